@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from benchmarks.table import Goal
 from benchmarks.table import Row
 
+_SIMULATED = (16, 64, 256, 1024)
 _LAUNCH = ("keras_tpu_estimator", "launch")
 
 
@@ -21,6 +22,33 @@ def rows() -> Iterator[Row]:
             "s",
             Goal("ratio", most=0.02),
         )
+    for count in _SIMULATED:
+        found = _simulated(count)
+        yield Row(
+            f"agreement of {count} simulated hosts, against 1 ms for each",
+            found["msecs"],
+            float(count),
+            "ms",
+            Goal("ratio", most=1.0),
+        )
+        yield Row(
+            f"requests of one of {count} hosts for it",
+            found["requests"],
+            4.0,
+            "requests",
+            Goal("ratio", most=1.0),
+        )
+
+
+def _simulated(count: int) -> dict[str, float]:
+    done = subprocess.run(
+        [sys.executable, "-m", "benchmarks.simulated_hosts", str(count)],
+        capture_output=True,
+        encoding="utf-8",
+        check=True,
+    )
+    found: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
+    return found
 
 
 def _seconds(count: int) -> float:

@@ -42,14 +42,32 @@ class Store:
             self._check()
             return self.values[key]
 
-    def key_value_dir_get(self, folder):
+    def key_value_try_get(self, key):
+        with self._changed:
+            self._check()
+            if key not in self.values:
+                raise jax.errors.JaxRuntimeError("NOT_FOUND: ...")
+            return self.values[key].decode()
+
+    def key_value_increment(self, key, increment):
+        with self._changed:
+            self._check()
+            total = int(self.values.get(key, b"0")) + increment
+            self.values[key] = str(total).encode()
+            return total
+
+    def key_value_dir_get_bytes(self, folder):
         with self._changed:
             self._check()
             return [
-                (key, value.decode())
+                (key, value)
                 for key, value in self.values.items()
                 if key.startswith(folder + "/")
             ]
+
+    def key_value_dir_get(self, folder):
+        found = self.key_value_dir_get_bytes(folder)
+        return [(key, value.decode()) for key, value in found]
 
     def key_value_delete(self, key):
         with self._changed:

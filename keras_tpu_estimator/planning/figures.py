@@ -115,14 +115,16 @@ def of(
     board: Board,
     steps: int,
     arguments: Mapping[str, Nest],
+    has_loop: bool | None = None,
     in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> Figures:
     """The figures of a program.
 
     Args:
-        steps: How many steps it makes.
+        steps: How many steps it has room for.
         arguments: What it takes, by kind, such as "variables" and "input":
             nests of shapes with shardings.
+        has_loop: As in `loops.split`. Defaults to `None`.
         in_graph: As in `SourceLines`. Defaults to `None`.
 
     Example:
@@ -137,7 +139,7 @@ def of(
     33554432.0
     """
     module = hlo.parse(compiled.as_text() or "", in_graph)
-    parts = loops.split(module, steps)
+    parts = loops.split(module, steps, has_loop)
     held = memory.of(compiled, module, arguments, board.chip.core.memory_left)
     step, share = parts.step, parts.share
     flops = moved = limits = None

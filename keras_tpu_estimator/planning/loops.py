@@ -50,11 +50,13 @@ class Parts:
     body: Computation | None = None
 
 
-def split(module: Module, steps: int) -> Parts:
+def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
     """Finds the steps of a program.
 
     Args:
-        steps: How many it makes. Of one, XLA makes no loop.
+        steps: How many it has room for.
+        has_loop: Whether it has a loop over them. By default a program of
+            several steps has one, and of a single step XLA makes no loop.
 
     Example:
 
@@ -70,7 +72,8 @@ def split(module: Module, steps: int) -> Parts:
     entry = module.entry
     if entry is None:
         return Parts((), ())
-    found = _loop_over_steps(module, entry, steps) if steps > 1 else None
+    has_loop = steps > 1 if has_loop is None else has_loop
+    found = _loop_over_steps(module, entry, steps) if has_loop else None
     if found is None:
         # Without a loop, what there is makes all of them.
         return Parts(tuple(_reached(module, entry)), (), 1 / steps)

@@ -16,7 +16,6 @@ from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
-from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
@@ -25,12 +24,9 @@ from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.runs import staging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
+from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.prediction import PaddedSteps
 from keras_tpu_estimator.runs.staging import StagedSteps
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-
-# Of a loop whose length is a time: its second one has so many steps at most.
-_TIMED_STEPS = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,7 +35,7 @@ class LoweredLoop:
 
     Attributes:
         step: What it repeats.
-        steps: How often one program does.
+        steps: How often one program can do so.
         examples: Those of a step, of all hosts that share it.
         store: The variables of the program.
         arguments: Shapes and places of what it takes, as
@@ -80,8 +76,8 @@ class LoweredLoop:
             mode: A value of `ModeKeys`.
             machine: The devices. In PREDICT those of its host are used, for
                 hosts predict by themselves.
-            steps: Those of the call, of which a loop has no more. Defaults to
-                `None`, for many.
+            steps: Those of the call, of which no more wait on the devices.
+                Defaults to `None`, for many.
 
         Raises:
             ValueError: Settings, model, input and machine do not fit each
@@ -144,25 +140,6 @@ class LoweredLoop:
         return outputs["predictions"]
 
 
-def loop_length(config: RunConfig, mode: str, steps: int | None) -> int:
-    """Returns how many steps a loop has, if the input allows it.
-
-    Args:
-        mode: A value of `ModeKeys`.
-        steps: Those of the call, or `None` for many.
-    """
-    if config.fast_dev_run or mode == ModeKeys.PREDICT:
-        return 1
-    iterations: IterationsPerLoop = (
-        config.tpu_config.iterations
-        if mode == ModeKeys.TRAIN
-        else STEPS_PER_RUN
-    )
-    is_timed = iterations.unit == "seconds"
-    longest = _TIMED_STEPS if is_timed else iterations.value
-    return min(longest, steps or longest)
-
-
 def signature(
     context: EstimatorContext,
     input_fn: InputFn,
@@ -190,11 +167,12 @@ def signature(
     if batch is None:
         return ()
     leaves, structure = jax.tree.flatten((batch.features, batch.labels))
-    length = 1
+    ahead = 0
     if mode != ModeKeys.PREDICT:
-        length = _steps_of_a_run(context, mode, batch, steps)
+        room = _room(context, mode, batch)
+        ahead = _parts_ahead(room, batch, steps)
     kinds = ((leaf.shape, str(leaf.dtype)) for leaf in leaves)
-    return length, str(structure), *kinds
+    return ahead, str(structure), *kinds
 
 
 def _on(
@@ -209,7 +187,7 @@ def _on(
 def _of_steps(
     context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
 ) -> tuple[Step, Nest, int]:
-    """A step of TRAIN or EVAL, what one program scans, and how often ahead."""
+    """A step of TRAIN or EVAL, what a program has room for, and parts ahead."""
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_whole = pipeline.take(1), pipeline.is_whole
     if batch is None:
@@ -223,7 +201,7 @@ def _of_steps(
             f"{batch.examples} examples: all hosts would run it as one core "
             "does. Let input_fn give batches of params['batch_size']."
         )
-    steps = _steps_of_a_run(context, mode, batch, most)
+    steps = _room(context, mode, batch)
 
     def stacked(leaf: np.ndarray) -> jax.ShapeDtypeStruct:
         return abstract_array((steps, *leaf.shape[1:]), leaf.dtype)
@@ -231,11 +209,10 @@ def _of_steps(
     features, labels = jax.tree.map(stacked, (batch.features, batch.labels))
     layout = context.runtime.program.layout(mode)
     batches = shapes.of_steps(layout, mode, features, labels, is_part)
-    staged = StagedSteps(mode, batch, batches, True, is_part)
-    ahead = staging.parts_ahead(steps * batch.step_bytes)
-    if most is not None:
-        # No more than the call has.
-        ahead = min(ahead, -(-most // steps) - 1)
+    staged = StagedSteps(
+        mode, batch, batches, range(1), ends_loop=True, is_part=is_part
+    )
+    ahead = _parts_ahead(steps, batch, most)
     return staged.prepare(context.runtime), batches, ahead
 
 
@@ -259,12 +236,20 @@ def _of_prediction(
     ), batches
 
 
-def _steps_of_a_run(
-    context: EstimatorContext, mode: str, batch: StackedSteps, most: int | None
-) -> int:
-    """How many steps are staged at once for a loop: the first of several."""
+def _parts_ahead(steps: int, batch: StackedSteps, most: int | None) -> int:
+    """Returns how many parts of a loop may wait on the devices."""
+    ahead = staging.parts_ahead(steps * batch.step_bytes)
+    # No more than the call has.
+    return ahead if most is None else min(ahead, -(-most // steps) - 1)
+
+
+def _room(context: EstimatorContext, mode: str, batch: StackedSteps) -> int:
+    """Returns how many steps like these a device program has room for."""
+    if context.config.fast_dev_run:
+        return 1
+    iterations = context.iterations if mode == ModeKeys.TRAIN else STEPS_PER_RUN
     return even_share(
-        loop_length(context.config, mode, most),
+        LoopPlan(iterations, None).room,
         batch.step_bytes,
         context.placement.request(mode, {}, True, 1).stack_size,
     )

@@ -166,7 +166,9 @@ class Plan:
         compiling_secs = time.perf_counter() - lowered
         found = _with_others(
             figures.of(
-                compiled, board, loop.steps, kinds, loop.step.line_in_graph
+                *(compiled, board, loop.steps, kinds),
+                has_loop=call.mode != ModeKeys.PREDICT,
+                in_graph=loop.step.line_in_graph,
             ),
             board,
             call.kept,

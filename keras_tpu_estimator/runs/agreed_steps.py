@@ -34,10 +34,12 @@ class AgreedBatch:
 
     Attributes:
         is_part: Whether other hosts have other parts of the same steps.
+        room: How many steps like these a program usually makes at once.
     """
 
     stacked: StackedSteps
     is_part: bool
+    room: int
 
 
 class AgreedSteps:
@@ -76,9 +78,7 @@ class AgreedSteps:
         """
         stacked = self._read(steps)
         if not self._are_several:
-            return (
-                None if stacked is None else AgreedBatch(stacked, is_part=False)
-            )
+            return None if stacked is None else self._agreed(stacked)
         are_readers = self._topology.hosts_per_replica > 1
         form = None if stacked is None else self._form(stacked)
         own = _HostReport.of(stacked, form, are_readers)
@@ -96,14 +96,11 @@ class AgreedSteps:
         is_even = len({each.examples for each in reports}) == 1
         if self._pipeline.is_whole:
             _check_whole(reports)
-            return AgreedBatch(
-                self._use(min(e.steps for e in reports)), is_part=False
-            )
+            return self._agreed(self._use(min(e.steps for e in reports)))
         if is_even and own.examples % self._topology.replicas_per_host == 0:
-            return AgreedBatch(
-                self._use(min(e.steps for e in reports)), is_part=True
-            )
-        return AgreedBatch(self._of_all(), is_part=False)
+            part = self._use(min(e.steps for e in reports))
+            return self._agreed(part, is_part=True)
+        return self._agreed(self._of_all())
 
     def chiefs_size(self, size: int) -> int:
         """The size that the chief wants the next loop to have.
@@ -111,12 +108,18 @@ class AgreedSteps:
         Args:
             size: What this host would have.
         """
-        chiefs: int = self._exchange.chiefs(lambda: size)
+        chiefs: int = self._exchange.from_chief(lambda: size)
         return chiefs
 
     def give_up(self) -> None:
         """Ends a `take` that waits for other hosts."""
         self._exchange.close()
+
+    def _agreed(
+        self, stacked: StackedSteps, is_part: bool = False
+    ) -> AgreedBatch:
+        room = self._pipeline.room(stacked)
+        return AgreedBatch(stacked, is_part, room)
 
     def _read(self, steps: int) -> StackedSteps | None:
         stacked, self._rest = self._rest, None

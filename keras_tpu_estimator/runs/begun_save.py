@@ -55,22 +55,22 @@ class BegunSave:
         # The chief may complete what others have written.
         in_doubt = () if self.is_chief else (HostError,)
         with (
-            self.others.told_of_errors("saving a checkpoint"),
+            self.others.reported_errors("saving a checkpoint"),
             self.files.tidied_on_failure(*in_doubt),
         ):
             self.shards.finish()
             self._check_whole()
             with self.positions:
-                self.others.barrier(self.patience)
+                self.others.barrier(more_patience_secs=self.patience)
                 if self.is_chief:
                     self._write_main_file()
-                self.others.barrier(self.patience)
+                self.others.barrier(more_patience_secs=self.patience)
             if self.shards.described:
                 formats.trust(self.files.prefix)
 
     def _check_whole(self) -> None:
         # The chief has them, and all raise the same.
-        found = self.others.chiefs(
+        found = self.others.from_chief(
             lambda: self.finite.first_not_finite(self.whole)
         )
         self.finite.raise_if_any([found])

@@ -92,8 +92,17 @@ class EstimatorContext:
     def iterations(self) -> IterationsPerLoop | None:
         """How long loops of training are; `None` if hooks choose that."""
         config = self.config.tpu_config
-        is_chosen = self.placement.use_tpu or config.chooses_iterations
-        return config.iterations if is_chosen else None
+        return config.iterations if config.chooses_iterations else None
+
+    @property
+    def steps_between_hooks(self) -> int:
+        """Steps of a run that a hook of unknown period sees, if none is chosen.
+
+        As in the original: the default number on a TPU, and one elsewhere.
+        """
+        if not self.placement.use_tpu:
+            return 1
+        return self.config.tpu_config.iterations.value
 
     @functools.cached_property
     def front_end(self) -> FrontEnd:
@@ -285,6 +294,7 @@ class EstimatorContext:
         input_fn: InputFn,
         steps: int | None,
         chunk: int,
+        room: int = 1,
         start: Position | None = None,
     ) -> Pipeline:
         """The input of one call.
@@ -292,6 +302,7 @@ class EstimatorContext:
         Args:
             steps: How many steps are wanted, or `None` for all.
             chunk: How many are wanted at once.
+            room: How many a device program has room for. Defaults to 1.
             start: Where to read on, if not at the beginning.
         """
         repeat = mode == ModeKeys.TRAIN or steps is not None
@@ -301,6 +312,7 @@ class EstimatorContext:
         source_of = functools.partial(self.front_end.source_of, seed=self.seed)
         request = dataclasses.replace(
             request,
+            room=room,
             shapes=self._input_shapes[mode],
             source_of=source_of,
             pair_of=self.front_end.pair_of,

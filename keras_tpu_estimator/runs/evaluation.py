@@ -16,6 +16,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.program.steps import METRIC_VALUES
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
@@ -115,7 +116,8 @@ class Evaluation:
             context.hosts.call("evaluate") as call,
             self._together(call),
             context.pipeline(
-                ModeKeys.EVAL, self.input_fn, self.steps, plan.chunk
+                *(ModeKeys.EVAL, self.input_fn, self.steps),
+                *(plan.chunk, plan.room),
             ) as pipeline,
             stage_ahead(
                 context.runtime,
@@ -247,18 +249,21 @@ class EvaluationLoop:
         hook_list.begin()
         self._runtime.values.take_up(self._loop_state.values, self._step)
         hook_list.after_create_session()
-        with self._outfeed, call.told_of_errors():
+        with self._outfeed, call.reported_errors():
             for staged in begin_loops(first, self._infeed, hook_list):
                 hooked = hook_list.before_run()
                 if staged is None:
                     break
                 hooked.start()
                 self._run_loop(staged, hooked.fetches)
-                if call.any(hooked.after_run()) or self._done == self._steps:
+                if (
+                    call.any(hooked.after_run(), "the end of a run")
+                    or self._done == self._steps
+                ):
                     break
             hook_list.run_is_made()
             self._loop_state.wait()
-        result = dict(self._result)
+        result = jax.tree.map(lambda a: np.asarray(a)[()], self._result)
         if self._host_metrics is not None:
             result = self._host_metrics.result()
         self._loop_state.outputs = result
@@ -300,13 +305,12 @@ class EvaluationLoop:
         )
         self._runtime.values.complete(values, step)
         assigned, self._metrics, losses, outputs = self._runtime.loop.run(
-            step, values, self._metrics, staged.data, step.named_among(fetch)
+            *(step, values, self._metrics, staged.data, staged.steps),
+            step.named_among(fetch),
         )
         self._hosts.ran()
         values.update(assigned)
-        if "metric_values" in outputs:
-            last = jax.tree.map(lambda a: a[-1], outputs["metric_values"])
-            self._result = jax.tree.map(lambda a: np.asarray(a)[()], last)
+        self._result = outputs[METRIC_VALUES]
         self._loop_state.ran(losses, outputs)
         self._outfeed.put(outputs)
 

@@ -7,6 +7,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.program import cut_integers
 from keras_tpu_estimator.engine.program.steps import CUT
 from keras_tpu_estimator.engine.program.steps import NAMED
@@ -51,12 +52,10 @@ class LoopState:
     ):
         self.values = values
         self.step = values.step
-        self.losses: list[jax.Array | np.ndarray] = [
-            np.full(1, np.nan, "float32")
-        ]
-        self._newest_losses: jax.Array | np.ndarray = self.losses[0]
+        self.losses = [StepValues.whole(np.full(1, np.nan, "float32"))]
+        self._newest_losses = self.losses[0]
         # The global step of each loss, unless each step counts once.
-        self._numbers: list[jax.Array] = []
+        self._numbers: list[StepValues] = []
         self._cut: Outputs = {}
         self._begins_loop = True
         self.fetched: Outputs = {}
@@ -70,7 +69,7 @@ class LoopState:
         """Tells that the next part is the first one of a loop."""
         self._begins_loop = True
 
-    def ran(self, losses: jax.Array, outputs: Outputs) -> None:
+    def ran(self, losses: StepValues, outputs: Outputs) -> None:
         """Tells of a part of a loop that is on its way, values with it.
 
         Waits for the part before it.
@@ -112,7 +111,7 @@ class LoopState:
                 return known[name]
         raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
 
-    def loss(self, losses: Sequence[jax.Array | np.ndarray]) -> Any:
+    def loss(self, losses: Sequence[StepValues]) -> Any:
         """What `"loss"` is after a run: the mean over examples so far.
 
         Args:
@@ -120,7 +119,7 @@ class LoopState:
         """
         return np.asarray(losses[-1], "float32")[-1]
 
-    def mean_loss(self, losses: Sequence[jax.Array | np.ndarray]) -> float:
+    def mean_loss(self, losses: Sequence[StepValues]) -> float:
         """The mean over the examples, or the steps, of a run.
 
         Args:
@@ -181,14 +180,14 @@ class TrainingState(LoopState):
         self.metrics = metrics
         self._is_mean = is_mean
 
-    def loss(self, losses: Sequence[jax.Array | np.ndarray]) -> Any:
+    def loss(self, losses: Sequence[StepValues]) -> Any:
         """What `"loss"` is after a run."""
         mean = self.mean_loss(losses)
         if self._is_mean or np.isnan(mean):
             return np.float32(mean)
         return super().loss(losses)
 
-    def mean_loss(self, losses: Sequence[jax.Array | np.ndarray]) -> float:
+    def mean_loss(self, losses: Sequence[StepValues]) -> float:
         """The mean over the steps of a run, wherever it ended."""
         of_steps = [np.asarray(each, "float32") for each in losses]
         return float(np.concatenate(of_steps).mean())

@@ -10,6 +10,11 @@ from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 # Where nobody chooses: long enough for the time between loops not to count, and
 # short enough for clocks and signals, which are looked at between loops.
 _UNCHOSEN = IterationsPerLoop(1, "seconds")
+# Steps of one program in a loop without a number of steps. More of them are
+# several runs of the program, whose overhead is small by then.
+_TIMED_ROOM = 64
+# Steps that such a loop reads at once. The first step waits for all of them.
+_TIMED_CHUNK = 32
 
 
 class LoopPlan:
@@ -17,7 +22,7 @@ class LoopPlan:
 
     With a count, every loop has that many steps and the last one the rest.
     With a duration, the first loop has one step and the others as many as
-    recent ones suggest: a power of two, so that few programs are compiled.
+    recent ones suggest.
     With neither, that is about a second, and loops end where hooks want it.
 
     Args:
@@ -60,16 +65,16 @@ class LoopPlan:
         self._clock = clock
         self._last: float | None = None
         self._recent: list[tuple[int, float]] = []
-        self._compiled: set[int] = set()
-        # Those that were planned, which are compiled by the time they run.
-        self._sizes: set[int] = set()
-        # The starts of the distance to the next end.
-        self._passed: set[int | None] = set()
 
     @property
     def chunk(self) -> int:
         """How many steps are usually wanted at once."""
-        return self._size
+        return _TIMED_CHUNK if self._is_timed else self._target
+
+    @property
+    def room(self) -> int:
+        """How many small steps one program of a loop has room for."""
+        return _TIMED_ROOM if self._is_timed else self._target
 
     @property
     def is_timed(self) -> bool:
@@ -88,12 +93,16 @@ class LoopPlan:
         """Whether all steps have been made."""
         return self._to_run is not None and self._to_run <= 0
 
-    @property
-    def next_size(self) -> int:
-        """How long a loop may be that is planned after all others have run."""
+    def next_size(self, unchosen: int) -> int:
+        """How long a loop may be that is planned after all others have run.
+
+        Args:
+            unchosen: The most steps if no length of loops was chosen.
+        """
+        size = unchosen if self.follows_hooks else self._size
         if self._to_run is None:
-            return self._size
-        return max(1, min(self._size, self._to_run))
+            return size
+        return max(1, min(size, self._to_run))
 
     def end_at(self, ends: Iterable[int]) -> None:
         """Ends loops at some steps, unless their length was chosen.
@@ -124,27 +133,17 @@ class LoopPlan:
                 size = min(size, self._remaining)
                 self._remaining -= size
             self._planned += size
-            self._sizes.add(size)
             yield size
 
     def _wanted(self) -> int:
         """The size of the next loop, as far as its end and the time go."""
         while self._next_end is None or self._next_end <= self._planned:
-            self._passed = {0, self._next_end}
             self._next_end = next(self._ends, None)
             if self._next_end is None:
                 return self._size
         left = self._next_end - self._planned
-        if self._planned in self._passed:
-            # The distance of two ends comes again, so its loop is compiled
-            # even if it is somewhat longer.
-            return left if left <= 2 * self._size else self._size
-        # The rest does not come again. A new size is worth compiling only if
-        # two loops of it fit.
-        if 2 * self._size <= left:
-            return self._size
-        known = (each for each in self._sizes if each <= min(left, self._size))
-        return max(known, default=min(left, self._size))
+        # One that is somewhat longer, rather than a short one after it.
+        return left if left <= 2 * self._size else self._size
 
     def ran(
         self, steps: int, counted: int | None = None, is_known: bool = True
@@ -162,19 +161,16 @@ class LoopPlan:
         now = self._clock()
         if self._is_timed and self._last is not None and is_known:
             self._measure(steps, now - self._last)
-        self._compiled.add(steps)
         self._last = now
 
     def _measure(self, steps: int, seconds: float) -> None:
         """Decides how many steps loops have, by the time that one took."""
-        # A loop of a new size spends most of its time in compilation, and a
-        # short rest before an end spends it between loops.
+        # A short rest before an end spends most of its time between loops.
         is_rest = 2 * steps < self._size and 2 * seconds < self._target
-        if steps in self._compiled and not is_rest:
+        if not is_rest:
             self._recent = [*self._recent[-4:], (steps, seconds)]
             seconds = sum(s for _, s in self._recent)
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
             wanted = max(1, int(rate * self._target))
             # Not more than eightfold at a time: few steps are a small sample.
-            wanted = min(wanted, 8 * max(n for n, _ in self._recent))
-            self._size = 1 << (wanted.bit_length() - 1)
+            self._size = min(wanted, 8 * max(n for n, _ in self._recent))

@@ -1,5 +1,6 @@
 """Stopping at the end of a loop when the process is asked to stop."""
 
+import dataclasses
 import logging
 import os
 import signal
@@ -17,6 +18,21 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 
 _logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopEnd:
+    """How training continues after a loop.
+
+    Attributes:
+        stops: Whether hooks or a signal end it.
+        runs_ahead: Whether the next loop begins before this one is complete.
+        due: The names of what is due by the clock of any host.
+    """
+
+    stops: bool
+    runs_ahead: bool
+    due: frozenset[str] = frozenset()
 
 
 class Preemption(SessionRunHook):
@@ -40,17 +56,23 @@ class Preemption(SessionRunHook):
         """Whether a signal has come."""
         return self._signals.received is not None
 
-    def agree(self, exchange: HostExchange, stops: bool) -> bool:
-        """Whether all hosts stop, as one was asked to, by hooks or a signal.
+    def agree(self, exchange: HostExchange, own: LoopEnd) -> LoopEnd:
+        """Returns how all hosts continue after a loop; a signal stops all.
+
+        The devices still run the loop, so they do not wait for this.
 
         Args:
-            stops: Whether hooks want to stop here.
+            own: How this host would continue.
         """
-        said = exchange.gather([stops, self._signals.received or 0])
-        received = max(number for _, number in said)
+        waits, received = not own.runs_ahead, self._signals.received or 0
+        (stops, waits, received), due = exchange.agree(
+            [[own.stops, waits, received], [*own.due]],
+            _together,
+            "the end of a loop",
+        )
         if received:
             self._signals.received = signal.Signals(received)
-        return bool(received) or any(each for each, _ in said)
+        return LoopEnd(bool(received or stops), not waits, frozenset(due))
 
     def __enter__(self) -> Self:
         self._signals.__enter__()
@@ -96,6 +118,13 @@ class Preemption(SessionRunHook):
         if is_for_prompt(received):
             raise KeyboardInterrupt
         sys.exit(128 + received)
+
+
+def _together(values: list[tuple[list[int], list[str]]]) -> list[Any]:
+    """Returns the maximum of each number, and all names."""
+    numbers, names = zip(*values, strict=True)
+    most = [max(column) for column in zip(*numbers, strict=True)]
+    return [most, sorted({name for some in names for name in some})]
 
 
 # The signals, and what Python itself does with each.

@@ -41,6 +41,11 @@ class RecutLoops:
         self._left_of_loop -= taken.stacked.steps
         return dataclasses.replace(taken, ends_loop=not self._left_of_loop)
 
+    @property
+    def is_ready(self) -> bool:
+        """Returns `False`: the loop before decides on the next one."""
+        return False
+
     def take_ready(self) -> StagedSteps | None:
         """Returns nothing: the loop before decides on the next one."""
         return None

@@ -29,9 +29,9 @@ def agreed(
             alone needs none.
     """
     with hosts.call("a TPUEstimator") as call:
-        directory = model_dir or call.chiefs(_temporary_dir)
+        directory = model_dir or call.from_chief(_temporary_dir)
         if seed is None and hosts.are_several:
-            seed = call.chiefs(lambda: secrets.randbits(31))
+            seed = call.from_chief(lambda: secrets.randbits(31))
     return directory, seed
 
 

@@ -162,7 +162,7 @@ class Saver:
         finite = FiniteValues(
             self._trained_paths() if has_run else set(), values.step
         )
-        files = SaveFiles(prefix, self._others.chiefs(new_token))
+        files = SaveFiles(prefix, self._others.from_chief(new_token))
         positions = self._positions.beside(files, values.version)
         shards = BegunShards({})
         if self._shards and saved.has_shards:

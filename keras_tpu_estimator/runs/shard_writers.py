@@ -88,7 +88,9 @@ class FileWriter(ShardWriter):
         """Looks at values while it writes them, so as to fetch them once."""
         shards = ShardFiles(files, finite.watched(saved.sharded))
         seal = shards.write(self.host)
-        described = shards.sharded(self.others.gather(seal, patience))
+        described = shards.sharded(
+            self.others.gather(seal, more_patience_secs=patience)
+        )
         finite.raise_if_any(self.others.gather(finite.not_finite))
         return BegunShards(described)
 
@@ -115,7 +117,11 @@ class TreeWriter(ShardWriter):
         def finish() -> None:
             finite.look_at(trained)
             wait()
-            finite.raise_if_any(self.others.gather(finite.not_finite, patience))
+            finite.raise_if_any(
+                self.others.gather(
+                    finite.not_finite, more_patience_secs=patience
+                )
+            )
 
         described = {path: each.in_tree for path, each in saved.tree.items()}
         return BegunShards(described, finish)

@@ -14,6 +14,7 @@ from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.runs.agreed_steps import AgreedBatch
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
@@ -28,8 +29,10 @@ class StagedSteps:
     """Steps on the host, and the same steps on the devices.
 
     Attributes:
-        batch: The steps on the host, or this host's part of them.
-        data: The steps on the devices.
+        stacked: The steps on the host, or this host's part of them.
+        data: The steps on the devices, among those of as many as a program
+            has room for.
+        steps: Their places there.
         ends_loop: Whether the loop that they belong to ends with them.
         is_part: Whether other hosts have other parts of them.
     """
@@ -37,6 +40,7 @@ class StagedSteps:
     mode: str
     stacked: StackedSteps
     data: Nest
+    steps: range
     ends_loop: bool
     is_part: bool
 
@@ -52,14 +56,8 @@ class StagedSteps:
             return self, None
         first, rest = self.stacked.split(steps)
         return (
-            dataclasses.replace(
-                self, stacked=first, data=_slice_steps(self.data, slice(steps))
-            ),
-            dataclasses.replace(
-                self,
-                stacked=rest,
-                data=_slice_steps(self.data, slice(steps, None)),
-            ),
+            dataclasses.replace(self, stacked=first, steps=self.steps[:steps]),
+            dataclasses.replace(self, stacked=rest, steps=self.steps[steps:]),
         )
 
     def prepare(self, runtime: Runtime) -> Step:
@@ -86,6 +84,10 @@ class StagedInput(Protocol):
     def __iter__(self) -> Iterator[StagedSteps]:
         """Returns itself."""
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take_ready` returns steps."""
+
     def take_ready(self) -> StagedSteps | None:
         """Returns the next steps if they are ready and may run ahead."""
 
@@ -93,15 +95,31 @@ class StagedInput(Protocol):
         """Returns how long steps were waited for since the last call."""
 
 
-def _slice_steps(data: Nest, steps: slice) -> Nest:
-    return jax.tree.map(lambda leaf: leaf[steps], data)
-
-
 def _one_step_of(
     whole: jax.Array, part: np.ndarray[Any, Any]
 ) -> np.ndarray[Any, Any]:
     """One step of all hosts, as wide as on this one: devices may have less."""
     return np.broadcast_to(np.zeros((), part.dtype), whole.shape[1:])
+
+
+class Capacities:
+    """How many steps the programs of one call have room for.
+
+    A program makes any number of steps up to its capacity. Batches of the first
+    shape have the usual one. A later shape, such as that of a smaller last
+    batch, has room for one step until several come at once.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[Any, int] = {}
+
+    def of(self, batch: AgreedBatch) -> int:
+        """Returns the capacity for some steps, the same on all hosts."""
+        steps, usual = batch.stacked.steps, max(batch.room, batch.stacked.steps)
+        shape = batch.stacked.step(0).signature, batch.is_part
+        known = self._known.get(shape, 1 if self._known else usual)
+        self._known[shape] = known if steps <= known else usual
+        return self._known[shape]
 
 
 def stage_ahead(
@@ -123,6 +141,8 @@ def stage_ahead(
             Defaults to nothing.
     """
 
+    capacities = Capacities()
+
     def stage() -> Iterator[StagedSteps]:
         for left in plan.agreed(steps.chiefs_size):
             while left:
@@ -131,10 +151,13 @@ def stage_ahead(
                     return
                 stacked, is_part = taken.stacked, taken.is_part
                 left -= stacked.steps
-                data = runtime.loop.put(
-                    mode, stacked.features, stacked.labels, is_part
+                features, labels = stacked.padded_to(capacities.of(taken))
+                data = runtime.loop.put(mode, features, labels, is_part)
+                yield StagedSteps(
+                    *(mode, stacked, data, range(stacked.steps)),
+                    ends_loop=not left,
+                    is_part=is_part,
                 )
-                yield StagedSteps(mode, stacked, data, not left, is_part)
 
     def close() -> None:
         give_up()
@@ -151,7 +174,8 @@ def stage_ahead(
 
 def _depth(staged: StagedSteps) -> int:
     """How many parts may wait that are as large."""
-    return _parts_waiting(staged.stacked.steps * staged.stacked.step_bytes)
+    rows = len(jax.tree.leaves(staged.data)[0])
+    return _parts_waiting(rows * staged.stacked.step_bytes)
 
 
 def _parts_waiting(size: int) -> int:
@@ -172,7 +196,7 @@ def begin_loops(
     first: StagedSteps,
     infeed: StagedInput,
     hooks: HookList,
-    runs_ahead: bool = False,
+    runs_ahead: Callable[[], bool] = lambda: False,
 ) -> Iterator[StagedSteps | None]:
     """Yields what each loop begins with, and `None` at the end of the input.
 
@@ -183,12 +207,12 @@ def begin_loops(
         infeed: The others, without those that loops have taken.
         hooks: Told that a loop is made before the next one begins.
         runs_ahead: Whether the next one, if its input is ready, may begin
-            before that; who runs it has to tell them then.
+            before that; its caller must tell them then. Defaults to never.
     """
     staged: StagedSteps | None = first
     while staged is not None:
         yield staged
-        staged = infeed.take_ready() if runs_ahead else None
+        staged = infeed.take_ready() if runs_ahead() else None
         if staged is None:
             hooks.run_is_made()  # Before input that may be long in coming.
             staged = next(infeed, None)

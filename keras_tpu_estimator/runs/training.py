@@ -37,6 +37,7 @@ from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
+from keras_tpu_estimator.runs.preemption import LoopEnd
 from keras_tpu_estimator.runs.preemption import Preemption
 from keras_tpu_estimator.runs.recut_loops import RecutLoops
 from keras_tpu_estimator.runs.same_on_hosts import check_same_model
@@ -183,7 +184,7 @@ class Training:
         # Several hosts stop together, after a run.
         is_alone = not context.hosts.are_several
         with context.pipeline(
-            mode, self.input_fn, steps, plan.chunk, start
+            mode, self.input_fn, steps, plan.chunk, plan.room, start
         ) as pipeline:
             self._check_fits(checkpoint, pipeline)
             with stage_ahead(
@@ -232,6 +233,7 @@ class TrainingLoop:
         self._positions = positions
         self._call = call
         self._preemption = preemption
+        self._end = LoopEnd(stops=False, runs_ahead=False)
         self._steps = StepsByShape(step, self._runtime.program.store)
         self._none_counted = self._runtime.program.metrics_state()
         self._summaries = EveryFewSteps(
@@ -276,45 +278,53 @@ class TrainingLoop:
                 start = values.step
                 if not self._step.counts_once:
                     first = self._count_by_value(first)
+                every = self._context.steps_between_hooks
                 self._plan.end_at(
-                    end - start for end in hook_list.run_ends(start)
+                    end - start for end in hook_list.run_ends(start, every)
                 )
                 states = self._hook_states(hook_list, checkpoint)
                 self._positions.states = states
                 hook_list.begin()
                 self._runtime.values.take_up(values, self._step)
                 hook_list.after_create_session(states.resuming)
-                with self._outfeed, self._call.told_of_errors():
+                with self._outfeed, self._call.reported_errors():
                     for staged in self._begin_loops(first):
                         hooked = hook_list.before_run()
                         if staged is None:
                             break
                         hooked.start()
                         self._run_loop(staged, hooked.fetches)
-                        # One of them saves, if it is time; all hosts stop if
-                        # hooks or a signal on one want to.
-                        stops = self._preemption.agree(
-                            self._call, hooked.after_run()
-                        )
-                        if stops or self._plan.is_done:
+                        # One of the hooks saves, if it is time.
+                        self._agree_on_end(hooked.after_run())
+                        if self._end.stops or self._plan.is_done:
                             break
                     hook_list.run_is_made()
                     self._loop_state.wait()
                 is_interrupted = self._call.any(
-                    self._positions.is_interrupted()
+                    self._positions.is_interrupted(), "the end of training"
                 )
                 self._positions.at_end(is_interrupted)
                 hook_list.end(is_interrupted)
-                # What was assigned last is compared, too.
-                self._call.barrier()
+                # The last assigned values are compared as well.
+                self._call.barrier("the end of train")
         loss = float(self._loop_state.last_loss)
         _logger.info("Loss for final step: %.6g.", loss)
+
+    def _agree_on_end(self, stops: bool) -> None:
+        """Has all hosts continue, stop and save after the same loop."""
+        session = self._session
+        own = LoopEnd(stops, self._runs_ahead(), frozenset(session.due_here))
+        session.due_here.clear()
+        self._end = self._preemption.agree(self._call, own)
+        session.due_anywhere = self._end.due
 
     def _count_by_value(self, first: StagedSteps) -> StagedSteps:
         """Plans each loop after the one before; returns the first of them."""
         plan, use_tpu = self._plan, self._context.placement.use_tpu
+        unchosen = self._context.steps_between_hooks
         self._infeed = RecutLoops(
-            first, self._infeed, lambda: plan.next_size if use_tpu else 1
+            *(first, self._infeed),
+            lambda: plan.next_size(unchosen) if use_tpu else 1,
         )
         return next(self._infeed)
 
@@ -332,8 +342,9 @@ class TrainingLoop:
 
     def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:
         """What each loop begins with; `None` at the end of the input."""
-        ahead = self._may_run_ahead()
-        return begin_loops(first, self._infeed, self._hooks, ahead)
+        return begin_loops(
+            *(first, self._infeed, self._hooks), lambda: self._end.runs_ahead
+        )
 
     def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:
         """Runs one loop, in the parts that it is fed in."""
@@ -359,7 +370,8 @@ class TrainingLoop:
         # A hook may have evaluated, with variables that are new to the model.
         self._runtime.values.complete(values, step)
         assigned, metrics, losses, outputs = self._runtime.loop.run(
-            step, values, metrics, staged.data, step.named_among(fetch)
+            *(step, values, metrics, staged.data, staged.steps),
+            step.named_among(fetch),
         )
         self._context.hosts.ran()
         numbers: Sequence[int] = range(
@@ -390,18 +402,30 @@ class TrainingLoop:
         if "train_metrics" in outputs:
             self._metrics.update(outputs["train_metrics"])
 
+    def _runs_ahead(self) -> bool:
+        """Whether the next loop may begin now, as far as this host knows.
+
+        Several hosts agree on it: an error that all of them raise must find
+        the same loops on the devices of all.
+        """
+        is_ready = self._infeed.is_ready or not self._context.hosts.are_several
+        return is_ready and self._may_run_ahead()
+
     def _may_run_ahead(self) -> bool:
         """Whether a loop may begin while the one before is being made.
 
-        Not where hooks want to see that one, loops are timed, or others take
-        part: an error would leave them behind, and two programs at once can
-        lock simulated cores.
+        Not where hooks want to see that one, or loops are timed. Two programs
+        at once can block the simulated devices of one process.
         """
         cores = self._runtime.program.layout(ModeKeys.TRAIN).cores
+        are_simulated = (
+            cores.mesh is not None
+            and cores.platform == "cpu"
+            and len(cores.mesh.local_devices) > 1
+        )
         return (
-            (cores.mesh is None or cores.platform != "cpu")
-            and not self._context.hosts.are_several
-            and not self._plan.is_timed
+            not are_simulated
+            and (not self._plan.is_timed or self._plan.follows_hooks)
             and self._step.counts_once
             and self._hooks.allows_run_ahead
         )
@@ -425,7 +449,7 @@ class TrainingLoop:
         )
         if training.evaluator.validation is not None:
             all_hooks = with_epochs(all_hooks)
-        session = TrainingSession(
+        session = self._session = TrainingSession(
             context,
             self._loop_state,
             self._step,

@@ -69,6 +69,10 @@ class TrainingSession(Session):
         self._evaluator = evaluator
         self._is_interrupted = is_interrupted
         self._call = call
+        # The names of what is due by the clock of this host, and what was due
+        # anywhere when hosts agreed last.
+        self.due_here: set[str] = set()
+        self.due_anywhere: frozenset[str] = frozenset()
         self._validated: dict[Version, dict[str, Any]] = {}
 
     @property
@@ -83,11 +87,21 @@ class TrainingSession(Session):
 
     def is_so_anywhere(self, is_so: bool) -> bool:
         """Whether something is so on any host; all hosts ask at once."""
-        return self._call.any(is_so)
+        return self._call.any(is_so, "session.is_so_anywhere")
+
+    def is_due_anywhere(self, name: str, is_due: bool) -> bool:
+        """Whether something is due here, or was due after the last run."""
+        if not self._call.is_with_others:
+            return is_due
+        if name in self.due_anywhere:
+            return True
+        if is_due:
+            self.due_here.add(name)
+        return False
 
     def by_chief(self, action: Callable[[], T]) -> T:
         """Does something on the chief alone, for which other hosts wait."""
-        return self._call.by_chief(action)
+        return self._call.by_chief(action, "session.by_chief")
 
     def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory."""
@@ -100,8 +114,8 @@ class TrainingSession(Session):
         wait: bool = True,
     ) -> None:
         """Writes the current values into a checkpoint."""
-        # Those of all hosts, which compare what was assigned.
-        self._call.barrier()
+        # All hosts save, and compare assigned values first.
+        self._call.barrier("session.save_checkpoint")
         self._saver.save(directory, basename)
         if wait:
             self._saver.wait()

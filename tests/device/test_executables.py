@@ -131,7 +131,8 @@ def test_what_is_assigned_is_used_up(tmp_path, folder, log):
         values = jax.tree.map(jax.numpy.copy, dict(lent))
     assigned, others = step.split(values)
     metrics = runtime.program.metrics_state()
-    runtime.loop.run(step, values, metrics, runtime.loop.put("train", *steps))
+    data = runtime.loop.put("train", *steps)
+    runtime.loop.run(step, values, metrics, data, range(4))
     assert len(ran(log.records)) == 1
     assert assigned and all(each.is_deleted() for each in assigned.values())
     assert not any(each.is_deleted() for each in others.values())
@@ -140,9 +141,11 @@ def test_what_is_assigned_is_used_up(tmp_path, folder, log):
 def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
     path = store(estimator(tmp_path), INPUTS["train"], folder, "train")
     own = estimator(tmp_path / "run", folder)
-    # Its last loop has other steps.
     own.train(INPUTS["train"], steps=6)
     assert ran(log.records) == [path]
+    # A batch of another dtype has another program.
+    other = repeated(X.astype("float16"), Y)
+    own.train(other, steps=6)
     assert (
         f"There is no executable for mode 'train' in {folder} (1 there: the "
         "nearest has another program): compiling." in log.text
@@ -151,17 +154,17 @@ def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
     assert f"for mode 'eval' in {folder}: compiling." in log.text
     # Each is looked for once.
     log.clear()
-    own.train(INPUTS["train"], steps=6)
+    own.train(other, steps=6)
     assert "executable" not in log.text
 
 
 def test_calls_of_few_steps(tmp_path, folder, log):
     files = [
-        store(estimator(tmp_path), INPUTS[mode], folder, mode, steps)
-        for mode, steps in (("train", None), ("train", 2), ("eval", 3))
+        store(estimator(tmp_path), INPUTS[mode], folder, mode)
+        for mode in ("train", "eval")
     ]
     own = estimator(tmp_path / "run", folder)
-    # Two loops, the second of two steps.
+    # Two loops, the second of two steps, by one program.
     own.train(INPUTS["train"], steps=6)
     own.evaluate(INPUTS["eval"], steps=3)
     assert ran(log.records) == files

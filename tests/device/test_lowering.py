@@ -74,9 +74,11 @@ def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
         return
     metrics = runtime.program.metrics_state()
     ran = runtime.loop.run(
-        step, jax.tree.map(jax.numpy.copy, values), metrics, data
+        *(step, jax.tree.map(jax.numpy.copy, values), metrics, data),
+        steps=range(len(nest[1])),
     )
-    took = compiled(assigned, others, metrics, batches_of(data, batches))
+    span = np.array([0, len(nest[1])], "int32")
+    took = compiled(assigned, others, metrics, span, batches_of(data, batches))
     if layout == "debugged" and mode == "train":
         took = took[1]
     np.testing.assert_array_equal(took[2], ran[2])

@@ -1,6 +1,6 @@
-"""What is in a store of fake hosts."""
+"""The contents of the store of fake hosts."""
 
 
 def said(store):
-    """The keys of what is said in conversations."""
-    return [key for key in store.values if key.startswith("kte/said/")]
+    """Returns the keys of exchanges."""
+    return [key for key in store.values if key.startswith("kte/agreed/")]

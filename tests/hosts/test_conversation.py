@@ -1,5 +1,6 @@
 """Talk of hosts, each a thread here, over a store in memory."""
 
+import collections
 import itertools
 
 import pytest
@@ -22,18 +23,18 @@ def talking(member):
 def test_a_process_alone_talks_with_itself():
     with HostExchange(None, "greetings") as talk:
         assert talk.gather({"a": (1, 2)}) == [{"a": (1, 2)}]
-        assert talk.chiefs(lambda: 3) == 3
+        assert talk.from_chief(lambda: 3) == 3
         assert talk.any(True) and not talk.any(False)
         assert not talk.is_with_others
         talk.barrier()
         talk.check_same({"steps": 1})
         assert talk.by_chief(lambda: "path") == "path"
-        with talk.told_of_errors():
+        with talk.reported_errors():
             pass
 
 
 @pytest.mark.parametrize("count", [2, 3])
-def test_all_hosts_hear_all(on_each, store, talking, count):
+def test_all_processes_receive_all_values(on_each, store, talking, count):
     def say(host):
         talk = talking(host, count)
         rounds = [talk.gather([host, turn]) for turn in range(9)]
@@ -44,8 +45,9 @@ def test_all_hosts_hear_all(on_each, store, talking, count):
             [[host, turn] for host in range(count)] for turn in range(9)
         ]
         assert raw == [bytes([host]) for host in range(count)]
-    # What all have read is taken away.
-    assert len(said(store)) == count
+    # The last two rounds, and the number of arrivals.
+    folders = {key.split("/")[4] for key in said(store)}
+    assert folders == {"9", "10", "arrived"}
 
 
 def test_nothing_is_left_of_what_all_have_closed(on_each, store, talking):
@@ -69,10 +71,17 @@ def test_what_a_slow_host_has_yet_to_read_is_kept(on_each, store, member):
         return answers
 
     assert on_each(say) == [[0, 1], [0, 1]]
-    assert len(said(store)) == 3
-    # It need not have said anything.
+    folder = "kte/agreed/greetings/1"
+    assert {*said(store)} == {
+        f"{folder}/arrived",
+        f"{folder}/closed",
+        f"{folder}/1/result",
+        f"{folder}/1/values/0",
+        f"{folder}/1/values/1",
+    }
+    # A process may close an exchange without a round.
     HostExchange(members[1], "farewells").close()
-    assert len(said(store)) == 4
+    assert "kte/agreed/farewells/1/closed" in said(store)
 
 
 def test_nobody_says_anything_after_the_end(store, talking):
@@ -104,7 +113,7 @@ def test_the_chief_chooses_and_any_host_counts(on_each, talking):
         talk = talking(host, 3)
         numbers = itertools.count(10 * host)
         return [
-            talk.chiefs(lambda: next(numbers)),
+            talk.from_chief(lambda: next(numbers)),
             talk.any(host == 2),
             talk.any(False),
             next(numbers),
@@ -124,7 +133,7 @@ def test_what_differs_is_named_on_all_hosts(on_each, talking):
     for error in on_each(check):
         assert isinstance(error, ValueError)
         assert (
-            "All 2 hosts should have the same steps for greetings. Received: "
+            "All 2 hosts must have the same steps for greetings. Received: "
             "host 0 has 5; host 1 has 6." in str(error)
         )
 
@@ -187,7 +196,7 @@ def test_who_does_not_answer_is_named(member):
     own = member(0)
     own.watch.silent_now = list
     with pytest.raises(
-        HostError, match="Host 1 should say something about greetings within 0"
+        HostError, match="Host 1 did not answer about greetings within 0"
     ):
         HostExchange(own, "greetings", 0.1).gather("hello")
 
@@ -239,25 +248,38 @@ def test_who_has_ended_is_not_waited_for(member, talking):
     member(1)._parting.leave_together(3, lambda: "others have failed")
     with pytest.raises(
         HostError,
-        match="Host 1 should say something about greetings. Received: its "
-        "program has come to its end, with exit code 3",
+        match="Host 1 did not answer about greetings, because its program "
+        "has ended, with exit code 3. Every host must make the same calls.",
     ):
         talking(0, patience_secs=60.0).gather("hello")
 
 
-def test_what_was_said_before_the_end_is_heard(member, talking, monkeypatch):
-    """Though it came after this host had listened."""
-    own = member(1)
-    talk = talking(0)
-    heard = talk._membership.store.heard
+def test_a_value_from_before_the_end_of_a_program_counts(
+    on_each, member, talking, monkeypatch
+):
+    """The process that has ended combined the values shortly before that."""
 
-    def late(*arguments):
-        monkeypatch.setattr(talk._membership.store, "heard", heard)
-        own.store.say("said/greetings/1/1/1", b'["hello", 0]')
-        own._parting.leave_together(None, lambda: "others have failed")
+    def say(host):
+        talk = talking(host)
+        if host == 0:
+            read = talk._membership.store.read
 
-    monkeypatch.setattr(talk._membership.store, "heard", late)
-    assert talk.gather(0) == [0, "hello"]
+            def late(*arguments):
+                monkeypatch.setattr(talk._membership.store, "read", read)
+                while not member(0).ended():
+                    pass
+
+            monkeypatch.setattr(talk._membership.store, "read", late)
+        else:
+            while not said(talk._membership.store.client):
+                pass
+        values = talk.gather(host)
+        if host == 1:
+            own = member(1)
+            own._parting.leave_together(None, lambda: "others have failed")
+        return values
+
+    assert on_each(say) == [[0, 1], [0, 1]]
 
 
 def test_a_coordinator_that_is_gone_is_said_to_be(store, talking):
@@ -265,3 +287,88 @@ def test_a_coordinator_that_is_gone_is_said_to_be(store, talking):
     store.is_gone = True
     with pytest.raises(HostError, match="Host 0, through which all others tal"):
         talk.gather("hello")
+
+
+def test_a_round_has_four_requests_for_each_process(on_each, store, talking):
+    """However many processes there are."""
+    counts = {}
+
+    def requests_of(count):
+        requests = collections.Counter()
+
+        def say(host):
+            talk = talking(host, count)
+            client = talk._membership.store.client
+            talk._membership.store.client = Counting(client, requests, host)
+            for turn in range(20):
+                talk.agree([host, turn], len)
+            return talk
+
+        store.values.clear()
+        on_each(say, count)
+        return max(requests.values())
+
+    for count in (2, 8, 24):
+        counts[count] = requests_of(count)
+    # Reads that found nothing yet are not counted.
+    assert all(count <= 4 * 20 for count in counts.values()), counts
+
+
+class Counting:
+    """A client that counts the requests of one process about rounds."""
+
+    def __init__(self, client, requests, host):
+        self._client = client
+        self._requests = requests
+        self._host = host
+
+    def __getattr__(self, name):
+        method = getattr(self._client, name)
+
+        def counted(key, *arguments, **options):
+            value = method(key, *arguments, **options)
+            if key.startswith("kte/agreed/"):
+                self._requests[self._host] += 1
+            return value
+
+        return counted
+
+
+def test_equal_values_travel_once(on_each, store, talking):
+    """The result of a round does not grow with the number of processes."""
+
+    def say(host):
+        return talking(host, 16).gather("x" * 100)
+
+    assert on_each(say, 16) == [["x" * 100] * 16] * 16
+    assert len(store.values["kte/agreed/greetings/1/1/result"]) < 200
+
+
+def test_calls_of_different_kinds_are_named(on_each, talking):
+    """A call that only one host makes meets another call of the others."""
+
+    def say(host):
+        talk = talking(host, 3)
+        if host == 2:
+            talk.barrier("session.save_checkpoint")
+        else:
+            talk.any(False, "the end of a loop")
+
+    for error in on_each(say, 3):
+        assert isinstance(error, ValueError)
+        assert str(error) == (
+            "All hosts must make the same calls in the same order in "
+            "greetings. Received: host 0 has come to the end of a loop; host 1 "
+            "has come to the end of a loop; host 2 has come to "
+            "session.save_checkpoint. Make a call on every host or on none."
+        )
+
+
+def test_any_function_combines_the_values(on_each, talking):
+    def say(host):
+        return talking(host, 3).agree([host, -host], combined)
+
+    def combined(values):
+        return [max(column) for column in zip(*values, strict=True)]
+
+    assert on_each(say, 3) == [[2, 0]] * 3

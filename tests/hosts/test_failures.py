@@ -25,7 +25,7 @@ def failed(host, error=None, subject="train"):
         (SystemExit(), "Host 1 has left train with exit code 0.", 0),
     ],
 )
-def test_what_is_told_of_errors(error, text, code):
+def test_what_is_reported_errors(error, text, code):
     assert failed(1, error) == Failure(1, text, code)
 
 

@@ -34,7 +34,7 @@ def ends(monkeypatch):
 
 def fail(own, error, call="train/1"):
     """Has a call fail on a host."""
-    with pytest.raises(type(error)), own.told_of_errors(call, "train"):
+    with pytest.raises(type(error)), own.reported_errors(call, "train"):
         raise error
 
 
@@ -89,7 +89,7 @@ def test_an_error_of_the_devices_names_who_is_gone(member, monkeypatch):
     error = jax.errors.JaxRuntimeError("Gloo: connection closed by peer")
     with (
         pytest.raises(HostError, match="^Host 1 of 3 is gone, and with it"),
-        three[0].told_of_errors("train/1", "train"),
+        three[0].reported_errors("train/1", "train"),
     ):
         raise error
     gone = None
@@ -149,7 +149,7 @@ def test_nobody_waits_at_exit_after_a_failure(member, store, ends):
     assert at_exit(one) == 1
     assert at_exit(two) == 1
     # It has caught its own error, but not the end of the other one.
-    assert two._parting.end_of(1).problem is None
+    assert two._parting.ends()[1].problem is None
 
 
 def test_an_error_of_the_program_is_told_at_exit(member, ends):
@@ -162,7 +162,7 @@ def test_an_error_of_the_program_is_told_at_exit(member, ends):
         other.check()
     other._program_end.error = caught.value
     assert at_exit(other) == 1
-    assert other._parting.end_of(0).problem.host == 1
+    assert other._parting.ends()[0].problem.host == 1
 
 
 def test_an_error_that_nobody_has_told_of(member, ends):
@@ -191,8 +191,8 @@ def test_a_host_that_exits_by_itself_gives_its_code_to_all(member, ends):
     own, other = member(1), member(0)
     own._program_end.code = 3
     own._parting._tell(End(3))
-    with pytest.raises(HostError, match="its end, with exit code 3") as e:
-        other.check_ended(1, "train")
+    with pytest.raises(HostError, match="has ended, with exit code 3") as e:
+        other.raise_ended(1, other.ended()[1], "train")
     other._program_end.error = e.value
     assert at_exit(other) == 3
     assert at_exit(own) == 3
@@ -206,7 +206,7 @@ def test_a_host_whose_code_is_not_known_keeps_it(member, ends, monkeypatch):
     own, other = member(1), member(0)
     own._parting._tell(End(None))
     with pytest.raises(HostError) as caught:
-        other.check_ended(1, "train")
+        other.raise_ended(1, other.ended()[1], "train")
     other._program_end.error = caught.value
     assert at_exit(other) == 1
     assert at_exit(own) is None and forgotten == [1]

@@ -24,7 +24,7 @@ def test_all_leave_together(three, on_each):
         return own.leave_together(host or None, own.problem)
 
     assert on_each(leave, 3) == [None, None, None]
-    assert [three[0].end_of(host).code for host in range(3)] == [None, 1, 2]
+    assert [three[0].ends()[host].code for host in range(3)] == [None, 1, 2]
     assert three[0].has_begun
 
 
@@ -40,28 +40,28 @@ def test_who_fails_keeps_the_others_from_it(three, on_each):
 
     assert on_each(leave, 3) == [FAILED, FAILED, FAILED]
     # Whoever has come to its end has said so.
-    assert three[0].end_of(0).problem is None
-    assert three[0].end_of(1).problem == FAILED
+    assert three[0].ends()[0].problem is None
+    assert three[0].ends()[1].problem == FAILED
 
 
 def test_all_that_are_there_hear_of_it(three, on_each):
     def part(host):
         if host < 2:
             three[host].part(GONE)
-        return three[host].end_of(0)
+        return three[host].ends().get(0)
 
     on_each(part, 3)
     assert three[1].problem() == GONE
 
 
 def test_who_is_never_heard_of_is_not_waited_for_long(three, clock):
-    heard = three[0]._store.told_by_host
+    heard = three[0]._store.published_by_process
 
     def later(folder):
         clock.now += 1
         return heard(folder)
 
-    three[0]._store.told_by_host = later
+    three[0]._store.published_by_process = later
     three[0].part(FAILED)
     assert clock.now > parting.PARTING_SECS
 

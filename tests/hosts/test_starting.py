@@ -5,6 +5,7 @@ import os
 import threading
 
 import jax
+import keras
 import pytest
 
 import keras_tpu_estimator as kte
@@ -14,6 +15,7 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts import this_process
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.membership import Membership
+from tests.fake_hosts import Store
 
 _HERE = ("10.0.0.1:8476", 4, 1)
 
@@ -41,6 +43,12 @@ def fake_jax(monkeypatch):
     monkeypatch.setattr(jax.distributed, "initialize", fake.initialize)
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: fake.joined)
     monkeypatch.setattr(jax_internals, "devices_are_in_use", lambda: False)
+    fake.store = store = Store()
+    monkeypatch.setattr(
+        jax_internals,
+        "coordination_client",
+        lambda: store if fake.joined else None,
+    )
     return fake
 
 
@@ -325,3 +333,40 @@ def test_jax_has_the_arguments():
             heartbeat_timeout_seconds=10,
             shutdown_timeout_seconds=10,
         )
+
+
+@pytest.mark.parametrize(
+    ("changed", "received"),
+    [
+        (
+            {"number of processes": 2},
+            "number of processes 2 in process 0 and 4 in process 1",
+        ),
+        (
+            {"version of jax": "0.1"},
+            "version of jax 0.1 in process 0 and "
+            f"{jax.__version__} in process 1",
+        ),
+    ],
+)
+def test_processes_that_were_started_differently_do_not_join(
+    fake_jax, launched, changed, received
+):
+    """Without this check they would hang at the end of the program."""
+    versions = {
+        "number of processes": 4,
+        "version of keras_tpu_estimator": kte.__version__,
+        "version of jax": jax.__version__,
+        "version of keras": keras.__version__,
+    }
+    value = json.dumps(versions | changed)
+    fake_jax.store.key_value_set("kte/started/0", value)
+    with pytest.raises(ValueError, match=received):
+        kte.initialize()
+
+
+def test_process_0_publishes_how_it_was_started(fake_jax):
+    kte.initialize("10.0.0.1:8476", num_processes=2, process_id=0)
+    published = json.loads(fake_jax.store.values["kte/started/0"])
+    assert published["number of processes"] == 2
+    assert published["version of keras"] == keras.__version__

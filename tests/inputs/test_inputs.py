@@ -205,7 +205,7 @@ def test_few_parts_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
     run = DeviceLoop.run
 
     def spy(*args, **kwargs):
-        waiting.append(sum(not each.is_ready() for each in losses))
+        waiting.append(sum(not each.rows.is_ready() for each in losses))
         outputs = run(*args, **kwargs)
         losses.append(outputs[2])
         return outputs

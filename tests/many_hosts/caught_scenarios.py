@@ -1,7 +1,10 @@
 """Errors of all hosts, which a program catches before it goes on."""
 
+import contextlib
 from collections.abc import Callable
+from collections.abc import Iterator
 from typing import Any
+from unittest import mock
 
 # Before Keras, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
@@ -10,6 +13,8 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.ground.hosts import jax_internals
+from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.ground.hosts.store import Store
 from tests.many_hosts.problems import AtStep
 from tests.many_hosts.problems import Here
 from tests.many_hosts.problems import batch_of
@@ -127,8 +132,50 @@ def remembered(here: Here) -> dict[str, Any]:
         return {"keys": []}
     # All have come to the end of the evaluations before.
     estimator.train(dealt, max_steps=8)
-    keys = [key for key, _ in client.key_value_dir_get_bytes("kte/said")]
+    keys = [key for key, _ in client.key_value_dir_get_bytes("kte/agreed")]
     return {"keys": [key for key in keys if "eval" in key]}
+
+
+def requests(here: Here) -> dict[str, Any]:
+    """The requests to the coordinator for ten loops more of training."""
+    joined = this_process.membership()
+    if joined is None:
+        return {"loops": 10, "requests": 0}
+    counted = []
+    for name, steps in (("first", 8), ("second", 28)):
+        with counting(joined.store) as requests:
+            estimator = estimator_of((here / name).directory, iterations=2)
+            estimator.train(dealt, max_steps=steps)
+        counted.append(len(requests))
+    return {"loops": 10, "requests": counted[1] - counted[0]}
+
+
+@contextlib.contextmanager
+def counting(store: Store) -> Iterator[list[str]]:
+    """Lists the keys of successful requests of agreements in a block."""
+    client = store.client
+    keys: list[str] = []
+
+    class Client:
+        def __getattr__(self, name: str) -> Callable[..., Any]:
+            method = getattr(client, name)
+
+            def counted(key: str, *args: Any, **kwargs: Any) -> Any:
+                result = method(key, *args, **kwargs)
+                if key.startswith("kte/agreed/"):
+                    keys.append(key)
+                return result
+
+            return counted
+
+    # The same client for whoever asks whether the cluster is still joined.
+    with (
+        mock.patch.object(store, "client", Client()),
+        mock.patch.object(
+            jax_internals, "coordination_client", lambda: store.client
+        ),
+    ):
+        yield keys
 
 
 def error_of(action: Callable[[], object]) -> str | None:
@@ -142,5 +189,5 @@ def error_of(action: Callable[[], object]) -> str | None:
 
 SCENARIOS = {
     each.__name__: each
-    for each in (caught, assigned, not_saved, unlike, remembered)
+    for each in (caught, assigned, not_saved, unlike, remembered, requests)
 }

@@ -45,12 +45,12 @@ FATES = {
     ),
     "hanging evaluation": (
         {"host": 1, "fate": "hang", "phase": "evaluation", "at": 16},
-        "Host 1 should say something about evaluate within 5 seconds",
+        "Host 1 did not answer about evaluate within 5 seconds",
     ),
     "exit after all": (
         {"host": 1, "fate": "exit", "phase": "after"},
-        "Host 1 should say something about evaluate. Received: its program "
-        "has come to its end, with exit code 3",
+        "Host 1 did not answer about evaluate, because its program has ended, "
+        "with exit code 3",
     ),
 }
 # The other host is told of it as of an error in a hook.

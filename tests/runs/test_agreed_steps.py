@@ -11,7 +11,14 @@ from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 
 
-class Batches:
+class Rooms:
+    """Device programs have room for all steps."""
+
+    def room(self, like):
+        return like.steps
+
+
+class Batches(Rooms):
     """Gives batches that were made before."""
 
     def __init__(self, *features):
@@ -22,7 +29,7 @@ class Batches:
         return self.batches.pop(0) if self.batches else None
 
 
-class Pipeline:
+class Pipeline(Rooms):
     """Gives stacked steps of some sizes, as far as they are equal at once."""
 
     def __init__(self, first, sizes, is_whole=False):

@@ -47,7 +47,7 @@ class AllThere(Infeed):
 def run_loops(events, infeed, runs_ahead):
     """Runs nothing, but tells hooks of it, as `train` does."""
     hooks = HookList([Told(events)], session=None)
-    for item in begin_loops(1, infeed, hooks, runs_ahead):
+    for item in begin_loops(1, infeed, hooks, lambda: runs_ahead):
         hooked = hooks.before_run()
         if item is not None:
             events.append(f"run {item}")

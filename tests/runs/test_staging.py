@@ -18,7 +18,9 @@ def test_a_program_knows_how_wide_inputs_are_on_the_hosts(is_part, size):
     batch = StackedSteps({"id": np.zeros((2, 4), "int64")}, np.zeros((2, 4, 1)))
     # As wide as devices have them, and of two hosts.
     whole = {"id": jnp.zeros((2, 8), "int32")}, jnp.zeros((2, 8, 1))
-    steps = StagedSteps("train", batch, whole, True, is_part)
+    steps = StagedSteps(
+        "train", batch, whole, range(2), ends_loop=True, is_part=is_part
+    )
     steps.prepare(runtime)
     shapes = jax.tree.map(
         lambda x: x if isinstance(x, str) else (x.shape, x.dtype.name), seen

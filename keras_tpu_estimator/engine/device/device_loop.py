@@ -1,7 +1,8 @@
 """The device loop: many steps as one device program.
 
-`jax.lax.scan` over stacked batches, with what training assigns donated,
-replaces Keras's Python loop over single steps.
+A compiled loop over stacked batches, with what training assigns donated,
+replaces Keras's Python loop over single steps. The number of steps is an
+argument, so that loops of all lengths share one compiled program.
 """
 
 import functools
@@ -21,6 +22,7 @@ from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.nan_search import Compiled
 from keras_tpu_estimator.engine.device.nan_search import checking_nans
 from keras_tpu_estimator.engine.device.scan import scan_with_newest
+from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
@@ -148,8 +150,8 @@ class DeviceLoop:
             batches: What `shapes.of_steps` has returned.
 
         Returns:
-            The values by path that the step assigns, the others, the metrics'
-            if it has some, and the batches.
+            The values by path that the step assigns, the others, in TRAIN and
+            EVAL the metrics' and the steps to make, and the batches.
         """
         alone = step.mode == ModeKeys.PREDICT
         places = (self._places.own if alone else self._places).of(step.reads)
@@ -158,7 +160,8 @@ class DeviceLoop:
             return *step.split(values), batches
         whole = self._program.layout(step.mode).cores.replicated
         metrics = shapes.of_arrays(self._program.metrics_state(), whole)
-        return *step.split(values), metrics, batches
+        span = shapes.of_arrays(_span(range(0)), whole)
+        return *step.split(values), metrics, span, batches
 
     def devices(self, step: Step) -> tuple[jax.Device, ...]:
         """Those that run a step, in their order."""
@@ -183,28 +186,34 @@ class DeviceLoop:
         values: Mapping[str, jax.Array],
         metrics: MetricsState,
         batches: Nest,
+        steps: range,
         fetch: tuple[str, ...] = (),
-    ) -> tuple[ArraysByPath, list[jax.Array], jax.Array, Outputs]:
-        """Makes one step of TRAIN or EVAL for each of the stacked batches.
+    ) -> tuple[ArraysByPath, list[jax.Array], StepValues, Outputs]:
+        """Makes one step of TRAIN or EVAL for each of some stacked batches.
 
         Args:
             values: The variables' values by path. In TRAIN those that the
                 step assigns are used up.
             metrics: The metrics' values so far.
             batches: What `put` returned.
+            steps: The places of the batches to use, at least one.
             fetch: Names of the tensors that are wanted of the last step.
 
         Returns:
             The new values of what the step assigns; those of the metrics; the
             loss of each step in TRAIN, and the mean after it in EVAL; and the
-            other outputs: of every step, stacked, or of the last.
+            other outputs: of every step as `StepValues`, or of the last.
         """
         run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
         assigned, others = step.split(values)
         with self._waiting:
-            return run(
-                assigned, others, metrics, batches, step=step, fetch=fetch
+            changed, counted, losses, stacked, newest = run(
+                *(assigned, others, metrics, _span(steps), batches),
+                step=step,
+                fetch=fetch,
             )
+        outputs = StepValues.of(stacked, steps) | newest
+        return changed, counted, StepValues(losses, steps), outputs
 
     def predict(
         self,
@@ -238,11 +247,12 @@ class DeviceLoop:
         assigned: ArraysByPath,
         others: ArraysByPath,
         metrics: list[jax.Array],
+        span: jax.Array,
         batches: Nest,
         *,
         step: Step,
         fetch: tuple[str, ...],
-    ) -> tuple[ArraysByPath, list[jax.Array], jax.Array, Outputs]:
+    ) -> tuple[ArraysByPath, list[jax.Array], jax.Array, Outputs, Outputs]:
         tell(f"Compiling the steps of mode {step.mode!r}")
         run_step = functools.partial(self._program.run_step, step)
 
@@ -262,15 +272,15 @@ class DeviceLoop:
                 outputs[STEP_NUMBERS] = assigned[GLOBAL_STEP]
             return (assigned, metrics), (loss, outputs), newest
 
-        (assigned, metrics), (losses, outputs), newest = scan_with_newest(
-            one, (assigned, metrics), batches
+        (assigned, metrics), (losses, stacked), newest = scan_with_newest(
+            one, (assigned, metrics), batches, span
         )
         assigned = self._places.pinned(assigned)
         cores = self._program.layout(step.mode).cores
         # Each process reads the flags of its devices.
-        cut = outputs.pop(CUT, {})
-        outputs = cores.whole_on_hosts(outputs | newest) | {CUT: cut}
-        return assigned, metrics, losses, outputs
+        cut = stacked.pop(CUT, {})
+        stacked, newest = cores.whole_on_hosts((stacked, newest))
+        return assigned, metrics, losses, stacked, newest | {CUT: cut}
 
     def _run_one(
         self,
@@ -298,6 +308,11 @@ def _called(name: str, function: Callable[..., Nest]) -> Callable[..., Nest]:
 
     run.__name__ = name
     return run
+
+
+def _span(steps: range) -> np.ndarray:
+    """Returns the first step and the one after the last, as a program's."""
+    return np.array([steps.start, steps.stop], "int32")
 
 
 def _only(named: Outputs, fetch: tuple[str, ...]) -> Outputs:

@@ -13,6 +13,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.engine.device.scan import scan_with_newest
+from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.types import Nest
@@ -105,15 +107,17 @@ class HostMetrics:
         """Counts some steps.
 
         Args:
-            steps: The tensors of `metric_fn`, stacked: `[steps, ...]`.
+            steps: The tensors of `metric_fn`, as `StepValues` or as arrays of
+                shape `[steps, ...]`.
         """
-        steps = jax.tree.map(np.asarray, steps)
+        steps = jax.tree.map(StepValues.whole, steps)
         with jax.default_device(self._device):
             if self._is_traceable:
                 with contextlib.suppress(*_NEEDS_CONCRETE_VALUES):
                     self._update_compiled(steps)
                     return
                 self._is_traceable = False
+            steps = jax.tree.map(np.asarray, steps)
             for step in range(len(jax.tree.leaves(steps)[0])):
                 self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
 
@@ -129,14 +133,18 @@ class HostMetrics:
         return {name: metric_value(metric) for name, metric in ops.items()}
 
     def _update_compiled(self, steps: Nest) -> None:
-        leaves, structure = jax.tree.flatten(steps)
+        span = jax.tree.leaves(steps)[0].steps
+        rows = jax.tree.map(lambda each: np.asarray(each.rows), steps)
+        leaves, structure = jax.tree.flatten(rows)
         key = (structure, *((a.shape[1:], a.dtype) for a in leaves))
         if key not in self._captured:
-            self._capture(key, jax.tree.map(lambda a: a[0], steps))
+            self._capture(key, jax.tree.map(lambda a: a[span.start], rows))
         self._values = {**self._initial, **self._values, **self._take_resumed()}
         paths = self._store.variables.keys() - {GLOBAL_STEP}
         self._values, self._result = self._compiled[key](
-            {path: self._values[path] for path in paths}, steps
+            {path: self._values[path] for path in paths},
+            rows,
+            np.array([span.start, span.stop], "int32"),
         )
 
     def _capture(self, key: Any, tensors: Nest) -> None:
@@ -147,15 +155,17 @@ class HostMetrics:
         self._initial.update({**initial, **self._initial})
         self._captured[key] = captured
 
-        def run(values: ArraysByPath, steps: Nest) -> tuple[ArraysByPath, Nest]:
-            def step(
-                values: ArraysByPath, tensors: Nest
-            ) -> tuple[ArraysByPath, Nest]:
-                result, updates = captured(values, tensors)
-                return {**values, **updates}, result
+        def step(
+            values: ArraysByPath, tensors: Nest
+        ) -> tuple[ArraysByPath, Nest, Nest]:
+            result, updates = captured(values, tensors)
+            return {**values, **updates}, (), result
 
-            values, results = jax.lax.scan(step, values, steps)
-            return values, jax.tree.map(lambda a: a[-1], results)
+        def run(
+            values: ArraysByPath, rows: Nest, span: jax.Array
+        ) -> tuple[ArraysByPath, Nest]:
+            values, _, result = scan_with_newest(step, values, rows, span)
+            return values, result
 
         self._compiled[key] = jax.jit(run)
 

@@ -144,11 +144,16 @@ class StackedSteps:
         labels: The same, or `None`.
         may_stay: Whether nothing changes the arrays any more. Defaults to
             `False`.
+        room: The features and labels of more steps, the first of which are
+            these; or `None`.
     """
 
     features: Features
     labels: Labels
     may_stay: bool = False
+    room: tuple[Features, Labels] | None = dataclasses.field(
+        default=None, repr=False
+    )
 
     @classmethod
     def joined(cls, parts: Sequence["StackedSteps"]) -> Self:
@@ -194,7 +199,29 @@ class StackedSteps:
 
     def split(self, steps: int) -> tuple["StackedSteps", "StackedSteps"]:
         """The first so many steps, and the others."""
-        return self._part(slice(steps)), self._part(slice(steps, None))
+        first, rest = self._part(slice(steps)), self._part(slice(steps, None))
+        room = self.room or (self.features, self.labels)
+        return dataclasses.replace(first, room=room), rest
+
+    def padded_to(self, steps: int) -> Nest:
+        """Features and labels of shape `[steps, ...]`, the first of which are
+        these, and the others anything.
+
+        Args:
+            steps: At least as many as there are.
+        """
+        nest = self.features, self.labels
+        if self.steps == steps:
+            return nest
+        if self.room and len(jax.tree.leaves(self.room)[0]) >= steps:
+            return jax.tree.map(lambda a: a[:steps], self.room)
+
+        def padded(leaf: np.ndarray) -> np.ndarray:
+            whole = np.zeros((steps, *leaf.shape[1:]), leaf.dtype)
+            whole[: self.steps] = leaf
+            return whole
+
+        return jax.tree.map(padded, nest)
 
     def _part(self, steps: slice) -> "StackedSteps":
         nest = self.features, self.labels

@@ -82,8 +82,13 @@ class Infeed(Generic[T]):
             raise error
         raise StopIteration
 
+    @property
+    def is_ready(self) -> bool:
+        """Whether `take_ready` returns an item; once true, it stays so."""
+        return bool(self._ready)
+
     def take_ready(self) -> T | None:
-        """The next item, if it is there already."""
+        """Returns the next item if it is available, or else `None`."""
         with self._changed:
             if not self._ready:
                 return None

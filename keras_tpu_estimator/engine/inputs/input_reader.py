@@ -69,7 +69,7 @@ class InputReader:
             SourceReader(source, request.pair_of) for source in sources
         ]
         self.steps = Stacker(
-            self._pieces(sources), request.stack_size, request.chunk
+            self._pieces(sources), request.stack_size, request.room
         )
 
     def restore(self) -> None:
@@ -159,8 +159,9 @@ def _repeated(
     """The only batch there is, for ever, stacked once."""
     for batch in batches:
         one = batch.repeated(1)
-        steps = even_share(request.chunk, one.step_bytes, request.stack_size)
-        stack = Stack(Buffers(), one, steps)
+        size = one.step_bytes, request.stack_size
+        steps = even_share(request.chunk, *size)
+        stack = Stack(Buffers(), one, steps, even_share(request.room, *size))
         stack.add(batch.repeated(steps))
         yield from itertools.repeat(stack.stacked())
 

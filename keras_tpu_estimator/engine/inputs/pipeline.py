@@ -13,6 +13,7 @@ from keras_tpu_estimator.engine.inputs.position import RestorePoint
 from keras_tpu_estimator.engine.inputs.position import RestorePoints
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
 from keras_tpu_estimator.engine.inputs.request import InputRequest
+from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 
@@ -110,6 +111,15 @@ class Pipeline:
                 check_range(stacked)
         self._step += 0 if stacked is None else stacked.steps
         return stacked
+
+    def room(self, like: StackedSteps) -> int:
+        """Returns how many steps a device program has room for.
+
+        Args:
+            like: Steps of the same size.
+        """
+        request = self._request
+        return even_share(request.room, like.step_bytes, request.stack_size)
 
     def position(self, steps: int) -> Position:
         """Where the input is for who has used some of the steps taken.

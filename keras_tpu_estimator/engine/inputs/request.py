@@ -31,6 +31,8 @@ class InputRequest:
         axes: Where the batch is in each tensor.
         repeat: Whether arrays, in place of a stream, are fed for ever.
         chunk: How many steps are wanted at once.
+        room: How many steps a device program has room for, if they are small.
+            Defaults to 1.
         checks_size: Whether batches must have the size asked for.
         stack_size: How much is stacked. Defaults to all.
         state_max_bytes: How large a state of the input may be that is saved.
@@ -50,6 +52,7 @@ class InputRequest:
     axes: BatchAxes = BatchAxes()
     repeat: bool = True
     chunk: int = 1
+    room: int = 1
     checks_size: bool = True
     stack_size: StackSize = StackSize()
     state_max_bytes: int | None = None

@@ -99,12 +99,20 @@ class Stack:
 
     Args:
         steps: How many there will be, at most.
+        room: How many steps there is memory for. Defaults to `steps`.
     """
 
-    def __init__(self, buffers: Buffers, like: StackedSteps, steps: int):
+    def __init__(
+        self,
+        buffers: Buffers,
+        like: StackedSteps,
+        steps: int,
+        room: int = 0,
+    ):
         leaves, self._structure = jax.tree.flatten((like.features, like.labels))
+        rows = max(steps, room)
         self._leaves = [
-            buffers.empty((steps, *leaf.shape[1:]), leaf.dtype)
+            buffers.empty((rows, *leaf.shape[1:]), leaf.dtype)
             for leaf in leaves
         ]
         self.steps = 0
@@ -120,7 +128,8 @@ class Stack:
         """All of them."""
         leaves = [leaf[: self.steps] for leaf in self._leaves]
         features, labels = jax.tree.unflatten(self._structure, leaves)
-        return StackedSteps(features, labels, may_stay=True)
+        room = jax.tree.unflatten(self._structure, self._leaves)
+        return StackedSteps(features, labels, may_stay=True, room=room)
 
 
 def is_ready(stacked: StackedSteps) -> bool:
@@ -138,18 +147,19 @@ class Stacker:
         pieces: Yields steps, stacked in any number. Those that may not stay
             are read before the next ones are asked for.
         stack_size: How much is taken at once.
-        chunk: How many steps are usually wanted at once. Defaults to 1.
+        room: How many steps to take at most, and to have memory for in each
+            stack, as far as `stack_size` allows. Defaults to any number.
     """
 
     def __init__(
         self,
         pieces: Iterator[StackedSteps],
         stack_size: StackSize,
-        chunk: int = 1,
+        room: int | None = None,
     ):
         self._pieces = pieces
         self._max_bytes = stack_size
-        self._lengths = RunLengths(chunk)
+        self._room = room
         # Pieces that come before the others.
         self._rest: collections.deque[StackedSteps] = collections.deque()
         self._buffers = Buffers()
@@ -162,15 +172,24 @@ class Stacker:
         piece = self._next()
         if piece is None:
             return None
-        share = even_share(steps, piece.step_bytes, self._max_bytes)
+        size = piece.step_bytes, self._max_bytes
+        steps = room = even_share(steps, *size)
+        if self._room is not None:
+            room = even_share(self._room, *size)
+            steps = min(steps, room)
         shapes = piece.shapes
-        self._lengths.note(shapes)
-        if self._lengths.vary:
-            share = self._lengths.at_most(share, steps)
-        taken = self._of_shapes(shapes, share, piece)
-        if taken.steps < share and self._lengths.vary:
-            return self._at_most(self._lengths.at_most(taken.steps), taken)
-        return taken
+        piece = self._at_most(steps, piece)
+        if is_ready(piece) and (
+            piece.steps == steps or not self._has_more(shapes)
+        ):
+            return piece
+        stack = Stack(self._buffers, piece, steps, room)
+        stack.add(piece)
+        while stack.steps < steps and self._has_more(shapes):
+            following = self._next()
+            if following is not None:
+                stack.add(self._at_most(steps - stack.steps, following))
+        return stack.stacked()
 
     def peek(self) -> StackedSteps | None:
         """What comes next, one step at least; it stays the next."""
@@ -194,34 +213,12 @@ class Stacker:
         self._pieces = iter(())
         self._rest.clear()
 
-    def _of_shapes(
-        self, shapes: Any, steps: int, piece: StackedSteps
-    ) -> StackedSteps:
-        """Returns up to `steps` steps of these shapes, beginning with `piece`.
-
-        The piece that follows in other shapes comes next.
-        """
-        piece = self._at_most(steps, piece)
-        if is_ready(piece) and (
-            piece.steps == steps or not self._has_more(shapes)
-        ):
-            return piece
-        stack = Stack(self._buffers, piece, steps)
-        stack.add(piece)
-        while stack.steps < steps and self._has_more(shapes):
-            following = self._next()
-            if following is not None:
-                stack.add(self._at_most(steps - stack.steps, following))
-        return stack.stacked()
-
     def _has_more(self, shapes: Any) -> bool:
         """Returns whether the next piece has these shapes."""
         following = self.peek()
         if following is None:
             return False
-        shapes_now = following.shapes
-        self._lengths.note(shapes_now)
-        return bool(shapes_now == shapes)
+        return bool(following.shapes == shapes)
 
     def _at_most(self, steps: int, piece: StackedSteps) -> StackedSteps:
         """The first steps of a piece; the others come next."""
@@ -234,61 +231,6 @@ class Stacker:
         if self._rest:
             return self._rest.popleft()
         return next(self._pieces, None)
-
-
-class RunLengths:
-    """The numbers of steps to stack if the shapes of batches change.
-
-    Each number of steps is compiled for each shape. While shapes change, runs
-    of one shape therefore have few lengths: `chunk`, or a power of eight.
-
-    Args:
-        chunk: How many steps are usually wanted at once.
-
-    Attributes:
-        vary: Whether shapes have changed in more than the batch size.
-
-    Example:
-
-    >>> lengths = RunLengths(chunk=20)
-    >>> [lengths.at_most(steps) for steps in (20, 12, 7)]
-    [8, 8, 1]
-    >>> lengths.at_most(20, wanted=20)
-    20
-    """
-
-    def __init__(self, chunk: int):
-        self._chunk = chunk
-        self._first: Any = None
-        self.vary = False
-
-    def note(self, shapes: Any) -> None:
-        """Compares the shapes of a piece with those of the first one.
-
-        Args:
-            shapes: Those of `StackedSteps`.
-        """
-        if shapes == self._first or self.vary:
-            return
-        if self._first is None:
-            self._first = shapes
-            return
-        _, *first = self._first
-        _, *others = shapes
-        self.vary = any(
-            old[1:] != new[1:] for old, new in zip(first, others, strict=True)
-        )
-
-    def at_most(self, steps: int, wanted: int | None = None) -> int:
-        """Returns the longest run of at most `steps` steps.
-
-        Args:
-            wanted: How many steps are wanted; `chunk` at the start of a loop.
-                Defaults to another number.
-        """
-        if wanted == self._chunk:
-            return steps
-        return 1 << _BITS * ((steps.bit_length() - 1) // _BITS)
 
 
 def even_share(steps: int, step_bytes: int, stack_size: StackSize) -> int:

@@ -41,13 +41,16 @@ T = TypeVar("T")
 # The feature that tells in PREDICT which rows are padding.
 IS_PADDING = "is_padding"
 
-# Outputs that are equal on all cores; the others are concatenated.
+# The metrics over all steps so far, where a program counts them itself.
+METRIC_VALUES = "metric_values"
 # The scope of the operations of a TensorFlow graph in XLA's names.
 GRAPH_SCOPE = "tf1_step"
-SAME_ON_ALL_CORES = frozenset({"loss", "metric_values"})
+# Outputs that are equal on all cores; the others are concatenated.
+SAME_ON_ALL_CORES = frozenset({"loss", METRIC_VALUES})
 
-# Outputs that are wanted of the last step only: a list of `Collected`, tensors
-# by the names that hooks fetch them under, and numbers to report.
+# Outputs that are wanted of the last step only, beside those metrics: a list of
+# `Collected`, tensors by the names that hooks fetch them under, and numbers to
+# report.
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
 # The loss of a step, beside the mean over the steps before it.
 STEP_LOSS = "step_loss"
@@ -55,7 +58,7 @@ STEP_LOSS = "step_loss"
 FEATURE_GRADIENTS = "feature_gradients"
 # Flags of 64-bit integers that were cut off, by name: see `cut_integers`.
 CUT = "cut"
-NEWEST = (SUMMARIES, NAMED, REPORTS)
+NEWEST = (SUMMARIES, NAMED, REPORTS, METRIC_VALUES)
 # The global step after each step that does not count itself once.
 STEP_NUMBERS = "step_numbers"
 

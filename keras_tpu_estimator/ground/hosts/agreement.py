@@ -71,7 +71,7 @@ class Hosts:
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[HostExchange]:
         """A call that all hosts make; an error in it is told to all."""
-        with self.exchange(name) as together, together.told_of_errors():
+        with self.exchange(name) as together, together.reported_errors():
             yield together
 
     def exchange(self, subject: str) -> HostExchange:

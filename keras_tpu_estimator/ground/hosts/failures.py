@@ -80,7 +80,7 @@ class Failures:
         """
         self._calls.add(call)
         value = [failure.text, failure.code]
-        self._store.tell(f"{_FOLDER}/{call}", self._index, value)
+        self._store.publish(f"{_FOLDER}/{call}", self._index, value)
 
     def of_this_host_alone(self) -> Failure | None:
         """One of this host of a call that has not failed everywhere."""
@@ -96,7 +96,7 @@ class Failures:
         for call, told in self._told().items():
             if len(told) == self._count:
                 # Nobody needs it any more.
-                self._store.unsay(f"{_FOLDER}/{call}")
+                self._store.delete(f"{_FOLDER}/{call}")
             if call not in self._calls:
                 found += told
         return sorted(found, key=lambda each: each.host)
@@ -104,7 +104,7 @@ class Failures:
     def _told(self) -> dict[str, list[Failure]]:
         """Those of all hosts by call."""
         calls: dict[str, list[Failure]] = collections.defaultdict(list)
-        for name, value in self._store.told(_FOLDER).items():
+        for name, value in self._store.published(_FOLDER).items():
             call, _, host = name.rpartition("/")
             calls[call].append(Failure(int(host), *value))
         return calls

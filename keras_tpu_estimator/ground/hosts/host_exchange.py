@@ -1,11 +1,14 @@
-"""What hosts say to each other about one subject, without any device.
+"""Agreement of processes on one subject, without using any device.
 
-It travels through the store of JAX's coordination service, so that a thread may
-talk with its like while the devices are at work. A process that is alone talks
-with itself, at once.
+Values travel through the key-value store of JAX's coordination service, so that
+a thread can agree with its counterparts while the devices are busy. The last
+process to arrive combines the values of all, and the others read its result:
+each process makes at most four requests, however many processes there are. A
+process without others agrees with itself at once.
 """
 
 import contextlib
+import itertools
 import json
 import logging
 import threading
@@ -28,45 +31,48 @@ from keras_tpu_estimator.ground.hosts.problem import Problem
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-_FOLDER = "said"
-# Between two looks at whether another host has failed.
+_FOLDER = "agreed"
+# The interval of a waiting process's looks at the failures of others. It grows
+# with their number, so that looks do not delay the agreement itself.
 _LOOK_MSECS = 500
+_LOOK_MSECS_PER_PROCESS = 4
 
 T = TypeVar("T")
 
 
 class Compared(Protocol):
-    """Something that has to be equal on all hosts whenever they talk."""
+    """Something that must be equal in all processes whenever they agree."""
 
     def digest(self) -> int:
-        """A number that is equal where it is."""
+        """Returns a number that is equal if the compared values are."""
 
     def facts(self) -> dict[str, Any]:
-        """What the digest is of, in what JSON can write."""
+        """Returns the compared values in a form that JSON can represent."""
 
     def is_equal(self) -> None:
-        """Told that it is."""
+        """Called after a round in which all digests were equal."""
 
-    def error(self, said: Sequence[Mapping[str, Any]]) -> Exception:
-        """The error where it is not, of the facts of each host."""
+    def error(self, facts: Sequence[Mapping[str, Any]]) -> Exception:
+        """Returns the error for unequal digests, from each process's facts."""
 
 
 class HostExchange:
-    """What hosts say to each other about one subject, in rounds.
+    """Rounds of agreement between processes on one subject.
 
-    All of them say the same kind of thing in the same order, each on one
-    thread at a time. What they have said is forgotten when all have closed it.
+    All processes must call the same methods in the same order, each on one
+    thread at a time. The values are deleted when all processes have closed the
+    exchange.
 
     Args:
-        membership: What this process has with the others; `None` if it is
-            alone.
-        subject: What it is about. All hosts begin those about one subject in
-            the same order.
-        patience_secs: How long a host is waited for before it is taken for
-            stuck. Defaults to 30.
+        membership: The connection to the other processes; `None` for a process
+            without others.
+        subject: The subject. All processes must begin the exchanges about one
+            subject in the same order.
+        patience_secs: Seconds after which a process that does not answer counts
+            as stuck. Defaults to 30.
 
     Attributes:
-        compared: What has to be equal in each round. Defaults to nothing.
+        compared: Values that must be equal in each round. Defaults to none.
 
     Example:
 
@@ -96,151 +102,200 @@ class HostExchange:
 
     @property
     def is_with_others(self) -> bool:
-        """Whether there are other hosts."""
+        """Whether there are other processes."""
         return self._others is not None
 
     @property
     def _others(self) -> Membership | None:
-        """What this process has with others, unless it acts alone now."""
+        """The connection to others, unless this process now acts alone."""
         membership = self._membership
         if membership is None or membership.is_apart:
             return None
         return membership
 
-    def gather(self, value: Any, more_patience_secs: float = 0.0) -> list[Any]:
-        """What each host says.
+    def agree(
+        self,
+        value: Any,
+        combine: Callable[[list[Any]], Any],
+        about: str = "",
+        more_patience_secs: float = 0.0,
+    ) -> Any:
+        """Returns one result of the values of all processes.
 
         Args:
-            value: What this one says: anything that JSON can write.
+            value: This process's value: anything that JSON can represent.
+            combine: Computes the result from the values, in the order of the
+                processes. It runs in one of them.
+            about: What the processes agree about in this round. Defaults to
+                the subject.
 
         Raises:
-            HostError: Another host has failed, is gone or does not answer.
-            ValueError: What is `compared` is not equal.
+            HostError: Another process has failed, is gone or does not answer.
+            ValueError: The processes agree about different things, or the
+                `compared` values are not equal.
         """
         if self._others is None:
-            return [value]
+            return combine([value])
+        about = about or self._subject
+        digest = 0 if self.compared is None else self.compared.digest()
+
+        def combined(values: list[bytes]) -> bytes:
+            own, digests, abouts = zip(*map(json.loads, values), strict=True)
+            if len({*abouts}) > 1:
+                return json.dumps([None, False, abouts]).encode()
+            result = combine([*own])
+            return json.dumps([result, len({*digests}) == 1, None]).encode()
+
+        encoded = json.dumps([value, digest, about]).encode()
+        result, are_equal, abouts = json.loads(
+            self._round_of(encoded, combined, more_patience_secs)
+        )
+        if abouts is not None:
+            raise ValueError(self._unlike(abouts))
+        self._compare(are_equal)
+        return result
+
+    def _unlike(self, abouts: Sequence[str]) -> str:
+        received = "; ".join(
+            f"host {host} has come to {about}"
+            for host, about in enumerate(abouts)
+        )
+        return (
+            "All hosts must make the same calls in the same order in "
+            f"{self._subject}. Received: {received}. Make a call on every "
+            "host or on none."
+        )
+
+    def _compare(self, are_equal: bool) -> None:
         compared = self.compared
-        digest = 0 if compared is None else compared.digest()
-        said = self._gathered([value, digest], more_patience_secs)
-        if compared is not None:
-            if len({each for _, each in said}) > 1:
-                raise compared.error(self._gathered(compared.facts()))
-            compared.is_equal()
-        return [each for each, _ in said]
+        if compared is None:
+            return
+        if not are_equal:
+            self.compared = None
+            raise compared.error(self.gather(compared.facts()))
+        compared.is_equal()
 
-    def gather_bytes(
-        self, value: bytes, more_patience_secs: float = 0.0
-    ) -> list[bytes]:
-        """As `gather`, for bytes, and without comparing anything."""
-        others = self._others
-        if others is None:
-            return [value]
-        self._round += 1
-        patience = self._patience_secs + more_patience_secs
-        with others.lost_contact():
-            self._say(others, value)
-            said = [
-                value
-                if host == others.index
-                else self._answer(others, host, patience)
-                for host in range(others.count)
-            ]
-            # All have come to this round, and so have read the last one.
-            if self._round > 1:
-                others.store.unsay(self._key(others.index, ago=1))
-        return said
+    def gather(
+        self, value: Any, about: str = "", more_patience_secs: float = 0.0
+    ) -> list[Any]:
+        """Returns the values of all processes, in their order.
 
-    def chiefs(self, choice: Callable[[], Any]) -> Any:
-        """What the chief chooses, on all hosts.
+        The result that each process reads contains equal values once.
 
         Args:
-            choice: Makes the choice, on the chief alone.
-        """
-        return self.gather(choice() if self._is_chief else None)[0]
+            value: This process's value: anything that JSON can represent.
 
-    def by_chief(self, action: Callable[[], T]) -> T:
-        """Has the chief do something alone, for which the others wait.
+        Raises:
+            HostError: Another process has failed, is gone or does not answer.
+            ValueError: The `compared` values are not equal.
+        """
+        values: list[Any] = self.agree(
+            value, _once_if_equal, about, more_patience_secs
+        )
+        if len(values) == 1 and self._others is not None:
+            return values * self._others.count
+        return values
+
+    def gather_bytes(self, value: bytes) -> list[bytes]:
+        """Returns the bytes of all processes, and compares nothing."""
+        if self._others is None:
+            return [value]
+        joined = self._round_of(value, _join)
+        return _split(joined)
+
+    def from_chief(self, choice: Callable[[], Any], about: str = "") -> Any:
+        """Returns the chief's choice in all processes.
+
+        Args:
+            choice: Called by the chief only.
+        """
+        return self.agree(choice() if self._is_chief else None, _first, about)
+
+    def by_chief(self, action: Callable[[], T], about: str = "") -> T:
+        """Runs an action in the chief only, while the others wait.
 
         Returns:
-            What it returned; on other hosts, what JSON can tell of that.
+            The result of the action; in other processes, its JSON form.
         """
         others = self._others
         if others is None:
             return action()
-        result = None
-        if self._is_chief:
-            with (
-                others.watch.busy(f"does its part of {self._subject}"),
-                others.acting_alone(),
-            ):
-                result = action()
-        told = json.loads(json.dumps(result, default=str))
-        said = self.gather(told)
-        return cast("T", result if self._is_chief else said[0])
+        if not self._is_chief:
+            return cast("T", self.agree(None, _first, about))
+        with (
+            others.watch.busy(f"does its part of {self._subject}"),
+            others.acting_alone(),
+        ):
+            result = action()
+        self.agree(json.loads(json.dumps(result, default=str)), _first, about)
+        return result
 
-    def any(self, is_so: bool) -> bool:
-        """Whether it is so on any host."""
-        return any(self.gather(is_so))
+    def any(self, is_so: bool, about: str = "") -> bool:
+        """Returns whether a condition holds in any process."""
+        return bool(self.agree(is_so, any, about))
 
-    def barrier(self, more_patience_secs: float = 0.0) -> None:
-        """Waits until all hosts have come here."""
-        self.gather(None, more_patience_secs)
+    def barrier(self, about: str = "", more_patience_secs: float = 0.0) -> None:
+        """Waits until all processes have called it."""
+        self.agree(None, _first, about, more_patience_secs)
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
-        """Checks that all hosts say the same; all raise if they do not.
+        """Raises an error in all processes if their facts differ.
 
         Args:
-            facts: What has to be equal, by its name.
+            facts: The facts that must be equal, by name.
 
         Raises:
             ValueError: Some facts differ.
         """
-        said = self.gather(dict(facts))
-        self.raise_if_unlike(said, dict.fromkeys(n for e in said for n in e))
+        values = self.gather(dict(facts))
+        names = dict.fromkeys(name for each in values for name in each)
+        self.raise_if_unlike(values, names)
 
     def raise_if_unlike(
-        self, said: Sequence[Mapping[str, Any]], names: Iterable[str]
+        self, facts: Sequence[Mapping[str, Any]], names: Iterable[str]
     ) -> None:
-        """Raises an error if hosts have said different things.
+        """Raises an error if the facts of processes differ.
 
         Args:
-            said: What each has said, by name.
-            names: The names of what has to be equal.
+            facts: The facts of each process, by name.
+            names: The names of the facts that must be equal.
 
         Raises:
             ValueError: Some facts differ.
         """
         for name in names:
-            values = [each.get(name) for each in said]
+            values = [each.get(name) for each in facts]
             if any(value != values[0] for value in values):
                 by_host = "; ".join(
                     f"host {host} has {value!r}"
                     for host, value in enumerate(values)
                 )
                 raise ValueError(
-                    f"All {len(said)} hosts should have the same {name} for "
+                    f"All {len(facts)} hosts must have the same {name} for "
                     f"{self._subject}. Received: {by_host}. Run the same "
                     "program with the same arguments and packages on each."
                 )
 
-    def told_of_errors(
+    def reported_errors(
         self, subject: str | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Tells the other hosts of what ends the `with` block badly.
+        """Reports an error that leaves the `with` block to the other processes.
 
-        If all of them tell of errors in this conversation, they may go on.
+        If all of them report errors in this exchange, none has to end.
 
         Args:
-            subject: What has failed then. Defaults to that of this one.
+            subject: The failed activity. Defaults to that of the exchange.
         """
         if self._others is None:
             return contextlib.nullcontext()
-        return self._others.told_of_errors(self._name, subject or self._subject)
+        return self._others.reported_errors(
+            self._name, subject or self._subject
+        )
 
     def close(self) -> None:
-        """Says nothing more; a thread that waits for an answer gives up.
+        """Ends the exchange here; a thread that waits in a round stops waiting.
 
-        When all hosts have closed it, what they have said is removed.
+        The last process to close it deletes its values.
         """
         with self._closing:
             if self._is_closed:
@@ -249,11 +304,10 @@ class HostExchange:
         if self._membership is None:
             return
         store, folder = self._membership.store, f"{_FOLDER}/{self._name}"
-        # Without the coordinator, nothing is left.
+        # Without the coordinator there is nothing to delete.
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            store.tell(f"{folder}/closed", self._membership.index)
-            if len(store.told(f"{folder}/closed")) == self._membership.count:
-                store.unsay(folder)
+            if store.increment(f"{folder}/closed") == self._membership.count:
+                store.delete(folder)
 
     def __enter__(self) -> Self:
         return self
@@ -265,51 +319,82 @@ class HostExchange:
     def _is_chief(self) -> bool:
         return self._membership is None or self._membership.index == 0
 
-    def _gathered(
-        self, value: Any, more_patience_secs: float = 0.0
-    ) -> list[Any]:
-        said = json.dumps(value).encode()
-        return [
-            json.loads(each)
-            for each in self.gather_bytes(said, more_patience_secs)
-        ]
+    def _round_of(
+        self,
+        value: bytes,
+        combine: Callable[[list[bytes]], bytes],
+        more_patience_secs: float = 0.0,
+    ) -> bytes:
+        """Returns the result of the last process to arrive in this round."""
+        others = self._others
+        if others is None:
+            return combine([value])
+        self._round += 1
+        with others.lost_contact():
+            arrived = self._arrive(others, value)
+            if arrived == others.count:
+                values = others.store.read_folder(self._values())
+                result = combine([values[host] for host in sorted(values)])
+                others.store.write(self._result(), result)
+                return result
+            if arrived == 1:
+                # All processes have read the result of the round before the
+                # last one: they have all arrived in the last one.
+                others.store.delete(self._folder(self._round - 2))
+            patience = self._patience_secs + more_patience_secs
+            return self._wait_for_result(others, patience)
 
-    def _key(self, host: int, ago: int = 0) -> str:
-        return f"{_FOLDER}/{self._name}/{self._round - ago}/{host}"
-
-    def _say(self, others: Membership, value: bytes) -> None:
-        """Says something, unless nobody removes it any more."""
+    def _arrive(self, others: Membership, value: bytes) -> int:
+        """Writes a value, and returns how many processes have done so."""
+        # After the end of the exchange nobody would delete it.
         with self._closing:
             self._check_open()
-            others.store.say(self._key(others.index), value)
+            others.store.write(f"{self._values()}/{others.index}", value)
+            total = others.store.increment(f"{_FOLDER}/{self._name}/arrived")
+        return total - (self._round - 1) * others.count
+
+    def _folder(self, number: int) -> str:
+        return f"{_FOLDER}/{self._name}/{number}"
+
+    def _values(self) -> str:
+        return f"{self._folder(self._round)}/values"
+
+    def _result(self) -> str:
+        return f"{self._folder(self._round)}/result"
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise HostError("This conversation has ended.")
+            raise HostError("This exchange has ended.")
 
-    def _answer(self, others: Membership, host: int, patience: float) -> bytes:
-        """What a host says, unless it fails or does not say it in time."""
+    def _wait_for_result(self, others: Membership, patience: float) -> bytes:
+        """Reads the result, unless a process fails or is too late."""
         until = time.monotonic() + patience
+        interval = max(_LOOK_MSECS, _LOOK_MSECS_PER_PROCESS * others.count)
         while True:
-            said = others.store.heard(self._key(host), _LOOK_MSECS)
-            if said is not None:
-                return said
+            result = others.store.read(self._result(), interval)
+            if result is not None:
+                return result
             others.check()
             self._check_open()
-            if others.has_ended(host):
-                # It may have said it before.
-                said = others.store.heard(self._key(host), _LOOK_MSECS)
-                if said is not None:
-                    return said
-                others.check_ended(host, self._subject)
+            ended = others.ended()
+            if ended:
+                for host in self._missing(others):
+                    if host in ended:
+                        others.raise_ended(host, ended[host], self._subject)
             if time.monotonic() > until:
-                self._check_busy(others, host, patience)
+                for host in self._missing(others):
+                    self._check_busy(others, host, patience)
                 until = time.monotonic() + patience
+
+    def _missing(self, others: Membership) -> list[int]:
+        """Returns the processes that have not arrived in this round."""
+        arrived = others.store.read_folder(self._values())
+        return [host for host in range(others.count) if host not in arrived]
 
     def _check_busy(
         self, others: Membership, host: int, patience: float
     ) -> None:
-        """Checks that a host that does not answer has said why."""
+        """Raises an error unless a missing process reports what it is doing."""
         busy = others.watch.is_busy(host)
         if busy is not None:
             _logger.warning(
@@ -319,11 +404,33 @@ class HostExchange:
         others.check_gone()
         raise others.error(
             Problem(
-                f"Host {host} should say something about {self._subject} "
-                f"within {patience:.0f} seconds. Received nothing, though it "
-                "may be alive: it is stuck, slow, or does something else. Look "
-                "into its log, or wait longer with "
+                f"Host {host} did not answer about {self._subject} within "
+                f"{patience:.0f} seconds, though it may be alive. It is stuck, "
+                "slow, or runs something else: every host must make the same "
+                "calls in the same order. Look at its log, or wait longer with "
                 "RunConfig(host_timeout_secs=...).",
                 host,
             )
         )
+
+
+def _first(values: list[Any]) -> Any:
+    return values[0]
+
+
+def _once_if_equal(values: list[Any]) -> list[Any]:
+    """Returns the values, or the first one if all are equal."""
+    return values[:1] if all(v == values[0] for v in values) else values
+
+
+def _join(values: list[bytes]) -> bytes:
+    """Joins values, with their sizes in front."""
+    sizes = json.dumps([len(each) for each in values]).encode()
+    return b"\n".join([sizes, b"".join(values)])
+
+
+def _split(joined: bytes) -> list[bytes]:
+    """Splits the result of `_join`."""
+    sizes, _, values = joined.partition(b"\n")
+    ends = itertools.accumulate(json.loads(sizes), initial=0)
+    return [values[start:end] for start, end in itertools.pairwise(ends)]

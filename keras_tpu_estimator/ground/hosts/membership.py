@@ -129,27 +129,25 @@ class Membership:
                 )
             )
 
-    def has_ended(self, host: int) -> bool:
-        """Whether the program of a host has come to its end."""
-        return self._parting.end_of(host) is not None
+    def ended(self) -> dict[int, parting.End]:
+        """Returns the ends of the hosts whose programs have ended."""
+        return self._parting.ends()
 
-    def check_ended(self, host: int, subject: str) -> None:
-        """Raises an error if a host's program has come to its end.
+    def raise_ended(self, host: int, end: parting.End, subject: str) -> None:
+        """Raises the error for a process that has ended before an agreement.
 
         Args:
-            subject: What it should say something about.
+            subject: What the agreement was about.
 
         Raises:
-            HostError: It has.
+            HostError: Always.
         """
-        end = self._parting.end_of(host)
-        if end is None:
-            return
         code = f", with exit code {end.code}" if end.code else ""
         raise self.error(
             Problem(
-                f"Host {host} should say something about {subject}. Received: "
-                f"its program has come to its end{code}.",
+                f"Host {host} did not answer about {subject}, because its "
+                f"program has ended{code}. Every host must make the same "
+                "calls.",
                 host,
                 end.code or 1,
                 hears=True,
@@ -177,19 +175,19 @@ class Membership:
             raise HostError(_LOST) from error
 
     @contextlib.contextmanager
-    def told_of_errors(self, call: str, subject: str) -> Iterator[None]:
-        """Tells the other hosts of what ends the `with` block badly.
+    def reported_errors(self, call: str, subject: str) -> Iterator[None]:
+        """Reports an error that leaves the `with` block to the other hosts.
 
         Args:
-            call: The call that it is in, by the same name on all hosts.
+            call: The call around the block, by the same name on all hosts.
         """
         try:
             yield
         except BaseException as error:
-            self._tell(call, subject, error)
+            self._report(call, subject, error)
             raise
 
-    def _tell(self, call: str, subject: str, error: BaseException) -> None:
+    def _report(self, call: str, subject: str, error: BaseException) -> None:
         note = f"This happened on host {self.index}."
         is_told = note in getattr(error, "__notes__", ())
         if is_told or isinstance(error, HostError):

@@ -19,8 +19,10 @@ PARTING_SECS = GRACE_SECS + 2.0
 # And host 0, until they are gone.
 _LEAVING_SECS = 1.0
 _LOOK_SECS = 0.1
+_LOOK_MSECS = 200
 _ENDED = "ended"
 _LEFT = "left"
+_ALL = "all"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,13 +65,14 @@ class Parting:
         self._store = store
         self.has_begun = False
 
-    def end_of(self, host: int) -> End | None:
-        """The end of a host, if it has come to it."""
-        return self._ends().get(host)
+    def ends(self) -> dict[int, End]:
+        """Returns the ends of the hosts whose programs have ended."""
+        told = self._store.published_by_process(_ENDED)
+        return {host: End.told(*end) for host, end in told.items()}
 
     def problem(self) -> Problem | None:
         """What has ended another host before its time."""
-        ends = self._ends()
+        ends = self.ends()
         ends.pop(self._index, None)
         problems = [ends[host].problem for host in sorted(ends)]
         told = [each for each in problems if each is not None]
@@ -92,11 +95,12 @@ class Parting:
             What keeps them from it; `None` when all are there.
         """
         self._tell(End(code))
+        if self._store.increment(f"{_ALL}/count") == self._count:
+            self._store.write(f"{_ALL}/ended", b"")
         while (problem := told()) is None:
-            if len(self._ends()) == self._count:
+            if self._store.read(f"{_ALL}/ended", _LOOK_MSECS) is not None:
                 # They may have told of it before.
                 return told()
-            time.sleep(_LOOK_SECS)
         return problem
 
     def part(self, problem: Problem) -> None:
@@ -113,8 +117,10 @@ class Parting:
         with contextlib.suppress(jax.errors.JaxRuntimeError):
             if not self.has_begun:
                 self._tell(End(problem.code, problem))
-            self._store.tell(_LEFT, self._index)
-            while not waited_for <= self._store.told_by_host(_LEFT).keys():
+            self._store.publish(_LEFT, self._index)
+            while (
+                not waited_for <= self._store.published_by_process(_LEFT).keys()
+            ):
                 if time.monotonic() > until:
                     return
                 time.sleep(_LOOK_SECS)
@@ -123,8 +129,4 @@ class Parting:
 
     def _tell(self, end: End) -> None:
         self.has_begun = True
-        self._store.tell(_ENDED, self._index, end.tell())
-
-    def _ends(self) -> dict[int, End]:
-        told = self._store.told_by_host(_ENDED)
-        return {host: End.told(*end) for host, end in told.items()}
+        self._store.publish(_ENDED, self._index, end.tell())

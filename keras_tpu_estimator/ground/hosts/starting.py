@@ -2,6 +2,7 @@
 
 import logging
 import threading
+from importlib.metadata import version
 
 import jax
 
@@ -23,6 +24,8 @@ _logger = logging.getLogger("keras_tpu_estimator")
 _HEARTBEAT_SECS = 40
 _SHUTDOWN_SECS = 60
 _START_SECS = 300
+_STARTED = "started"
+_STARTED_MSECS = 10_000
 # After its time-out, JAX ends the process by a signal. The error comes first.
 _MARGIN_SECS = 60
 
@@ -240,7 +243,35 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
             "See whether that is the address of process 0, and whether its "
             "port is free."
         ) from error
-    this_process.settled()
+    joined = this_process.membership()
+    if joined is not None:
+        _check_started_alike(joined)
+
+
+def _check_started_alike(joined: Membership) -> None:
+    """Compares the number of processes and the versions with process 0's."""
+    own: dict[str, object] = {"number of processes": joined.count}
+    for package in ("keras_tpu_estimator", "jax", "keras"):
+        own[f"version of {package}"] = version(package)
+    if joined.index == 0:
+        joined.store.publish(_STARTED, 0, own)
+        return
+    # Process 0 may have called jax.distributed.initialize, and publish nothing.
+    if joined.store.read(f"{_STARTED}/0", _STARTED_MSECS) is None:
+        return
+    chiefs = joined.store.published_value(_STARTED, 0)
+    unlike = [
+        f"{name} {chiefs.get(name)} in process 0 and {value} in process "
+        f"{joined.index}"
+        for name, value in own.items()
+        if chiefs.get(name) != value
+    ]
+    if unlike:
+        raise ValueError(
+            "All processes must be started with the same number of processes "
+            f"and the same packages. Received: {'; '.join(unlike)}. Start all "
+            "of them again with equal settings."
+        )
 
 
 def _is_launched() -> bool:

@@ -1,7 +1,7 @@
-"""What hosts tell each other, in the store of JAX's coordination service.
+"""The key-value store of JAX's coordination service.
 
-Whoever reaches the service can write there, so what is read is only ever
-numbers and text: bytes that are looked at, or JSON.
+Every process that reaches the service can write to it, so values are only ever
+decoded as numbers and text: raw bytes or JSON.
 """
 
 import json
@@ -13,54 +13,76 @@ _ROOT = "kte"
 
 
 class Store:
-    """A store of values by key, which all hosts see.
+    """Values by key that all processes read and write.
 
     Args:
-        client: What has the methods of JAX's client.
+        client: An object with the methods of JAX's client.
     """
 
     def __init__(self, client: Any):
         self.client = client
 
-    def say(self, key: str, value: bytes) -> None:
-        """Says something, once."""
+    def write(self, key: str, value: bytes) -> None:
+        """Writes a value under a key that is not in use."""
         self.client.key_value_set_bytes(f"{_ROOT}/{key}", value)
 
-    def heard(self, key: str, within_msecs: int) -> bytes | None:
-        """What is said under a key, if it is said in time."""
+    def read(self, key: str, within_msecs: int) -> bytes | None:
+        """Returns the value of a key, or `None` if nobody writes it in time."""
         try:
-            said: bytes = self.client.blocking_key_value_get_bytes(
+            value: bytes = self.client.blocking_key_value_get_bytes(
                 f"{_ROOT}/{key}", within_msecs
             )
         except jax.errors.JaxRuntimeError as error:
             if "DEADLINE_EXCEEDED" not in str(error):
                 raise
             return None
-        return said
+        return value
 
-    def unsay(self, key: str) -> None:
-        """Removes what was said under a key, and below it."""
+    def increment(self, key: str) -> int:
+        """Adds 1 to a number, which is 0 at first, and returns the sum."""
+        total: int = self.client.key_value_increment(f"{_ROOT}/{key}", 1)
+        return total
+
+    def delete(self, key: str) -> None:
+        """Deletes a key and all keys below it."""
         self.client.key_value_delete(f"{_ROOT}/{key}")
 
-    def tell(self, folder: str, name: object, value: Any = None) -> None:
-        """Tells all something, in place of what was told before.
+    def read_folder(self, folder: str) -> dict[int, bytes]:
+        """Returns the values of a folder whose names are process numbers."""
+        before = f"{_ROOT}/{folder}/"
+        return {
+            int(key.removeprefix(before)): value
+            for key, value in self.client.key_value_dir_get_bytes(before[:-1])
+        }
+
+    def publish(self, folder: str, name: object, value: Any = None) -> None:
+        """Writes or replaces a value that JSON can represent.
 
         Args:
-            name: Who tells it, or more.
-            value: Anything that JSON can write. Defaults to `None`.
+            name: The process that publishes it, or any other name.
         """
         self.client.key_value_set(
             f"{_ROOT}/{folder}/{name}", json.dumps(value), allow_overwrite=True
         )
 
-    def told(self, folder: str) -> dict[str, Any]:
-        """What all have told in a folder, by name."""
+    def published(self, folder: str) -> dict[str, Any]:
+        """Returns the published values of a folder by name."""
         before = f"{_ROOT}/{folder}/"
         return {
             key.removeprefix(before): json.loads(value)
             for key, value in self.client.key_value_dir_get(before[:-1])
         }
 
-    def told_by_host(self, folder: str) -> dict[int, Any]:
-        """The same where each name is a host's number."""
-        return {int(name): each for name, each in self.told(folder).items()}
+    def published_value(self, folder: str, name: object) -> Any:
+        """Returns one published value, or `None` if there is none."""
+        try:
+            value = self.client.key_value_try_get(f"{_ROOT}/{folder}/{name}")
+        except jax.errors.JaxRuntimeError as error:
+            if "NOT_FOUND" not in str(error):
+                raise
+            return None
+        return json.loads(value)
+
+    def published_by_process(self, folder: str) -> dict[int, Any]:
+        """Returns the same for a folder whose names are process numbers."""
+        return {int(name): v for name, v in self.published(folder).items()}

@@ -1,12 +1,14 @@
-"""Watching over the other processes, on a thread of its own.
+"""The watch over the other processes, in a separate thread.
 
-A process that waits for a device which waits for a dead process never comes
-back. So each tells that it is alive, what it has come to, and what keeps it;
-and each learns when another one is gone, or stuck.
+A process that waits for the devices of a dead process waits forever. So each
+process publishes once a second that it is alive, how many runs it has started,
+and what keeps it busy. Process 0 reads all of this, and publishes whether a
+process is gone or stuck. The others read only that, so that the work of each of
+them does not grow with their number.
 """
 
 import contextlib
-import math
+import dataclasses
 import threading
 import time
 from collections.abc import Callable
@@ -19,23 +21,27 @@ from keras_tpu_estimator.ground.hosts.problem import Problem
 from keras_tpu_estimator.ground.hosts.store import Store
 
 _FOLDER = "alive"
+_VERDICT = "verdict"
 _BEAT_SECS = 1.0
-# After an error of the devices: who misses so many beats is the reason.
+# After an error of the devices, the process that misses these is the cause.
 _DIAGNOSIS_BEATS = 5
+# Until an estimator sets it.
+_PATIENCE_SECS = 120.0
 
 
 class Watch:
-    """What this process knows of the others' lives.
+    """The knowledge of this process about the lives of the others.
 
     Args:
         index: The number of this process.
-        told: What hosts have told of their ends.
-        end: Called with a problem, on the thread of the watch; when it
-            returns, watching goes on.
+        told: Returns a problem that other processes have reported.
+        end: Called with a problem, on the thread of the watch. When it returns,
+            the watch continues.
 
     Attributes:
-        patience_secs: How long a host may be silent, or behind.
-        runs: How many runs this process has given to its devices.
+        patience_secs: How long a process may be silent or behind. Process 0's
+            applies to all. Defaults to 120.
+        runs: The number of runs that this process has started on its devices.
     """
 
     def __init__(
@@ -51,13 +57,12 @@ class Watch:
         self._store = store
         self._told = told
         self._end = end
-        # Before an estimator says more, JAX itself notices who is gone.
-        self.patience_secs = math.inf
+        self.patience_secs = _PATIENCE_SECS
         self.runs = 0
         self._beats = 0
-        # What this process does that takes its time, the innermost last.
+        # The current activities of this process that take long, innermost last.
         self._busy: list[str] = []
-        # By host: its last news, and when they came.
+        # By process: its last news, and when they arrived.
         self._news: dict[int, tuple[Any, float]] = {}
         self._behind: dict[int, tuple[int, float]] = {}
         self._is_over = threading.Event()
@@ -98,23 +103,24 @@ class Watch:
             self._beat()
 
     def is_busy(self, host: int) -> str | None:
-        """What keeps a host, as far as it has told."""
+        """Returns the published activity of another process, if it has one."""
         with _unless_gone():
-            news = self._store.told_by_host(_FOLDER).get(host)
+            news = self._store.published_value(_FOLDER, host)
             return news and news[2]
         return None
 
     def silent_now(self) -> list[int]:
         """The hosts that say nothing for some seconds."""
+        # Process 0 knows it already.
         limit = time.monotonic() - _DIAGNOSIS_BEATS * _BEAT_SECS
         known = [h for h, (_, since) in [*self._news.items()] if since < limit]
         if known:
             return sorted(known)
         silent = [host for host in range(self._count) if host != self._index]
-        before = self._store.told_by_host(_FOLDER)
+        before = self._store.published_by_process(_FOLDER)
         for _ in range(_DIAGNOSIS_BEATS):
             time.sleep(_BEAT_SECS)
-            after = self._store.told_by_host(_FOLDER)
+            after = self._store.published_by_process(_FOLDER)
             silent = [h for h in silent if before.get(h) == after.get(h)]
             # Nobody waits longer where all are alive.
             if not silent:
@@ -130,42 +136,63 @@ class Watch:
             self._is_over.wait(_BEAT_SECS)
 
     def look(self) -> Problem | None:
-        """Tells that this process is alive; why it has to end, if it has to."""
+        """Publishes that this process is alive; returns why it must end."""
         try:
             self._tell()
-            alive = self._store.told_by_host(_FOLDER)
             told = self._told()
+            now = time.monotonic()
+            problem = self._judge(now) if self._index == 0 else self._heed(now)
         except jax.errors.JaxRuntimeError as error:
             return Problem(
                 "Host 0, through which all others talk, is gone: "
                 f"{str(error).splitlines()[0]}.",
                 host=0,
             )
-        now = time.monotonic()
-        return told or self._silent(alive, now) or self._stuck(alive, now)
+        return told or problem
+
+    def _judge(self, now: float) -> Problem | None:
+        """Looks at all processes, and publishes what is wrong with one."""
+        alive = self._store.published_by_process(_FOLDER)
+        problem = self._silent(alive, now) or self._stuck(alive, now)
+        fields = None if problem is None else dataclasses.astuple(problem)
+        self._store.publish(_VERDICT, 0, [self._beats, fields])
+        return problem
+
+    def _heed(self, now: float) -> Problem | None:
+        """Returns the problem that process 0 has published, or its silence."""
+        verdict = self._store.published_value(_VERDICT, 0)
+        if verdict is not None and verdict[1] is not None:
+            return Problem(*verdict[1])
+        return self._silence_of(0, verdict, now)
 
     def _tell(self) -> None:
         self._beats += 1
         busy = self._busy[-1] if self._busy else None
         news = [self._beats, self.runs, busy]
-        self._store.tell(_FOLDER, self._index, news)
+        self._store.publish(_FOLDER, self._index, news)
 
     def _beat(self) -> None:
-        """Tells at once what is new here."""
+        """Publishes news at once."""
         with _unless_gone():
             self._tell()
 
     def _silent(self, alive: dict[int, Any], now: float) -> Problem | None:
         for host in range(self._count):
-            news = alive.get(host)
-            if host not in self._news or self._news[host][0] != news:
-                self._news[host] = (news, now)
-            elif now - self._news[host][1] > self.patience_secs:
-                return Problem(
-                    f"Host {host} of {self._count} has not been heard of for "
-                    f"{self.patience_secs:.0f} seconds: it is gone.",
-                    host,
-                )
+            problem = self._silence_of(host, alive.get(host), now)
+            if problem is not None:
+                return problem
+        return None
+
+    def _silence_of(self, host: int, news: Any, now: float) -> Problem | None:
+        """Returns the problem of a process without news for too long."""
+        if host not in self._news or self._news[host][0] != news:
+            self._news[host] = (news, now)
+        elif now - self._news[host][1] > self.patience_secs:
+            return Problem(
+                f"Host {host} of {self._count} has not been heard of for "
+                f"{self.patience_secs:.0f} seconds: it is gone.",
+                host,
+            )
         return None
 
     def _stuck(self, alive: dict[int, Any], now: float) -> Problem | None:

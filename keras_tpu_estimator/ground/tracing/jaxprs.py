@@ -12,6 +12,7 @@ from typing import TypeVar
 import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex
+from jax.interpreters import partial_eval
 
 Name = TypeVar("Name", bound=str | int)
 _MARK = "keras_tpu_estimator.variable:"
@@ -29,6 +30,21 @@ def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, jex.JaxprEqn]:
         for equation in traced.jaxpr.eqns
         if str(equation.params.get("name", "")).startswith(_MARK)
     }
+
+
+def without_dead_code(traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
+    """Returns a trace without the equations that nothing depends on.
+
+    Its inputs and outputs stay as they are.
+
+    Example:
+
+    >>> traced = jax.make_jaxpr(lambda x: (x + 1, x * 2)[0])(1.0)
+    >>> len(traced.eqns), len(without_dead_code(traced).eqns)
+    (2, 1)
+    """
+    jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, True, instantiate=True)
+    return traced.replace(jaxpr=jaxpr)
 
 
 def only(

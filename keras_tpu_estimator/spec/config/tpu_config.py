@@ -61,10 +61,11 @@ class TPUConfig(NamedTupleLike):
 
     Args:
         iterations_per_loop: Steps of one device program, or the time that it
-            is to take, such as `"30s"`, `"5m"` or `"1h"`. Hooks, logs and
-            checkpoints come between programs. Defaults to 2 with `use_tpu`;
-            without it, programs end by default where a checkpoint, a summary,
-            a log line or a hook wants it, and after about a second.
+            should take, such as `"30s"`, `"5m"` or `"1h"`. Hooks, logs and
+            checkpoints come between programs. By default, programs end at the
+            step of a checkpoint, a summary, a log line or a hook, and after
+            about a second. A hook that names no steps is called after every
+            second step, and without `use_tpu` after each step.
         num_shards: Number of replicas; if set, there must be so many. 1 uses
             one core, or those of one replica. Defaults to `None`.
         num_cores_per_replica: Cores that one copy of the model is spread

@@ -9,6 +9,7 @@ from typing import TypeAlias
 
 from keras_tpu_estimator.spec.hooks.fetches import names_in
 from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import EveryRun
 from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunArgs
@@ -47,13 +48,17 @@ class HookList:
         """Whether all of them allow it."""
         return all(hook.allows_run_ahead for hook in self.hooks)
 
-    def run_ends(self, start: int) -> Iterable[int]:
+    def run_ends(self, start: int, every: int = 1) -> Iterable[int]:
         """Steps at which any of them wants a run to end, in ascending order.
 
         Args:
             start: The global step that training starts from.
+            every: Steps of a run for hooks that name no steps. Defaults to 1.
         """
-        return heapq.merge(*(hook.run_ends(start) for hook in self.hooks))
+        ends = [hook.run_ends(start) for hook in self.hooks]
+        return heapq.merge(
+            *(e.of(every) if isinstance(e, EveryRun) else e for e in ends)
+        )
 
     def begin(self) -> None:
         """Calls every hook's `begin`."""

@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import Any
 from typing import TypeAlias
 
@@ -97,6 +98,32 @@ class SessionRunContext:
         self._stop_requested = True
 
 
+class EveryRun(Iterable[int]):
+    """The ends of all runs, for a hook that names no steps.
+
+    Args:
+        start: The global step before the first run.
+        steps: How many steps a run has. Defaults to 1.
+
+    Example:
+
+    >>> import itertools
+    >>> list(itertools.islice(EveryRun(10, steps=2), 3))
+    [12, 14, 16]
+    """
+
+    def __init__(self, start: int, steps: int = 1):
+        self.start = start
+        self.steps = steps
+
+    def __iter__(self) -> Iterator[int]:
+        return itertools.count(self.start + self.steps, self.steps)
+
+    def of(self, steps: int) -> "EveryRun":
+        """Returns the ends of runs of another length."""
+        return EveryRun(self.start, steps)
+
+
 # What is called around each run, of this class and of `LoopHook`.
 _AROUND_RUNS = ("before_run", "after_run", "start_run", "run_is_made")
 # What is said of these, and of nothing else.
@@ -146,19 +173,20 @@ class SessionRunHook:
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns the steps at which a run must end for this hook.
 
-        Asked once in a call with `use_tpu=False`: in training without
-        `iterations_per_loop`, and in evaluation.
+        Asked once in training without `iterations_per_loop`, and in evaluation
+        with `use_tpu=False`.
 
         Args:
             start: The global step that training starts from; in evaluation 0,
                 because its steps are batches.
 
         Returns:
-            Steps after `start` in ascending order. Defaults to every step, if
-            the hook does something around runs, and to none otherwise.
+            Steps after `start` in ascending order. Defaults to every step (on
+            a TPU every second one, as in TensorFlow), if the hook does
+            something around runs, and to none otherwise.
         """
         if _differ_around_runs(type(self), SessionRunHook):
-            return itertools.count(start + 1)
+            return EveryRun(start)
         return ()
 
     def begin(self) -> None:

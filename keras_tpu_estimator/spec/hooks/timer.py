@@ -49,6 +49,11 @@ class SecondOrStepTimer:
         self._clock = clock
         self._last: tuple[int, float] | None = None
 
+    @property
+    def counts_seconds(self) -> bool:
+        """Whether it counts seconds rather than steps."""
+        return self._every_secs is not None
+
     def should_trigger_for_step(self, step: int) -> bool:
         """Whether it is time at this step."""
         if self._last is None:
