@@ -9,6 +9,7 @@ import os
 import sys
 from collections.abc import Iterator
 
+from keras_tpu_estimator.ground.base import tensorflow_startup
 from keras_tpu_estimator.ground.base import waiting
 
 # What libtpu wants to know of a TPU's host, and complains of on five lines if
@@ -46,6 +47,7 @@ def import_keras() -> None:
     shown = waiting.showing("Importing Keras and JAX ...")
     with _without_collection(), shown:
         importlib.import_module("keras")
+    tensorflow_startup.follow_level()
     if not _may_have_tpu():
         for name, value in _WITHOUT_TPU.items():
             os.environ.setdefault(name, value)
