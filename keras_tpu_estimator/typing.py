@@ -1,13 +1,12 @@
-"""The types in signatures of public names, and the classes that these share.
+"""The types that signatures show, and the base classes that public names share.
 
-For annotations and `isinstance`. Programs seldom make instances of them.
+Programs can use them in annotations, but need not.
 
 >>> import keras_tpu_estimator as kte
->>> class Printer(kte.hooks.SessionRunHook):
-...     def after_create_session(
-...         self, session: kte.typing.Session, coord: object
-...     ) -> None:
-...         print(session.run("global_step"))
+>>> def loss_of(
+...     estimator: kte.TPUEstimator, input_fn: kte.typing.InputFn
+... ) -> float:
+...     return estimator.evaluate(input_fn)["loss"]
 """
 
 from keras_tpu_estimator.engine.device.distributed_program import (
