@@ -93,16 +93,17 @@ def best(model_dir: PathLike) -> str | None:
     >>> import os
     >>> import keras_tpu_estimator as kte
     >>> import keras, numpy as np
-    >>> def model_fn(features, labels, mode):
+    >>> def model_fn(features, labels, mode, params):
     ...     loss = keras.ops.mean(keras.layers.Dense(1)(features) ** 2)
     ...     train_op = kte.minimize(keras.optimizers.SGD(0.1), loss)
     ...     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
     >>> config = kte.RunConfig(keep_best=kte.checkpoints.KeepBest())
     >>> estimator = kte.TPUEstimator(model_fn, config=config, use_tpu=False)
-    >>> ones = np.ones((4, 2), "float32")
+    >>> def input_fn(params):
+    ...     return np.ones((4, 2), "float32")
     >>> for _ in range(2):
-    ...     result = estimator.train(lambda: ones, steps=5).evaluate(
-    ...         lambda: ones, steps=1)
+    ...     result = estimator.train(input_fn, steps=5).evaluate(
+    ...         input_fn, steps=1)
     >>> os.path.basename(kte.checkpoints.best(estimator.model_dir))
     'model.ckpt-10'
     """
