@@ -20,6 +20,7 @@ from keras_tpu_estimator import metrics
 from keras_tpu_estimator import optimizers
 from keras_tpu_estimator import summary
 from keras_tpu_estimator import tf1
+from keras_tpu_estimator import typing
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.files.formats.finding import checkpoints_iterator
 from keras_tpu_estimator.files.formats.finding import latest_checkpoint
@@ -139,6 +140,7 @@ __all__ = [
     "tf1",
     "train_and_evaluate",
     "trainable_variables",
+    "typing",
     "variable_scope",
 ]
 
@@ -155,6 +157,7 @@ _public_paths.assign(
     tf1,
     experimental,
     _sys.modules[__name__],
+    typing,
 )
 
 

@@ -45,6 +45,7 @@ LISTS = {
     "metrics",
     "optimizers",
     "summary",
+    "typing",
 }
 # The same within the rooms that have rooms of their own.
 INNER_FLOORS = {

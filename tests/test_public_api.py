@@ -34,6 +34,7 @@ MODULES = {
     "optimizers",
     "summary",
     "tf1",
+    "typing",
 }
 
 
@@ -120,6 +121,7 @@ DEFINED = [
     (value, paths)
     for value, paths in NAMES
     if isinstance(value, type | types.FunctionType)
+    and value is not typing.Any  # What an alias of `kte.typing` is.
 ]
 
 
@@ -178,6 +180,37 @@ def test_names_show_a_path_that_imports():
 def test_annotations_of_names_are_resolved():
     for value, _ in DEFINED:
         typing.get_type_hints(value)
+
+
+# Signatures of the classes in `typing` go on to what the package runs on.
+@pytest.mark.parametrize("path", sorted({*PATHS} - {".typing"}))
+def test_help_shows_public_paths_alone(path):
+    module = importlib.import_module(f"{kte.__name__}{path}")
+    shown = {
+        (name, found)
+        for name in module.__all__
+        for found in _paths_in_help(getattr(module, name))
+        if not _is_public(found)
+    }
+    assert not shown
+
+
+def _paths_in_help(value):
+    """Headings, bases, signatures and the imports of examples."""
+    if isinstance(value, types.ModuleType):
+        return []
+    text = pydoc.render_doc(value, renderer=PLAIN)
+    uncut = re.sub(r"(?m)\S*\.\.\.$", "", text)
+    return re.findall(rf"\b{kte.__name__}(?:\.\w+)+", uncut)
+
+
+def _is_public(path):
+    module = max(
+        (f"{kte.__name__}{each}" for each in PATHS),
+        key=lambda name: len(name) * f"{path}.".startswith(f"{name}."),
+    )
+    name, *_ = path.removeprefix(module).lstrip(".").split(".")
+    return not name or name in sys.modules[module].__all__
 
 
 def test_source_is_found():

@@ -20,6 +20,7 @@ from keras_tpu_estimator.tf1.names.catalogue import Entry
 from keras_tpu_estimator.tf1.names.catalogue import Row
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1.shims import Status
+from keras_tpu_estimator.tf1.shims import callers
 from keras_tpu_estimator.tf1.shims import lookup
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
@@ -375,3 +376,11 @@ def test_the_file_is_in_order() -> None:
     # What one name says alone needs no word.
     alone = [word for word in advice if said.count(word) < 2]
     assert {*alone} <= of_calls
+
+
+def test_a_place_is_of_code_that_somebody_wrote():
+    # As `python -m` runs the package's commands, and `runpy` programs.
+    pythons = compile("found = users_line()", "<frozen runpy>", "exec")
+    names = {"users_line": callers.users_line}
+    exec(pythons, names)
+    assert f"Used in {__file__}, line " in names["found"]

@@ -90,15 +90,21 @@ def best(model_dir: PathLike) -> str | None:
 
     Example:
 
-    >>> import os, tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> from keras_tpu_estimator.files.directory import keep_best
-    >>> directory = tempfile.mkdtemp()
-    >>> for step, loss in ((10, 0.5), (20, 0.7)):
-    ...     prefix = checkpoints.save(directory, step, {})
-    ...     keep_best.note(
-    ...         checkpoints.KeepBest(), directory, prefix, {"loss": loss})
-    >>> os.path.basename(checkpoints.best(directory))
+    >>> import os
+    >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
+    >>> def model_fn(features, labels, mode, params):
+    ...     loss = keras.ops.mean(keras.layers.Dense(1)(features) ** 2)
+    ...     train_op = kte.minimize(keras.optimizers.SGD(0.1), loss)
+    ...     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+    >>> config = kte.RunConfig(keep_best=kte.checkpoints.KeepBest())
+    >>> estimator = kte.TPUEstimator(model_fn, config=config, use_tpu=False)
+    >>> def input_fn(params):
+    ...     return np.ones((4, 2), "float32")
+    >>> for _ in range(2):
+    ...     result = estimator.train(input_fn, steps=5).evaluate(
+    ...         input_fn, steps=1)
+    >>> os.path.basename(kte.checkpoints.best(estimator.model_dir))
     'model.ckpt-10'
     """
     model_dir = os.fsdecode(model_dir)

@@ -26,13 +26,15 @@ class Retention:
 
     Example:
 
-    >>> from keras_tpu_estimator.files.directory import state_file
-    >>> Saved = state_file.Saved
-    >>> saved = (Saved("a"), Saved("b"), Saved("c"))
-    >>> state = state_file.CheckpointState("c", saved)
-    >>> state, dropped = Retention(max_to_keep=2).split(state)
-    >>> dropped
-    ('a',)
+    >>> import os, tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> directory = tempfile.mkdtemp()
+    >>> for step in (10, 20, 30):
+    ...     prefix = checkpoints.save(
+    ...         directory, step, {},
+    ...         retention=checkpoints.Retention(max_to_keep=2))
+    >>> sorted(name for name in os.listdir(directory) if "model" in name)
+    ['model.ckpt-20.h5', 'model.ckpt-30.h5']
     """
 
     max_to_keep: int | None = 5
@@ -75,10 +77,10 @@ class Retention:
 
         Example:
 
-        >>> from keras_tpu_estimator.files.directory import state_file
-        >>> Saved = state_file.Saved
+        >>> from keras_tpu_estimator.checkpoints import Retention
+        >>> from keras_tpu_estimator.typing import CheckpointState, Saved
         >>> saved = (Saved("a", 7200.0), Saved("b", 7260.0))
-        >>> state = state_file.CheckpointState("b", saved, 0.0)
+        >>> state = CheckpointState("b", saved, 0.0)
         >>> state, dropped = Retention(1, keep_every_n_hours=2).split(state)
         >>> dropped, state.saved, state.last_preserved
         ((), (Saved(name='b', time=7260.0),), 7200.0)

@@ -23,7 +23,8 @@ class WarmStartReport:
 
     Example:
 
-    >>> from keras_tpu_estimator.files.warm_start.pairing import Pairing
+    >>> from keras_tpu_estimator.checkpoints import WarmStartReport
+    >>> from keras_tpu_estimator.typing import Pairing
     >>> print(WarmStartReport(
     ...     "/model.ckpt-20", matched=(Pairing("a", (2,), "b", (2,)),),
     ...     unused=("c",)))

@@ -3,6 +3,7 @@
 import types
 
 _Defined = type | types.FunctionType
+_PREFIX = f"{__name__.partition('.')[0]}."
 
 
 def assign(*modules: types.ModuleType) -> None:
@@ -15,7 +16,12 @@ def assign(*modules: types.ModuleType) -> None:
     for module in modules:
         for name in module.__all__:
             value = getattr(module, name)
-            if value not in assigned and isinstance(value, _Defined):
+            # `typing.Any`, which an alias may be, is a class from elsewhere.
+            if (
+                isinstance(value, _Defined)
+                and value not in assigned
+                and value.__module__.startswith(_PREFIX)
+            ):
                 _assign(value, module.__name__)
                 assigned.add(value)
 

@@ -21,7 +21,9 @@ def users_line() -> str:
     frame = sys._getframe(1)
     while frame is not None:
         name = frame.f_code.co_filename
-        if not name.startswith(_PACKAGE) and "importlib" not in name:
+        # `<frozen runpy>` runs this package's commands, or a user's module.
+        is_pythons = name.startswith("<frozen ") or "importlib" in name
+        if not name.startswith(_PACKAGE) and not is_pythons:
             return f"Used in {name}, line {frame.f_lineno}."
         frame = frame.f_back  # type: ignore[assignment]
     return ""

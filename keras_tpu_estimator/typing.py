@@ -1,0 +1,106 @@
+"""The types that signatures show, and the base classes that public names share.
+
+Programs can use them in annotations, but need not.
+
+>>> import keras_tpu_estimator as kte
+>>> def loss_of(
+...     estimator: kte.TPUEstimator, input_fn: kte.typing.InputFn
+... ) -> float:
+...     return estimator.evaluate(input_fn)["loss"]
+"""
+
+from keras_tpu_estimator.engine.device.distributed_program import (
+    DistributedProgram,
+)
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
+from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.files.directory.state_file import CheckpointState
+from keras_tpu_estimator.files.directory.state_file import Saved
+from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.summary.kinds import Summary
+from keras_tpu_estimator.files.summary.recording import Sink
+from keras_tpu_estimator.files.warm_start.pairing import Described
+from keras_tpu_estimator.files.warm_start.pairing import HasPath
+from keras_tpu_estimator.files.warm_start.pairing import Pairing
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
+from keras_tpu_estimator.front_ends.keras.keras_file import Trained
+from keras_tpu_estimator.front_ends.tables.parameters import (
+    OptimizationParameters,
+)
+from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
+from keras_tpu_estimator.ground.base.types import CheckpointLike
+from keras_tpu_estimator.ground.base.types import Features
+from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import MetricFn
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.tracing.called_names import Place
+from keras_tpu_estimator.keras_model.model_files import SavedByWeights
+from keras_tpu_estimator.keras_model.program_model import ProgramModel
+from keras_tpu_estimator.planning.allocations import Allocation
+from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
+from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
+from keras_tpu_estimator.runs.trained_estimator import TrainedEstimator
+from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
+from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.spec.model_fn.moving_averages import AverageOp
+from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
+from keras_tpu_estimator.spec.model_fn.updates import Update
+from keras_tpu_estimator.spec.model_fn.variable_scopes import Reuse
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
+    GradientTransformation,
+)
+from keras_tpu_estimator.tf1.marking import TF1ModelFn
+from keras_tpu_estimator.tf1.shims.looking_up import Name
+from keras_tpu_estimator.workflow.exporters import SavedModelExporter
+
+__all__ = [
+    "Allocation",
+    "AverageOp",
+    "BoundModelFn",
+    "CheckpointLike",
+    "CheckpointState",
+    "Cores",
+    "Described",
+    "DistributedProgram",
+    "ExportingEstimator",
+    "Features",
+    "FrontEnd",
+    "GradientTransformation",
+    "HasPath",
+    "Held",
+    "InitSession",
+    "InputFn",
+    "Labels",
+    "LaterArgs",
+    "LoopHook",
+    "MetricFn",
+    "Name",
+    "NamedTupleLike",
+    "Nest",
+    "OptimizationParameters",
+    "Pairing",
+    "PathLike",
+    "Place",
+    "PlanningEstimator",
+    "ProgramModel",
+    "Reuse",
+    "Saved",
+    "SavedByWeights",
+    "SavedModelExporter",
+    "Session",
+    "Sink",
+    "Step",
+    "Stored",
+    "Summary",
+    "TF1ModelFn",
+    "TensorLike",
+    "Trained",
+    "TrainedEstimator",
+    "Update",
+]
