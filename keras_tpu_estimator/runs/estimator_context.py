@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 from typing import TypeVar
 
+from keras_tpu_estimator.engine.device import compilation_cache
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
@@ -112,6 +113,9 @@ class EstimatorContext:
     @functools.cached_property
     def runtime(self) -> Runtime:
         """The program on the devices, made when they are first needed."""
+        if self.config.compilation_cache_dir is not None:
+            compilation_cache.use(os.fspath(self.config.compilation_cache_dir))
+        compilation_cache.advise_after_slow_compiling()
         call = BoundModelFn(
             self.model_fn,
             self.params,

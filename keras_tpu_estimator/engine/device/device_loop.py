@@ -96,6 +96,8 @@ class DeviceLoop:
         )
         self._jitted: dict[Step, Callable[..., Nest]] = {}
         self._result_bytes: dict[Step, int] = {}
+        # Of the first batch of each mode.
+        self._usual_sizes: dict[str, int] = {}
 
     def put(
         self,
@@ -303,6 +305,12 @@ class DeviceLoop:
             self._jitted[step] = jax.jit(self._program.to_compile(step))
         return self._jitted[step]
 
+    def _tell_compiling(self, step: Step, size: int) -> None:
+        """Logs that a step is compiled, and why that happens once more."""
+        text = f"Compiling the steps of mode {step.mode!r}"
+        usual = self._usual_sizes.setdefault(step.mode, size)
+        tell(text if size == usual else f"{text} for a batch of {size}")
+
     def _arguments_for(self, step: Step, data: Nest) -> tuple[Nest, ...]:
         """What `arguments` has for batches that were put on the devices."""
         place = self._program.layout(step.mode).cores.replicated
@@ -319,7 +327,7 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, list[jax.Array], jax.Array, Outputs, Outputs]:
-        tell(f"Compiling the steps of mode {step.mode!r}")
+        self._tell_compiling(step, batch_size(batches, axis=1))
         run_step = functools.partial(self._program.run_step, step)
 
         def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
@@ -357,7 +365,7 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        tell(f"Compiling the steps of mode {step.mode!r}")
+        self._tell_compiling(step, batch_size(data))
         run_step = self._program.to_compile(step)
         changed, outputs = run_step(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
@@ -373,7 +381,7 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        tell(f"Compiling the steps of mode {step.mode!r}")
+        self._tell_compiling(step, batch_size(batches, axis=1))
         run_step, places = self._jitted_step(step), self._places.own
 
         def one(assigned: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
