@@ -77,11 +77,11 @@ _is_listening = False
 _has_advised = False
 
 
-def _advise(event: str, secs: float, **details: object) -> None:
-    """Is told by JAX how long something took."""
+def _advise(event: str, duration_secs: float, **details: object) -> None:
+    """Advises, once JAX reports how long compiling took."""
     global _has_advised
     del details
-    if event != _COMPILED or secs <= _LONG_SECS or _has_advised:
+    if event != _COMPILED or duration_secs <= _LONG_SECS or _has_advised:
         return
     if jax.config.values[_NAME]:
         return
@@ -89,7 +89,7 @@ def _advise(event: str, secs: float, **details: object) -> None:
     _logger.info(
         "Compiling took %.0f s. A later start can skip it: set "
         "RunConfig(compilation_cache_dir=...) to a directory that is kept.",
-        secs,
+        duration_secs,
     )
 
 
