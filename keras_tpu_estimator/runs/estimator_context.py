@@ -113,8 +113,9 @@ class EstimatorContext:
     @functools.cached_property
     def runtime(self) -> Runtime:
         """The program on the devices, made when they are first needed."""
-        if self.config.compilation_cache_dir is not None:
-            compilation_cache.use(os.fspath(self.config.compilation_cache_dir))
+        directory = self.config.compilation_cache_dir
+        if directory is not None:
+            compilation_cache.use(os.fsdecode(directory))
         compilation_cache.advise_after_slow_compiling()
         call = BoundModelFn(
             self.model_fn,

@@ -68,5 +68,7 @@ class PaddedSteps:
             stacked = dataclasses.replace(batch, labels=is_padding, room=None)
             return Padded(stacked, examples)
         features, is_padding = pad(batch.step(0).features, size)
-        one = jax.tree.map(lambda leaf: leaf[None], (features, is_padding))
-        return Padded(StackedSteps(*one, may_stay=True), examples)
+        features, is_padding = jax.tree.map(
+            lambda leaf: leaf[None], (features, is_padding)
+        )
+        return Padded(StackedSteps(features, is_padding, True), examples)
