@@ -143,8 +143,9 @@ def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
     own = estimator(tmp_path / "run", folder)
     own.train(INPUTS["train"], steps=6)
     assert ran(log.records) == [path]
-    # A batch of another size has another program.
-    own.train(repeated(X[:8], Y[:8]), steps=6)
+    # A batch of another dtype has another program.
+    other = repeated(X.astype("float16"), Y)
+    own.train(other, steps=6)
     assert (
         f"There is no executable for mode 'train' in {folder} (1 there: the "
         "nearest has another program): compiling." in log.text
@@ -153,7 +154,7 @@ def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
     assert f"for mode 'eval' in {folder}: compiling." in log.text
     # Each is looked for once.
     log.clear()
-    own.train(repeated(X[:8], Y[:8]), steps=6)
+    own.train(other, steps=6)
     assert "executable" not in log.text
 
 

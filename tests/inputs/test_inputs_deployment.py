@@ -315,6 +315,7 @@ def test_batches_of_calls_for_each_core_are_in_order_of_the_cores(on):
             yield np.full((params["batch_size"], 1), index)
 
     request = on(SECOND_OF_TWO, PER_SHARD).request(TRAIN, {}, True, 2)
+    request = dataclasses.replace(request, room=2)
     with Pipeline(input_fn, request) as pipe:
         features = pipe.take(2).features
     np.testing.assert_array_equal(
