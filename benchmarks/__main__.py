@@ -16,6 +16,7 @@ from benchmarks import inference
 from benchmarks import input as input_benchmark
 from benchmarks import layers
 from benchmarks import memory
+from benchmarks import predictions
 from benchmarks import tf1
 from benchmarks import tpu
 from benchmarks import train
@@ -26,6 +27,7 @@ _GROUPS = {
     "convolutions": layers.convolutions,
     "sequences": layers.sequences,
     "inference": inference.rows,
+    "predictions": predictions.rows,
     "input": input_benchmark.rows,
     "exported": exported.rows,
     "calls": calls.rows,

@@ -24,8 +24,8 @@ from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.runs import staging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
+from keras_tpu_estimator.runs.padded_steps import PaddedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.runs.prediction import PaddedSteps
 from keras_tpu_estimator.runs.staging import StagedSteps
 
 

@@ -11,6 +11,7 @@ from importlib import metadata
 from typing import Any
 from typing import TypeVar
 
+from keras_tpu_estimator.engine.device import compilation_cache
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
@@ -112,6 +113,10 @@ class EstimatorContext:
     @functools.cached_property
     def runtime(self) -> Runtime:
         """The program on the devices, made when they are first needed."""
+        directory = self.config.compilation_cache_dir
+        if directory is not None:
+            compilation_cache.use(os.fsdecode(directory))
+        compilation_cache.advise_after_slow_compiling()
         call = BoundModelFn(
             self.model_fn,
             self.params,

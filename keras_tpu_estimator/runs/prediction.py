@@ -3,23 +3,19 @@
 import collections
 import contextlib
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Generator
 from collections.abc import Iterable
 from collections.abc import Iterator
-
-import jax
-import numpy as np
+from collections.abc import Sequence
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.engine.inputs.padding import pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
-from keras_tpu_estimator.engine.program import cut_integers
-from keras_tpu_estimator.engine.program.steps import CUT
-from keras_tpu_estimator.engine.program.steps import Outputs
+from keras_tpu_estimator.engine.inputs.stacking import Buffers
+from keras_tpu_estimator.engine.inputs.stacking import Stack
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
@@ -28,20 +24,26 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
+from keras_tpu_estimator.runs.padded_steps import Padded
+from keras_tpu_estimator.runs.padded_steps import PaddedSteps
 from keras_tpu_estimator.runs.predicted import Predicted
+from keras_tpu_estimator.runs.prediction_sizes import MOST_BATCHES
+from keras_tpu_estimator.runs.prediction_sizes import Rooms
+from keras_tpu_estimator.runs.prediction_sizes import RunSizes
+from keras_tpu_estimator.runs.recut_loops import SizesBetween
+from keras_tpu_estimator.runs.running_predictions import Fed
+from keras_tpu_estimator.runs.running_predictions import Result
+from keras_tpu_estimator.runs.running_predictions import Running
 from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.progress import Progress
 from keras_tpu_estimator.spec.hooks.progress import prediction_started
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.model_fn.outside_compilation import (
-    with_host_tensors,
-)
 
-# How many steps the devices are given beside the one that is awaited.
+# How many batches the devices are given beside those that are awaited.
 _AHEAD = 4
 # How many are read ahead of these, and how large they may be together.
-_MOST_READ_AHEAD = 8
+_LEAST_READ_AHEAD = 8
 _MOST_BYTES_AHEAD = 2**25
 
 
@@ -76,51 +78,15 @@ class Prediction:
             hooks = (*self.hooks, *step.hooks)
             slots = bool(callbacks_of(hooks))
             with context.runtime.values.lent(step, checkpoint, slots) as values:
-                loop = PredictionLoop(context, step, values, steps)
-                yield from loop.run(first, hooks)
-
-
-@dataclasses.dataclass(frozen=True)
-class Padded:
-    """One step to predict for.
-
-    Attributes:
-        features: Nest of NumPy arrays, padded to the batch size.
-        is_padding: Booleans of shape `[batch]`.
-        examples: How many rows are no padding.
-    """
-
-    features: Features
-    is_padding: np.ndarray
-    examples: int
-
-
-class PaddedSteps:
-    """The single steps of an input, padded to the size asked for.
-
-    A batch without examples is a step of padding alone: who asked with it may
-    wait for the answer.
-
-    Args:
-        size: The batch size to pad to; by default batches stay as they are.
-    """
-
-    def __init__(self, pipeline: Pipeline, size: int | None):
-        self._pipeline = pipeline
-        self._size = size
-
-    def next(self) -> Padded | None:
-        """The next step; `None` at the end."""
-        batch = self._pipeline.take(1)
-        if batch is None:
-            return None
-        features = batch.step(0).features
-        size = max(self._size or 1, batch.examples)
-        return Padded(*pad(features, size), batch.examples)
+                loop = PredictionLoop(context, step, values, pipeline)
+                yield from loop.run(first, steps.next, hooks)
 
 
 class PredictionLoop:
     """Feeds, runs and accompanies the devices in one `predict`.
+
+    Batches that are ready are predicted for several at a time. None of them
+    waits for others: the input may itself wait for an answer.
 
     Args:
         step: The step of PREDICT, for batches like the first.
@@ -131,30 +97,48 @@ class PredictionLoop:
         context: EstimatorContext,
         step: Step,
         values: RunState,
-        steps: PaddedSteps,
+        pipeline: Pipeline,
     ):
         self._context = context
         self._runtime = context.runtime
         self._step = step
-        self._steps = steps
+        self._is_single = (
+            pipeline.is_single
+            or context.config.fast_dev_run
+            # What is stored there has single batches.
+            or context.config.executables is not None
+        )
         self._values = values
         self._loop_state = PredictionState(values)
         self._fetch: tuple[str, ...] = ()
         self._made = 0
         self._prepared = StepsByShape(step, self._runtime.program.store)
-        # Steps under way, and what the last of them assigns.
+        self._rooms = Rooms(self._batch_bytes, self._is_single)
+        self._sizes = RunSizes()
+        self._size_after: Callable[[int], int] = lambda begun: 1
+        self._buffers = Buffers()
+        # Runs under way, and what the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
         self._ahead: ArraysByPath = {}
+        # Batches that come before those of the input.
+        self._again: collections.deque[Fed] = collections.deque()
+        self._begun = 0
         # What of the values is only read, as long as nobody edits them.
         self._others: dict[Step, ArraysByPath] = {}
         self._version = values.version
 
-    def run(self, first: Padded, hooks: Iterable[Hook]) -> Iterator[Predicted]:
+    def run(
+        self,
+        first: Padded,
+        following: Callable[[], Padded | None],
+        hooks: Iterable[Hook],
+    ) -> Iterator[Predicted]:
         """Yields the predictions of each batch, padding cut off.
 
         Args:
-            first: The first step.
-            hooks: Called around each batch.
+            first: The first batch.
+            following: Returns the next one, or `None` at the end.
+            hooks: Called around each run.
         """
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph
@@ -162,9 +146,12 @@ class PredictionLoop:
         hook_list.begin()
         self._runtime.values.take_up(self._values, self._step)
         hook_list.after_create_session()
-        self._running.append(self._start(first))
+        if hook_list.see_every_run:
+            self._rooms = Rooms(self._batch_bytes, is_single=True)
+        self._size_after = SizesBetween(hook_list.run_ends(0), MOST_BATCHES)
+        self._running.append(self._start(self._feed([first])))
         with (
-            Infeed(self._steps.next, _read_ahead(first)) as infeed,
+            Infeed(following, self._read_ahead) as infeed,
             self._progress_shown() as progress,
         ):
             while True:
@@ -175,11 +162,11 @@ class PredictionLoop:
                     break
                 hooked.start()
                 running = self._up_to_date(running, hooked.fetches)
-                predicted = self._finish(running)
-                self._made += 1
+                results = self._finish(running)
+                self._call_host(results[0])
                 stops = hooked.after_run()
                 progress.hide()
-                yield predicted
+                yield from self._yielded(results)
                 if stops:
                     break
         hook_list.end()
@@ -196,41 +183,94 @@ class PredictionLoop:
         finally:
             progress.show(self._made, None, is_end=True)
 
-    def _next(self, infeed: Infeed[Padded]) -> "Running | None":
-        """The next step, with some more under way after it.
+    def _next(self, infeed: Infeed[Padded]) -> Running | None:
+        """The next run, with some more under way after it.
 
         The input is waited for only when nothing is under way: it may itself
         be waiting for the last answer.
         """
-        if not self._running and (step := next(infeed, None)):
-            self._running.append(self._start(step))
-        while 0 < len(self._running) <= _AHEAD:
-            step = infeed.take_ready()
-            if step is None:
+        if not self._running and self._again:
+            self._running.append(self._start(self._again.popleft()))
+        elif not self._running and (padded := next(infeed, None)):
+            self._running.append(self._start(self._feed([padded], infeed)))
+        while self._running and self._may_begin(infeed):
+            padded = infeed.take_ready()
+            if padded is None:
                 break
-            self._running.append(self._start(step))
+            self._running.append(self._start(self._feed([padded], infeed)))
         return self._running.popleft() if self._running else None
 
-    def _start(self, padded: Padded) -> "Running":
-        runtime, before = self._runtime, self._ahead
-        step = self._step_for(padded)
+    def _may_begin(self, infeed: Infeed[Padded]) -> bool:
+        """Whether a run may begin while others are under way."""
+        awaited, *others = self._running
+        if self._again or not others:
+            return not self._again
+        # Fewer batches may become more until the awaited run is made.
+        size = min(self._sizes.size, self._size_after(self._begun))
+        ahead = sum(len(each.fed.batches) for each in others)
+        return ahead < max(_AHEAD, size) and infeed.has_ready(size)
+
+    def _feed(
+        self, batches: list[Padded], infeed: Infeed[Padded] | None = None
+    ) -> Fed:
+        """Takes batches of one shape to the devices.
+
+        Args:
+            batches: The first of them.
+            infeed: Others, of which those are taken that are ready and fit.
+        """
+        first = batches[0]
+        room, shapes = self._rooms.of(first), first.shapes
+        size = min(room, self._sizes.size, self._size_after(self._begun))
+        while infeed is not None and len(batches) < size:
+            padded = infeed.take_ready(lambda each: each.shapes == shapes)
+            if padded is None:
+                break
+            batches.append(padded)
+        self._begun += len(batches)
+        return self._fed(batches, room)
+
+    def _fed(self, batches: Sequence[Padded], room: int) -> Fed:
+        loop, first = self._runtime.loop, batches[0]
+        if room == 1:
+            data = loop.put_one(first.features, first.is_padding)
+        else:
+            stack = Stack(self._buffers, first.stacked, len(batches), room)
+            for padded in batches:
+                stack.add(padded.stacked)
+            features, is_padding = stack.stacked().padded_to(room)
+            data = loop.put(ModeKeys.PREDICT, features, is_padding)
+        return Fed(tuple(batches), self._step_for(first), data, room)
+
+    def _start(self, fed: Fed) -> Running:
+        loop, step, before = self._runtime.loop, fed.step, self._ahead
         if step not in self._others:
             self._others[step] = step.split({**self._values, **before})[1]
-        assigned, outputs, named = runtime.loop.predict(
-            step,
+        values = (
             {p: before.get(p, self._values[p]) for p in step.assigned},
             self._others[step],
-            runtime.loop.put_one(padded.features, padded.is_padding),
-            self._fetch,
+            fed.data,
         )
-        if assigned:
-            self._ahead = before | assigned
-        return Running(padded, before, assigned, outputs, named)
+        try:
+            if fed.room == 1:
+                made = loop.predict(step, *values, self._fetch)
+            else:
+                made = loop.predict_some(
+                    step, *values, len(fed.batches), self._fetch
+                )
+        except Exception as error:
+            if not self._made and not self._running and len(fed.batches) == 1:
+                raise
+            # Results of batches before the failing one come first.
+            return Running(fed, before, {}, {}, {}, error)
+        running = Running(fed, before, *made)
+        if running.assigned:
+            self._ahead = before | running.assigned
+        running.begin_copy()
+        return running
 
     def _step_for(self, padded: Padded) -> Step:
         """The program's step for batches of this shape."""
-        leaves, nest = jax.tree.flatten(padded.features)
-        shapes = (nest, *((leaf.shape, leaf.dtype) for leaf in leaves))
 
         def prepare() -> Step:
             step = self._runtime.prepare(
@@ -239,12 +279,22 @@ class PredictionLoop:
             self._runtime.values.complete(self._values, step)
             return step
 
-        return self._prepared.of(shapes, prepare)
+        return self._prepared.of(padded.shapes, prepare)
 
-    def _up_to_date(
-        self, running: "Running", names: Iterable[str]
-    ) -> "Running":
-        """The same step, once more if it was started too early.
+    def _batch_bytes(self, padded: Padded) -> int:
+        """The bytes of a batch and of what is predicted for it."""
+        return padded.stacked.step_bytes + self._runtime.loop.result_bytes(
+            self._step_for(padded), padded.features, padded.is_padding
+        )
+
+    def _read_ahead(self, padded: Padded) -> int:
+        """How many batches of this size to read ahead, two at least."""
+        most = max(_LEAST_READ_AHEAD, 2 * self._sizes.size)
+        size = max(padded.stacked.step_bytes, 1)
+        return max(2, min(most, _MOST_BYTES_AHEAD // size))
+
+    def _up_to_date(self, running: Running, names: Iterable[str]) -> Running:
+        """The same run, once more if it was started too early.
 
         Hooks may want tensors that it was started without, and callbacks may
         have assigned values that it was to read.
@@ -255,70 +305,61 @@ class PredictionLoop:
             self._others, self._ahead = {}, {}
             self._fetch = tuple(sorted(wanted.union(self._fetch)))
             under_way = [running, *self._running]
-            started = [self._start(each.step) for each in under_way]
+            started = [self._start(each.fed) for each in under_way]
             self._running = collections.deque(started[1:])
             return started[0]
-        if wanted <= running.named.keys():
+        if running.error is not None or wanted <= running.named.keys():
             return running
         self._fetch = tuple(sorted(wanted.union(self._fetch)))
         ahead, self._ahead = self._ahead, running.before
-        running = self._start(running.step)
+        running = self._start(running.fed)
         self._ahead = ahead
         return running
 
-    def _finish(self, running: "Running") -> Predicted:
-        """Waits for a step, and shows hooks what has come of it."""
-        predicted = running.finish()
+    def _finish(self, running: Running) -> list[Result]:
+        """Waits for a run, and shows hooks what has come of it."""
+        try:
+            with self._sizes.awaited(len(running.fed.batches)):
+                results = running.finish()
+        except Exception as error:
+            if len(running.fed.batches) == 1:
+                error.add_note(
+                    f"This happened for batch {self._made + 1} of `predict`."
+                )
+                raise
+            return self._finish(self._alone(running))
         self._values.update(running.assigned)
-        if self._step.host_call is not None:
-            stacked = jax.tree.map(
-                lambda a: np.asarray(a)[None], running.outputs["host_call"]
-            )
-            numbers = [self._loop_state.step]
-            call_for_steps(self._step.host_call, stacked, numbers)
-        self._loop_state.outputs = predicted.by_name
-        self._loop_state.fetched = {**predicted.by_name, **running.named}
-        return predicted
+        by_name = results[-1].predicted.by_name
+        self._loop_state.outputs = by_name
+        self._loop_state.fetched = {**by_name, **running.named}
+        return results
 
+    def _alone(self, failed: Running) -> Running:
+        """The first batch of a failed run, before the others one by one.
 
-@dataclasses.dataclass(frozen=True)
-class Running:
-    """A step that the devices are at work on.
-
-    Attributes:
-        before: What the steps before it have assigned, by path.
-        assigned: What it assigns, by path.
-        outputs: Predictions and, if there are any, the tensors of a
-            `host_call`, which will be there.
-        named: Other tensors by name.
-    """
-
-    step: Padded
-    before: ArraysByPath
-    assigned: ArraysByPath
-    outputs: Outputs
-    named: Outputs
-
-    def finish(self) -> Predicted:
-        """Waits for the predictions; returns them without padding.
-
-        Raises:
-            CutIntegersError: They have integers that do not fit.
+        The batches before the one that fails have results.
         """
-        cut_integers.check(self.outputs.get(CUT, {}))
-        predictions = with_host_tensors(
-            jax.tree.map(self._cut, self.outputs["predictions"]),
-            finish=np.asarray,
+        under_way = [failed, *self._running]
+        self._again.extendleft(
+            self._fed([padded], each.fed.room)
+            for each in reversed(under_way)
+            for padded in reversed(each.fed.batches)
         )
-        return Predicted(predictions, self.step.examples)
+        self._running.clear()
+        self._ahead = failed.before
+        return self._start(self._again.popleft())
 
-    def _cut(self, leaf: jax.Array) -> np.ndarray:
-        array = np.asarray(leaf)
-        has_rows = array.shape[:1] == self.step.is_padding.shape
-        return array[: self.step.examples] if has_rows else array
+    def _call_host(self, result: Result) -> None:
+        """Calls the `host_call` for a batch."""
+        if self._step.host_call is not None:
+            call_for_steps(
+                self._step.host_call, result.host_call, [self._loop_state.step]
+            )
 
-
-def _read_ahead(step: Padded) -> int:
-    """How many steps of this size to read ahead, two at least."""
-    size = sum(leaf.nbytes for leaf in jax.tree.leaves(step.features))
-    return max(2, min(_MOST_READ_AHEAD, _MOST_BYTES_AHEAD // max(size, 1)))
+    def _yielded(self, results: list[Result]) -> Iterator[Predicted]:
+        """The predictions of a run whose first `host_call` was made."""
+        for place, result in enumerate(results):
+            if place:
+                self._call_host(result)
+            self._made += 1
+            yield result.predicted

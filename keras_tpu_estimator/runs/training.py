@@ -358,6 +358,9 @@ class TrainingLoop:
         counted = steps
         if not self._step.counts_once:
             counted = self._loop_state.values.step - before
+        if self._plan.is_timed and not self._plan.follows_hooks:
+            # The duration of a loop ends when the devices have made it.
+            self._loop_state.wait()
         self._plan.ran(steps, counted, is_known=len(self._steps) == known)
 
     def _run_part(

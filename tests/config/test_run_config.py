@@ -114,6 +114,7 @@ def test_every_field_says_what_it_may_be():
     fields = [f.name for f in dataclasses.fields(kte.RunConfig) if f.init]
     given_another_type = {
         *("tpu_config", "model_dir", "executables", "metric_writers"),
+        "compilation_cache_dir",
     }
     assert [option.name for option in OPTIONS] == [
         name for name in fields if name not in given_another_type
@@ -195,6 +196,8 @@ def test_the_directory_is_stored_as_a_string(given, stored):
         ("export_timeout_secs", 0.5),
         ("executables", None),
         ("executables", "/compiled"),
+        ("compilation_cache_dir", None),
+        ("compilation_cache_dir", "gs://bucket/cache"),
     ],
 )
 def test_accepted_values_are_stored(name, value):
@@ -254,6 +257,8 @@ REFUSED = [
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
     ("executables", "gs://a/b", ValueError, "a folder of this machine"),
     ("executables", 3, TypeError, "a path"),
+    ("compilation_cache_dir", 3, TypeError, "a path"),
+    ("compilation_cache_dir", "", ValueError, "a path or None"),
 ]
 
 

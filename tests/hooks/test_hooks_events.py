@@ -20,6 +20,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.spec.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.summary import EventWriter
 
 X, Y = regression_data()
@@ -171,6 +172,60 @@ def test_rates_by_the_clock(tmp_path):
     hook = counter(every_n_steps=None, every_n_secs=0.9, output_dir=tmp_path)
     run(hook, [0, 1, 2, 3, 4, 5])
     assert [step for step, _ in written(tmp_path)["global_step/sec"]] == [3, 5]
+
+
+class Devices:
+    """Devices that take a second for each step, which the host waits for."""
+
+    def __init__(self):
+        self.started = self.made = 0
+        self.now = 100.0
+
+    def clock(self):
+        return self.now
+
+    def fetch(self, name):
+        if name == "global_step":
+            return self.started
+        self.wait()
+        return 0.5
+
+    def wait(self):
+        self.now += self.started - self.made
+        self.made = self.started
+
+
+def rates_of(hook, runs):
+    """The rates of a hook that sees runs of some steps, of a second each."""
+    devices, rates = Devices(), []
+    hook._timer._clock = devices.clock
+    hook._log = rates.append
+    session = Session(devices.fetch, wait=devices.wait)
+    hooks = HookList([hook], session)
+    hooks.begin()
+    hooks.after_create_session()
+    for steps in runs:
+        hooked = hooks.before_run()
+        hooked.start()
+        devices.started += steps
+        devices.now += 0.001  # The host has done its part.
+        hooked.after_run()
+        hooks.run_is_made()
+    hooks.end()
+    return [rate["global_step/sec"] for rate in rates]
+
+
+@pytest.mark.parametrize("runs", [[10] * 4, [10, 10, 3], [4], [5, 5, 20, 1]])
+def test_rates_of_training_count_what_devices_take(runs):
+    hook = TrainingLogHook(None, dict, None, every_n_steps=10)
+    rates = rates_of(hook, runs)
+    assert rates and np.allclose(rates, 1.0, rtol=0.01)
+
+
+def test_rates_count_what_devices_take():
+    hook = kte.hooks.StepCounterHook(every_n_steps=10)
+    rates = rates_of(hook, [10] * 5)
+    assert len(rates) == 4 and np.allclose(rates, 1.0, rtol=0.01)
 
 
 def test_a_subclass_may_record_something_else():

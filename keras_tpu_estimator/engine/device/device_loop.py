@@ -44,7 +44,7 @@ from keras_tpu_estimator.ground.mesh import transfers
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 # What of the outputs leaves the device in PREDICT.
-_OF_PREDICTION: tuple[str, ...] = ("predictions", "host_call", CUT)
+_PREDICTED: tuple[str, ...] = ("predictions", "host_call", CUT)
 
 
 class DeviceLoop:
@@ -90,6 +90,14 @@ class DeviceLoop:
         )
         self._evaluate = compiled("evaluate_steps", self._run)
         self._predict = compiled("predict_step", self._run_one)
+        self._predict_some: Callable[..., Nest] = jax.jit(
+            _called("predict_steps", self._run_some),
+            static_argnames=("step", "fetch"),
+        )
+        self._jitted: dict[Step, Callable[..., Nest]] = {}
+        self._result_bytes: dict[Step, int] = {}
+        # Of the first batch of each mode.
+        self._usual_sizes: dict[str, int] = {}
 
     def put(
         self,
@@ -237,6 +245,72 @@ class DeviceLoop:
         with self._waiting:
             return self._predict(assigned, others, data, step=step, fetch=fetch)
 
+    def predict_some(
+        self,
+        step: Step,
+        assigned: ArraysByPath,
+        others: ArraysByPath,
+        data: Nest,
+        steps: int,
+        fetch: tuple[str, ...] = (),
+    ) -> tuple[ArraysByPath, Outputs, Outputs]:
+        """Predicts for the first of some stacked batches, in one run.
+
+        Args:
+            assigned: As in `predict`.
+            others: As in `predict`.
+            data: What `put` returned.
+            steps: How many batches to predict for, at least one.
+            fetch: As in `predict`.
+
+        Returns:
+            What `predict` returns: the outputs stacked, in as many rows as
+            `data` has, and the other tensors of the last of the batches.
+        """
+        with self._waiting:
+            outputs: tuple[ArraysByPath, Outputs, Outputs]
+            outputs = self._predict_some(
+                *(assigned, others, _span(range(steps)), data),
+                step=step,
+                fetch=fetch,
+            )
+            return outputs
+
+    def result_bytes(
+        self, step: Step, features: Features, is_padding: np.ndarray
+    ) -> int:
+        """Returns the bytes of what a step of PREDICT makes of one batch.
+
+        Args:
+            features: Nest of arrays of shape `[batch, ...]`.
+            is_padding: Booleans of shape `[batch]`.
+        """
+        if step not in self._result_bytes:
+            layout = self._program.layout(ModeKeys.PREDICT)
+            batch = shapes.of_steps(layout, step.mode, features, is_padding)
+            assigned, others, _ = self.arguments(step, batch)
+            with self._waiting:
+                _, outputs = jax.eval_shape(
+                    self._jitted_step(step), others | assigned, *batch
+                )
+            leaves = jax.tree.leaves(_of_prediction(outputs))
+            self._result_bytes[step] = sum(
+                leaf.size * leaf.dtype.itemsize for leaf in leaves
+            )
+        return self._result_bytes[step]
+
+    def _jitted_step(self, step: Step) -> Callable[..., Nest]:
+        """A step that is traced once for all that use it here."""
+        if step not in self._jitted:
+            self._jitted[step] = jax.jit(self._program.to_compile(step))
+        return self._jitted[step]
+
+    def _tell_compiling(self, step: Step, size: int) -> None:
+        """Logs that a step is compiled, and why that happens once more."""
+        text = f"Compiling the steps of mode {step.mode!r}"
+        usual = self._usual_sizes.setdefault(step.mode, size)
+        tell(text if size == usual else f"{text} for a batch of {size}")
+
     def _arguments_for(self, step: Step, data: Nest) -> tuple[Nest, ...]:
         """What `arguments` has for batches that were put on the devices."""
         place = self._program.layout(step.mode).cores.replicated
@@ -253,7 +327,7 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, list[jax.Array], jax.Array, Outputs, Outputs]:
-        tell(f"Compiling the steps of mode {step.mode!r}")
+        self._tell_compiling(step, batch_size(batches, axis=1))
         run_step = functools.partial(self._program.run_step, step)
 
         def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
@@ -291,12 +365,33 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        tell(f"Compiling the steps of mode {step.mode!r}")
+        self._tell_compiling(step, batch_size(data))
         run_step = self._program.to_compile(step)
         changed, outputs = run_step(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
-        wanted = {n: outputs[n] for n in _OF_PREDICTION if n in outputs}
-        return assigned | changed, wanted, named
+        return assigned | changed, _of_prediction(outputs), named
+
+    def _run_some(
+        self,
+        assigned: ArraysByPath,
+        others: ArraysByPath,
+        span: jax.Array,
+        batches: Nest,
+        *,
+        step: Step,
+        fetch: tuple[str, ...],
+    ) -> tuple[ArraysByPath, Outputs, Outputs]:
+        self._tell_compiling(step, batch_size(batches, axis=1))
+        run_step, places = self._jitted_step(step), self._places.own
+
+        def one(assigned: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
+            assigned = places.pinned(assigned)
+            changed, outputs = run_step(others | assigned, *batch)
+            named = _only(outputs.get(NAMED, {}), fetch)
+            assigned = places.pinned(assigned | changed)
+            return assigned, _of_prediction(outputs), named
+
+        return scan_with_newest(one, assigned, batches, span)
 
 
 def _called(name: str, function: Callable[..., Nest]) -> Callable[..., Nest]:
@@ -313,6 +408,11 @@ def _called(name: str, function: Callable[..., Nest]) -> Callable[..., Nest]:
 def _span(steps: range) -> np.ndarray:
     """Returns the first step and the one after the last, as a program's."""
     return np.array([steps.start, steps.stop], "int32")
+
+
+def _of_prediction(outputs: Outputs) -> Outputs:
+    """Returns the outputs that leave the devices in PREDICT."""
+    return {name: outputs[name] for name in _PREDICTED if name in outputs}
 
 
 def _only(named: Outputs, fetch: tuple[str, ...]) -> Outputs:

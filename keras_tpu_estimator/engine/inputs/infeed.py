@@ -87,13 +87,23 @@ class Infeed(Generic[T]):
         """Whether `take_ready` returns an item; once true, it stays so."""
         return bool(self._ready)
 
-    def take_ready(self) -> T | None:
-        """Returns the next item if it is available, or else `None`."""
+    def take_ready(
+        self, is_wanted: Callable[[T], bool] = lambda item: True
+    ) -> T | None:
+        """Returns the next item if it is available, or else `None`.
+
+        Args:
+            is_wanted: Whether to take an item. Defaults to any.
+        """
         with self._changed:
-            if not self._ready:
+            if not self._ready or not is_wanted(self._ready[0]):
                 return None
             self._changed.notify_all()
             return self._ready.popleft()
+
+    def has_ready(self, items: int) -> bool:
+        """Whether that many items are ready, or all that are left."""
+        return len(self._ready) >= items or self._is_over
 
     def take_waited_secs(self) -> float:
         """How long items were waited for since this was asked last."""

@@ -34,6 +34,9 @@ class InputReader:
         input_fn: The user's function. It is called here, once for each of the
             plan's calls.
 
+    Attributes:
+        is_single: Whether each call returned one batch.
+
     Raises:
         TypeError: It returns what the plan does not allow.
     """
@@ -65,6 +68,7 @@ class InputReader:
         if stacked:
             sources = [source.in_stacks(stacked) for source in sources]
         self._stacked = sources[0].stacked
+        self.is_single = all(source.is_single for source in sources)
         self._readers = [
             SourceReader(source, request.pair_of) for source in sources
         ]

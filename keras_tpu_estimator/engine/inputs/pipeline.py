@@ -81,6 +81,11 @@ class Pipeline:
         """Whether each host reads the batches of all."""
         return self._request.plan.is_whole
 
+    @property
+    def is_single(self) -> bool:
+        """Whether the input is arrays, which are one batch."""
+        return self._reader.is_single
+
     def peek(self) -> StackedSteps | None:
         """The first steps, where others are to be passed over, or `None`.
 

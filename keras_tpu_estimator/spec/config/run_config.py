@@ -141,6 +141,12 @@ class RunConfig:
             `TPUEstimator.plan(save=...)` has compiled: those that are there
             are run, and others are compiled. What is read is run, so nobody
             else may be able to write there. Defaults to `None`, for none.
+        compilation_cache_dir: A directory, or its URL, in which JAX keeps
+            compiled programs, so that a later start skips what took a second
+            or more to compile. JAX has one such cache in a process, and one
+            that is already chosen, as by JAX_COMPILATION_CACHE_DIR, stays. What
+            is read is run, so nobody else may be able to write there. Defaults
+            to `None`, for JAX's own setting.
         random_bits: The generator of random bits, of initial values, dropout
             and `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last
             two take a TPU less time. Defaults to `None`, which is JAX's
@@ -218,6 +224,7 @@ class RunConfig:
     )
     shard_optimizer: bool = False
     executables: PathLike | None = None
+    compilation_cache_dir: PathLike | None = None
     random_bits: str | None = None
     metric_writers: Any = dataclasses.field(
         default=("tensorboard", "jsonl"), hash=False
@@ -358,6 +365,13 @@ class RunConfig:
                 "model_dir", directory_string("`model_dir`", self.model_dir)
             )
         self._set("metric_writers", ChosenWriters.of(self.metric_writers))
+        if self.compilation_cache_dir is not None:
+            self._set(
+                "compilation_cache_dir",
+                directory_string(
+                    "`compilation_cache_dir`", self.compilation_cache_dir
+                ),
+            )
         if self.executables is not None:
             self._set(
                 "executables",

@@ -48,6 +48,11 @@ class HookList:
         """Whether all of them allow it."""
         return all(hook.allows_run_ahead for hook in self.hooks)
 
+    @property
+    def see_every_run(self) -> bool:
+        """Whether one of them acts around runs and names no steps."""
+        return any(isinstance(h.run_ends(0), EveryRun) for h in self.hooks)
+
     def run_ends(self, start: int, every: int = 1) -> Iterable[int]:
         """Steps at which any of them wants a run to end, in ascending order.
 

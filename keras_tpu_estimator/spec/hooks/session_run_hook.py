@@ -173,12 +173,12 @@ class SessionRunHook:
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns the steps at which a run must end for this hook.
 
-        Asked once in training without `iterations_per_loop`, and in evaluation
-        with `use_tpu=False`.
+        Asked once in training without `iterations_per_loop`, in evaluation with
+        `use_tpu=False`, and in prediction.
 
         Args:
-            start: The global step that training starts from; in evaluation 0,
-                because its steps are batches.
+            start: The global step that training starts from; in evaluation and
+                prediction 0, because their steps are batches.
 
         Returns:
             Steps after `start` in ascending order. Defaults to every step (on

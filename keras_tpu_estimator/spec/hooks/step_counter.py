@@ -77,6 +77,8 @@ class StepCounterHook(SessionRunHook):
         del run_values
         step = int(run_context.session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
+            # The interval ends when the devices have made the run.
+            run_context.session.wait()
             self._end_interval(step)
         self._warn_if_standing(step)
 

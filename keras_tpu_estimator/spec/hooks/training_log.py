@@ -77,6 +77,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         """Reports if it is time."""
         step = int(session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
+            session.wait()  # The interval ends when the devices are done.
             self._end_interval(step)
 
     def close(self, session: Session) -> None:
@@ -84,6 +85,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
 
         Before the last checkpoint, which is no part of their time.
         """
+        session.wait()
         self._end_interval(int(session.run("global_step")))
         if self._untold:
             _logger.info(_line(self._untold))

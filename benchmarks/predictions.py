@@ -1,0 +1,106 @@
+"""The speed of prediction from small and large batches, against Keras."""
+
+import tempfile
+from collections.abc import Callable
+from collections.abc import Iterator
+from typing import Any
+
+import keras
+import numpy as np
+
+import keras_tpu_estimator as kte
+from benchmarks.agreement import check_equal
+from benchmarks.datasets import batches
+from benchmarks.estimators import estimator
+from benchmarks.models import Mlp
+from benchmarks.table import Goal
+from benchmarks.table import Row
+from benchmarks.timing import median_seconds
+
+_EXAMPLES = 102_400
+_REPETITIONS = 9
+_BATCHES = (64, 1024)
+
+
+def rows() -> Iterator[Row]:
+    """Examples per second for each batch size and each kind of input."""
+    for batch in _BATCHES:
+        mlp = Mlp((32, 32, 2), batch)
+        dataset = batches(mlp, _EXAMPLES)
+        peer = mlp.keras_model()
+        peer.fit(dataset.take(20), shuffle=False, verbose=0)
+        with tempfile.TemporaryDirectory() as directory:
+            ours = estimator(mlp, directory)
+            ours.train(lambda params, dataset=dataset: dataset, steps=20)
+            yield from _of_input(
+                f"tf.data, {mlp}",
+                *_from_dataset(dataset, ours, peer),
+            )
+            yield from _of_input(
+                f"arrays, {mlp}",
+                *_from_arrays(mlp, ours, peer),
+            )
+
+
+def _from_dataset(
+    dataset: Any, ours: kte.TPUEstimator, peer: keras.Model
+) -> tuple[Callable[..., Iterator[Any]], Callable[[], np.ndarray]]:
+    """Prediction of both contestants from a dataset of features."""
+    features = dataset.map(lambda x, y: x)
+
+    def our_predictions(**options: Any) -> Iterator[Any]:
+        return ours.predict(lambda params: features, **options)
+
+    return our_predictions, lambda: peer.predict(features, verbose=0)
+
+
+def _from_arrays(
+    mlp: Mlp, ours: kte.TPUEstimator, peer: keras.Model
+) -> tuple[Callable[..., Iterator[Any]], Callable[[], np.ndarray]]:
+    """Prediction of both contestants from one array of all features."""
+    x, _ = mlp.data(_EXAMPLES)
+
+    def input_fn(params: Any) -> Iterator[np.ndarray]:
+        for start in range(0, len(x), params["batch_size"]):
+            yield x[start : start + params["batch_size"]]
+
+    def our_predictions(**options: Any) -> Iterator[Any]:
+        return ours.predict(input_fn, **options)
+
+    return our_predictions, lambda: peer.predict(x, mlp.batch, verbose=0)
+
+
+def _of_input(
+    what: str,
+    our_predictions: Callable[..., Iterator[Any]],
+    keras_array: Callable[[], np.ndarray],
+) -> Iterator[Row]:
+    """Rows for all predictions as one array, and for one row at a time."""
+
+    def our_array() -> np.ndarray:
+        parts = our_predictions(yield_single_examples=False)
+        return np.concatenate([part["logits"] for part in parts])
+
+    def our_examples() -> list[np.ndarray]:
+        return [row["logits"] for row in our_predictions()]
+
+    def keras_examples() -> list[np.ndarray]:
+        rows = ({"logits": row} for row in keras_array())
+        return [row["logits"] for row in rows]
+
+    pairs = {
+        "predict": (our_array, keras_array),
+        "predict one by one": (our_examples, keras_examples),
+    }
+    for call, (ours, peer) in pairs.items():
+        contestants = {"ours": ours, "Keras": peer}
+        seconds = median_seconds(contestants, _REPETITIONS)
+        values = {name: f() for name, f in contestants.items()}
+        check_equal(call, values, 0.01)
+        yield Row(
+            f"{call} from {what}, against Keras",
+            _EXAMPLES / seconds["ours"],
+            _EXAMPLES / seconds["Keras"],
+            "examples/s",
+            Goal("ratio", least=1.0),
+        )

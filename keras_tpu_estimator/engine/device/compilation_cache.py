@@ -1,0 +1,106 @@
+"""JAX's compilation cache, switched on by a setting of one estimator.
+
+The cache is one for the whole process. A directory that the user or another
+estimator has chosen before is never replaced.
+"""
+
+import importlib.util
+import logging
+import os
+import threading
+
+import jax
+
+from keras_tpu_estimator.ground.base.warned import warn_once
+from keras_tpu_estimator.ground.storage.urls import is_url
+
+_NAME = "jax_compilation_cache_dir"
+_COMPILED = "/jax/core/compile/backend_compile_duration"
+# Shorter than this, nobody minds.
+_LONG_SECS = 10
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+def use(directory: str) -> None:
+    """Has JAX keep what it compiles, unless it already does so elsewhere.
+
+    Nothing is kept if the directory cannot be used: a warning says why.
+
+    Args:
+        directory: A path or URL. A missing directory is made.
+
+    Example:
+
+    >>> import jax
+    >>> from keras_tpu_estimator.engine.device import compilation_cache
+    >>> chosen = jax.config.jax_compilation_cache_dir
+    >>> compilation_cache.use("/dev/null/cache")
+    >>> jax.config.jax_compilation_cache_dir == chosen
+    True
+    """
+    with _lock:
+        chosen = jax.config.values[_NAME]
+        if chosen:
+            if os.fspath(chosen) != directory:
+                warn_once(
+                    "RunConfig.compilation_cache_dir has no effect, because "
+                    "JAX has one compilation cache in a process, and that is "
+                    f"{os.fspath(chosen)!r}. Received: {directory!r}. Leave "
+                    "out the setting, or set JAX_COMPILATION_CACHE_DIR to its "
+                    "directory."
+                )
+            return
+        reason = _made(directory)
+        if reason:
+            warn_once(
+                f"RunConfig.compilation_cache_dir={directory!r} cannot be "
+                f"used, so every start compiles: {reason}."
+            )
+            return
+        jax.config.update(_NAME, directory)
+    _logger.info("Compiled programs are kept in %s.", directory)
+
+
+def advise_after_slow_compiling() -> None:
+    """Logs once, after slow compiling without a cache, how to have one."""
+    global _is_listening
+    with _lock:
+        if _is_listening:
+            return
+        _is_listening = True
+    jax.monitoring.register_event_duration_secs_listener(_advise)
+
+
+_lock = threading.Lock()
+_is_listening = False
+_has_advised = False
+
+
+def _advise(event: str, duration_secs: float, **details: object) -> None:
+    """Advises, once JAX reports how long compiling took."""
+    global _has_advised
+    del details
+    if event != _COMPILED or duration_secs <= _LONG_SECS or _has_advised:
+        return
+    if jax.config.values[_NAME]:
+        return
+    _has_advised = True
+    _logger.info(
+        "Compiling took %.0f s. A later start can skip it: set "
+        "RunConfig(compilation_cache_dir=...) to a directory that is kept.",
+        duration_secs,
+    )
+
+
+def _made(directory: str) -> str:
+    """Makes a directory if need be; returns why it cannot be used, or ""."""
+    if is_url(directory):
+        if importlib.util.find_spec("etils") is None:
+            return "JAX needs the package etils[epath] for URLs"
+        return ""
+    try:
+        os.makedirs(directory, exist_ok=True)
+    except OSError as error:
+        return str(error)
+    return ""
