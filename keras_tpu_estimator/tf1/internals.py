@@ -145,6 +145,26 @@ def whole_variables() -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
+    """Has name scopes check only the values that a function keeps.
+
+    They refuse values of more than one graph, such as those of `tf.group`.
+    """
+    from tensorflow.python.framework import ops
+
+    scope = ops.internal_name_scope_v1
+    original = scope.__init__
+
+    def init(
+        self: Any, name: Any, default_name: Any = None, values: Any = None
+    ) -> None:
+        original(self, name, default_name, values and kept(values))
+
+    with _replaced(scope, "__init__", init):
+        yield
+
+
+@contextlib.contextmanager
 def initialized_values() -> Iterator[None]:
     """Gives variables the method `initialized_value` in a `with` block.
 
@@ -244,3 +264,12 @@ def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
     """Has an operation of a graph wait for these others, and for no more."""
     op._remove_all_control_inputs()
     op._add_control_inputs(others)
+
+
+def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
+    """Gives an operation of a graph an attribute that is a list of strings."""
+    from tensorflow.core.framework import attr_value_pb2
+
+    value = attr_value_pb2.AttrValue()
+    value.list.s.extend(each.encode() for each in values)
+    op._set_attr(name, value)

@@ -13,6 +13,7 @@ import jax
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import jax_internals
+from keras_tpu_estimator.tf1.branches import as_run
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import Effects
@@ -94,16 +95,21 @@ class Pruned:
         first = {op.name for op in reachable(graph, [*fetches, *done])}
         ops = reachable(graph, [*fetches, *done, *more])
         definition = definition_of(graph)
-        nodes, library = definition.nodes, definition.library
-        check_can_run(ops, nodes, library)
+        nodes = definition.nodes
         fed = [tensor.op.name for tensor in inputs]
         variables = [op.name for op in ops if op.type == "VarHandleOp"]
         given = {*fed, *variables}
-        body = Body(
-            [nodes[op.name] for op in ops if op.name not in given],
-            fed,
-            variables,
+        body, library = as_run(
+            {op.name: op for op in ops},
+            Body(
+                [nodes[op.name] for op in ops if op.name not in given],
+                fed,
+                variables,
+            ),
+            definition.library,
         )
+        run = {node.name: node for node in body.nodes}
+        check_can_run(ops, {**nodes, **run}, library)
         return cls(
             ops,
             body,
