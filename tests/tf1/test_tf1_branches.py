@@ -126,3 +126,69 @@ def test_what_waits_for_a_loop_is_refused_by_name(tmp_path):
     estimator = estimator_of(kte.tf1.model_fn(model_fn), tmp_path, batch=BATCH)
     with pytest.raises(ValueError, match="in the loop counting, made at .*py"):
         estimator.train(fed(data()), steps=1)
+
+
+def doubling(rounds, while_condition, start=0, step=1):
+    """A loop that multiplies in each round, and counts."""
+
+    def multiply(factor):
+        def body(i, product):
+            return i + step, product * factor
+
+        return tf.while_loop(while_condition, body, (start, tf.ones([])))[1]
+
+    return rounds, multiply
+
+
+LOOPS = {
+    "constant": doubling(3, lambda i, _: i < 3),
+    "from_shape": doubling(4, lambda i, _: i < tf.shape(tf.zeros([4]))[0]),
+    "down": doubling(3, lambda i, _: i >= 1, start=3, step=-1),
+    "steps": doubling(3, lambda i, _: 5 >= i, step=2),
+    "unequal": doubling(3, lambda i, _: tf.not_equal(i, 6), step=2),
+    "both": doubling(
+        2, lambda i, product: tf.logical_and(i < 9, product < 3.0)
+    ),
+}
+
+
+def looped(multiply):
+    """A model whose loss is what a loop makes of a weight."""
+
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", [], initializer=tf.constant_initializer(2.0))
+        loss = multiply(w) + 0.0 * tf.reduce_sum(features)
+        train_op = tf.train.GradientDescentOptimizer(0.01).minimize(
+            loss, tf.train.get_global_step()
+        )
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_loop_with_a_counter_has_a_gradient(tmp_path, kind):
+    rounds, multiply = LOOPS[kind]
+    estimator = estimator_of(
+        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
+    )
+    estimator.train(fed(data()), steps=1)
+    expected = 2.0 - 0.01 * rounds * 2.0 ** (rounds - 1)
+    assert values_of(estimator)["w"] == pytest.approx(expected)
+
+
+def test_a_loop_without_a_bound_is_refused_by_name(tmp_path):
+    def multiply(factor):
+        return tf.while_loop(
+            lambda product: product < 10.0,
+            lambda product: product * factor,
+            [tf.ones([])],
+            name="growing",
+        )
+
+    estimator = estimator_of(
+        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
+    )
+    match = "growing, made at .*maximum_iterations="
+    with pytest.raises(ValueError, match=match):
+        estimator.train(fed(data()), steps=1)
