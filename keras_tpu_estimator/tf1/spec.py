@@ -235,9 +235,14 @@ def _metric_ops(
 
 
 def _metric_value(name: str, value: Any) -> Any:
-    """The tensors of a metric's value, which may be a nest of tuples."""
+    """The elements of a metric's value, which may be a nest of tuples."""
+    import tensorflow as tf
+
     if isinstance(value, list | tuple):
         return tuple(_metric_value(name, each) for each in value)
+    if isinstance(value, tf.Operation):
+        _check_graph(name, value)
+        return value
     return _as_tensor(name, value)
 
 
