@@ -60,7 +60,7 @@ class Loop:
     def _compared(self, counter: Any, kind: str, end: Any) -> int | None:
         """Returns the rounds while a counter compares so with an end."""
         position = _position(self.condition, counter)
-        if position is None:
+        if position is None or not self.variables[position].dtype.is_integer:
             return None
         step = self._step(position)
         if not step:

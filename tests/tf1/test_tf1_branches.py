@@ -55,6 +55,9 @@ def branched(kind, features, y, count):
         )
     if kind == "two":
         tf.cond(tf.reduce_max(features) < 1.0, ten, lambda: tf.constant(0.0))
+    if kind == "step":
+        step = tf.train.get_global_step()
+        return tf.cond(tf.less(step, 100), inside, outside)
     if kind == "case":
         return tf.switch_case(tf.cast(is_small, tf.int32), [outside, inside])
     is_always = kind.startswith("taken") or kind == "unneeded"
@@ -105,6 +108,17 @@ def test_what_waits_for_a_branch_runs_if_it_is_taken(tmp_path, kind):
     assert found == (count, runs, 6)
 
 
+def test_what_waits_for_a_branch_runs_on_several_cores(tmp_path):
+    x = np.ones([8, 2], "float32")
+    estimator = estimator_of(
+        kte.tf1.model_fn(model_fn_of("step")), tmp_path, use_tpu=True, batch=8
+    )
+    estimator.train(fed([(x, x[:, :1])] * 5), steps=3)
+    values = values_of(estimator)
+    assert (values["count"], values["runs"], values["global_step"]) == (3, 3, 3)
+    assert abs(values["w"] - 1).min() > 0
+
+
 def test_what_waits_for_a_loop_is_refused_by_name(tmp_path):
     def model_fn(features, labels, mode, params):
         w = tf.get_variable("w", [2, 1])
@@ -146,6 +160,10 @@ LOOPS = {
     "down": doubling(3, lambda i, _: i >= 1, start=3, step=-1),
     "steps": doubling(3, lambda i, _: 5 >= i, step=2),
     "unequal": doubling(3, lambda i, _: tf.not_equal(i, 6), step=2),
+    "least": doubling(
+        3,
+        lambda i, product: i < tf.minimum(3, tf.cast(product, tf.int32) + 9),
+    ),
     "both": doubling(
         2, lambda i, product: tf.logical_and(i < 9, product < 3.0)
     ),
