@@ -116,5 +116,6 @@ def element_of(graph: Any, leaf: Any) -> Any:
             if not isinstance(leaf, str):
                 raise
             return None
+    check_outside("What a hook fetches", graph, element)
     # A variable; what assigns one looks the same but for its operation.
     return element.op if hasattr(element, "handle") else element

@@ -14,6 +14,7 @@ from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.functions import BRANCHES
 from keras_tpu_estimator.tf1.functions import LOOPS
 from keras_tpu_estimator.tf1.functions import called
+from keras_tpu_estimator.tf1.inside import is_inside
 from keras_tpu_estimator.tf1.refusals import line_of
 
 RUNS = "_kte_runs"
@@ -43,17 +44,7 @@ def without_inner(elements: Sequence[Any]) -> list[Any]:
     here = tf.compat.v1.get_default_graph()
     if not isinstance(here, graph_class()):
         return [*elements]
-    return [e for e in elements if not _is_inside(here, e)]
-
-
-def _is_inside(graph: Any, element: Any) -> bool:
-    """Returns whether an element is in a branch or a loop of a graph."""
-    inner = getattr(getattr(element, "op", element), "graph", None)
-    while inner is not None:
-        inner = getattr(inner, "outer_graph", None)
-        if inner is graph:
-            return True
-    return False
+    return [e for e in elements if not is_inside(here, e)]
 
 
 def _outside(graph: Any, waited: Any) -> Any:

@@ -18,9 +18,9 @@ from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.functions import LOOPS
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.loop_errors import explained_loop
 from keras_tpu_estimator.tf1.module_cache import Module
 from keras_tpu_estimator.tf1.module_cache import cached
 from keras_tpu_estimator.tf1.random_ops import KEY
@@ -319,27 +319,12 @@ def _explained(error: Exception, ops: Sequence[Any]) -> ValueError:
         for op in ops
         if op.type in kinds
     ]
-    loops = (
-        _without_bound(ops) if "fixed tensor list size" in str(error) else []
-    )
-    if loops:
-        return ValueError(
-            "A loop must have a known number of rounds if its gradient is "
-            f"taken or if it grows a TensorArray. Received: {'; '.join(loops)}."
-            " Pass `maximum_iterations=` to tf.while_loop."
-        )
+    about_loops = explained_loop(str(error), ops)
+    if about_loops is not None:
+        return about_loops
     what = "; ".join(lines[:5]) or str(error).partition("\n")[0]
     return ValueError(
         "TensorFlow's bridge to XLA cannot compile what model_fn builds. "
         f"Expected operations that run on a device. Received: {what}. Move "
         "them into input_fn or metric_fn, which run on the host."
     )
-
-
-def _without_bound(ops: Sequence[Any]) -> list[str]:
-    """Lists the loops of which nobody knows the number of rounds."""
-    return [
-        f"{op.name}, made at {line_of(op)}"
-        for op in ops
-        if op.type in LOOPS and internals.static_value(op.inputs[1]) == -1
-    ]

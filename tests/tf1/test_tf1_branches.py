@@ -142,6 +142,36 @@ def test_what_waits_for_a_loop_is_refused_by_name(tmp_path):
         estimator.train(fed(data()), steps=1)
 
 
+class Fetching(tf.train.SessionRunHook):
+    """Fetches an operation of a branch."""
+
+    def before_run(self, run_context):
+        (update,) = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        return tf.train.SessionRunArgs(update)
+
+
+def test_what_is_inside_of_a_branch_is_not_fetched(tmp_path):
+    estimator = estimator_of(
+        kte.tf1.model_fn(model_fn_of("taken")), tmp_path, batch=BATCH
+    )
+    with pytest.raises(ValueError, match="outside of branches and loops"):
+        estimator.train(fed(data()), steps=1, hooks=[Fetching()])
+
+
+def test_a_train_op_is_not_inside_of_a_branch():
+    with tf.Graph().as_default():
+        inner = []
+        tf.cond(
+            tf.constant(True),
+            lambda: inner.append(tf.no_op()),
+            lambda: None,
+        )
+        with pytest.raises(ValueError, match="`train_op` must be outside of"):
+            kte.tf1.EstimatorSpec(
+                "train", loss=tf.constant(1.0), train_op=inner[0]
+            )
+
+
 def doubling(rounds, while_condition, start=0, step=1):
     """A loop that multiplies in each round, and counts."""
 
@@ -208,5 +238,25 @@ def test_a_loop_without_a_bound_is_refused_by_name(tmp_path):
         kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
     )
     match = "growing, made at .*maximum_iterations="
+    with pytest.raises(ValueError, match=match):
+        estimator.train(fed(data()), steps=1)
+
+
+def test_a_loop_whose_tensors_grow_is_refused_by_name(tmp_path):
+    def multiply(factor):
+        _, rows = tf.while_loop(
+            lambda i, _: i < 3,
+            lambda i, rows: (i + 1, tf.concat([rows, rows[-1:] * factor], 0)),
+            (0, tf.ones([1])),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+            name="growing",
+            back_prop=False,
+        )
+        return factor + tf.reduce_sum(rows)
+
+    estimator = estimator_of(
+        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
+    )
+    match = "keep their shapes. Received: growing, made at .*. Pad them"
     with pytest.raises(ValueError, match=match):
         estimator.train(fed(data()), steps=1)
