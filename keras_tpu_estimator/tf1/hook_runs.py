@@ -21,6 +21,7 @@ from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.inside import check_outside
 from keras_tpu_estimator.tf1.sessions import load_values
 
 
