@@ -13,6 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 from typing import NamedTuple
 
+import numpy as np
+
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.effects import written
 from keras_tpu_estimator.tf1.functions import BRANCHES
@@ -123,14 +125,14 @@ class _Narrowed:
         kept = _needed(function, roots)
         nodes = self.nodes(kept, inner)
         paths = _paths(wanted)
-        same = zip(nodes, function.node_def, strict=False)
-        is_whole = len(nodes) == len(function.node_def)
-        if not paths and is_whole and all(a is b for a, b in same):
-            name: str = function.signature.name
+        name: str = function.signature.name
+        is_whole = len(kept) == len(function.node_def)
+        is_same = all(a is b for a, b in zip(nodes, kept, strict=True))
+        if not paths and is_whole and is_same:
             return name
         new = type(function)()
         new.CopyFrom(function)
-        new.signature.name += f"_kte_run_{next(self.numbers)}"
+        new.signature.name = f"{name}_kte_run_{next(self.numbers)}"
         del new.node_def[:]
         new.node_def.extend(nodes)
         writer = Writer(new.node_def, is_function=True)
@@ -150,8 +152,6 @@ def _was_taken(
     inner: Sequence[Wanted],
 ) -> str:
     """Returns a reference to whether a path was taken, in one branch."""
-    import numpy as np
-
     if path[0][1] != branch or len(path) == 1:
         return writer.constant(name, np.bool_(path[0][1] == branch))
     nodes = {node.name: node for node in writer.nodes}
