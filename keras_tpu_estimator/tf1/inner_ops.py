@@ -25,7 +25,7 @@ def graph_class() -> Any:
     """Returns the class of the graphs that a `model_fn` is called in."""
     import tensorflow as tf
 
-    class ModelGraph(tf.Graph):  # type: ignore[misc]
+    class ModelGraph(tf.Graph):
         """A graph whose operations may wait for those in branches."""
 
         def control_dependencies(self, control_inputs: Any) -> Any:
