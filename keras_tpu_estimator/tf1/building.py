@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.inner_ops import graph_class
+from keras_tpu_estimator.tf1.inner_ops import without_inner
 from keras_tpu_estimator.tf1.shims.giving_back import give_back
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
@@ -21,7 +23,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
 
     v1 = tf.compat.v1
     give_back()
-    graph = tf.Graph()
+    graph = graph_class()()
     token = _is_building.set(True)
     try:
         with (
@@ -30,6 +32,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
             internals.shards(cores),
             internals.whole_variables(),
             internals.initialized_values(),
+            internals.scopes_of(without_inner),
         ):
             if seed is not None:
                 v1.set_random_seed(seed)

@@ -21,6 +21,7 @@ from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph import ModelGraph
+from keras_tpu_estimator.tf1.inside import check_outside
 from keras_tpu_estimator.tf1.sessions import load_values
 
 
@@ -116,5 +117,6 @@ def element_of(graph: Any, leaf: Any) -> Any:
             if not isinstance(leaf, str):
                 raise
             return None
+    check_outside("What a hook fetches", graph, element)
     # A variable; what assigns one looks the same but for its operation.
     return element.op if hasattr(element, "handle") else element

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_tpu_estimator.tf1 import crossed_columns
 from keras_tpu_estimator.tf1 import feature_columns
+from keras_tpu_estimator.tf1 import loop_bounds
 from keras_tpu_estimator.tf1 import partitions
 
 
@@ -27,8 +28,9 @@ def shards(number: int) -> Iterator[None]:
 def for_xla(graph: Any) -> Iterator[None]:
     """Has what is built in a `with` block be such as XLA can compile.
 
-    Else the gradients of loops keep the shapes of lists in other lists, those
-    of conditions have optional values, and columns of features are sparse.
+    Else the gradients of loops keep the shapes of lists in other lists, and
+    in lists without a fixed size, those of conditions have optional values, and
+    columns of features are sparse.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -41,8 +43,52 @@ def for_xla(graph: Any) -> Iterator[None]:
         return outer is graph or is_for_xla(inner)
 
     name = "GraphOrParentsInXlaContext"
-    with _replaced(control_flow_util, name, is_within), _dense_columns():
+    with (
+        _replaced(control_flow_util, name, is_within),
+        _bounded_loops(),
+        _dense_columns(),
+    ):
         yield
+
+
+@contextlib.contextmanager
+def _bounded_loops() -> Iterator[None]:
+    """Gives loops `maximum_iterations` where it follows from their graphs.
+
+    What their gradients keep of each round has a fixed size then. The loops
+    end as they do otherwise.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import while_v2
+
+    name = "_build_while_op"
+    original = getattr(while_v2, name)
+
+    def build(
+        variables: Any, condition: Any, body: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if static_value(variables[1]) == -1:
+            loop = loop_bounds.Loop(
+                variables, condition, body, _evaluated_value
+            )
+            bound = loop.bound()
+            if bound is not None:
+                most = tf.constant(max(bound, 1), variables[1].dtype)
+                variables = [variables[0], most, *variables[2:]]
+        return original(variables, condition, body, *args, **kwargs)
+
+    with _replaced(while_v2, name, build):
+        yield
+
+
+def _evaluated_value(tensor: Any) -> Any:
+    """Returns a tensor's value, also one that comes of static shapes."""
+    from tensorflow.python.framework import tensor_util
+
+    value = static_value(tensor)
+    if value is None:
+        value = tensor_util.try_evaluate_constant(tensor)
+    return value
 
 
 @contextlib.contextmanager
@@ -141,6 +187,26 @@ def whole_variables() -> Iterator[None]:
         _replaced(store, "get_variable", get_variable),
         _replaced(embedding_ops, name, look_up),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
+    """Has name scopes check only the values that a function keeps.
+
+    They refuse values of more than one graph, such as those of `tf.group`.
+    """
+    from tensorflow.python.framework import ops
+
+    scope = ops.internal_name_scope_v1
+    original = scope.__init__
+
+    def init(
+        self: Any, name: Any, default_name: Any = None, values: Any = None
+    ) -> None:
+        original(self, name, default_name, values and kept(values))
+
+    with _replaced(scope, "__init__", init):
         yield
 
 
@@ -244,3 +310,12 @@ def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
     """Has an operation of a graph wait for these others, and for no more."""
     op._remove_all_control_inputs()
     op._add_control_inputs(others)
+
+
+def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
+    """Gives an operation of a graph an attribute that is a list of strings."""
+    from tensorflow.core.framework import attr_value_pb2
+
+    value = attr_value_pb2.AttrValue()
+    value.list.s.extend(each.encode() for each in values)
+    op._set_attr(name, value)

@@ -13,12 +13,14 @@ import jax
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import jax_internals
+from keras_tpu_estimator.tf1.branches import as_run
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.functions import Library
+from keras_tpu_estimator.tf1.loop_errors import explained_loop
 from keras_tpu_estimator.tf1.module_cache import Module
 from keras_tpu_estimator.tf1.module_cache import cached
 from keras_tpu_estimator.tf1.random_ops import KEY
@@ -94,16 +96,21 @@ class Pruned:
         first = {op.name for op in reachable(graph, [*fetches, *done])}
         ops = reachable(graph, [*fetches, *done, *more])
         definition = definition_of(graph)
-        nodes, library = definition.nodes, definition.library
-        check_can_run(ops, nodes, library)
+        nodes = definition.nodes
         fed = [tensor.op.name for tensor in inputs]
         variables = [op.name for op in ops if op.type == "VarHandleOp"]
         given = {*fed, *variables}
-        body = Body(
-            [nodes[op.name] for op in ops if op.name not in given],
-            fed,
-            variables,
+        body, library = as_run(
+            {op.name: op for op in ops},
+            Body(
+                [nodes[op.name] for op in ops if op.name not in given],
+                fed,
+                variables,
+            ),
+            definition.library,
         )
+        run = {node.name: node for node in body.nodes}
+        check_can_run(ops, {**nodes, **run}, library)
         return cls(
             ops,
             body,
@@ -312,6 +319,9 @@ def _explained(error: Exception, ops: Sequence[Any]) -> ValueError:
         for op in ops
         if op.type in kinds
     ]
+    about_loops = explained_loop(str(error), ops)
+    if about_loops is not None:
+        return about_loops
     what = "; ".join(lines[:5]) or str(error).partition("\n")[0]
     return ValueError(
         "TensorFlow's bridge to XLA cannot compile what model_fn builds. "

@@ -79,9 +79,10 @@ def scaffold_of(spec: Spec, use_tpu: bool) -> GraphScaffold:
         name: tf.compat.v1.get_collection(key)
         for name, key in _COLLECTIONS.items()
     }
-    if type(scaffold).finalize is not kind.finalize:
+    finalize = scaffold.finalize
+    if getattr(finalize, "__func__", finalize) is not kind.finalize:
         with _open(tf.compat.v1.get_default_graph()):
-            scaffold.finalize()
+            finalize()
     own = {
         name: _own(name, getattr(scaffold, name), collected[name])
         for name in _COLLECTIONS

@@ -18,6 +18,7 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import NO_NAMES
 from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
 from keras_tpu_estimator.spec.model_fn.spec_checks import checked_host_function
+from keras_tpu_estimator.tf1.inside import check_outside
 
 _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 
@@ -235,9 +236,14 @@ def _metric_ops(
 
 
 def _metric_value(name: str, value: Any) -> Any:
-    """The tensors of a metric's value, which may be a nest of tuples."""
+    """The elements of a metric's value, which may be a nest of tuples."""
+    import tensorflow as tf
+
     if isinstance(value, list | tuple):
         return tuple(_metric_value(name, each) for each in value)
+    if isinstance(value, tf.Operation):
+        _check_graph(name, value)
+        return value
     return _as_tensor(name, value)
 
 
@@ -306,6 +312,7 @@ def _check_graph(name: str, element: Any) -> None:
     graph = tf.compat.v1.get_default_graph()
     if tf.executing_eagerly() or element.graph is graph:
         return
+    check_outside(f"`{name}`", graph, element)
     raise ValueError(
         f"`{name}` must be in the default graph, which this call of model_fn "
         f"builds. Received: {element!r} of another graph. Make it inside "

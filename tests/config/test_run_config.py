@@ -20,7 +20,7 @@ class Cluster:
         return "grpc://resolved:8470"
 
 
-class SessionConfig:
+class ConfigProto:
     """What is used of a `ConfigProto`."""
 
     def __init__(self, cluster_def=False):
@@ -409,7 +409,7 @@ def test_only_what_was_set_is_shown():
 WITHOUT_EFFECT = {
     "evaluation_master": "grpc://other:8470",
     "master": "grpc://tpu:8470",
-    "session_config": SessionConfig(),
+    "session_config": ConfigProto(),
     "train_distribute": object(),
     "device_fn": lambda op: None,
     "protocol": "grpc+verbs",
@@ -499,9 +499,17 @@ def test_a_cluster_has_one_address():
     with pytest.raises(ValueError, match="both `master` and `cluster`"):
         kte.RunConfig(master="", cluster=cluster)
     with pytest.raises(ValueError, match="no cluster_def with `cluster`"):
-        kte.RunConfig(cluster=cluster, session_config=SessionConfig(True))
+        kte.RunConfig(cluster=cluster, session_config=ConfigProto(True))
     with pytest.warns(UserWarning, match="cluster, session_config"):
-        kte.RunConfig(cluster=cluster, session_config=SessionConfig(False))
+        kte.RunConfig(cluster=cluster, session_config=ConfigProto(False))
+
+
+@pytest.mark.parametrize("value", [{}, "config", 1])
+def test_a_session_config_is_a_config_proto(value):
+    with pytest.raises(ValueError, match="`session_config` should be a Conf"):
+        kte.RunConfig(session_config=value)
+    with pytest.raises(ValueError, match="`session_config` should be a Conf"):
+        kte.RunConfig().replace(session_config=value)
 
 
 RESOLVED = "grpc://resolved:8470"

@@ -61,6 +61,37 @@ def test_features_need_no_batch_axis(tmp_path, input_fn, steps, w, loss):
         np.testing.assert_allclose(result["loss"], loss, rtol=1e-5)
 
 
+def test_python_numbers_have_the_dtypes_that_tensorflow_gives_them(tmp_path):
+    found = {}
+
+    def own_model_fn(features, labels, mode):
+        found[mode] = [*(each.dtype.name for each in features.values())]
+        if labels is not None:
+            found[mode].append(labels.dtype.name)
+        loss = tf.cast(features["x"], tf.float32)
+        return kte.tf1.EstimatorSpec(
+            mode,
+            predictions=tf.reshape(features["y"], [1]),
+            loss=loss,
+            train_op=tf.assign_add(tf.train.get_global_step(), 1),
+            eval_metric_ops={
+                "nothing": (tf.no_op(), tf.no_op()),
+                "mean": tf.metrics.mean(loss),
+            },
+        )
+
+    features = {"x": 42.0, "y": 43, "z": True}
+    made = Estimator(own_model_fn, tmp_path)
+    made.train(lambda: (features, 44), steps=1)
+    result = made.evaluate(lambda: (features, 44), steps=1)
+    assert next(made.predict(lambda: features)) == 43
+    dtypes = ["float32", "int32", "bool"]
+    assert found["train"] == found["eval"] == [*dtypes, "int32"]
+    assert found["infer"] == dtypes
+    # An operation has no value.
+    assert (result["mean"], result["nothing"]) == (42, None)
+
+
 def test_scalars_are_refused_where_a_batch_size_was_asked_for(tmp_path):
     made = kte.TPUEstimator(
         kte.tf1.model_fn(lambda features, labels, mode, params: None),

@@ -232,6 +232,25 @@ def test_a_scaffold_is_finalized(tmp_path):
     assert {tag for tag, _ in summaries_in(tmp_path)} >= {"all"}
 
 
+def test_a_scaffold_is_finalized_by_a_function_set_on_it(tmp_path):
+    calls = []
+
+    def scaffold_of(w, local):
+        scaffold = tf.train.Scaffold(init_op=w.assign(13.0))
+        original = scaffold.finalize
+
+        def finalize():
+            calls.append(scaffold)
+            return original()
+
+        scaffold.finalize = finalize
+        return scaffold
+
+    program = Program(tmp_path, scaffold_of)
+    assert program.w == 13
+    assert calls
+
+
 def test_operations_of_collections(tmp_path):
     def scaffold_of(w, local):
         tf.add_to_collection(tf.GraphKeys.LOCAL_INIT_OP, local.assign(3.0))

@@ -71,6 +71,36 @@ def test_gradients_of_loops_can_be_such_as_xla_compiles(is_for_xla, moved):
     assert len(found) == moved
 
 
+@pytest.mark.parametrize(("end", "bound"), [(5, 5), (None, -1)])
+def test_loops_have_a_bound_where_it_is_known(end, bound):
+    graph = tf.Graph()
+    with graph.as_default(), internals.for_xla(graph):
+        last = tf.placeholder(tf.int32, []) if end is None else end
+        tf.while_loop(lambda i: i < last, lambda i: i + 1, [0])
+    (loop,) = [op for op in graph.get_operations() if "While" in op.type]
+    assert tf.get_static_value(loop.inputs[1]) == bound
+
+
+def test_scopes_check_only_what_is_kept():
+    with tf.Graph().as_default():
+        other = tf.no_op()
+    with tf.Graph().as_default():
+        here = tf.no_op()
+        with internals.scopes_of(lambda values: [here]):
+            with tf.name_scope("a", values=[here, other]) as scope:
+                assert scope == "a/"
+        with pytest.raises(ValueError, match="must be from the same graph"):
+            with tf.name_scope("a", values=[here, other]):
+                pass
+
+
+def test_an_operation_has_an_attribute_of_strings():
+    with tf.Graph().as_default():
+        made = tf.no_op()
+        internals.set_strings(made, "_own", ["a", "b"])
+        assert made.get_attr("_own") == [b"a", b"b"]
+
+
 def test_functions_are_known_for_a_while():
     graph = tf.Graph()
     with graph.as_default():

@@ -233,6 +233,11 @@ def _is_pattern(pattern: object) -> bool:
     return True
 
 
+def _is_session_config(value: object) -> bool:
+    # Compared by name: the class is TensorFlow's, which is not imported.
+    return any(each.__name__ == "ConfigProto" for each in type(value).__mro__)
+
+
 def _takes_op(function: object) -> bool:
     return callable(function) and list(
         inspect.signature(function).parameters
@@ -253,7 +258,12 @@ OPTIONS = (
     Option(
         "save_checkpoints_secs", _is_not_negative, ">= 0; 0 or None for none"
     ),
-    Option("session_config", _is_anything, unread=(None,)),
+    Option(
+        "session_config",
+        _is_session_config,
+        "a ConfigProto, or None, as it has no effect here",
+        unread=(None,),
+    ),
     Option("keep_checkpoint_max", _is_not_negative, ">= 0; 0 or None for all"),
     Option(
         "keep_checkpoint_every_n_hours",

@@ -15,9 +15,11 @@ def with_features(returned: Any) -> Any:
     """Returns features and labels as arrays, at least one among them.
 
     Args:
-        returned: The value of an `input_fn`. Pairs of features and labels may
-            hold lists of numbers, or nothing.
+        returned: The value of an `input_fn`. Features and labels may be or
+            hold numbers and lists of numbers, or nothing.
     """
+    if isinstance(returned, Mapping):
+        return _arrays(returned)
     if not isinstance(returned, tuple) or len(returned) != 2:
         return returned
     if not jax.tree.leaves(returned):
@@ -33,12 +35,13 @@ def own_features(features: Any) -> Any:
 
 
 def _arrays(value: Any) -> Any:
-    """Lists of numbers as the arrays that TensorFlow makes of them."""
+    """Numbers and lists of them as the arrays that TensorFlow makes."""
     import tensorflow as tf
 
     if isinstance(value, Mapping):
         return {key: _arrays(each) for key, each in value.items()}
-    leaves = jax.tree.leaves(value) if isinstance(value, list) else []
+    is_plain = isinstance(value, list | int | float)
+    leaves = jax.tree.leaves(value) if is_plain else []
     if leaves and all(isinstance(each, int | float) for each in leaves):
         return tf.make_ndarray(tf.make_tensor_proto(value))
     return value

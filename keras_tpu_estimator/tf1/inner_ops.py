@@ -1,0 +1,107 @@
+"""A graph in which operations may wait for those in a branch of `tf.cond`.
+
+In TensorFlow 1.15 a branch is part of the graph around it. Operations outside
+may wait for one inside, such as an update of batch normalization, and run only
+if it does. Here a branch is a function: what is outside waits for a mark that
+names the inner operation, and `branches` gives the mark its meaning.
+"""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.functions import BRANCHES
+from keras_tpu_estimator.tf1.functions import LOOPS
+from keras_tpu_estimator.tf1.functions import called
+from keras_tpu_estimator.tf1.inside import is_inside
+from keras_tpu_estimator.tf1.refusals import line_of
+
+RUNS = "_kte_runs"
+
+
+@functools.cache
+def graph_class() -> Any:
+    """Returns the class of the graphs that a `model_fn` is called in."""
+    import tensorflow as tf
+
+    class ModelGraph(tf.Graph):
+        """A graph whose operations may wait for those in branches."""
+
+        def control_dependencies(self, control_inputs: Any) -> Any:
+            """Has operations made in a `with` block wait for others."""
+            if control_inputs is not None:
+                control_inputs = [_outside(self, c) for c in control_inputs]
+            return super().control_dependencies(control_inputs)
+
+    return ModelGraph
+
+
+def without_inner(elements: Sequence[Any]) -> list[Any]:
+    """Returns the elements that are in no branch of the default graph."""
+    import tensorflow as tf
+
+    here = tf.compat.v1.get_default_graph()
+    if not isinstance(here, graph_class()):
+        return [*elements]
+    return [e for e in elements if not is_inside(here, e)]
+
+
+def _outside(graph: Any, waited: Any) -> Any:
+    """Returns what an operation of a graph may wait for: a mark or itself."""
+    op = getattr(waited, "op", waited)
+    inner, path = getattr(op, "graph", graph), []
+    while inner is not graph:
+        call = _call_of(inner)
+        if call is None:
+            return waited
+        if call.type in LOOPS:
+            raise ValueError(_in_loop(op, call))
+        names = [each.name for each in called(call.node_def)]
+        path.append(f"{call.name}:{names.index(inner.name)}")
+        inner = call.graph
+    return waited if inner is op.graph else _mark(graph, op, path[::-1])
+
+
+def _call_of(inner: Any) -> Any:
+    """Returns the condition or loop that a function's graph belongs to."""
+    outer = getattr(inner, "outer_graph", None)
+    if outer is None:
+        return None
+    for op in reversed(outer.get_operations()):
+        if op.type in BRANCHES | LOOPS:
+            if inner.name in {each.name for each in called(op.node_def)}:
+                return op
+    return None
+
+
+def _mark(graph: Any, op: Any, path: list[str]) -> Any:
+    """Returns the mark that stands for an operation in a branch."""
+    import tensorflow as tf
+
+    call = graph.get_operation_by_name(path[0].rpartition(":")[0])
+    runs = [*path, op.name]
+    name = f"{call.name}/kte_runs/{'/'.join(runs).replace(':', '_')}"
+    try:
+        return graph.get_operation_by_name(name)
+    except KeyError:
+        pass
+    with (
+        graph.as_default(),
+        graph.name_scope(None),
+        graph.control_dependencies(None),
+        graph.control_dependencies([call]),
+    ):
+        mark = tf.no_op(name=name)
+    internals.set_strings(mark, RUNS, runs)
+    return mark
+
+
+def _in_loop(op: Any, loop: Any) -> str:
+    return (
+        "Operations outside of a loop must not wait for one in its body; "
+        f"TensorFlow 1.15 also refuses it. Received: {op.name} ({op.type}), "
+        f"made at {line_of(op)}, in the loop {loop.name}, made at "
+        f"{line_of(loop)}. Have the body's results wait for it: `with "
+        "tf.control_dependencies([op])` around a tf.identity of one of them."
+    )

@@ -1,0 +1,30 @@
+"""Elements of a graph that are inside of its branches and loops."""
+
+from typing import Any
+
+
+def is_inside(graph: Any, element: Any) -> bool:
+    """Returns whether an element is in a branch or a loop of a graph."""
+    inner = getattr(getattr(element, "op", element), "graph", None)
+    while inner is not None:
+        inner = getattr(inner, "outer_graph", None)
+        if inner is graph:
+            return True
+    return False
+
+
+def check_outside(name: str, graph: Any, element: Any) -> None:
+    """Raises a ValueError if an element is in a branch or a loop of a graph.
+
+    Args:
+        name: What it is called in the error.
+        graph: The graph.
+        element: An operation or a tensor.
+    """
+    if is_inside(graph, element):
+        raise ValueError(
+            f"{name} must be outside of branches and loops; TensorFlow 1.15 "
+            f"also fetches nothing inside. Received: {element!r}. Return a "
+            "tensor from the branch or loop, or put an operation of a branch "
+            "into tf.group."
+        )

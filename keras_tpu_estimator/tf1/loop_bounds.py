@@ -1,0 +1,148 @@
+"""The greatest number of rounds of a loop, where it follows from its graph.
+
+XLA keeps what the gradient of a loop needs in lists of a fixed size. A counter
+that a constant is added to, compared with a constant or with a size from a
+static shape, bounds the rounds as `maximum_iterations` would.
+"""
+
+import dataclasses
+import math
+from collections.abc import Callable
+from collections.abc import Sequence
+from typing import Any
+
+# Returns the value of a tensor of a graph, or `None` if it varies.
+StaticValue = Callable[[Any], Any]
+
+_SAME = frozenset({"Identity", "Cast", "Squeeze", "StopGradient"})
+_SWAPPED = {
+    "Greater": "Less",
+    "GreaterEqual": "LessEqual",
+    "Less": "Greater",
+    "LessEqual": "GreaterEqual",
+    "NotEqual": "NotEqual",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Loop:
+    """A loop before it becomes an operation.
+
+    Attributes:
+        variables: The tensors that it begins with.
+        condition: The graph of its condition.
+        body: That of its body.
+        static_value: Evaluates tensors.
+    """
+
+    variables: Sequence[Any]
+    condition: Any
+    body: Any
+    static_value: StaticValue
+
+    def bound(self) -> int | None:
+        """Returns a number of rounds that it never exceeds, if one is known."""
+        return self._bound_of(self.condition.outputs[0])
+
+    def _bound_of(self, predicate: Any) -> int | None:
+        op = _origin(predicate).op
+        if op.type == "LogicalAnd":
+            bounds = [self._bound_of(each) for each in op.inputs]
+            return min((b for b in bounds if b is not None), default=None)
+        if op.type not in _SWAPPED:
+            return None
+        first, second = op.inputs
+        bound = self._compared(first, op.type, second)
+        if bound is None:
+            bound = self._compared(second, _SWAPPED[op.type], first)
+        return bound
+
+    def _compared(self, counter: Any, kind: str, end: Any) -> int | None:
+        """Returns the rounds while a counter compares so with an end."""
+        position = _position(self.condition, counter)
+        if position is None or not self.variables[position].dtype.is_integer:
+            return None
+        step = self._step(position)
+        if not step:
+            return None
+        start = self._extreme(self.variables[position], step < 0)
+        last = self._extreme(self._outer(end), step > 0)
+        if start is None or last is None:
+            return None
+        rounds = (last - start) / step
+        if kind == "NotEqual":
+            return int(rounds) if rounds >= 0 and rounds % 1 == 0 else None
+        if (step > 0) != kind.startswith("Less"):
+            return None
+        whole = math.ceil(rounds)
+        if kind.endswith("Equal") and whole == rounds:
+            whole += 1
+        return max(whole, 0)
+
+    def _step(self, position: int) -> float | None:
+        """Returns what each round adds to a variable, if it is a constant."""
+        op = _origin(self.body.outputs[position]).op
+        if op.type not in ("Add", "AddV2", "Sub"):
+            return None
+        first, second = op.inputs
+        sign = -1.0 if op.type == "Sub" else 1.0
+        if _position(self.body, first) != position:
+            if op.type == "Sub":
+                return None
+            first, second = second, first
+        if _position(self.body, first) != position:
+            return None
+        value = self._value(self._outer(second, self.body))
+        return None if value is None else sign * value
+
+    def _outer(self, tensor: Any, inner: Any = None) -> Any:
+        """Returns what a tensor is outside, if no round changes it."""
+        position = _position(inner or self.condition, tensor)
+        if position is None:
+            return tensor
+        if _position(self.body, self.body.outputs[position]) != position:
+            return tensor
+        return self.variables[position]
+
+    def _extreme(self, tensor: Any, is_upper: bool) -> float | None:
+        """Returns a bound of a tensor: the upper or the lower one."""
+        value = self._value(tensor)
+        origin = _origin(tensor)
+        if value is None and origin.op.type == (
+            "Minimum" if is_upper else "Maximum"
+        ):
+            bounds = [
+                self._extreme(self._outer(each), is_upper)
+                for each in origin.op.inputs
+            ]
+            known = [each for each in bounds if each is not None]
+            choose = min if is_upper else max
+            return choose(known) if known else None
+        return value
+
+    def _value(self, tensor: Any) -> float | None:
+        value = self.static_value(_captured(tensor))
+        return None if value is None or value.ndim else float(value)
+
+
+def _origin(tensor: Any) -> Any:
+    """Returns the tensor that has the same value, but is not a copy."""
+    while tensor.op.type in _SAME:
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _position(graph: Any, tensor: Any) -> int | None:
+    """Returns which argument of a function's graph a tensor is, if any."""
+    tensor = _origin(tensor)
+    found = (n for n, each in enumerate(graph.inputs) if each is tensor)
+    return next(found, None)
+
+
+def _captured(tensor: Any) -> Any:
+    """Returns the tensor that a function's graph captures as this one."""
+    tensor = _origin(tensor)
+    for outer, inner in getattr(tensor.graph, "captures", ()):
+        if inner is tensor:
+            return _captured(outer)
+    return tensor

@@ -1,0 +1,262 @@
+"""What runs in branches of `tf.cond` and in loops, as in TensorFlow 1.15."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from helpers import estimator_of
+from tf1_programs import fed
+from tf1_programs import values_of
+
+BATCH = 4
+# As TensorFlow 1.15.5 gives them under its own control flow: the weights, what
+# was counted in the branch, and the runs that six steps took.
+WEIGHTS_OF_ALL = [0.33075267, 0.2843566]
+EXPECTED = {
+    "taken": (WEIGHTS_OF_ALL, 6, 6),
+    "taken_group": (WEIGHTS_OF_ALL, 6, 6),
+    "unneeded": (WEIGHTS_OF_ALL, 0, 6),
+    "data": ([0.5924389, 0.5503651], 6, 8),
+    "data_group": ([0.6324713, 0.5982397], 4, 6),
+    "nested": ([0.5924389, 0.5503651], 6, 8),
+    "two": ([0.89254725, 0.8679048], 71, 16),
+    "case": ([0.5924389, 0.5503651], 6, 8),
+}
+
+
+def data(count=40):
+    """Three batches, around and around."""
+    x = np.arange(24, dtype="float32").reshape(3, BATCH, 2) / 10
+    return [(x[i % 3], x[i % 3, :, :1]) for i in range(count)]
+
+
+def branched(kind, features, y, count):
+    """Counts in a branch, which doubles its input."""
+
+    def inside():
+        added = tf.assign_add(count, tf.reduce_mean(y) * 0 + 1.0)
+        tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, added.op)
+        return y * 2.0
+
+    def outside():
+        return tf.identity(y)
+
+    def ten():
+        added = tf.assign_add(count, 10.0)
+        tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, added)
+        return tf.constant(1.0)
+
+    is_small = tf.reduce_max(features) < 2.0
+    always = tf.reduce_max(features) < 1e9
+    if kind == "nested":
+        return tf.cond(
+            always, lambda: tf.cond(is_small, inside, outside), outside
+        )
+    if kind == "two":
+        tf.cond(tf.reduce_max(features) < 1.0, ten, lambda: tf.constant(0.0))
+    if kind == "step":
+        step = tf.train.get_global_step()
+        return tf.cond(tf.less(step, 100), inside, outside)
+    if kind == "case":
+        return tf.switch_case(tf.cast(is_small, tf.int32), [outside, inside])
+    is_always = kind.startswith("taken") or kind == "unneeded"
+    return tf.cond(always if is_always else is_small, inside, outside)
+
+
+def model_fn_of(kind):
+    """A linear model that counts in a branch."""
+
+    def model_fn(features, labels, mode, params):
+        step = tf.train.get_or_create_global_step()
+        w = tf.get_variable("w", [2, 1], initializer=tf.ones_initializer())
+        count = tf.get_variable(
+            "count", [], initializer=tf.zeros_initializer(), trainable=False
+        )
+        runs = tf.get_variable(
+            "runs", [], initializer=tf.zeros_initializer(), trainable=False
+        )
+        y = branched(kind, features, tf.matmul(features, w), count)
+        loss = tf.reduce_mean(tf.square(tf.reshape(y, [-1, 1]) - labels))
+        updates = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        optimizer = tf.train.GradientDescentOptimizer(0.01)
+        if params["use_tpu"]:
+            optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+        if kind == "unneeded":
+            train_op = optimizer.minimize(loss, step)
+        elif kind.endswith("group"):
+            train_op = tf.group(optimizer.minimize(loss, step), *updates)
+        else:
+            with tf.control_dependencies(updates):
+                train_op = optimizer.minimize(loss, step)
+        train_op = tf.group(train_op, tf.assign_add(runs, 1.0))
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+@pytest.mark.parametrize("kind", EXPECTED)
+def test_what_waits_for_a_branch_runs_if_it_is_taken(tmp_path, kind):
+    weights, count, runs = EXPECTED[kind]
+    estimator = estimator_of(
+        kte.tf1.model_fn(model_fn_of(kind)), tmp_path, batch=BATCH
+    )
+    estimator.train(fed(data()), steps=6)
+    values = values_of(estimator)
+    np.testing.assert_allclose(values["w"].ravel(), weights, rtol=1e-5)
+    found = (values["count"], values["runs"], values["global_step"])
+    assert found == (count, runs, 6)
+
+
+def test_what_waits_for_a_branch_runs_on_several_cores(tmp_path):
+    x = np.ones([8, 2], "float32")
+    estimator = estimator_of(
+        kte.tf1.model_fn(model_fn_of("step")), tmp_path, use_tpu=True, batch=8
+    )
+    estimator.train(fed([(x, x[:, :1])] * 5), steps=3)
+    values = values_of(estimator)
+    assert (values["count"], values["runs"], values["global_step"]) == (3, 3, 3)
+    assert abs(values["w"] - 1).min() > 0
+
+
+def test_what_waits_for_a_loop_is_refused_by_name(tmp_path):
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", [2, 1])
+        loss = tf.reduce_mean(tf.matmul(features, w) - labels)
+
+        def body(i):
+            tf.add_to_collection(
+                tf.GraphKeys.UPDATE_OPS, tf.assign_add(w, w).op
+            )
+            return i + 1
+
+        tf.while_loop(lambda i: i < 3, body, [0], name="counting")
+        with tf.control_dependencies(
+            tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        ):
+            train_op = tf.assign_add(tf.train.get_global_step(), 1)
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    estimator = estimator_of(kte.tf1.model_fn(model_fn), tmp_path, batch=BATCH)
+    with pytest.raises(ValueError, match="in the loop counting, made at .*py"):
+        estimator.train(fed(data()), steps=1)
+
+
+class Fetching(tf.train.SessionRunHook):
+    """Fetches an operation of a branch."""
+
+    def before_run(self, run_context):
+        (update,) = tf.get_collection(tf.GraphKeys.UPDATE_OPS)
+        return tf.train.SessionRunArgs(update)
+
+
+def test_what_is_inside_of_a_branch_is_not_fetched(tmp_path):
+    estimator = estimator_of(
+        kte.tf1.model_fn(model_fn_of("taken")), tmp_path, batch=BATCH
+    )
+    with pytest.raises(ValueError, match="outside of branches and loops"):
+        estimator.train(fed(data()), steps=1, hooks=[Fetching()])
+
+
+def test_a_train_op_is_not_inside_of_a_branch():
+    with tf.Graph().as_default():
+        inner = []
+        tf.cond(
+            tf.constant(True),
+            lambda: inner.append(tf.no_op()),
+            lambda: None,
+        )
+        with pytest.raises(ValueError, match="`train_op` must be outside of"):
+            kte.tf1.EstimatorSpec(
+                "train", loss=tf.constant(1.0), train_op=inner[0]
+            )
+
+
+def doubling(rounds, while_condition, start=0, step=1):
+    """A loop that multiplies in each round, and counts."""
+
+    def multiply(factor):
+        def body(i, product):
+            return i + step, product * factor
+
+        return tf.while_loop(while_condition, body, (start, tf.ones([])))[1]
+
+    return rounds, multiply
+
+
+LOOPS = {
+    "constant": doubling(3, lambda i, _: i < 3),
+    "from_shape": doubling(4, lambda i, _: i < tf.shape(tf.zeros([4]))[0]),
+    "down": doubling(3, lambda i, _: i >= 1, start=3, step=-1),
+    "steps": doubling(3, lambda i, _: 5 >= i, step=2),
+    "unequal": doubling(3, lambda i, _: tf.not_equal(i, 6), step=2),
+    "least": doubling(
+        3,
+        lambda i, product: i < tf.minimum(3, tf.cast(product, tf.int32) + 9),
+    ),
+    "both": doubling(
+        2, lambda i, product: tf.logical_and(i < 9, product < 3.0)
+    ),
+}
+
+
+def looped(multiply):
+    """A model whose loss is what a loop makes of a weight."""
+
+    def model_fn(features, labels, mode, params):
+        w = tf.get_variable("w", [], initializer=tf.constant_initializer(2.0))
+        loss = multiply(w) + 0.0 * tf.reduce_sum(features)
+        train_op = tf.train.GradientDescentOptimizer(0.01).minimize(
+            loss, tf.train.get_global_step()
+        )
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    return model_fn
+
+
+@pytest.mark.parametrize("kind", LOOPS)
+def test_a_loop_with_a_counter_has_a_gradient(tmp_path, kind):
+    rounds, multiply = LOOPS[kind]
+    estimator = estimator_of(
+        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
+    )
+    estimator.train(fed(data()), steps=1)
+    expected = 2.0 - 0.01 * rounds * 2.0 ** (rounds - 1)
+    assert values_of(estimator)["w"] == pytest.approx(expected)
+
+
+def test_a_loop_without_a_bound_is_refused_by_name(tmp_path):
+    def multiply(factor):
+        return tf.while_loop(
+            lambda product: product < 10.0,
+            lambda product: product * factor,
+            [tf.ones([])],
+            name="growing",
+        )
+
+    estimator = estimator_of(
+        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
+    )
+    match = "growing, made at .*maximum_iterations="
+    with pytest.raises(ValueError, match=match):
+        estimator.train(fed(data()), steps=1)
+
+
+def test_a_loop_whose_tensors_grow_is_refused_by_name(tmp_path):
+    def multiply(factor):
+        _, rows = tf.while_loop(
+            lambda i, _: i < 3,
+            lambda i, rows: (i + 1, tf.concat([rows, rows[-1:] * factor], 0)),
+            (0, tf.ones([1])),
+            shape_invariants=(tf.TensorShape([]), tf.TensorShape([None])),
+            name="growing",
+            back_prop=False,
+        )
+        return factor + tf.reduce_sum(rows)
+
+    estimator = estimator_of(
+        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
+    )
+    match = "keep their shapes. Received: growing, made at .*. Pad them"
+    with pytest.raises(ValueError, match=match):
+        estimator.train(fed(data()), steps=1)
