@@ -310,7 +310,9 @@ class Running:
             jax.tree.map(self._cut, self.outputs["predictions"]),
             finish=np.asarray,
         )
-        return Predicted(predictions, self.step.examples)
+        return Predicted(
+            predictions, self.step.examples, len(self.step.is_padding)
+        )
 
     def _cut(self, leaf: jax.Array) -> np.ndarray:
         array = np.asarray(leaf)

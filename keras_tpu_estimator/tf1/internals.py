@@ -12,6 +12,7 @@ from typing import Any
 from keras_tpu_estimator.tf1 import crossed_columns
 from keras_tpu_estimator.tf1 import feature_columns
 from keras_tpu_estimator.tf1 import partitions
+from keras_tpu_estimator.tf1.gradients import GRADIENTS
 
 
 @contextlib.contextmanager
@@ -27,8 +28,9 @@ def shards(number: int) -> Iterator[None]:
 def for_xla(graph: Any) -> Iterator[None]:
     """Has what is built in a `with` block be such as XLA can compile.
 
-    Else the gradients of loops keep the shapes of lists in other lists, those
-    of conditions have optional values, and columns of features are sparse.
+    Otherwise the gradients of loops keep the shapes of lists in other lists,
+    those of conditions have optional values, some need an operation of the
+    host, and columns of features are sparse.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -41,8 +43,28 @@ def for_xla(graph: Any) -> Iterator[None]:
         return outer is graph or is_for_xla(inner)
 
     name = "GraphOrParentsInXlaContext"
-    with _replaced(control_flow_util, name, is_within), _dense_columns():
+    with (
+        _replaced(control_flow_util, name, is_within),
+        _dense_columns(),
+        _own_gradients(),
+    ):
         yield
+
+
+@contextlib.contextmanager
+def _own_gradients() -> Iterator[None]:
+    """Has gradients that XLA lacks made in another way in a `with` block."""
+    from tensorflow.python.framework import ops
+
+    registered = ops.gradient_registry._registry
+    known = {op: registered[op] for op in GRADIENTS}
+    for op, adapt in GRADIENTS.items():
+        original = known[op]["type"]
+        registered[op] = {**known[op], "type": adapt(original)}
+    try:
+        yield
+    finally:
+        registered.update(known)
 
 
 @contextlib.contextmanager

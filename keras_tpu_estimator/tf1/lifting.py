@@ -23,10 +23,10 @@ from keras_tpu_estimator.tf1.module_cache import Module
 from keras_tpu_estimator.tf1.module_cache import cached
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.refusals import check_can_run
-from keras_tpu_estimator.tf1.refusals import line_of
-from keras_tpu_estimator.tf1.refusals import source_line_of
 from keras_tpu_estimator.tf1.rewriting import needs_key
 from keras_tpu_estimator.tf1.rewriting import rewritten
+from keras_tpu_estimator.tf1.source_lines import line_of
+from keras_tpu_estimator.tf1.source_lines import source_line_of
 from keras_tpu_estimator.tf1.step_counting import counts_once
 from keras_tpu_estimator.tf1.varying import varying_variables
 

@@ -28,6 +28,8 @@ from keras_tpu_estimator.tf1.functions import nodes_within
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.random_ops import is_random
 from keras_tpu_estimator.tf1.random_ops import make_stateless
+from keras_tpu_estimator.tf1.resource_operations import has_plain
+from keras_tpu_estimator.tf1.resource_operations import make_plain
 from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update
 from keras_tpu_estimator.tf1.sparse_updates import make_dense
 from keras_tpu_estimator.tf1.writing import Writer
@@ -105,6 +107,8 @@ class _Rewriter:
                 self._call(node)
             elif is_sparse_update(node):
                 make_dense(node, writer)
+            elif has_plain(node):
+                make_plain(node, writer)
             elif one_hot.is_of_narrow(node):
                 one_hot.widen(node, writer)
             else:
