@@ -42,22 +42,21 @@ def of_nearest(original: Gradient) -> Gradient:
 def of_quantizing(original: Gradient) -> Gradient:
     """The gradient of `QuantizeAndDequantizeV4`: 1 inside of the range.
 
+    As in TensorFlow's kernel, that of the range itself is zero.
+
     Args:
-        original: TensorFlow's own, for a range for each index of an axis.
+        original: TensorFlow's own, which is not needed.
     """
+    del original
 
     def gradient(op: Any, grad: Any) -> Any:
         import tensorflow as tf
 
-        values, least, most = op.inputs[:3]
-        if op.get_attr("axis") != -1:
-            return original(op, grad)
-        zeros = tf.zeros_like(grad)
-        below, above = values < least, values > most
-        inside = tf.where(tf.logical_or(below, above), zeros, grad)
-        of_least = tf.reduce_sum(tf.where(below, grad, zeros))
-        of_most = tf.reduce_sum(tf.where(above, grad, zeros))
-        return inside, of_least, of_most
+        values, *ends = op.inputs
+        least, most = (_along(op, end) for end in ends)
+        is_inside = tf.logical_and(values >= least, values <= most)
+        own = tf.where(is_inside, grad, tf.zeros_like(grad))
+        return [own, *map(tf.zeros_like, ends)]
 
     return gradient
 
@@ -67,6 +66,18 @@ GRADIENTS = {
     "QuantizeAndDequantizeV4": of_quantizing,
     "ResizeNearestNeighbor": of_nearest,
 }
+
+
+def _along(op: Any, ends: Any) -> Any:
+    """Returns ends of ranges in the shape that an operation's axis needs."""
+    import tensorflow as tf
+
+    axis = op.get_attr("axis")
+    if axis == -1:
+        return ends
+    shape = [1] * op.inputs[0].shape.rank
+    shape[axis] = -1
+    return tf.reshape(ends, shape)
 
 
 def _nearest(

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ import jax
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import jax_internals
+from keras_tpu_estimator.tf1.conversion_errors import explained
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import Effects
@@ -160,8 +160,12 @@ class Pruned:
             module = cached(
                 step.depends_on(variables), lambda: step.compiled(variables)
             )
-        except (ValueError, tf.errors.OpError) as error:
-            raise _explained(error, self.ops) from error
+        except (
+            ValueError,
+            tf.errors.OpError,
+            jax_internals.MLIRError,
+        ) as error:
+            raise explained(error, self.ops, self.body, self.library) from error
         _, results = jax_internals.signature_of(module.code)
         changes = tuple(self.effects.last_writes)
         names = [*(t.name for t in self.fetches), *changes]
@@ -302,19 +306,3 @@ def _avals(
                 f"{fetches[number].shape}, made at {line_of(op)}"
             ) from error
     return tuple(avals)
-
-
-def _explained(error: Exception, ops: Sequence[Any]) -> ValueError:
-    """What is wrong with a graph that TensorFlow cannot compile."""
-    kinds = set(re.findall(r"No registered '(\w+)' OpKernel", str(error)))
-    lines = [
-        f"{op.name} ({op.type}), made at {line_of(op)}"
-        for op in ops
-        if op.type in kinds
-    ]
-    what = "; ".join(lines[:5]) or str(error).partition("\n")[0]
-    return ValueError(
-        "TensorFlow's bridge to XLA cannot compile what model_fn builds. "
-        f"Expected operations that run on a device. Received: {what}. Move "
-        "them into input_fn or metric_fn, which run on the host."
-    )

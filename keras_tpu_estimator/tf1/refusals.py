@@ -11,6 +11,7 @@ from keras_tpu_estimator.tf1.effects import PASSING_ON
 from keras_tpu_estimator.tf1.functions import Library
 from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import nodes_within
+from keras_tpu_estimator.tf1.moving import where_to_move
 from keras_tpu_estimator.tf1.source_lines import line_of
 
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
@@ -27,16 +28,16 @@ def check_can_run(
     ops: Sequence[Any], nodes: Mapping[str, Node], library: Library
 ) -> None:
     """Refuses operations of a step that no device can run."""
-    found = []
+    found = {}
     for op in ops:
         reason = reason_against(op, nodes[op.name], library)
         if reason is not None:
-            found.append(f"{op.name}, {reason}, made at {line_of(op)}")
+            found[op] = f"{op.name}, {reason}, made at {line_of(op)}"
     if found:
+        shown = "; ".join([*found.values()][:5])
         raise ValueError(
             "model_fn should have only operations that a device can run. "
-            f"Received {len(found)} others: {'; '.join(found[:5])}. Move them "
-            "into input_fn or metric_fn, which run on the host."
+            f"Received {len(found)} others: {shown}. {where_to_move([*found])}"
         )
 
 

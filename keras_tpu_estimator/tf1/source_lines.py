@@ -19,7 +19,19 @@ _PACKAGES = (
 
 
 def line_of(op: Any) -> str:
-    """Returns the line of the user's code that made an operation, in words."""
+    """Returns the line of the user's code that made an operation, in words.
+
+    That of an operation of a gradient also names what it is the gradient of.
+    """
+    line, forward = _in_words(op), getattr(op, "_original_op", None)
+    if forward is None:
+        return line
+    return f"{line} as the gradient of {forward.name}, made at " + _in_words(
+        forward
+    )
+
+
+def _in_words(op: Any) -> str:
     line = source_line_of(op)
     return "an unknown line" if line is None else f"{line.file}:{line.number}"
 

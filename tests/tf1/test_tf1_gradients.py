@@ -118,19 +118,24 @@ def test_a_model_with_nearest_neighbors_trains(tmp_path):
     np.testing.assert_allclose(found, expected)
 
 
-def test_the_gradient_of_quantizing():
-    values = np.linspace(-2, 2, 9, dtype="float32")
+@pytest.mark.parametrize("axis", [-1, 0, 1])
+def test_the_gradient_of_quantizing(axis):
+    values = np.linspace(-2, 2, 9, dtype="float32").reshape(3, 3)
 
     def gradients():
-        x, least, most = (
-            tf.constant(values),
-            tf.constant(-1.0),
-            tf.constant(1.5),
-        )
+        x = tf.constant(values)
+        least, most = tf.constant(-1.0), tf.constant(1.5)
+        if axis != -1:
+            least = tf.constant([-1.0, -0.5, 0.0])
+            most = tf.constant([0.0, 1.0, 1.5])
         y = tf.raw_ops.QuantizeAndDequantizeV4(
-            input=x, input_min=least, input_max=most, range_given=True
+            input=x,
+            input_min=least,
+            input_max=most,
+            range_given=True,
+            axis=axis,
         )
-        loss = tf.reduce_sum(y * tf.range(9.0))
+        loss = tf.reduce_sum(y * tf.reshape(tf.range(9.0), [3, 3]))
         with tf.Session() as session:
             return session.run(tf.gradients(loss, [x, least, most]))
 
