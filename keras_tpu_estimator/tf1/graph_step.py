@@ -44,6 +44,7 @@ from keras_tpu_estimator.tf1.refusals import check_platform
 from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_trained
+from keras_tpu_estimator.tf1.step_checks import warn_of_writes
 from keras_tpu_estimator.tf1.step_writers import taken_out
 from keras_tpu_estimator.tf1.summaries import Recorded
 from keras_tpu_estimator.tf1.summaries import recorded
@@ -103,6 +104,8 @@ class GraphStep:
         )
         if training:
             check_trained(model, self._outputs.pruned, example)
+        else:
+            warn_of_writes(model, self._outputs.pruned, mode)
         self.local = self._outputs.local
         self.counts_once = not training or self._outputs.pruned.counts_once()
         if training and self.counts_once and self._own_host_call is not None:

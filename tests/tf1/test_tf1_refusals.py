@@ -232,7 +232,7 @@ NO_DILATION = "XLA does not have Dilation2D. They need"
         ),
         (
             dilated_in_a_condition,
-            "dilated (Dilation2D) in cond (StatelessIf), made at ",
+            "dilated_0 (Dilation2D) in cond (StatelessIf), made at ",
             NO_DILATION,
         ),
         (
