@@ -99,7 +99,7 @@ def _users(function: Callable[..., Any]) -> Callable[..., Any]:
 
 def _positional(function: Callable[..., Any], count: int) -> list[str]:
     """Returns the names of the first arguments of a function."""
-    names = []
+    names: list[str] = []
     for each in inspect.signature(function).parameters.values():
         if each.kind is each.VAR_POSITIONAL:
             left = count - len(names)

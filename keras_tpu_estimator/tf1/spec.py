@@ -290,26 +290,25 @@ def _as_tensors(name: str, nest: Any) -> Any:
 
 def _host_arguments(name: str, arguments: Any) -> Any:
     """Values for a host function: checked tensors, and others as they are."""
+    if isinstance(arguments, Mapping):
+        return {
+            key: _host_argument(f"{name}[{key!r}]", value)
+            for key, value in arguments.items()
+        }
+    return [
+        _host_argument(f"{name}[{number}]", value)
+        for number, value in enumerate(arguments)
+    ]
+
+
+def _host_argument(name: str, value: Any) -> Any:
+    """A value for a host function, with the tensors in it checked."""
     import tensorflow as tf
 
-    if isinstance(arguments, Mapping):
-        pairs = [(repr(key), value) for key, value in arguments.items()]
-    else:
-        pairs = [(str(number), v) for number, v in enumerate(arguments)]
-    checked = [
-        map_arguments(
-            lambda leaf, key=key: (
-                _as_tensor(f"{name}[{key}]", leaf)
-                if tf.is_tensor(leaf)
-                else leaf
-            ),
-            value,
-        )
-        for key, value in pairs
-    ]
-    if isinstance(arguments, Mapping):
-        return dict(zip(arguments, checked, strict=True))
-    return checked
+    def checked(leaf: Any) -> Any:
+        return _as_tensor(name, leaf) if tf.is_tensor(leaf) else leaf
+
+    return map_arguments(checked, value)
 
 
 def _as_tensor(name: str, value: Any) -> Any:
