@@ -348,6 +348,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
     ) -> Iterator[Any]:
         """Yields predictions, one for every example of the input.
 
+        If all predictions have the same number of rows for each example, such
+        as one for each token, it yields these rows one after the other.
+
         A generator: nothing happens before the first `next`. It may be left
         at any point, and others may run beside it.
 
@@ -380,7 +383,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 if yield_single_examples:
                     yield from self._rows(chosen)
                 else:
-                    yield chosen.predictions
+                    yield chosen.whole
 
     @staticmethod
     def _rows(batch: Predicted) -> Iterator[Any]:

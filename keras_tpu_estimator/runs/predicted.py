@@ -13,11 +13,13 @@ from keras_tpu_estimator.ground.base.types import Nest
 
 @dataclasses.dataclass(frozen=True)
 class Predicted:
-    """Predictions without padding.
+    """Predictions of one batch, without padding where they are read.
 
     Attributes:
-        predictions: An array or a dict of arrays. Those without a row for each
-            example are as the devices gave them.
+        predictions: An array or a dict of arrays. Those with one row for each
+            example are without padding; others are as the devices gave them.
+        examples: How many examples the batch has.
+        size: How many it has with padding. Defaults to as many.
 
     Example:
 
@@ -28,13 +30,25 @@ class Predicted:
 
     predictions: Nest
     examples: int
+    size: int | None = None
 
     @property
     def by_name(self) -> dict[str, Any]:
         """The predictions as Keras's callbacks get them."""
-        if isinstance(self.predictions, Mapping):
-            return dict(self.predictions)
-        return {"outputs": self.predictions}
+        whole = self.whole
+        return dict(whole) if isinstance(whole, Mapping) else {"outputs": whole}
+
+    @property
+    def whole(self) -> Nest:
+        """The predictions of all examples.
+
+        If all have the same number of rows for each example, such as one for
+        each of its tokens, rows of padding are cut off.
+        """
+        count = self._rows
+        if count is None:
+            return self.predictions
+        return jax.tree.map(lambda array: array[:count], self.predictions)
 
     def select(self, keys: Any) -> "Predicted":
         """Those under some keys; all of them for no keys.
@@ -60,37 +74,54 @@ class Predicted:
         return dataclasses.replace(self, predictions=selected)
 
     def rows(self) -> Iterator[Any]:
-        """The predictions of single examples.
+        """The predictions of single rows, of which examples may have several.
 
         Raises:
-            ValueError: One of them has no row for each example.
+            ValueError: One of them has no row for each example, or another
+                number of rows than others.
         """
-        if not isinstance(self.predictions, Mapping):
-            self._check_rows("predictions", self.predictions)
-            yield from self.predictions
+        whole, count = self.whole, self._rows
+        if count is None:
+            count = self.examples
+        if not isinstance(whole, Mapping):
+            self._check_rows("predictions", whole, count)
+            yield from whole
             return
-        for name, values in self.predictions.items():
-            self._check_rows(name, values)
-        if len(self.predictions) == 1:
-            ((name, values),) = self.predictions.items()
+        for name, values in whole.items():
+            self._check_rows(name, values, count)
+        if len(whole) == 1:
+            ((name, values),) = whole.items()
             for value in values:
                 yield {name: value}
             return
-        for values in zip(*self.predictions.values(), strict=True):
-            yield dict(zip(self.predictions, values, strict=True))
+        for values in zip(*whole.values(), strict=True):
+            yield dict(zip(whole, values, strict=True))
 
     def with_own_rows(self) -> "Predicted":
         """The same with as many examples as the predictions have rows."""
         leaves = jax.tree.leaves(self.predictions)
         rows = next((len(each) for each in leaves if np.ndim(each)), 0)
-        return dataclasses.replace(self, examples=rows)
+        return dataclasses.replace(self, examples=rows, size=None)
 
-    def _check_rows(self, name: str, values: Any) -> None:
-        if np.shape(values)[:1] != (self.examples,):
+    @property
+    def _rows(self) -> int | None:
+        """How many rows each has for all examples, if each has several."""
+        lengths = {
+            np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.predictions)
+        }
+        size = self.examples if self.size is None else self.size
+        if len(lengths) != 1 or not size or lengths == {()}:
+            return None
+        ((length,),) = lengths
+        each, left = divmod(length, size)
+        return None if each < 2 or left else each * self.examples
+
+    def _check_rows(self, name: str, values: Any, count: int) -> None:
+        if np.shape(values)[:1] != (count,):
             raise ValueError(
                 f"The prediction {name!r} should have one row for each of "
-                f"{self.examples} examples. Received shape "
-                f"{np.shape(values)}. Keep the batch as its first axis, leave "
-                "it out with `predict_keys`, or pass "
+                f"{self.examples} examples, or all predictions several. "
+                f"Received shape {np.shape(values)}. Keep the batch as its "
+                "first axis, leave it out with `predict_keys`, or pass "
                 "yield_single_examples=False."
             )

@@ -109,4 +109,4 @@ class Running:
         host_call = None
         if "host_call" in outputs:
             host_call = jax.tree.map(lambda a: a[None], outputs["host_call"])
-        return Result(Predicted(predictions, padded.examples), host_call)
+        return Result(Predicted(predictions, padded.examples, size), host_call)

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.tf1.defuns import name_functions
 from keras_tpu_estimator.tf1.functions import Library
 from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import library_of
@@ -36,6 +37,7 @@ def definition_of(graph: Any) -> Definition:
     known = _known.get(graph)
     if known is None or known.version != graph.version:
         whole = graph.as_graph_def()
+        name_functions(whole)
         known = Definition(
             whole,
             graph.version,

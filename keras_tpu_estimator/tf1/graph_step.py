@@ -36,6 +36,7 @@ from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
 from keras_tpu_estimator.tf1.graph_outputs import Compiled
 from keras_tpu_estimator.tf1.graph_outputs import GraphOutputs
 from keras_tpu_estimator.tf1.hook_fetches import FetchedGraph
+from keras_tpu_estimator.tf1.host_arguments import tensors_alone
 from keras_tpu_estimator.tf1.host_session import CloseHostCall
 from keras_tpu_estimator.tf1.host_session import HostCall
 from keras_tpu_estimator.tf1.metric_session import MetricFn
@@ -43,6 +44,7 @@ from keras_tpu_estimator.tf1.refusals import check_platform
 from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
 from keras_tpu_estimator.tf1.step_checks import check_trained
+from keras_tpu_estimator.tf1.step_checks import warn_of_writes
 from keras_tpu_estimator.tf1.step_writers import taken_out
 from keras_tpu_estimator.tf1.summaries import Recorded
 from keras_tpu_estimator.tf1.summaries import recorded
@@ -102,6 +104,8 @@ class GraphStep:
         )
         if training:
             check_trained(model, self._outputs.pruned, example)
+        else:
+            warn_of_writes(model, self._outputs.pruned, mode)
         self.local = self._outputs.local
         self.counts_once = not training or self._outputs.pruned.counts_once()
         if training and self.counts_once and self._own_host_call is not None:
@@ -222,17 +226,19 @@ class GraphStep:
     def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:
         """The tensors of the graph that leave the device."""
         spec, mode = self._model.spec, self._mode
-        tensors = outputs_of(spec, mode, _fed)
+        tensors = outputs_of(spec, mode, lambda f: _fed(tensors_alone(f)))
         metrics_fn = metrics_of(spec, mode)
         if metrics_fn is not None:
-            self._metric_fn = HostFunction(*MetricFn.of(metrics_fn))
+            self._metric_fn = HostFunction(
+                *MetricFn.of(tensors_alone(metrics_fn))
+            )
         if isinstance(spec, EstimatorSpec) and mode == ModeKeys.EVAL:
             if spec.eval_metric_ops:
                 fed = metrics.enter(self._model.graph, spec.eval_metric_ops)
                 tensors["eval_metrics"] = fed
                 self._metric_fn = HostFunction(metrics, fed)
         if spec.host_call is not None:
-            own, dtypes = HostCall.of(spec.host_call)
+            own, dtypes = HostCall.of(tensors_alone(spec.host_call))
             self._own_host_call = own
             self._host_call = HostFunction(own, dtypes)
             self._hooks = (*self._hooks, CloseHostCall(own))

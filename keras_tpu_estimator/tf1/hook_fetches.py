@@ -30,8 +30,8 @@ from keras_tpu_estimator.tf1.hook_runs import HostRun
 from keras_tpu_estimator.tf1.hook_runs import element_of
 from keras_tpu_estimator.tf1.hook_runs import host_run
 from keras_tpu_estimator.tf1.hook_runs import of_variables
-from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
+from keras_tpu_estimator.tf1.source_lines import line_of
 from keras_tpu_estimator.tf1.spec import Spec
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 from keras_tpu_estimator.tf1.variables import enter

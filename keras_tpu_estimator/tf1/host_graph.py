@@ -1,6 +1,7 @@
 """Graphs that run on the host, each in a session of its own."""
 
 import itertools
+import re
 from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -14,10 +15,15 @@ from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.host_arguments import name_of
+from keras_tpu_estimator.tf1.host_arguments import names_of
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.sessions import loader_of
+from keras_tpu_estimator.tf1.source_lines import raising_line
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
+# The scope of the tensors that a function is given.
+_ARGUMENTS = "arguments"
 WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
 
 
@@ -120,12 +126,15 @@ class CalledGraph(HostGraph):
         with as_in_tf2(), graph.as_default():
             step = v1.train.create_global_step()
             made = len(graph.get_operations())
-            nest = jax.tree.map(
-                lambda a: v1.placeholder(a.dtype, a.shape), tensors
-            )
-            self.returned = (
-                function(**nest) if isinstance(nest, dict) else function(*nest)
-            )
+            with tf.name_scope(_ARGUMENTS):
+                nest = jax.tree.map(
+                    lambda a, name: v1.placeholder(
+                        a.dtype, a.shape, _node_name(name)
+                    ),
+                    tensors,
+                    names_of(function, tensors),
+                )
+            self.returned = _returned(function, nest)
             new = graph.get_operations()[made:]
             variables = {
                 variable.op.name: variable
@@ -179,6 +188,11 @@ class GraphFunction:
         )
 
 
+def _node_name(argument: str) -> str:
+    """A name for the tensor of an argument, which a node may have."""
+    return re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", argument)
+
+
 def dtypes_of(tensors: Nest) -> Nest:
     """The NumPy dtypes of tensors of a graph."""
     return jax.tree.map(
@@ -190,6 +204,29 @@ def shapes_of(tensors: Nest) -> Any:
     """Equal for arrays that one graph serves."""
     leaves, structure = jax.tree.flatten(tensors)
     return (structure, *(leaf.shape for leaf in leaves))
+
+
+def _returned(function: Callable[..., Any], nest: Nest) -> Any:
+    """What a function returns for tensors; an error names them."""
+    try:
+        return function(**nest) if isinstance(nest, dict) else function(*nest)
+    except Exception as error:
+        line = raising_line(error)
+        tensors = ", ".join(
+            f"{name} ({tensor.dtype.name} of shape {tensor.shape})"
+            for name, tensor in zip(
+                jax.tree.leaves(names_of(function, nest)),
+                jax.tree.leaves(nest),
+                strict=True,
+            )
+        )
+        error.add_note(
+            f"{name_of(function)} raised this while it built its graph"
+            f"{'' if line is None else f', at {line}'}. Its arguments that "
+            f"are tensors: {tensors or 'none'}. Pass numbers that it needs "
+            "while it builds the graph as Python numbers."
+        )
+        raise
 
 
 def _writers(graph: Any) -> list[Any]:

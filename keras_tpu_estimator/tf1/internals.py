@@ -13,6 +13,7 @@ from keras_tpu_estimator.tf1 import crossed_columns
 from keras_tpu_estimator.tf1 import feature_columns
 from keras_tpu_estimator.tf1 import loop_bounds
 from keras_tpu_estimator.tf1 import partitions
+from keras_tpu_estimator.tf1.gradients import GRADIENTS
 
 
 @contextlib.contextmanager
@@ -28,9 +29,9 @@ def shards(number: int) -> Iterator[None]:
 def for_xla(graph: Any) -> Iterator[None]:
     """Has what is built in a `with` block be such as XLA can compile.
 
-    Else the gradients of loops keep the shapes of lists in other lists, and
-    in lists without a fixed size, those of conditions have optional values, and
-    columns of features are sparse.
+    Otherwise the gradients of loops keep the shapes of lists in other lists,
+    and in lists without a fixed size, those of conditions have optional values,
+    some need an operation of the host, and columns of features are sparse.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -47,6 +48,7 @@ def for_xla(graph: Any) -> Iterator[None]:
         _replaced(control_flow_util, name, is_within),
         _bounded_loops(),
         _dense_columns(),
+        _own_gradients(),
     ):
         yield
 
@@ -89,6 +91,22 @@ def _evaluated_value(tensor: Any) -> Any:
     if value is None:
         value = tensor_util.try_evaluate_constant(tensor)
     return value
+
+
+@contextlib.contextmanager
+def _own_gradients() -> Iterator[None]:
+    """Has gradients that XLA lacks made in another way in a `with` block."""
+    from tensorflow.python.framework import ops
+
+    registered = ops.gradient_registry._registry
+    known = {op: registered[op] for op in GRADIENTS}
+    for op, adapt in GRADIENTS.items():
+        original = known[op]["type"]
+        registered[op] = {**known[op], "type": adapt(original)}
+    try:
+        yield
+    finally:
+        registered.update(known)
 
 
 @contextlib.contextmanager

@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import re
 from collections.abc import Collection
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -14,21 +13,21 @@ from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.branches import as_run
+from keras_tpu_estimator.tf1.conversion_errors import explained
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.loop_errors import explained_loop
 from keras_tpu_estimator.tf1.module_cache import Module
 from keras_tpu_estimator.tf1.module_cache import cached
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.refusals import check_can_run
-from keras_tpu_estimator.tf1.refusals import line_of
-from keras_tpu_estimator.tf1.refusals import source_line_of
 from keras_tpu_estimator.tf1.rewriting import needs_key
 from keras_tpu_estimator.tf1.rewriting import rewritten
+from keras_tpu_estimator.tf1.source_lines import line_of
+from keras_tpu_estimator.tf1.source_lines import source_line_of
 from keras_tpu_estimator.tf1.step_counting import counts_once
 from keras_tpu_estimator.tf1.varying import varying_variables
 
@@ -167,8 +166,12 @@ class Pruned:
             module = cached(
                 step.depends_on(variables), lambda: step.compiled(variables)
             )
-        except (ValueError, tf.errors.OpError) as error:
-            raise _explained(error, self.ops) from error
+        except (
+            ValueError,
+            tf.errors.OpError,
+            jax_internals.MLIRError,
+        ) as error:
+            raise explained(error, self.ops, self.body, self.library) from error
         _, results = jax_internals.signature_of(module.code)
         changes = tuple(self.effects.last_writes)
         names = [*(t.name for t in self.fetches), *changes]
@@ -309,22 +312,3 @@ def _avals(
                 f"{fetches[number].shape}, made at {line_of(op)}"
             ) from error
     return tuple(avals)
-
-
-def _explained(error: Exception, ops: Sequence[Any]) -> ValueError:
-    """What is wrong with a graph that TensorFlow cannot compile."""
-    kinds = set(re.findall(r"No registered '(\w+)' OpKernel", str(error)))
-    lines = [
-        f"{op.name} ({op.type}), made at {line_of(op)}"
-        for op in ops
-        if op.type in kinds
-    ]
-    about_loops = explained_loop(str(error), ops)
-    if about_loops is not None:
-        return about_loops
-    what = "; ".join(lines[:5]) or str(error).partition("\n")[0]
-    return ValueError(
-        "TensorFlow's bridge to XLA cannot compile what model_fn builds. "
-        f"Expected operations that run on a device. Received: {what}. Move "
-        "them into input_fn or metric_fn, which run on the host."
-    )

@@ -10,8 +10,8 @@ from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.sessions import load_values
+from keras_tpu_estimator.tf1.source_lines import line_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -5,7 +5,7 @@ from typing import Any
 
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.functions import LOOPS
-from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.source_lines import line_of
 
 _UNBOUNDED = "fixed tensor list size"
 _GROWING = "Input and output shapes of loop body do not match"

@@ -1,13 +1,9 @@
 """What no device can run, by its name and the line that made it."""
 
-import contextlib
-import os
-import sys
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.tf1 import collectives
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1 import random_ops
@@ -15,6 +11,8 @@ from keras_tpu_estimator.tf1.effects import PASSING_ON
 from keras_tpu_estimator.tf1.functions import Library
 from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import nodes_within
+from keras_tpu_estimator.tf1.moving import where_to_move
+from keras_tpu_estimator.tf1.source_lines import line_of
 
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 _REFS = ("TemporaryVariable", "Variable", "VariableV2")
@@ -30,16 +28,16 @@ def check_can_run(
     ops: Sequence[Any], nodes: Mapping[str, Node], library: Library
 ) -> None:
     """Refuses operations of a step that no device can run."""
-    found = []
+    found = {}
     for op in ops:
         reason = reason_against(op, nodes[op.name], library)
         if reason is not None:
-            found.append(f"{op.name}, {reason}, made at {line_of(op)}")
+            found[op] = f"{op.name}, {reason}, made at {line_of(op)}"
     if found:
+        shown = "; ".join([*found.values()][:5])
         raise ValueError(
             "model_fn should have only operations that a device can run. "
-            f"Received {len(found)} others: {'; '.join(found[:5])}. Move them "
-            "into input_fn or metric_fn, which run on the host."
+            f"Received {len(found)} others: {shown}. {where_to_move([*found])}"
         )
 
 
@@ -70,31 +68,6 @@ def check_platform(module: bytes, platform: str) -> None:
             "model_fn has tensors of complex128, which a TPU does not have. "
             "Expected complex64 at most: cast them with tf.cast."
         )
-
-
-def line_of(op: Any) -> str:
-    """Returns the line of the user's code that made an operation, in words."""
-    line = source_line_of(op)
-    return "an unknown line" if line is None else f"{line.file}:{line.number}"
-
-
-def source_line_of(op: Any) -> SourceLine | None:
-    """Returns the line of the user's code that made an operation, if known."""
-    packages = ("tensorflow", "tensorboard", "keras_tpu_estimator")
-    between = (
-        *(_folder_of(each) for each in packages if each in sys.modules),
-        contextlib.__file__,
-    )
-    for frame in reversed(op.traceback):
-        if not frame.filename.startswith(between):
-            return SourceLine(frame.filename, frame.lineno)
-    return None
-
-
-def _folder_of(package: str) -> str:
-    return os.path.join(
-        os.path.dirname(sys.modules[package].__file__ or ""), ""
-    )
 
 
 def _reason(node: Node) -> str | None:

@@ -28,6 +28,8 @@ from keras_tpu_estimator.tf1.functions import nodes_within
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.random_ops import is_random
 from keras_tpu_estimator.tf1.random_ops import make_stateless
+from keras_tpu_estimator.tf1.resource_operations import has_plain
+from keras_tpu_estimator.tf1.resource_operations import make_plain
 from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update
 from keras_tpu_estimator.tf1.sparse_updates import make_dense
 from keras_tpu_estimator.tf1.writing import Writer
@@ -36,6 +38,8 @@ from keras_tpu_estimator.tf1.writing import set_inputs
 from keras_tpu_estimator.tf1.writing import type_number
 
 _NEXT = "kte_next_key"
+# The gradient of a function, made of the gradients of its operations.
+_GRADIENT = "SymbolicGradient"
 # Odd, so that its multiples are distinct; and no two loops may have one.
 _STRIDE = 0x9E3779B97F4A7C15
 
@@ -85,6 +89,7 @@ class _Rewriter:
     others: Iterator[int] = dataclasses.field(
         default_factory=lambda: itertools.count(_MORE)
     )
+    kept: set[str] = dataclasses.field(default_factory=set)
 
     def write(
         self, body: Body, writer: Writer, more: Collection[str] = ()
@@ -103,8 +108,12 @@ class _Rewriter:
                 make_stateless(node, next(self.numbers), writer)
             elif called(node):
                 self._call(node)
+            elif node.op == _GRADIENT:
+                self._keep(node.attr["f"].func.name)
             elif is_sparse_update(node):
                 make_dense(node, writer)
+            elif has_plain(node):
+                make_plain(node, writer)
             elif one_hot.is_of_narrow(node):
                 one_hot.widen(node, writer)
             else:
@@ -120,13 +129,24 @@ class _Rewriter:
             is_body = node.op in LOOPS and function is functions[-1]
             if is_keyed and is_body:
                 self._return_next_key(new)
-        if is_keyed:
-            set_inputs(node, [*data_inputs(node), KEY])
-            types = "T" if node.op in LOOPS else "Tin"
-            node.attr[types].list.type.append(type_number("uint64"))
-            shapes = node.attr["output_shapes"].list.shape
-            if node.op in LOOPS and len(shapes):
-                shapes.add().dim.add(size=1)
+        if not is_keyed:
+            return
+        set_inputs(node, [*data_inputs(node), KEY])
+        types = "T" if node.op in LOOPS else "Tin"
+        node.attr[types].list.type.append(type_number("uint64"))
+        if node.op in LOOPS and len(node.attr["output_shapes"].list.shape):
+            node.attr["output_shapes"].list.shape.add().dim.add(size=1)
+
+    def _keep(self, name: str) -> None:
+        """Adds a function as it is, whose gradient TensorFlow makes of it."""
+        if name in self.kept:
+            return
+        self.kept.add(name)
+        function = self.library[name]
+        self.functions.add().CopyFrom(function)
+        for node in function.node_def:
+            for each in called(node):
+                self._keep(each.name)
 
     def _copy(self, function: Function, is_keyed: bool) -> Function:
         """A function of its own for one call, as it draws its own numbers."""

@@ -18,6 +18,7 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import NO_NAMES
 from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
 from keras_tpu_estimator.spec.model_fn.spec_checks import checked_host_function
+from keras_tpu_estimator.tf1.host_arguments import map_arguments
 from keras_tpu_estimator.tf1.inside import check_outside
 
 _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
@@ -39,14 +40,16 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
             global step. Required in TRAIN.
         eval_metrics: A pair `(metric_fn, tensors)`. `metric_fn` builds a graph
             for a session on the host, and returns a dict from names to pairs
-            `(value, update_op)`, as `tf.metrics` makes them.
+            `(value, update_op)`, as `tf.metrics` makes them. It gets values
+            beside the tensors, such as a number or `None`, as they are.
         export_outputs: Dict from signature names to export outputs.
         scaffold_fn: Called in the graph, as where `init_from_checkpoint` is
             called. Returns a `tf.train.Scaffold`; a warning names those of its
             fields that have no effect.
         host_call: A pair `(function, tensors)`. The function builds a graph
             for a session on the host, and returns what is to be run there
-            after every step, such as `all_v2_summary_ops()`.
+            after every step, such as `all_v2_summary_ops()`. It gets values
+            beside the tensors as they are.
         training_hooks: Hooks of TensorFlow or of this package, and callbacks,
             for training.
         evaluation_hooks: The same for evaluation.
@@ -147,7 +150,7 @@ def _check_host_functions(record: Spec, *others: str) -> None:
         pair = getattr(record, name)
         if pair is not None:
             function, tensors = checked_host_function(name, pair)
-            tensors = _as_tensors(name, tensors)
+            tensors = _host_arguments(name, tensors)
             _set(record, name, checked_host_function(name, (function, tensors)))
 
 
@@ -289,6 +292,29 @@ def _as_tensors(name: str, nest: Any) -> Any:
     if isinstance(nest, list | tuple):
         return [_as_tensor(f"{name}[{i}]", v) for i, v in enumerate(nest)]
     return _as_tensor(name, nest)
+
+
+def _host_arguments(name: str, arguments: Any) -> Any:
+    """Values for a host function: checked tensors, and others as they are."""
+    if isinstance(arguments, Mapping):
+        return {
+            key: _host_argument(f"{name}[{key!r}]", value)
+            for key, value in arguments.items()
+        }
+    return [
+        _host_argument(f"{name}[{number}]", value)
+        for number, value in enumerate(arguments)
+    ]
+
+
+def _host_argument(name: str, value: Any) -> Any:
+    """A value for a host function, with the tensors in it checked."""
+    import tensorflow as tf
+
+    def checked(leaf: Any) -> Any:
+        return _as_tensor(name, leaf) if tf.is_tensor(leaf) else leaf
+
+    return map_arguments(checked, value)
 
 
 def _as_tensor(name: str, value: Any) -> Any:

@@ -1,7 +1,12 @@
 """What is checked of a step of a TF1 graph before it is compiled."""
 
+from collections.abc import Sequence
+from typing import Any
+
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.warned import warn_once
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.lifting import Pruned
 
@@ -15,6 +20,44 @@ def check_variables(model: ModelGraph, step: Pruned) -> None:
             "to the model, or local ones, which belong to a call. Received: "
             f"{others}. Leave `collections` out where they are made."
         )
+
+
+def warn_of_writes(model: ModelGraph, step: Pruned, mode: str) -> None:
+    """Warns if a step that does not train writes what its results depend on.
+
+    An example is a batch normalization for training and one for evaluation,
+    one of which a condition chooses: the first writes averages that the second
+    reads.
+    """
+    written = step.effects.last_writes.keys() & model.variables.keys()
+    both = sorted(written & _read_by(step.fetches) - {GLOBAL_STEP})
+    if not both:
+        return
+    line = step.line_of(step.effects.last_writes[both[0]])
+    call = "evaluate" if mode == ModeKeys.EVAL else "predict"
+    warn_once(
+        f"In {call}, model_fn assigns variables that its results depend on: "
+        f"{', '.join(both[:5])}{'' if line is None else f' (at {line})'}. "
+        "Each batch changes what the next ones are computed with; in "
+        "TensorFlow 1.15 it is left to chance whether a batch reads old or "
+        "new values. Assign them only in mode 'train', such as by "
+        "batch_norm(is_training=mode == tf.estimator.ModeKeys.TRAIN)."
+    )
+
+
+def _read_by(fetches: Sequence[Any]) -> set[str]:
+    """The names of variables whose values tensors are computed from."""
+    found, left = set(), [tensor.op for tensor in fetches]
+    names = set()
+    while left:
+        op = left.pop()
+        if op.name in found:
+            continue
+        found.add(op.name)
+        left += [tensor.op for tensor in op.inputs]
+        if op.type == "VarHandleOp":
+            names.add(op.name)
+    return names
 
 
 def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:

@@ -20,8 +20,8 @@ from keras_tpu_estimator.tf1.graph_cut import Cut
 from keras_tpu_estimator.tf1.graph_cut import part_of
 from keras_tpu_estimator.tf1.host_graph import WRITERS
 from keras_tpu_estimator.tf1.host_session import StepWriter
-from keras_tpu_estimator.tf1.refusals import line_of
 from keras_tpu_estimator.tf1.refusals import reason_against
+from keras_tpu_estimator.tf1.source_lines import line_of
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

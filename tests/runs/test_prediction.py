@@ -329,6 +329,43 @@ def test_prediction_follows_an_endless_stream(tmp_path):
     assert len(asked) < 20  # Fed a little ahead, not all at once.
 
 
+def tokens(features, labels, mode, params):
+    """Three rows for each example, one for each of its features."""
+    rows = ops.reshape(features, [-1])
+    predictions = {"x": rows, "twice": 2 * rows}
+    if "mixed" in params:
+        predictions["whole"] = features
+    return kte.TPUEstimatorSpec(mode, predictions=predictions)
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_several_rows_for_each_example(use_tpu, tmp_path):
+    estimator = estimator_of(tokens, tmp_path, use_tpu, batch=32)
+    rows = [*estimator.predict(batches_of(X))]
+    # As TensorFlow 1.15.5 yields them: 70 examples of 3 rows, no padding.
+    assert [row["x"] for row in rows] == X.ravel().tolist()
+    assert [row["twice"] for row in rows] == (2 * X.ravel()).tolist()
+    batches = estimator.predict(batches_of(X), yield_single_examples=False)
+    assert [len(batch["x"]) for batch in batches] == [96, 96, 18]
+
+
+def test_several_rows_of_some_predictions_only(tmp_path):
+    estimator = estimator_of(tokens, tmp_path, batch=32, params={"mixed": 1})
+    with pytest.raises(ValueError, match="'twice' should have one row"):
+        next(estimator.predict(batches_of(X)))
+    rows = estimator.predict(batches_of(X), predict_keys=["x", "twice"])
+    assert [row["x"] for row in rows] == X.ravel().tolist()
+    rows = estimator.predict(batches_of(X), predict_keys="whole")
+    assert len([*rows]) == 70
+
+
+def test_several_rows_of_batches_without_examples(tmp_path):
+    estimator = estimator_of(tokens, tmp_path, batch=32)
+    data = [X[:2], X[:0], X[2:3]]
+    rows = estimator.predict(lambda params: iter(data))
+    assert [row["x"] for row in rows] == X[:3].ravel().tolist()
+
+
 def with_weights(features, labels, mode, params):
     weights = ops.convert_to_tensor([1.0, 2.0, 3.0])
     return kte.TPUEstimatorSpec(

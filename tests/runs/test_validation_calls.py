@@ -454,7 +454,8 @@ def test_predictions_of_another_length(shape, model_dir):
     estimator = make(model_fn, model_dir, use_tpu=False)
     with pytest.raises(
         ValueError,
-        match="prediction 'z' should have one row for each of 16 examples. "
+        match="prediction 'z' should have one row for each of 16 examples, "
+        "or all predictions several. "
         rf"Received shape {re.escape(str(shape))}. Keep the batch",
     ):
         call(estimator, PREDICT, batches_of(X))

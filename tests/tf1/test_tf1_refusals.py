@@ -91,18 +91,8 @@ def test_a_ref_variable(tmp_path):
 
 
 def test_what_the_bridge_does_not_know(tmp_path):
-    def network(x):
-        return tf.nn.dilation2d(
-            x[None, :, :, None],
-            np.zeros((1, 1, 1), "float32"),
-            strides=[1, 1, 1, 1],
-            padding="SAME",
-            rates=[1, 1, 1, 1],
-            name="dilated",
-        )
-
     with pytest.raises(ValueError, match="cannot compile") as e:
-        evaluate(network, tmp_path)
+        evaluate(dilated, tmp_path)
     assert f"dilated (Dilation2D), made at {__file__}" in str(e.value)
 
 
@@ -201,3 +191,95 @@ def test_operations_have_lines_by_name():
     assert pruned.line_of("no_such_operation") is None
     # It is inside of a function, or the graph has several of that name.
     assert pruned.line_of("s") is None
+
+
+def dilated(x):
+    return tf.nn.dilation2d(
+        x[None, :, :, None],
+        np.zeros((1, 1, 1), "float32"),
+        strides=[1, 1, 1, 1],
+        padding="SAME",
+        rates=[1, 1, 1, 1],
+        name="dilated",
+    )
+
+
+def shaped_by_values(x):
+    return tf.reshape(x, tf.cast(x[0, :2], tf.int32), name="shaped")
+
+
+def of_complex_numbers(x):
+    return tf.abs(tf.linalg.svd(tf.complex(x, x))[0])
+
+
+def dilated_in_a_condition(x):
+    return tf.cond(
+        tf.reduce_sum(x) > 0, lambda: dilated(x), lambda: x[None, :, :, None]
+    )
+
+
+NO_DILATION = "XLA does not have Dilation2D. They need"
+
+
+@pytest.mark.parametrize(
+    ("network", "what", "advice"),
+    [
+        (dilated, "dilated (Dilation2D), made at ", f"{NO_DILATION} no"),
+        (
+            lambda x: dilated(x * tf.get_variable("w", [2])),
+            "dilated (Dilation2D), made at ",
+            f"{NO_DILATION} variables, so input_fn cannot run them: write",
+        ),
+        (
+            dilated_in_a_condition,
+            "dilated_0 (Dilation2D) in cond (StatelessIf), made at ",
+            NO_DILATION,
+        ),
+        (
+            shaped_by_values,
+            "shaped (Reshape), made at ",
+            "Input 1 of shaped, a shape, a size or an axis, depends on values",
+        ),
+        (
+            of_complex_numbers,
+            "Svd (Svd), made at ",
+            "XLA has the operation, but not with T=DT_COMPLEX64",
+        ),
+    ],
+    ids=["missing", "of_variables", "in_condition", "constant", "dtype"],
+)
+def test_errors_of_conversion_end_with_the_text_of_xla(network, what, advice):
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [16, 2])
+        y = tf.reduce_sum(network(x))
+        with pytest.raises(ValueError, match="cannot compile") as e:
+            Pruned.of(graph, [x], [y]).compiled()
+    message = str(e.value)
+    places = [message.index(each) for each in (what, __file__, advice)]
+    places.append(message.index("XLA's message: "))
+    assert places == sorted(places)
+    assert "dummy" not in message
+    assert "tf2xla" not in message
+
+
+def test_an_operation_of_a_gradient_names_what_it_is_of():
+    with tf.Graph().as_default() as graph:
+        x = tf.placeholder(tf.float32, [1, 4, 4, 1])
+        with graph.gradient_override_map({"Tanh": "MissingGradient"}):
+            y = tf.tanh(x, name="forward")
+        (grad,) = tf.gradients(y, x)
+        with pytest.raises(ValueError, match="cannot compile") as e:
+            Pruned.of(graph, [x], [grad]).compiled()
+    assert "as the gradient of forward, made at" in str(e.value)
+
+
+@tf.RegisterGradient("MissingGradient")
+def _missing_gradient(op, grad):
+    zeros = np.zeros((1, 1, 1), "float32")
+    return grad * tf.nn.dilation2d(
+        op.inputs[0],
+        zeros,
+        strides=[1, 1, 1, 1],
+        padding="SAME",
+        rates=[1, 1, 1, 1],
+    )

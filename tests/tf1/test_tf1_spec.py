@@ -27,11 +27,22 @@ def test_variables_and_numbers_become_tensors():
         "eval",
         predictions={"w": tf.get_variable("w", [2])},
         loss=tf.constant([1.0]),
-        eval_metrics=(lambda a: {}, [1.0]),
     )
-    tensors = (spec.predictions["w"], spec.loss, *spec.eval_metrics.tensors)
-    assert all(tf.is_tensor(tensor) for tensor in tensors)
+    assert tf.is_tensor(spec.predictions["w"])
+    assert tf.is_tensor(spec.loss)
     assert spec.loss.shape == ()
+
+
+@pytest.mark.parametrize("name", ["eval_metrics", "host_call"])
+def test_arguments_of_host_functions_stay_as_they_are(name):
+    w = tf.get_variable("w", [2])
+    arguments = {"a": 1.0, "b": None, "c": [w, "text"]}
+    spec = kte.tf1.TPUEstimatorSpec(
+        "eval", loss=tf.constant(1.0), **{name: (lambda a, b, c: {}, arguments)}
+    )
+    tensors = getattr(spec, name).tensors
+    assert (tensors["a"], tensors["b"], tensors["c"][1]) == (1.0, None, "text")
+    assert tf.is_tensor(tensors["c"][0])
 
 
 @pytest.mark.parametrize(

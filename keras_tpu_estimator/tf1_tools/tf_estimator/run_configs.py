@@ -1,34 +1,28 @@
 """The two `RunConfig`s of TensorFlow."""
 
+import dataclasses
+import os
+import pathlib
+import sys
+from types import FrameType
 from typing import Any
 
 from keras_tpu_estimator.ground.base.warned import warn_once
 from keras_tpu_estimator.spec.config import run_config
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 
+# The folder of this package.
+_PACKAGE = str(pathlib.Path(__file__).parents[2]) + os.sep
+# The files of code that dataclasses generate, and of what they call.
+_RECORDS = ("<string>", dataclasses.__file__)
 _REFUSED = ("train_distribute", "eval_distribute", "experimental_distribute")
 
 
-class TPURunConfig(run_config.RunConfig):
-    """The counterpart of `tf.estimator.tpu.RunConfig`.
+class _OfTF1(run_config.RunConfig):
+    """A configuration as programs of TF1 make it.
 
     Programs of the time set much that has no effect here, such as sessions and
     masters, in each configuration. One log line names it, once in a process.
-
-    Args:
-        tpu_config: As in `keras_tpu_estimator.RunConfig`, like all others.
-        evaluation_master: See there.
-        master: See there.
-        cluster: See there.
-        **kwargs: See there.
-
-    Raises:
-        ValueError: There is a `tf.distribute` strategy.
-
-    Example:
-
-    >>> TPURunConfig(master="grpc://10.0.0.2:8470", model_dir="/tmp/run").master
-    'grpc://10.0.0.2:8470'
     """
 
     def __init__(
@@ -71,8 +65,31 @@ class TPURunConfig(run_config.RunConfig):
             )
 
 
-class RunConfig(TPURunConfig):
+class TPURunConfig(_OfTF1):
+    """The counterpart of `tf.estimator.tpu.RunConfig`.
+
+    Args:
+        tpu_config: As in `keras_tpu_estimator.RunConfig`, like all others.
+        evaluation_master: See there.
+        master: See there.
+        cluster: See there.
+        **kwargs: See there.
+
+    Raises:
+        ValueError: There is a `tf.distribute` strategy.
+
+    Example:
+
+    >>> TPURunConfig(master="grpc://10.0.0.2:8470", model_dir="/tmp/run").master
+    'grpc://10.0.0.2:8470'
+    """
+
+
+class RunConfig(_OfTF1):
     """The counterpart of `tf.estimator.RunConfig`.
+
+    Programs tell it from the one for TPUs by `hasattr(config, "tpu_config")`,
+    so only this package sees that field of it.
 
     Args:
         model_dir: As in `keras_tpu_estimator.RunConfig`, like all others.
@@ -99,6 +116,20 @@ class RunConfig(TPURunConfig):
             save_summary_steps=save_summary_steps,
             **kwargs,
         )
+
+    def __getattribute__(self, name: str) -> Any:
+        if name == "tpu_config" and not _is_own(sys._getframe(1)):
+            raise AttributeError(
+                "A plain RunConfig has no `tpu_config`. Make a "
+                "tf.estimator.tpu.RunConfig to set it."
+            )
+        return super().__getattribute__(name)
+
+
+def _is_own(frame: FrameType) -> bool:
+    """Whether code runs for this package, or was generated for a record."""
+    file = frame.f_code.co_filename
+    return file.startswith(_PACKAGE) or file in _RECORDS
 
 
 def _refuse_strategies(kwargs: dict[str, Any]) -> None:

@@ -1,0 +1,119 @@
+"""Gradients of operations that XLA has, but whose own gradients it lacks.
+
+TensorFlow makes the gradients of such an operation by one of the host. These
+are made of operations that devices have.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+Gradient = Callable[..., Any]
+
+
+def of_nearest(original: Gradient) -> Gradient:
+    """The gradient of `ResizeNearestNeighbor`.
+
+    Args:
+        original: TensorFlow's own, for sizes that are not known in the graph.
+    """
+
+    def gradient(op: Any, grad: Any) -> Any:
+        import tensorflow as tf
+
+        images, size = op.inputs[0], tf.get_static_value(op.inputs[1])
+        if size is None or None in images.shape.as_list()[1:3]:
+            return original(op, grad)
+        for axis, new in zip((1, 2), size, strict=True):
+            old = images.shape.as_list()[axis]
+            taken = _nearest(
+                old,
+                int(new),
+                op.get_attr("align_corners"),
+                op.get_attr("half_pixel_centers"),
+            )
+            grad = _summed(grad, axis, np.bincount(taken, minlength=old))
+        return [grad, None]
+
+    return gradient
+
+
+def of_quantizing(original: Gradient) -> Gradient:
+    """The gradient of `QuantizeAndDequantizeV4`: 1 inside of the range.
+
+    As in TensorFlow's kernel, that of the range itself is zero.
+
+    Args:
+        original: TensorFlow's own, which is not needed.
+    """
+    del original
+
+    def gradient(op: Any, grad: Any) -> Any:
+        import tensorflow as tf
+
+        values, *ends = op.inputs
+        least, most = (_along(op, end) for end in ends)
+        is_inside = tf.logical_and(values >= least, values <= most)
+        own = tf.where(is_inside, grad, tf.zeros_like(grad))
+        return [own, *map(tf.zeros_like, ends)]
+
+    return gradient
+
+
+# By the type of an operation.
+GRADIENTS = {
+    "QuantizeAndDequantizeV4": of_quantizing,
+    "ResizeNearestNeighbor": of_nearest,
+}
+
+
+def _along(op: Any, ends: Any) -> Any:
+    """Returns ends of ranges in the shape that an operation's axis needs."""
+    import tensorflow as tf
+
+    axis = op.get_attr("axis")
+    if axis == -1:
+        return ends
+    shape = [1] * op.inputs[0].shape.rank
+    shape[axis] = -1
+    return tf.reshape(ends, shape)
+
+
+def _nearest(
+    old: int, new: int, align_corners: bool, half_pixel_centers: bool
+) -> np.ndarray:
+    """Returns which row each new row was, in numbers of TensorFlow's kernel."""
+    aligned = align_corners and new > 1
+    ratio = (old - 1) / (new - 1) if aligned else old / new
+    rows = np.arange(new, dtype=np.float32)
+    if half_pixel_centers:
+        rows += np.float32(0.5)
+    places = rows * np.float32(ratio)
+    if align_corners:
+        taken = np.floor(places + np.float32(0.5))
+    else:
+        taken = np.floor(places)
+    return np.clip(taken, 0, old - 1).astype(int)
+
+
+def _summed(grad: Any, axis: int, counts: np.ndarray) -> Any:
+    """Sums rows that follow one another, as many as there are for each."""
+    import tensorflow as tf
+
+    most, shape = int(counts.max()), tf.shape(grad)
+    if counts.min() == most:
+        cut = tf.concat(
+            [shape[:axis], [len(counts), most], shape[axis + 1 :]], 0
+        )
+        return tf.reduce_sum(tf.reshape(grad, cut), axis + 1)
+    starts = np.cumsum(counts) - counts
+    last = int(counts.sum()) - 1
+    kept = [1] * 4
+    kept[axis] = len(counts)
+    parts = []
+    for number in range(most):
+        rows = tf.gather(grad, np.minimum(starts + number, last), axis=axis)
+        are_there = np.reshape(counts > number, kept)
+        parts.append(tf.where(are_there, rows, tf.zeros_like(rows)))
+    return tf.add_n(parts)

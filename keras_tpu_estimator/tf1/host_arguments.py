@@ -1,0 +1,123 @@
+"""Arguments of host functions: tensors, and values that are none.
+
+A `metric_fn` may take the number of classes, `None` or a dict of settings
+beside its tensors. Only tensors leave the devices; the function gets all other
+values as `model_fn` passed them.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class FilledIn:
+    """A host function that is called with its tensors only.
+
+    Attributes:
+        function: The user's function.
+        arguments: Its arguments: a list or a dict of nests of any values.
+    """
+
+    function: Callable[..., Any]
+    arguments: Nest
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Calls the function with its other values beside these tensors.
+
+        Args:
+            args: Values in place of the tensors, in the nest of
+                `tensors_alone`; nothing if there are no tensors.
+            kwargs: The same by name, if the arguments have names.
+        """
+        given = iter(jax.tree.leaves(kwargs or list(args)))
+        nest = map_arguments(
+            lambda value: next(given) if _is_tensor(value) else value,
+            self.arguments,
+        )
+        return HostFunction(self.function, self.arguments).call(nest)
+
+
+def tensors_alone(host: HostFunction) -> HostFunction:
+    """Returns a host function whose arguments are tensors.
+
+    In the nest of its tensors, `None` stands for each other value; the nest is
+    empty if there is no tensor.
+    """
+    arguments = host.tensors
+    if all(map(_is_tensor, _leaves(arguments))):
+        return host
+    tensors = map_arguments(
+        lambda value: value if _is_tensor(value) else None, arguments
+    )
+    filled = FilledIn(host.function, arguments)
+    return HostFunction(filled, tensors if jax.tree.leaves(tensors) else [])
+
+
+def map_arguments(function: Callable[[Any], Any], arguments: Nest) -> Nest:
+    """Returns the nest of what a function returns for each value, or `None`."""
+    mapped: Nest = jax.tree.map(function, arguments, is_leaf=_is_none)
+    return mapped
+
+
+def names_of(function: Callable[..., Any], arguments: Nest) -> Nest:
+    """Returns the nest of the names by which a function knows its arguments."""
+    function = _users(function)
+    if isinstance(arguments, Mapping):
+        names = {name: str(name) for name in arguments}
+    else:
+        names = dict(enumerate(_positional(function, len(arguments))))
+
+    def path_name(path: Any, leaf: Any) -> str:
+        del leaf
+        first, *rest = path
+        key = first.key if isinstance(arguments, Mapping) else first.idx
+        return names[key] + jax.tree_util.keystr(tuple(rest))
+
+    named: Nest = jax.tree_util.tree_map_with_path(path_name, arguments)
+    return named
+
+
+def name_of(function: Callable[..., Any]) -> str:
+    """Returns the name of the user's function."""
+    own = _users(function)
+    return str(getattr(own, "__name__", own))
+
+
+def _users(function: Callable[..., Any]) -> Callable[..., Any]:
+    while isinstance(function, FilledIn):
+        function = function.function
+    return function
+
+
+def _positional(function: Callable[..., Any], count: int) -> list[str]:
+    """Returns the names of the first arguments of a function."""
+    names: list[str] = []
+    for each in inspect.signature(function).parameters.values():
+        if each.kind is each.VAR_POSITIONAL:
+            left = count - len(names)
+            names += [f"{each.name}[{number}]" for number in range(left)]
+        names.append(each.name)
+    return names[:count]
+
+
+def _leaves(arguments: Nest) -> list[Any]:
+    leaves: list[Any] = jax.tree.leaves(arguments, is_leaf=_is_none)
+    return leaves
+
+
+def _is_none(value: Any) -> bool:
+    return value is None
+
+
+def _is_tensor(value: Any) -> bool:
+    import tensorflow as tf
+
+    return bool(tf.is_tensor(value))

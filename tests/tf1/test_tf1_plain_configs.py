@@ -1,0 +1,81 @@
+"""What programs ask a configuration or a list of hooks before they train."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+
+from keras_tpu_estimator.tf1_tools import tf_estimator
+from keras_tpu_estimator.tf1_tools.tf_estimator import tpu
+
+
+def test_only_a_configuration_for_tpus_has_a_tpu_config():
+    # As in TensorFlow 1.15.5, where Tensor2Tensor asks for it.
+    plain, for_tpus = tf_estimator.RunConfig("/tmp/run"), tpu.RunConfig()
+    assert not hasattr(plain, "tpu_config")
+    assert hasattr(for_tpus, "tpu_config")
+    assert not isinstance(plain, tpu.RunConfig)
+    with pytest.raises(AttributeError, match="Make a tf.estimator.tpu.Run"):
+        plain.tpu_config  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    "copied",
+    [
+        lambda c: c.replace(save_summary_steps=7),
+        copy.deepcopy,
+        lambda c: pickle.loads(pickle.dumps(c)),
+    ],
+    ids=["replace", "deepcopy", "pickle"],
+)
+def test_copies_of_a_plain_configuration_are_plain(copied):
+    config = tf_estimator.RunConfig("/tmp/run", save_summary_steps=7)
+    new = copied(config)
+    assert not hasattr(new, "tpu_config")
+    assert new == config
+    assert repr(new) == "RunConfig(model_dir='/tmp/run', save_summary_steps=7)"
+
+
+def test_no_part_of_a_program_sees_the_field_of_a_plain_one(tmp_path):
+    seen = []
+
+    def input_fn(config):
+        seen.append(hasattr(config, "tpu_config"))
+        return tf.data.Dataset.from_tensors(np.ones((2, 1), "float32"))
+
+    def model_fn(features, labels, mode, params, config):
+        seen.append(hasattr(config, "tpu_config"))
+        w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+        loss = tf.reduce_mean(features * w)
+        step = tf.train.get_global_step()
+        train_op = tf.train.GradientDescentOptimizer(0.5).minimize(loss, step)
+        return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    class Own(tf_estimator.RunConfig):
+        """A program may have a class of its own."""
+
+    config = Own(str(tmp_path))
+    made = tf_estimator.Estimator(model_fn, config=config, params={})
+    made.train(input_fn, steps=1)
+    made.evaluate(input_fn, steps=1)
+    assert made.get_variable_value("w") == 0.5
+    seen.append(hasattr(made.config, "tpu_config"))
+    assert seen == [False] * len(seen)
+    assert len(seen) >= 5
+
+
+def test_monitors_are_hooks():
+    kte.tf1.install()
+    from tensorflow.contrib.learn import monitors
+
+    hooks = [tf.train.NanTensorHook("loss"), kte.hooks.StopAtStepHook(3)]
+    assert monitors.replace_monitors_with_hooks(hooks, None) == hooks
+    assert monitors.replace_monitors_with_hooks(None, None) == []
+    with pytest.raises(TypeError, match="Write the monitor as a tf.train.Ses"):
+        monitors.replace_monitors_with_hooks([object()], None)
+    replace = tf.contrib.learn.monitors.replace_monitors_with_hooks
+    assert replace is monitors.replace_monitors_with_hooks
