@@ -15,11 +15,11 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.tf1.names.aliases import path_of
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.tf1.shims.resolving import resolve_module
 
-_TENSORFLOW = "tensorflow"
 _PACKAGE = pathlib.Path(__file__).parents[2]
 # Where others' modules are, even below a program's folder.
 _OF_OTHERS = {"site-packages", "dist-packages"}
@@ -49,8 +49,8 @@ def tf1_import(
     >>> tf1_import("tensorflow.contrib.tpu", fromlist=("TPUConfig",))
     <module 'tensorflow.contrib.tpu' as TF1 had it>
     """
-    top, _, path = name.partition(".")
-    if level or top != _TENSORFLOW:
+    path = None if level else path_of(name)
+    if path is None:
         return builtins.__import__(name, globals, locals, fromlist or (), level)
     try:
         module = resolve_module(path)

@@ -87,7 +87,7 @@ def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
     else:
         return
     for name in map(canonical, names):
-        if name.startswith("tf.") and name != "tf.compat.v1":
+        if name.startswith("tf."):
             yield name
 
 
