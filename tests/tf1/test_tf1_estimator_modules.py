@@ -20,16 +20,17 @@ from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 MODULES = tf1_golden.golden("estimator_modules")
 # As programs had them, and the class that each line imports.
-IMPORTS = """
-from tensorflow_estimator import estimator; C = estimator.Estimator
+E = "tensorflow_estimator.python.estimator"
+IMPORTS = f"""
+from tensorflow_estimator import estimator as e; C = e.Estimator
 import tensorflow_estimator as tfe; C = tfe.estimator.Estimator
 import tensorflow_estimator; C = tensorflow_estimator.estimator.Estimator
-from tensorflow_estimator.python.estimator.estimator import Estimator as C
-from tensorflow_estimator.python.estimator import estimator; C = estimator.Estimator
-import tensorflow_estimator.python.estimator.estimator as e; C = e.Estimator
+from {E}.estimator import Estimator as C
+from {E} import estimator as e; C = e.Estimator
+import {E}.estimator as e; C = e.Estimator
 from tensorflow_estimator._api.v1.estimator import Estimator as C
-from tensorflow_estimator.python.estimator.api._v1.estimator import Estimator as C
-from tensorflow_estimator.python.estimator.api._v2 import estimator; C = estimator.Estimator
+from {E}.api._v1.estimator import Estimator as C
+from {E}.api._v2 import estimator as e; C = e.Estimator
 from tensorflow_core.estimator import Estimator as C
 from tensorflow_core.python.estimator.estimator import Estimator as C
 from tensorflow.python.estimator.estimator_lib import Estimator as C

@@ -1,4 +1,4 @@
-"""Names of metrics, predictions and tasks, as TensorFlow's estimators had them."""
+"""Names of metrics, predictions and tasks of TensorFlow's estimators."""
 
 LOSS_METRIC_KEY = "loss"
 AVERAGE_LOSS_METRIC_KEY = "average_loss"

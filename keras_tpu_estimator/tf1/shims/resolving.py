@@ -12,6 +12,9 @@ from keras_tpu_estimator.tf1.names.catalogue import ancestors
 from keras_tpu_estimator.tf1.names.catalogue import below
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1.shims.callers import users_line
+from keras_tpu_estimator.tf1.shims.old_moments import (
+    accept_overrides_without_mask,
+)
 
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
 # Of the names that Python asks modules for, those that programs ask for, too.
@@ -198,10 +201,10 @@ def _target(path: str, target: str) -> Any:
 
 
 def _imported(path: str, module: str) -> Any:
+    top = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        top = module.partition(".")[0]
         if error.name != top or top not in _EXTRA:
             raise
         raise ImportError(
@@ -209,6 +212,9 @@ def _imported(path: str, module: str) -> Any:
             f"installed. {users_line()} Run `pip install "
             "'keras-tpu-estimator[tf1]'`."
         ) from error
+    if top == "tf_keras":
+        accept_overrides_without_mask()
+    return found
 
 
 def _of_parent(parent: str, name: str) -> Any:

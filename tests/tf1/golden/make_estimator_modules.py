@@ -1,10 +1,10 @@
-"""Writes which modules `tensorflow_estimator` 1.15 had, and packages of contrib.
+"""Writes which modules `tensorflow_estimator` 1.15 had.
 
 tf115/bin/python tests/tf1/golden/make_estimator_modules.py
 
-`make_contrib.py` says how to make `tf115`. Into the package go the modules below
-`tensorflow_estimator.python.estimator`, each with the module that makes its names
-public, and the packages of `tf.contrib` and of `tf.examples`. Into
+`make_contrib.py` says how to make `tf115`. Into the package go the modules
+below `tensorflow_estimator.python.estimator`, each with the module that makes
+its names public, and the packages of `tf.contrib` and of `tf.examples`. Into
 `estimator_modules.json` goes where each of the names of a module is public.
 """
 
