@@ -90,7 +90,8 @@ class OldModule(types.ModuleType):
         super().__init__(module.__name__, module.__doc__)
         found = {"__spec__", "__loader__", "__package__"} & {*vars(module)}
         self.__dict__.update({name: vars(module)[name] for name in found})
-        self.__dict__.update(names, _kte_module=module)
+        self.__dict__.update(names)
+        self.__dict__["_kte_module"] = module
 
     def __getattr__(self, name: str) -> Any:
         """What the installed module has under this name."""

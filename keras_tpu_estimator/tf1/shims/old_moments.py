@@ -4,10 +4,12 @@ It had no `mask` then, which tf-keras passes to it.
 """
 
 import functools
+import importlib
 import inspect
 from collections.abc import Callable
 from typing import Any
 
+_MODULE = "tf_keras.src.layers.normalization.batch_normalization"
 _NAME = "_moments"
 
 
@@ -26,22 +28,17 @@ def accept_overrides_without_mask() -> None:
     >>> Own()._moments(None, [0], keep_dims=False, mask=None)
     ('mean', 'variance')
     """
-    from tf_keras.src.layers.normalization import batch_normalization
+    base = importlib.import_module(_MODULE).BatchNormalizationBase
+    if "__init_subclass__" in vars(base):
+        return
 
-    base = batch_normalization.BatchNormalizationBase
-    if "__init_subclass__" not in vars(base):
-        base.__init_subclass__ = classmethod(_adapt)
+    def adapt(cls: type, **kwargs: Any) -> None:
+        super(base, cls).__init_subclass__(**kwargs)
+        own = vars(cls).get(_NAME)
+        if inspect.isfunction(own) and not _takes_mask(own):
+            setattr(cls, _NAME, _without_mask(own))
 
-
-def _adapt(cls: type, **kwargs: Any) -> None:
-    """Adapts the override of a new subclass, if it has one without `mask`."""
-    from tf_keras.src.layers.normalization import batch_normalization
-
-    base = batch_normalization.BatchNormalizationBase
-    super(base, cls).__init_subclass__(**kwargs)
-    own = vars(cls).get(_NAME)
-    if inspect.isfunction(own) and not _takes_mask(own):
-        setattr(cls, _NAME, _without_mask(own))
+    base.__init_subclass__ = classmethod(adapt)
 
 
 def _takes_mask(function: Callable[..., Any]) -> bool:
