@@ -9,6 +9,7 @@ from keras_tpu_estimator.ground.base.sources import Source
 from keras_tpu_estimator.ground.base.sources import read_program
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.check.libraries import absent_in
+from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file
 from keras_tpu_estimator.tf1_tools.check.python_2 import python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
@@ -127,7 +128,7 @@ def check(path: pathlib.Path) -> Report:
 
 def _unreadable(source: Source) -> Iterator[Unfollowed]:
     """Why a file is no Python 3: the syntax of Python 2, or the error."""
-    if not source.error:
+    if not source.error and not prints_to_file(source.tree):
         return
     text = source.path.read_text("utf-8", errors="replace")
     found = [*python_2_in(text)] or [(source.line, source.error)]

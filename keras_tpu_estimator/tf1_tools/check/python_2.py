@@ -1,5 +1,6 @@
-"""Syntax of Python 2 in a file that Python 3 cannot read."""
+"""Syntax of Python 2 in the files of a program."""
 
+import ast
 import dataclasses
 import re
 from collections.abc import Iterator
@@ -59,7 +60,7 @@ def python_2_in(text: str) -> Iterator[tuple[int, str]]:
     """Finds syntax of Python 2.
 
     Args:
-        text: The text of a file that Python 3 cannot read.
+        text: The text of a file that is for Python 2.
 
     Yields:
         For each kind of syntax the first line that has it, and a sentence.
@@ -85,6 +86,20 @@ def python_2_in(text: str) -> Iterator[tuple[int, str]]:
                 )
             )
     yield from sorted(found)
+
+
+def prints_to_file(tree: ast.Module) -> bool:
+    """Whether a file has `print >>f`, which is an error when it runs.
+
+    Python 3 reads it as a shift of the function.
+    """
+    return any(
+        isinstance(node, ast.BinOp)
+        and isinstance(node.op, ast.RShift)
+        and isinstance(node.left, ast.Name)
+        and node.left.id == "print"
+        for node in ast.walk(tree)
+    )
 
 
 def _emptied(match: re.Match[str]) -> str:
