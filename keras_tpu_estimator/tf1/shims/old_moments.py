@@ -32,7 +32,7 @@ def accept_overrides_without_mask() -> None:
     if "__init_subclass__" in vars(base):
         return
 
-    def adapt(cls: type, **kwargs: Any) -> None:
+    def adapt(cls: type, /, **kwargs: Any) -> None:
         super(base, cls).__init_subclass__(**kwargs)
         own = vars(cls).get(_NAME)
         if inspect.isfunction(own) and not _takes_mask(own):
