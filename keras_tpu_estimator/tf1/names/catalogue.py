@@ -1,7 +1,8 @@
 """The names of TensorFlow 1, as `names.toml` has them.
 
-And what `contrib_modules.txt` has: the modules below `tf.contrib.*.python` of
-TensorFlow 1.15. They were not public, and programs import them.
+And the modules of TensorFlow 1.15 that are listed beside it: those below
+`tf.contrib.*.python` and below `tf.python.estimator`, which were not public and
+which programs import, and the other packages of `tf.contrib` and `tf.examples`.
 """
 
 import dataclasses
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from importlib import resources
 from typing import Any
 
+from keras_tpu_estimator.tf1.names import aliases
 from keras_tpu_estimator.tf1.names.calls import CallRule
 from keras_tpu_estimator.tf1.names.calls import Value
 from keras_tpu_estimator.tf1.names.calls import Where
@@ -102,6 +104,8 @@ class Catalogue:
         rows: By the words that entries name them by, in the page's order.
         public: For a module of which no entry says what it has, the one that
             makes its names public, by path.
+        modules: The paths of other modules, which can be imported even if
+            nothing supplies their names.
         calls: The rules about arguments.
         column_readers: The names, without 'tf.', that read feature columns.
 
@@ -112,6 +116,7 @@ class Catalogue:
     entries: Mapping[str, Entry]
     rows: Mapping[str, Row]
     public: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    modules: frozenset[str] = frozenset()
     calls: tuple[CallRule, ...] = ()
     column_readers: frozenset[str] = frozenset()
 
@@ -170,8 +175,10 @@ class Catalogue:
     @functools.cached_property
     def packages(self) -> frozenset[str]:
         """The modules of which something is supplied, or said to be missing."""
-        known = [e for e in self.entries.values() if e.source or e.missing]
-        above = {each for entry in known for each in ancestors(entry.path)}
+        entries = self.entries.values()
+        known = [e.path for e in entries if e.source or e.missing]
+        named = [*known, *self.public, *aliases.ALIASES]
+        above = {each for path in named for each in ancestors(path)}
         return frozenset(above | {*self.public}) - self.supplied
 
 
@@ -231,11 +238,17 @@ def catalogue() -> Catalogue:
         for section, page in pages.items()
         for key, facts in page.items()
     }
-    modules = folder.joinpath("contrib_modules.txt").read_text("utf-8")
+
+    def listed(name: str) -> list[str]:
+        return folder.joinpath(name).read_text("utf-8").splitlines()
+
+    contrib = [below("contrib", each) for each in listed("contrib_modules.txt")]
+    of_estimator = dict(map(str.split, listed("estimator_modules.txt")))
     return Catalogue(
         entries,
         rows,
-        dict(_public(modules.split(), entries)),
+        dict(_public(contrib, entries)) | of_estimator,
+        frozenset([*contrib, *listed("packages.txt")]),
         tuple(_rule(advice, **facts) for facts in rules),
         frozenset(readers),
     )
@@ -254,8 +267,7 @@ def _public(
     modules: Iterable[str], entries: Mapping[str, Entry]
 ) -> Iterator[tuple[str, str]]:
     """What makes the names of modules of `tf.contrib` public, by path."""
-    for module in modules:
-        path = below("contrib", module)
+    for path in modules:
         part, *below_it = [*ancestors(path)[2:], path]
         for each in below_it:
             entry = entries.get(each)

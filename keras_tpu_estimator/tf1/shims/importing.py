@@ -1,10 +1,12 @@
-"""Giving the modules in some folders the TensorFlow that they were written for.
+"""Giving the modules in some folders the libraries that they were written for.
 
-They get an `import` of their own. What anybody else imports stays as it is.
+They get an `import` of their own, with the TensorFlow of 2018, and with what
+Python and NumPy have lost since. What anybody else imports stays as it is.
 """
 
 import builtins
 import contextlib
+import importlib
 import importlib.abc
 import importlib.machinery
 import pathlib
@@ -15,11 +17,15 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.tf1.names.aliases import path_of
+from keras_tpu_estimator.tf1.shims.old_libraries import OldModule
+from keras_tpu_estimator.tf1.shims.old_libraries import as_in_2018
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.tf1.shims.resolving import resolve_module
 
-_TENSORFLOW = "tensorflow"
+# Libraries of that time, which are given the same as a program's modules.
+_OLD_LIBRARIES = {"gin", "mesh_tensorflow", "tensor2tensor"}
 _PACKAGE = pathlib.Path(__file__).parents[2]
 # Where others' modules are, even below a program's folder.
 _OF_OTHERS = {"site-packages", "dist-packages"}
@@ -49,9 +55,12 @@ def tf1_import(
     >>> tf1_import("tensorflow.contrib.tpu", fromlist=("TPUConfig",))
     <module 'tensorflow.contrib.tpu' as TF1 had it>
     """
-    top, _, path = name.partition(".")
-    if level or top != _TENSORFLOW:
-        return builtins.__import__(name, globals, locals, fromlist or (), level)
+    path = None if level else path_of(name)
+    if path is None:
+        found = builtins.__import__(
+            name, globals, locals, fromlist or (), level
+        )
+        return found if level else _old(found)
     try:
         module = resolve_module(path)
         for each in fromlist or ():
@@ -66,6 +75,20 @@ def tf1_import(
             name=name,
         )
     return module if fromlist else resolve("")
+
+
+def _import_module(name: str, package: str | None = None) -> Any:
+    """What `importlib.import_module` returns to a program."""
+    if path_of(name) is None:
+        return _old(importlib.import_module(name, package))
+    return tf1_import(name, fromlist=("__doc__",))
+
+
+_IMPORTLIB = OldModule(importlib, {"import_module": _import_module})
+
+
+def _old(module: Any) -> Any:
+    return _IMPORTLIB if module is importlib else as_in_2018(module)
 
 
 BUILTINS = vars(builtins) | {"__import__": tf1_import}
@@ -104,7 +127,8 @@ class _Finder(importlib.abc.MetaPathFinder):
         if spec is None or spec.origin is None:
             return None
         is_source = type(spec.loader) is importlib.machinery.SourceFileLoader
-        if not is_source or not self._is_here(spec.origin):
+        is_old = fullname.partition(".")[0] in _OLD_LIBRARIES
+        if not is_source or not (is_old or self._is_here(spec.origin)):
             return None
         spec.loader = _Loader(spec.name, spec.origin)
         return spec

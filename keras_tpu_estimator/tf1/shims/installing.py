@@ -7,6 +7,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.tf1.names.aliases import path_of
 from keras_tpu_estimator.tf1.shims.giving_back import Loader
 from keras_tpu_estimator.tf1.shims.giving_back import give_back
 from keras_tpu_estimator.tf1.shims.resolving import LookAlike
@@ -15,7 +16,6 @@ from keras_tpu_estimator.tf1.shims.resolving import is_known
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.tf1.shims.resolving import resolve_module
 
-_TOP = "tensorflow."
 # Below `tf.compat.v1`, with a name by which it is seen whether they work.
 _LAZY = {"layers": "dense", "nn.rnn_cell": "RNNCell"}
 
@@ -77,10 +77,11 @@ class _Finder(importlib.abc.MetaPathFinder):
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
         """A specification, if the name is that of a module of TF1's."""
-        name = fullname.removeprefix(_TOP)
+        name = path_of(fullname)
+        if name is None:
+            return None
         parent = sys.modules.get(fullname.rpartition(".")[0])
-        is_ours = is_known(name) or isinstance(parent, LookAlike)
-        if name == fullname or not is_ours:
+        if not is_known(name) and not isinstance(parent, LookAlike):
             return None
         try:
             found = resolve_module(name)

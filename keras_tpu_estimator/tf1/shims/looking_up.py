@@ -4,11 +4,11 @@ import dataclasses
 import enum
 import inspect
 
+from keras_tpu_estimator.tf1.names.aliases import canonical
+from keras_tpu_estimator.tf1.names.aliases import path_of
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 from keras_tpu_estimator.tf1.shims.resolving import is_supplied
 from keras_tpu_estimator.tf1.shims.resolving import resolve
-
-_PREFIXES = ("tensorflow.", "tf.")
 
 
 class Status(enum.Enum):
@@ -62,11 +62,10 @@ def lookup(dotted_name: str) -> Name:
     >>> lookup("tf.contrib.cloud.BigtableClient").advice
     'Read the data with tf.data.TFRecordDataset, or with a generator.'
     """
-    path = dotted_name
-    for prefix in _PREFIXES:
-        path = path.removeprefix(prefix)
-    path = path.removeprefix("compat.v1.")
-    if path in ("tf", "tensorflow", "compat.v1"):
+    path = path_of(dotted_name)
+    if path is None:
+        path = canonical(f"{dotted_name}.".removeprefix("tf.").strip("."))
+    if not path:
         return Name("tf", Status.SUPPLIED)
     shown = f"tf.{path}"
     parts = path.split(".")

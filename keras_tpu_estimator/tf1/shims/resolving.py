@@ -7,12 +7,15 @@ import types
 from typing import Any
 
 from keras_tpu_estimator.ground.base.pickling import reduce_error
+from keras_tpu_estimator.tf1.names.aliases import canonical
 from keras_tpu_estimator.tf1.names.catalogue import ancestors
 from keras_tpu_estimator.tf1.names.catalogue import below
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1.shims.callers import users_line
+from keras_tpu_estimator.tf1.shims.old_moments import (
+    accept_overrides_without_mask,
+)
 
-_V1 = "compat.v1."
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
 # Of the names that Python asks modules for, those that programs ask for, too.
 _VERSIONS = ("__compiler_version__", "__git_version__", "__version__")
@@ -107,8 +110,8 @@ def resolve(path: str) -> Any:
     Traceback (most recent call last):
     keras_tpu_estimator.errors.MissingNameError: ...
     """
-    if path.startswith(_V1):
-        return resolve(path.removeprefix(_V1))
+    if path != canonical(path):
+        return resolve(canonical(path))
     entry = catalogue().entries.get(path)
     if entry and entry.missing:
         raise MissingNameError(path, entry.missing)
@@ -116,12 +119,12 @@ def resolve(path: str) -> Any:
         return _target(path, entry.source)
     if path in catalogue().packages:
         return LookAlike(path)
-    parent, _, name = path.rpartition(".")
-    if parent in catalogue().public:
-        return _made_public(parent, name)
-    if parent in catalogue().packages:
-        return _of_the_rest(parent, name)
-    return _attribute(resolve(parent), name, path)
+    try:
+        return _of_parent(*path.rpartition(".")[::2])
+    except MissingNameError:
+        if path in catalogue().modules:
+            return LookAlike(path)
+        raise
 
 
 def resolve_module(path: str) -> Any:
@@ -139,7 +142,7 @@ def resolve_module(path: str) -> Any:
     >>> resolve(name).__name__, resolve_module(name).__name__
     ('arg_scope', 'tf_slim.ops.arg_scope')
     """
-    path = path.removeprefix(_V1)
+    path = canonical(path)
     entry = catalogue().entries.get(path)
     if entry and entry.module:
         return _target(path, entry.module)
@@ -157,7 +160,7 @@ def is_supplied(path: str) -> bool:
     >>> is_supplied("estimator.ModeKeys.TRAIN"), is_supplied("train.Saver")
     (True, False)
     """
-    path = path.removeprefix(_V1)
+    path = canonical(path)
     while path:
         if path in catalogue().supplied:
             return True
@@ -181,7 +184,7 @@ def is_known(path: str) -> bool:
     >>> is_known("contrib.tpu"), is_known("math")
     (True, False)
     """
-    path = path.removeprefix(_V1)
+    path = canonical(path)
     return path in catalogue().packages | catalogue().supplied
 
 
@@ -198,10 +201,10 @@ def _target(path: str, target: str) -> Any:
 
 
 def _imported(path: str, module: str) -> Any:
+    top = module.partition(".")[0]
     try:
-        return importlib.import_module(module)
+        found = importlib.import_module(module)
     except ModuleNotFoundError as error:
-        top = module.partition(".")[0]
         if error.name != top or top not in _EXTRA:
             raise
         raise ImportError(
@@ -209,14 +212,32 @@ def _imported(path: str, module: str) -> Any:
             f"installed. {users_line()} Run `pip install "
             "'keras-tpu-estimator[tf1]'`."
         ) from error
+    if top == "tf_keras":
+        accept_overrides_without_mask()
+    return found
 
 
-def _made_public(parent: str, name: str) -> Any:
+def _of_parent(parent: str, name: str) -> Any:
+    """The attribute of a module or class that is resolved itself."""
+    if parent in catalogue().public:
+        return _made_public(below(parent, name), catalogue().public[parent])
+    owner = resolve(parent)
+    if not isinstance(owner, LookAlike):
+        return _attribute(owner, name, below(parent, name))
+    if owner._kte_path != parent:
+        return _made_public(below(parent, name), owner._kte_path)
+    return _of_the_rest(parent, name)
+
+
+def _made_public(path: str, module: str) -> Any:
     """What another module makes public under the same name."""
+    public = below(module, path.rpartition(".")[2])
     try:
-        return resolve(below(catalogue().public[parent], name))
+        return resolve(public)
     except MissingNameError as error:
-        raise MissingNameError(below(parent, name), error.advice) from None
+        is_general = error.advice == _advice("")
+        advice = _advice(path) if is_general else error.advice
+        raise MissingNameError(path, advice) from None
 
 
 def _of_the_rest(parent: str, name: str) -> Any:

@@ -3,9 +3,14 @@
 import dataclasses
 import pathlib
 from collections.abc import Iterable
+from collections.abc import Iterator
 
+from keras_tpu_estimator.ground.base.sources import Source
 from keras_tpu_estimator.ground.base.sources import read_program
 from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1_tools.check.libraries import absent_in
+from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file
+from keras_tpu_estimator.tf1_tools.check.python_2 import python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
@@ -17,13 +22,18 @@ from keras_tpu_estimator.tf1_tools.check.verdicts import Judge
 from keras_tpu_estimator.tf1_tools.check.verdicts import Judgement
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
+# The verdicts that stop a program which needs the name.
+STOPPING = (Verdict.MISSING, Verdict.REFUSED, Verdict.ABSENT)
+# Those with which a program does without the name where it can.
+_DISMISSED = (Verdict.MISSING, Verdict.ABSENT)
+
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A name of TensorFlow, and all places where one thing is said of it.
+    """A name, and all places where one thing is said of it.
 
     Attributes:
-        name: Such as "tf.layers.dense".
+        name: Such as "tf.layers.dense", or the name of a library.
         verdict: What becomes of it.
         grade: Whether the program comes to one of the places.
         places: Where it is used.
@@ -67,8 +77,7 @@ class Report:
         return [
             each
             for each in self.findings
-            if each.verdict in (Verdict.MISSING, Verdict.REFUSED)
-            and each.grade is Grade.NEEDED
+            if each.verdict in STOPPING and each.grade is Grade.NEEDED
         ]
 
     def with_verdict(
@@ -105,6 +114,7 @@ def check(path: pathlib.Path) -> Report:
                 uses.append(each)
             else:
                 unfollowed.append(each)
+        uses += absent_in(module, program)
     starts = [each for each in program.values() if each.source.path == path]
     code = RunningCode.of(program, starts[0] if starts else None)
     judged, dismissed = _judged(uses, program, code)
@@ -112,12 +122,18 @@ def check(path: pathlib.Path) -> Report:
         tuple(source.path for source in sources),
         tuple(judged),
         tuple([*unfollowed, *dismissed]),
-        tuple(
-            Unfollowed(source.path, source.line, source.error)
-            for source in sources
-            if source.error
-        ),
+        tuple(each for source in sources for each in _unreadable(source)),
     )
+
+
+def _unreadable(source: Source) -> Iterator[Unfollowed]:
+    """Why a file is no Python 3: the syntax of Python 2, or the error."""
+    if not source.error and not prints_to_file(source.tree):
+        return
+    text = source.path.read_text("utf-8", errors="replace")
+    found = [*python_2_in(text)] or [(source.line, source.error)]
+    for line, what in found:
+        yield Unfollowed(source.path, line, what)
 
 
 def _judged(
@@ -130,8 +146,9 @@ def _judged(
     dismissed: list[Unfollowed] = []
     for use in uses:
         judgement = judge.judge(use)
-        if judgement.verdict is Verdict.MISSING and use.is_guarded:
-            what = f"{use.name}, which is missing, where it may be"
+        if judgement.verdict in _DISMISSED and use.is_guarded:
+            state = judgement.verdict.value
+            what = f"{use.name}, which is {state}, where it may be"
             dismissed.append(Unfollowed(use.path, use.line, what))
         else:
             places.setdefault((judgement, use.name), []).append(use)

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1_tools.check.checking import STOPPING
 from keras_tpu_estimator.tf1_tools.check.checking import Finding
 from keras_tpu_estimator.tf1_tools.check.checking import Report
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
@@ -20,6 +21,7 @@ _RUN = "python -m keras_tpu_estimator tf1"
 _TITLES = {
     Verdict.MISSING: "Missing",
     Verdict.REFUSED: "Refused on devices",
+    Verdict.ABSENT: "Libraries that are not installed",
     Verdict.DEPENDS: "Depends on values that the source does not show",
 }
 _GRADES = {Grade.NEEDED: "and needed", Grade.IN_BRANCH: "in a branch"}
@@ -55,10 +57,12 @@ def as_text(report: Report, start: pathlib.Path) -> str:
         return f"{path}:{place.line}"
 
     running = report.with_verdict(Verdict.RUNS)
-    lines = [
-        f"{len(report.files)} files, "
-        f"{len({each.name for each in report.findings})} names of TensorFlow."
-    ]
+    names = {
+        each.name
+        for each in report.findings
+        if each.verdict is not Verdict.ABSENT
+    }
+    lines = [f"{len(report.files)} files, {len(names)} names of TensorFlow."]
     for grade, what in _GRADES.items():
         for verdict, title in _TITLES.items():
             found = report.with_verdict(verdict, grade)
@@ -89,7 +93,7 @@ def _unless(report: Report) -> str:
     """Names the branches that hold what does not run, if there are any."""
     count = sum(
         len(report.with_verdict(verdict, Grade.IN_BRANCH))
-        for verdict in (Verdict.MISSING, Verdict.REFUSED)
+        for verdict in STOPPING
     )
     if not count:
         return ""

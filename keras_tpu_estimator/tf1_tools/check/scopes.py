@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 from keras_tpu_estimator.ground.base.sources import Source
 from keras_tpu_estimator.ground.base.sources import from_module
+from keras_tpu_estimator.tf1.names import aliases
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -294,10 +295,10 @@ def canonical(name: str) -> str:
 
     >>> canonical("tensorflow.compat.v1.nn.relu")
     'tf.nn.relu'
+    >>> canonical("tensorflow_estimator.estimator.RunConfig")
+    'tf.estimator.RunConfig'
     """
-    top, *parts = name.split(".")
-    if top != "tensorflow":
+    path = aliases.path_of(name)
+    if path is None:
         return name
-    while parts[:2] == ["compat", "v1"]:  # It is in itself, too.
-        parts = parts[2:]
-    return ".".join(["tf", *parts])
+    return f"tf.{path}" if path else "tf"

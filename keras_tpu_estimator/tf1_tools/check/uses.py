@@ -14,10 +14,10 @@ _GUARDS = ("AttributeError", "Exception", "ImportError", "ModuleNotFoundError")
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """A name of TensorFlow in a program.
+    """A name of TensorFlow in a program, or of a library.
 
     Attributes:
-        name: Such as "tf.layers.dense".
+        name: Such as "tf.layers.dense", or "gin".
         path: The file.
         line: Where it is there.
         node: The expression or import.
@@ -51,9 +51,7 @@ class Unfollowed:
 def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
     """All uses of TensorFlow in a module, from its first line to its last."""
     path = module.source.path
-    guarded = {
-        inner for node in ast.walk(module.node) for inner in _guarded(node)
-    }
+    guarded = guarded_in(module)
     parts = {
         node.value
         for node in ast.walk(module.node)
@@ -72,6 +70,12 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
             yield Unfollowed(path, line, ast.unparse(node))
 
 
+def guarded_in(module: Scope) -> frozenset[ast.AST]:
+    """The nodes that a module runs only if it has what they use."""
+    nodes = ast.walk(module.node)
+    return frozenset(inner for node in nodes for inner in _guarded(node))
+
+
 def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
     """The names of TensorFlow that a node uses, without its children."""
     if isinstance(node, ast.Import):
@@ -87,7 +91,7 @@ def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
     else:
         return
     for name in map(canonical, names):
-        if name.startswith("tf.") and name != "tf.compat.v1":
+        if name.startswith("tf."):
             yield name
 
 

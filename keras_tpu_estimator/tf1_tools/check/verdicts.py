@@ -11,6 +11,7 @@ from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1.names.calls import CallRule
 from keras_tpu_estimator.tf1.names.calls import Where
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
+from keras_tpu_estimator.tf1_tools.check import libraries
 from keras_tpu_estimator.tf1_tools.check.arguments import Answer
 from keras_tpu_estimator.tf1_tools.check.arguments import answer
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
@@ -29,12 +30,14 @@ class Verdict(enum.Enum):
             uses.
         DEPENDS: It stops the script for some values, which the source does not
             show.
+        ABSENT: It is a library that is not installed.
     """
 
     RUNS = "runs"
     MISSING = "missing"
     REFUSED = "refused"
     DEPENDS = "depends"
+    ABSENT = "absent"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,8 +93,10 @@ class Judge:
 
     def judge(self, use: Use) -> Judgement:
         """Judges a use by its name, its place and its arguments."""
-        found = shims.lookup(use.name)
         grade = self.code.anywhere.get(use.node, Grade.IN_BRANCH)
+        if not f"{use.name}.".startswith("tf."):
+            return Judgement(Verdict.ABSENT, grade, libraries.advice(use.name))
+        found = shims.lookup(use.name)
         if found.status is shims.Status.MISSING:
             advice = _of_version_2(use.name) or found.advice
             return Judgement(Verdict.MISSING, grade, advice)

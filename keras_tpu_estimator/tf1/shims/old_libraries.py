@@ -1,0 +1,215 @@
+"""The names that Python and NumPy have lost since 2018.
+
+Programs of TensorFlow 1 get them with `import`, from modules that have all
+other names of the installed ones. What anybody else imports stays as it is.
+"""
+
+import ast
+import base64
+import collections
+import collections.abc
+import functools
+import inspect
+import math
+import time
+import types
+from collections.abc import Callable
+from collections.abc import Mapping
+from typing import Any
+
+# The names of scalars and constants that NumPy 1.24 and 2.0 took away, and
+# those that replace them.
+_RENAMED = {
+    "Inf": "inf",
+    "Infinity": "inf",
+    "NAN": "nan",
+    "NINF": "-inf",
+    "NaN": "nan",
+    "PINF": "inf",
+    "alltrue": "all",
+    "bool8": "bool_",
+    "bytes0": "bytes_",
+    "cfloat": "complex128",
+    "clongfloat": "clongdouble",
+    "complex_": "complex128",
+    "cumproduct": "cumprod",
+    "float_": "float64",
+    "infty": "inf",
+    "int0": "intp",
+    "longcomplex": "clongdouble",
+    "longfloat": "longdouble",
+    "mat": "asmatrix",
+    "object0": "object_",
+    "product": "prod",
+    "rank": "ndim",
+    "round_": "round",
+    "row_stack": "vstack",
+    "singlecomplex": "complex64",
+    "sometrue": "any",
+    "str0": "str_",
+    "string_": "bytes_",
+    "typeDict": "sctypeDict",
+    "uint0": "uintp",
+    "unicode_": "str_",
+    "void0": "void",
+}
+_BUILTIN = {
+    "bool": bool,
+    "complex": complex,
+    "float": float,
+    "int": int,
+    "long": int,
+    "object": object,
+    "safe_eval": ast.literal_eval,
+    "str": str,
+    "unicode": str,
+}
+_WARNINGS = (
+    "AxisError",
+    "ComplexWarning",
+    "RankWarning",
+    "TooHardError",
+    "VisibleDeprecationWarning",
+)
+
+ArgSpec = collections.namedtuple(
+    "ArgSpec", ["args", "varargs", "keywords", "defaults"]
+)
+
+
+class OldModule(types.ModuleType):
+    """A module with the names of an installed one, and with some more.
+
+    Args:
+        module: The installed one, which is asked for all other names, and in
+            which attributes are set.
+        names: The names that it has lost, and what they are.
+    """
+
+    def __init__(self, module: types.ModuleType, names: Mapping[str, object]):
+        super().__init__(module.__name__, module.__doc__)
+        found = {"__spec__", "__loader__", "__package__"} & {*vars(module)}
+        self.__dict__.update({name: vars(module)[name] for name in found})
+        self.__dict__.update(names)
+        self.__dict__["_kte_module"] = module
+
+    def __getattr__(self, name: str) -> Any:
+        """What the installed module has under this name."""
+        return getattr(self._kte_module, name)
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """Sets it for all, as programs do that change a library."""
+        self.__dict__.pop(name, None)
+        setattr(self._kte_module, name, value)
+
+    def __dir__(self) -> list[str]:
+        """All names."""
+        own = {*self.__dict__} - {"_kte_module"}
+        return sorted({*dir(self._kte_module)} | own)
+
+
+def as_in_2018(module: Any) -> Any:
+    """Returns a module as programs of 2018 know it.
+
+    Args:
+        module: What an `import` returned.
+
+    Returns:
+        An `OldModule`, the same in each call, or `module` itself if it has
+        lost nothing.
+
+    Example:
+
+    >>> import collections
+    >>> as_in_2018(collections).Mapping
+    <class 'collections.abc.Mapping'>
+    >>> hasattr(collections, "Mapping"), as_in_2018(time).clock() > 0
+    (False, True)
+    """
+    is_known = isinstance(module, types.ModuleType) and (
+        module.__name__ in _NAMES and not isinstance(module, OldModule)
+    )
+    return _old_module(module) if is_known else module
+
+
+@functools.cache
+def _old_module(module: types.ModuleType) -> OldModule:
+    return OldModule(module, _NAMES[module.__name__]())
+
+
+def _getargspec(func: Callable[..., Any]) -> ArgSpec:
+    """What `inspect.getargspec` returned until Python 3.11."""
+    found = inspect.getfullargspec(func)
+    if found.kwonlyargs or found.annotations:
+        raise ValueError(
+            "`func` must have neither keyword-only arguments nor annotations "
+            f"for inspect.getargspec. Received: {func}. Call "
+            "inspect.getfullargspec instead."
+        )
+    return ArgSpec(*found[:4])
+
+
+def _of_collections() -> dict[str, object]:
+    return {
+        name: getattr(collections.abc, name) for name in collections.abc.__all__
+    }
+
+
+def _of_inspect() -> dict[str, object]:
+    return {"ArgSpec": ArgSpec, "getargspec": _getargspec}
+
+
+def _of_numpy() -> dict[str, object]:
+    import numpy as np
+
+    def sum_(a: Any, *args: Any, **kwargs: Any) -> Any:
+        if isinstance(a, types.GeneratorType):
+            return sum(a)
+        return np.sum(a, *args, **kwargs)
+
+    def array(*args: Any, copy: Any = True, **kwargs: Any) -> Any:
+        # `False` meant to copy only where it must be.
+        return np.array(*args, copy=copy or None, **kwargs)
+
+    def fromstring(
+        string: Any, dtype: Any = float, count: int = -1, *, sep: str = ""
+    ) -> Any:
+        if sep:
+            return np.fromstring(string, dtype, count, sep=sep)
+        return np.frombuffer(string, dtype, count).copy()
+
+    def in1d(ar1: Any, ar2: Any, *args: Any, **kwargs: Any) -> Any:
+        return np.isin(np.ravel(ar1), ar2, *args, **kwargs)
+
+    renamed = {
+        old: -np.inf if new == "-inf" else getattr(np, new)
+        for old, new in _RENAMED.items()
+    }
+    errors = {name: getattr(np.exceptions, name) for name in _WARNINGS}
+    return {
+        **renamed,
+        **errors,
+        **_BUILTIN,
+        "alen": lambda a: len(np.atleast_1d(a)),
+        "array": functools.update_wrapper(array, np.array),
+        "asfarray": lambda a, dtype=np.float64: np.asarray(a, dtype),
+        "asscalar": lambda a: a.item(),
+        "fromstring": fromstring,
+        "in1d": in1d,
+        "msort": lambda a: np.sort(a, axis=0),
+        "sum": functools.update_wrapper(sum_, np.sum),
+        "trapz": np.trapezoid,
+    }
+
+
+_NAMES: dict[str, Callable[[], Mapping[str, object]]] = {
+    "base64": lambda: {
+        "decodestring": base64.decodebytes,
+        "encodestring": base64.encodebytes,
+    },
+    "collections": _of_collections,
+    "fractions": lambda: {"gcd": math.gcd},
+    "inspect": _of_inspect,
+    "numpy": _of_numpy,
+    "time": lambda: {"clock": time.perf_counter},
+}

@@ -1,0 +1,163 @@
+"""Python 2, and libraries that are not installed, in what `check` reports."""
+
+import textwrap
+
+import pytest
+
+from keras_tpu_estimator.tf1_tools.check.checking import check
+from keras_tpu_estimator.tf1_tools.check.printing import as_text
+from keras_tpu_estimator.tf1_tools.check.python_2 import python_2_in
+from keras_tpu_estimator.tf1_tools.check.reached import Grade
+from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
+
+
+@pytest.fixture
+def report(tmp_path):
+    """Checks a program of one file."""
+
+    def checked(text):
+        path = tmp_path / "main.py"
+        path.write_text(textwrap.dedent(text))
+        return check(path)
+
+    return checked
+
+
+@pytest.mark.parametrize(
+    ("code", "now"),
+    [
+        ("print x", "print(x)"),
+        ("print 'a' % b", "print(x)"),
+        ("print >>f, x", "print(x)"),
+        ("if a: print b", "print(x)"),
+        ("try:\n  f()\nexcept E, e:\n  pass", "except E as e"),
+        ("try:\n  f()\nexcept (A, B), e:\n  pass", "except E as e"),
+        ("raise ValueError, 'a'", "raise E(x)"),
+        ("exec code in d", "exec(x)"),
+        ("x = `y`", "repr(x)"),
+        ("a <> b", "a != b"),
+        ("chmod(f, 0777)", "0o777"),
+        ("x = 10L", "10"),
+        ('ur"abc"', 'r"x"'),
+        ("def f(a, (b, c)): pass", "def f(xxx_todo_changeme)"),
+    ],
+)
+def test_syntax_of_python_2_is_named(code, now, report) -> None:
+    (found,) = report(f"import os\n{code}\n").unreadable
+    assert found.what.startswith("Python 2 (once): ")
+    assert found.what.endswith(f"with Python up to 3.12, writes {now}.")
+    assert found.line == (4 if code.startswith("try") else 2)
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "print(x); print(y)",
+        "print",
+        "a.print (x)",
+        "# print x",
+        "'''\nprint x\n0777 <> `a`\n'''",
+        "except (A, B): pass",
+        "raise E(a, b)",
+        "00, 10, 1.07, 0x17, 0o7",
+        "u'x', r'y'",
+        "def f(a=(1, 2), b=g(1)): pass",
+    ],
+)
+def test_python_3_is_not_taken_for_python_2(code) -> None:
+    assert [*python_2_in(code)] == []
+
+
+def test_each_kind_is_named_once(report) -> None:
+    found = report("print x\nprint y\na <> b\n").unreadable
+    assert [each.line for each in found] == [1, 3]
+    assert found[0].what.startswith("Python 2 (2 times): print x.")
+
+
+def test_another_error_stays_as_python_has_it(report) -> None:
+    (found,) = report("import os\nx = (\n").unreadable
+    assert "was never closed" in found.what and found.line == 2
+
+
+def test_a_library_that_is_not_installed_stops_a_program(
+    report, tmp_path
+) -> None:
+    found = report(
+        """
+        import os, no_such_library.part as part
+        from gin_of_nobody import config
+        import tensorflow_estimator
+        from . import own
+        import main
+        """
+    )
+    absent = found.with_verdict(Verdict.ABSENT, Grade.NEEDED)
+    assert [each.name for each in absent] == [
+        "gin_of_nobody",
+        "no_such_library",
+    ]
+    assert not found.runs
+    printed = as_text(found, tmp_path)
+    title = "\nLibraries that are not installed, and needed\n"
+    assert f"{title}  gin_of_nobody  main.py:3\n" in printed
+    assert "Run `pip install gin_of_nobody`, or put the folder" in printed
+    assert "2 things to change before" in printed
+
+
+def test_a_library_of_python_2_has_a_new_name(report) -> None:
+    (found,) = report("import cPickle\n").needed
+    assert found.advice == (
+        "It is of Python 2. `2to3 -w FILE` writes pickle in its place."
+    )
+
+
+def test_a_library_that_a_program_does_without_is_no_failure(report) -> None:
+    found = report(
+        """
+        try:
+            import cPickle as pickle
+        except ImportError:
+            import pickle
+        """
+    )
+    assert found.runs
+    assert [each.what for each in found.unfollowed] == [
+        "cPickle, which is absent, where it may be"
+    ]
+
+
+def test_a_library_in_a_branch_may_be_absent(report) -> None:
+    found = report(
+        """
+        import argparse
+        if argparse.ArgumentParser().parse_args().plot:
+            import no_such_library
+        """
+    )
+    assert found.with_verdict(Verdict.ABSENT, Grade.IN_BRANCH)
+    assert found.runs
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from tensorflow_estimator import estimator",
+        "from tensorflow_estimator.python.estimator import run_config",
+        "from tensorflow.contrib.tensorboard.plugins import projector",
+        "import tensorflow.compat.v2 as tf\ntf.estimator.Estimator",
+        "from tensorflow_core.python.estimator.model_fn import ModeKeys",
+        "import collections\ncollections.Mapping",
+    ],
+)
+def test_what_the_runner_supplies_is_not_absent(line, report) -> None:
+    assert report(line).runs
+
+
+def test_a_private_name_of_the_estimators_is_missing(report) -> None:
+    (found,) = report(
+        "from tensorflow_estimator.python.estimator.canned import head as h\n"
+        "h._binary_logistic_head()\n"
+    ).needed
+    name = "tf.python.estimator.canned.head._binary_logistic_head"
+    assert (found.name, found.verdict) == (name, Verdict.MISSING)
+    assert found.advice.startswith("Return an EstimatorSpec")

@@ -1,0 +1,165 @@
+"""Names of Python and NumPy of 2018, which programs of TF1 are given."""
+
+import collections
+import importlib
+import inspect
+import sys
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+import tf_keras
+
+from keras_tpu_estimator.tf1.shims import importing
+from keras_tpu_estimator.tf1.shims import old_libraries
+from keras_tpu_estimator.tf1.shims.importing import tf1_for
+from keras_tpu_estimator.tf1.shims.resolving import resolve
+
+IMPORTS = """
+import base64
+import collections
+import collections.abc
+import importlib
+import inspect
+import time
+import numpy
+import numpy as np
+import numpy.linalg as la
+from collections import Iterable, OrderedDict
+from fractions import gcd
+from numpy import float_
+"""
+
+
+def program(code):
+    """The names of a program with this code, after the imports."""
+    names = {"__builtins__": importing.BUILTINS, "__name__": "program"}
+    exec(IMPORTS + code, names)  # noqa: S102
+    return names
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        ("isinstance({}, collections.Mapping)", True),
+        ("isinstance([], Iterable)", True),
+        ("collections.OrderedDict is OrderedDict", True),
+        ("inspect.getargspec(lambda a, b=1, *c: 0).args", ["a", "b"]),
+        ("inspect.getargspec(lambda a, **b: 0)[2]", "b"),
+        ("inspect.isfunction(len)", False),
+        ("gcd(4, 6)", 2),
+        ("base64.decodestring(base64.encodestring(b'a'))", b"a"),
+        ("time.clock() <= time.clock()", True),
+        ("np.float, np.int, np.bool", (float, int, bool)),
+        ("np.object, np.str, np.complex", (object, str, complex)),
+        ("np.zeros(2, np.float).dtype", np.dtype("float64")),
+        ("isinstance(True, np.bool)", True),
+        ("float_, np.float_", (np.float64, np.float64)),
+        ("np.string_, np.unicode_", (np.bytes_, np.str_)),
+        ("np.Inf == -np.NINF, np.NaN != np.NaN", (True, True)),
+        ("np.sum(i for i in range(4))", 6),
+        ("np.sum([[1, 2], [3, 4]], axis=0).tolist()", [4, 6]),
+        ("np.product([2, 3]), np.trapz([1, 2])", (6, 1.5)),
+        ("np.fromstring(b'ab', np.uint8).tolist()", [97, 98]),
+        ("np.fromstring('1 2', sep=' ').tolist()", [1, 2]),
+        ("np.array(np.arange(2), float, copy=False).tolist()", [0, 1]),
+        ("np.array(np.arange(2)).tolist()", [0, 1]),
+        ("np.asscalar(np.ones(1)), np.alen([1, 2])", (1, 2)),
+        ("np.in1d([[1], [2]], [2]).tolist()", [False, True]),
+        ("np.random.__name__, la.__name__", ("numpy.random", "numpy.linalg")),
+        ("numpy is np and np.float32", np.float32),
+        ("importlib.import_module('numpy') is np", True),
+        ("importlib.import_module('tensorflow').contrib.tpu", None),
+        ("importlib.import_module('tensorflow_estimator').estimator", None),
+        ("importlib.import_module('tensorflow.contrib.gan')", None),
+        ("importlib.util.find_spec('nothing')", None),
+    ],
+)
+def test_a_program_has_them(code, expected):
+    found = program(f"result = {code}")["result"]
+    assert found == expected if expected is not None else found is not False
+
+
+def test_others_do_not_have_them():
+    program("np.float, collections.Mapping")
+    assert not hasattr(collections, "Mapping")
+    assert not hasattr(np, "float_") and np.bool is np.bool_
+    assert not hasattr(inspect, "getargspec") or sys.version_info < (3, 11)
+    with pytest.raises(ImportError):
+        importlib.import_module("tensorflow.contrib.gan.nothing")
+
+
+def test_every_name_is_there():
+    for name, names in old_libraries._NAMES.items():
+        module = old_libraries.as_in_2018(importlib.import_module(name))
+        assert {*names()} <= {*dir(module)}
+        assert old_libraries.as_in_2018(module) is module
+
+
+def test_what_a_program_sets_is_set_for_all(monkeypatch):
+    monkeypatch.setattr(np, "sort", np.sort)
+    names = program("np.sort = len\nresult = np.sort")
+    assert names["result"] is len and np.sort is len
+
+
+def test_arguments_of_functions_with_annotations_are_refused():
+    with pytest.raises(ValueError, match="Call inspect.getfullargspec"):
+        program("def f(a: int): pass\ninspect.getargspec(f)")
+
+
+@pytest.mark.parametrize("library", ["gin", "others"])
+def test_old_libraries_have_them(library, tmp_path, monkeypatch):
+    folder = tmp_path / "env" / "site-packages"
+    folder.joinpath(library).mkdir(parents=True)
+    folder.joinpath(library, "__init__.py").write_text(
+        "import collections\nimport tensorflow as tf\n"
+        "found = hasattr(collections, 'Mapping'), hasattr(tf.train, 'Saver')\n"
+    )
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.delitem(sys.modules, library, raising=False)
+    with tf1_for([tmp_path]):
+        module = importlib.import_module(library)
+    monkeypatch.delitem(sys.modules, library)
+    assert module.found == (library == "gin",) * 2
+
+
+@pytest.mark.parametrize("owner", ["layers", "keras.layers"])
+def test_moments_are_overridden_without_a_mask(owner):
+    class Own(resolve(f"{owner}.BatchNormalization")):
+        def _moments(self, inputs, reduction_axes, keep_dims):
+            mean, variance = super()._moments(
+                inputs, reduction_axes, keep_dims=keep_dims
+            )
+            return mean + 1, variance
+
+    x = np.array([[0, 1], [2, 3], [4, 5]], "float32")
+    with tf.Graph().as_default(), tf.Session() as session:
+        y = Own(fused=False)(tf.constant(x), training=True)
+        session.run(tf.global_variables_initializer())
+        found = session.run(y)
+    # As TensorFlow 1.15 has it.
+    expected = [[-1.8367729] * 2, [-0.6122576] * 2, [0.6122577] * 2]
+    np.testing.assert_allclose(found, expected, 1e-5)
+
+
+def test_a_mask_that_cannot_be_passed_is_an_error():
+    class Own(resolve("keras.layers.BatchNormalization")):
+        def _moments(self, inputs, reduction_axes, keep_dims):
+            return inputs, inputs
+
+    with pytest.raises(TypeError, match=r"Own._moments` must accept `mask`"):
+        Own()._moments(1, [0], True, mask=2)
+
+
+def test_an_override_with_a_mask_stays_as_it_is():
+    class Own(resolve("keras.layers.BatchNormalization")):
+        def _moments(self, inputs, reduction_axes, keep_dims, mask=None):
+            return mask
+
+    class Below(Own):
+        pass
+
+    assert Own()._moments(1, [0], True, mask=2) == 2
+    assert "_moments" not in vars(Below)
+    assert not hasattr(Own._moments, "__wrapped__")
+    assert issubclass(Own, tf_keras.layers.Layer)
