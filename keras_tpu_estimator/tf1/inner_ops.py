@@ -15,7 +15,7 @@ from keras_tpu_estimator.tf1.functions import BRANCHES
 from keras_tpu_estimator.tf1.functions import LOOPS
 from keras_tpu_estimator.tf1.functions import called
 from keras_tpu_estimator.tf1.inside import is_inside
-from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.source_lines import line_of
 
 RUNS = "_kte_runs"
 

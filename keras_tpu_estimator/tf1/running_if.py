@@ -6,7 +6,7 @@ from keras_tpu_estimator.tf1.functions import BRANCHES
 from keras_tpu_estimator.tf1.functions import Function
 from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.refusals import line_of
+from keras_tpu_estimator.tf1.source_lines import line_of
 from keras_tpu_estimator.tf1.writing import set_inputs
 from keras_tpu_estimator.tf1.writing import type_number
 
