@@ -1,11 +1,9 @@
 """The user's lines that make Keras's layers and operations."""
 
 import contextlib
-import functools
 import sys
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import keras
 
@@ -23,19 +21,19 @@ def noted_operations() -> Iterator[dict[str, SourceLine]]:
     Example:
 
     >>> with noted_operations() as lines:
-    ...     layer = keras.layers.Dense(1, name="made_here")
+    ...     y = 1 + keras.layers.Dense(1)(keras.Input([2]))
     >>> list(lines)  # A line of a file, in other programs.
     []
     """
     construct, thread = keras.Operation.__init__, threading.get_ident()
     lines: dict[str, SourceLine] = {}
 
-    @functools.wraps(construct)
-    def noting(operation: keras.Operation, *args: Any, **kwargs: Any) -> None:
-        construct(operation, *args, **kwargs)
+    # Keras reads this signature, names included.
+    def noting(self: keras.Operation, name: str | None = None) -> None:
+        construct(self, name)
         line = _calling_line() if threading.get_ident() == thread else None
         if line is not None:
-            lines[operation.name] = line
+            lines[self.name] = line
 
     keras.Operation.__init__ = noting
     try:
