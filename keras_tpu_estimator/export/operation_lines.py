@@ -4,6 +4,7 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterator
+from types import FrameType
 
 import keras
 
@@ -43,7 +44,7 @@ def noted_operations() -> Iterator[dict[str, SourceLine]]:
 
 
 def _calling_line() -> SourceLine | None:
-    frame = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(1)
     while frame is not None and not is_of_user(frame.f_code.co_filename):
         frame = frame.f_back
     if frame is None or frame.f_code.co_filename.startswith("<"):

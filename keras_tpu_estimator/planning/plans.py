@@ -109,6 +109,7 @@ class Plan:
         saved: The path of the file that it is stored in, or `None`.
         weights: How many numbers the optimizers train.
         call_steps: How many steps the call makes; `None` if that is not known.
+        metrics: Names of an evaluation's metrics. Defaults to none.
     """
 
     board: Board
@@ -122,6 +123,7 @@ class Plan:
     saved: str | None = None
     weights: int = 0
     call_steps: int | None = None
+    metrics: tuple[str, ...] = ()
 
     @property
     def examples_per_second(self) -> float | None:
@@ -208,6 +210,7 @@ class Plan:
             _saved(options.store, loop, compiled, call.context),
             loop.weights,
             call.steps,
+            loop.metrics,
         )
 
 
