@@ -157,7 +157,9 @@ def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
         if found and found[0]:
             return found
         place = place_of(equation.source_info)
-        return ("", 0) if place is None else tuple(place.line)
+        return (
+            ("", 0) if place is None else (place.line.file, place.line.number)
+        )
     return None
 
 
