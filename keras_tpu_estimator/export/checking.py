@@ -21,6 +21,7 @@ import numpy as np
 from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.stablehlo import UnservableError
+from keras_tpu_estimator.ground.storage.copies import has_wildcards
 
 _SCRIPT = pathlib.Path(__file__).with_name("first_request.py")
 # Relative to the largest number: another compiler adds in another order.
@@ -96,6 +97,10 @@ class FirstRequest:
         ]
         for trial in trials:
             trial.write()
+        if has_wildcards(os.path.abspath(folder)):
+            link = os.path.join(self._files.name, "export")
+            os.symlink(os.path.abspath(folder), link)
+            folder = link
         self._ask({"folder": folder, "cases": [t.case for t in trials]})
         for trial in trials:
             trial.compare()

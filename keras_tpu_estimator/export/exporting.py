@@ -26,6 +26,7 @@ from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage.copies import has_wildcards
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -202,6 +203,13 @@ def run_export(
             first_request.check(temporary, graphs)
         _leave_out_lines(temporary, graphs)
     _logger.info("SavedModel written to: %s", final)
+    if has_wildcards(final):
+        _logger.warning(
+            "TensorFlow cannot load the SavedModel %r from there, because it "
+            "takes brackets and backslashes in a path for a pattern. Copy the "
+            "folder to a path without them.",
+            final,
+        )
     return final
 
 

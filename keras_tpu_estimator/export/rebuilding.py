@@ -21,11 +21,14 @@ from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import Request
+from keras_tpu_estimator.export.operation_lines import noted_operations
 from keras_tpu_estimator.export.plain_ops import in_plain_ops
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
+from keras_tpu_estimator.ground.base.source_line import SourceLine
+from keras_tpu_estimator.ground.tracing.user_places import place_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -113,25 +116,26 @@ def rebuild(
         TimeoutError: It has not done so in time.
     """
     if loaded.assigned:
+        assignments = ", ".join(_assignments(loaded))
         raise UnservableError(
             "A model that is rebuilt under Keras's TensorFlow backend must not "
-            "assign variables. Received assignments of: "
-            f"{sorted(loaded.assigned)}. Leave out what is random or counts in "
-            "mode 'infer', or use RunConfig(export_backend='jax')."
+            f"assign variables. Received assignments of: {assignments}. Leave "
+            "out what is random or counts in mode 'infer', or use "
+            "RunConfig(export_backend='jax')."
         )
     leaves, nest = jax.tree.flatten(loaded.features)
     specs = [
         dataclasses.replace(spec, name=f"feature_{number}")
         for number, spec in enumerate(leaves)
     ]
-    with (options or TraceOptions()).scope():
+    with (options or TraceOptions()).scope(), noted_operations() as lines:
         model = symbolic_model(
             loaded.served,
             jax.tree.unflatten(nest, specs),
             arrange=jax.tree.leaves,
         )
     set_weights(model, loaded.known)
-    graph, tensors = _graph(model, timeout_secs)
+    graph, tensors = _graph(model, lines, timeout_secs)
     return RebuiltModel(
         graph=graph,
         inputs=[*tensors["variables"], *tensors["features"]],
@@ -150,8 +154,35 @@ def rebuild(
     )
 
 
+def _assignments(loaded: LoadedModel) -> list[str]:
+    """Returns what a model assigns, with the lines of new values."""
+    variables = {
+        path: jax.ShapeDtypeStruct(value.shape, value.dtype)
+        for path, value in loaded.values.items()
+    }
+    features = [
+        jax.ShapeDtypeStruct(array.shape, array.dtype)
+        for array in loaded.trial[0].features
+    ]
+    function = loaded.function(loaded.step(features))
+    traced = jax.make_jaxpr(function)(variables, features).jaxpr
+    made = {
+        variable: place_of(equation.source_info)
+        for equation in traced.eqns
+        for variable in equation.outvars
+    }
+    paths = sorted(loaded.assigned)
+    places = [made.get(v) for v in traced.outvars[-len(paths) :]]
+    return [
+        repr(path) + (f" at {place.line}" if place else "")
+        for path, place in zip(paths, places, strict=True)
+    ]
+
+
 def _graph(
-    model: keras.Model, timeout_secs: float | None
+    model: keras.Model,
+    lines: Mapping[str, SourceLine],
+    timeout_secs: float | None,
 ) -> tuple["GraphDef", Mapping[str, Sequence[str]]]:
     """The model as a `GraphDef`, and the names of its tensors."""
     from tensorflow.core.framework import graph_pb2
@@ -190,9 +221,22 @@ def _graph(
             raise UnservableError(
                 "The model cannot be rebuilt under Keras's TensorFlow "
                 "backend. Expected only layers and functions of Keras. "
-                f"Received: {done.stdout.strip() or done.stderr[-2000:]} Use "
+                f"Received{_failure(done, lines)} Use "
                 "RunConfig(export_backend='jax')."
             )
         graph = graph_pb2.GraphDef.FromString(pathlib.Path(path).read_bytes())
     tensors = json.loads(done.stdout)
     return in_plain_ops(graph, [*itertools.chain(*tensors.values())]), tensors
+
+
+def _failure(
+    done: "subprocess.CompletedProcess[str]", lines: Mapping[str, SourceLine]
+) -> str:
+    """Returns the line and the error of a process that has failed."""
+    try:
+        failure = json.loads(done.stdout)
+    except ValueError:  # It was killed.
+        return f": {done.stdout.strip() or done.stderr[-2000:]}"
+    known = [lines[name] for name in failure["operations"] if name in lines]
+    place = f" at {known[-1]}" if known else ""
+    return f"{place}: {failure['error']}"

@@ -1,6 +1,5 @@
 """A `model_fn` as a functional Keras model, called with symbolic inputs."""
 
-import traceback
 from collections.abc import Callable
 from collections.abc import Mapping
 
@@ -11,8 +10,8 @@ from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.user_places import place_of_error
 from keras_tpu_estimator.ground.tracing.variables import NoScopeError
 
 
@@ -48,7 +47,8 @@ def symbolic_model(
     except NoScopeError as error:
         raise ValueError(
             "`model_fn` cannot be made a Keras model. Expected only Keras's "
-            f"layers and keras.ops in mode 'infer'. Received `{error.caller}`, "
+            "layers and keras.ops in mode 'infer'. Received "
+            f"`{error.caller}`{_place(error)}, "
             "which is for what JAX traces and XLA compiles: neither Keras nor "
             "TensorFlow has operations for that. Use export_saved_model with "
             "RunConfig(export_backend='jax'), or layers of Keras in its place."
@@ -65,10 +65,8 @@ def symbolic_model(
 
 def _place(error: Exception) -> str:
     """Returns the last line of the user's code that an error comes from."""
-    for frame in reversed(traceback.extract_tb(error.__traceback__)):
-        if is_of_user(frame.filename):
-            return f" at {frame.filename}:{frame.lineno}"
-    return ""
+    place = place_of_error(error)
+    return "" if place is None else f" at {place.line}"
 
 
 def set_weights(model: keras.Model, values: Mapping[str, TensorLike]) -> None:

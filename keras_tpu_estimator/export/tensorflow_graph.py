@@ -7,6 +7,8 @@ package. What it made, or what went wrong, is said on its standard output.
 import functools
 import json
 import sys
+import traceback
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 from typing import Any
 
@@ -23,8 +25,32 @@ def main() -> None:
     try:
         sys.stdout.write(json.dumps(make(request["model"], request["path"])))
     except Exception as error:
-        sys.stdout.write(f"{type(error).__name__}: {error}")
+        failure = {
+            "error": f"{type(error).__name__}: {error}",
+            "operations": list(operations_of(error)),
+        }
+        sys.stdout.write(json.dumps(failure))
         sys.exit(3)
+
+
+def operations_of(error: BaseException | None) -> Iterator[str]:
+    """Yields names of operations that an error went through, outermost first.
+
+    They are those that Keras has called, and those that it made from a config.
+    """
+    import keras
+
+    if error is None:
+        return
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        caller, config = map(frame.f_locals.get, ("self", "config"))
+        if isinstance(caller, keras.Operation):
+            yield caller.name
+        while isinstance(config, dict):
+            if isinstance(config.get("name"), str):
+                yield config["name"]
+            config = config.get("config")
+    yield from operations_of(error.__cause__ or error.__context__)
 
 
 def make(config: str, path: str) -> dict[str, list[str]]:

@@ -15,6 +15,7 @@ from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
+from keras_tpu_estimator.ground.tracing.user_places import place_of
 from keras_tpu_estimator.planning import memory
 from keras_tpu_estimator.planning import oversized
 from keras_tpu_estimator.planning.boards import Board
@@ -153,18 +154,13 @@ def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
         found = next((place for place in inner if place is not None), None)
         if found is None and equation.primitive.name != name:
             continue
-        return found if found and found[0] else _called_at(equation)
+        if found and found[0]:
+            return found
+        place = place_of(equation.source_info)
+        return (
+            ("", 0) if place is None else (place.line.file, place.line.number)
+        )
     return None
-
-
-def _called_at(equation: jex.JaxprEqn) -> tuple[str, int]:
-    """The innermost line of a user that an equation comes from."""
-    trace = equation.source_info.traceback
-    if trace is not None:
-        for frame in trace.frames:
-            if is_of_user(frame.file_name):
-                return frame.file_name, frame.line_num
-    return "", 0
 
 
 def _too_large(

@@ -3,6 +3,7 @@
 import linecache
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Self
 
 from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.planning.allocations import Allocation
@@ -62,6 +63,8 @@ class DoesNotFitError(RuntimeError):
         largest: The largest arrays that a step creates. Defaults to none.
         batch_size: A batch size that may fit by an estimate, or 0 if none
             does. Defaults to `None`: unknown.
+        is_compiled: Whether that batch size was compiled, and fits. Defaults
+            to `False`.
 
     Example:
 
@@ -81,6 +84,7 @@ class DoesNotFitError(RuntimeError):
         arguments: Mapping[str, Held] | None = None,
         largest: Sequence[Allocation] = (),
         batch_size: int | None = None,
+        is_compiled: bool = False,
     ):
         self.board = board
         self.used = used
@@ -88,6 +92,7 @@ class DoesNotFitError(RuntimeError):
         self.arguments = dict(arguments or {})
         self.largest = tuple(largest)
         self.batch_size = batch_size
+        self.is_compiled = is_compiled
         super().__init__(
             f"The program does not fit: a core of {board} has "
             f"{shown_bytes(limit)} for programs, and this one needs "
@@ -95,6 +100,18 @@ class DoesNotFitError(RuntimeError):
             + self._given()
             + self._made()
             + f"\n{self._to_change()}"
+        )
+
+    def advising(self, batch_size: int | None) -> Self:
+        """Returns the same error with a batch size that was compiled."""
+        return type(self)(
+            self.board,
+            self.used,
+            self.limit,
+            self.arguments,
+            self.largest,
+            batch_size,
+            is_compiled=True,
         )
 
     def _given(self) -> str:
@@ -119,6 +136,11 @@ class DoesNotFitError(RuntimeError):
             "over all (`shard_optimizer=True`), or keep fewer activations "
             "(`RunConfig(remat=..., micro_batches=...)`)."
         )
+        if self.batch_size and self.is_compiled:
+            return (
+                f"A batch size of {self.batch_size} fits: it was compiled. Use "
+                f"that, or {spread}"
+            )
         if self.batch_size:
             return (
                 f"A batch size of {self.batch_size} may fit, estimated from "

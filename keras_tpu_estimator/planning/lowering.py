@@ -1,6 +1,7 @@
 """The loop that a call would run on a machine, lowered without running it."""
 
 import dataclasses
+import logging
 import math
 from collections.abc import Hashable
 from typing import Self
@@ -9,6 +10,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device import shapes
+from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
@@ -28,6 +30,8 @@ from keras_tpu_estimator.runs.padded_steps import PaddedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.staging import StagedSteps
 
+_logger = logging.getLogger("keras_tpu_estimator")
+
 
 @dataclasses.dataclass(frozen=True)
 class LoweredLoop:
@@ -45,6 +49,7 @@ class LoweredLoop:
         devices: Those, in their order.
         parts_ahead: How many more inputs like its own are on the devices
             while it runs. Defaults to 0.
+        host_metrics: What counts the metrics on the host, or `None`.
     """
 
     step: Step
@@ -56,6 +61,7 @@ class LoweredLoop:
     lowered: jax.stages.Lowered
     devices: tuple[jax.Device, ...]
     parts_ahead: int = 0
+    host_metrics: HostMetrics | None = None
 
     @classmethod
     def of(
@@ -105,6 +111,7 @@ class LoweredLoop:
             compiling.lowered(traced),
             loop.devices(step),
             ahead,
+            context.runtime.program.host_metrics(step),
         )
 
     @property
@@ -138,6 +145,23 @@ class LoweredLoop:
             return None
         _, outputs, _ = self.lowered.out_info
         return outputs["predictions"]
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Names of what an evaluation returns beside loss and global step.
+
+        None, if `metric_fn` does not take zeros.
+        """
+        if self.step.mode != ModeKeys.EVAL:
+            return ()
+        *_, outputs = self.lowered.out_info
+        if self.host_metrics is None:
+            return tuple(outputs.get("metric_values", ()))
+        try:
+            return self.host_metrics.names(outputs["eval_metrics"])
+        except Exception as error:  # Anything in the user's function.
+            _logger.info("`metric_fn` does not take zeros: %s", error)
+            return ()
 
 
 def signature(

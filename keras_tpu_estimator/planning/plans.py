@@ -5,6 +5,7 @@ import logging
 import time
 from collections.abc import Iterable
 from collections.abc import Mapping
+from typing import Self
 
 import jax
 
@@ -48,6 +49,19 @@ class Call:
     steps: int | None = None
     kept: Mapping[str, Held] = dataclasses.field(default_factory=dict)
 
+    @property
+    def batch_size(self) -> int | None:
+        """What the estimator's arguments say, if they do."""
+        return self.context.placement.batch_sizes[self.mode]
+
+    def with_batch_size(self, size: int) -> Self:
+        """Returns the call of an estimator with another batch size."""
+        placement = self.context.placement
+        sizes = {**placement.batch_sizes, self.mode: size}
+        placement = dataclasses.replace(placement, batch_sizes=sizes)
+        context = dataclasses.replace(self.context, placement=placement)
+        return dataclasses.replace(self, context=context)
+
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
@@ -74,6 +88,8 @@ class PlanOptions:
 
 
 AS_RUN = PlanOptions()
+# Compilations of batch sizes to advise.
+_MOST_ADVICE = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -93,6 +109,7 @@ class Plan:
         saved: The path of the file that it is stored in, or `None`.
         weights: How many numbers the optimizers train.
         call_steps: How many steps the call makes; `None` if that is not known.
+        metrics: Names of an evaluation's metrics. Defaults to none.
     """
 
     board: Board
@@ -106,6 +123,7 @@ class Plan:
     saved: str | None = None
     weights: int = 0
     call_steps: int | None = None
+    metrics: tuple[str, ...] = ()
 
     @property
     def examples_per_second(self) -> float | None:
@@ -141,6 +159,14 @@ class Plan:
                 or the input is empty.
             PermissionError: Others may write where it is to be stored.
         """
+        try:
+            return cls._of(call, board, options)
+        except DoesNotFitError as error:
+            advised = _advising(error, call, board, options)
+            raise advised from error.__cause__
+
+    @classmethod
+    def _of(cls, call: Call, board: Board, options: PlanOptions) -> "Plan":
         machine = board.machine()
         if call.mode == ModeKeys.PREDICT:
             # Hosts predict by themselves, each its share of a batch.
@@ -159,7 +185,7 @@ class Plan:
             loop.lowered,
             board,
             kinds,
-            loop.examples,
+            call.batch_size or loop.examples,
             options.quick,
             loop.step.line_in_graph,
         )
@@ -186,6 +212,7 @@ class Plan:
             _saved(options.store, loop, compiled, call.context),
             loop.weights,
             call.steps,
+            loop.metrics,
         )
 
 
@@ -243,6 +270,32 @@ def _tried(call: Call, board: Board, options: PlanOptions) -> Plan | Refusal:
         return Plan.of(call, board, options)
     except _PROBLEMS as error:
         return Refusal(board, call.mode, error)
+
+
+def _advising(
+    error: DoesNotFitError, call: Call, board: Board, options: PlanOptions
+) -> DoesNotFitError:
+    """Returns the error with a batch size that fits, if one is found.
+
+    What is estimated is compiled, and if it doesn't fit, what that estimates.
+    """
+    size = error.batch_size
+    if not size or call.batch_size is None:
+        return error
+    for _ in range(_MOST_ADVICE):
+        smaller = call.with_batch_size(size)
+        try:
+            plan = Plan._of(smaller, board, PlanOptions(quick=options.quick))
+        except DoesNotFitError as found:
+            size = found.batch_size
+            if not size:
+                return error.advising(size)
+        except Exception:
+            # `input_fn` has batches of one size only, for instance.
+            return error
+        else:
+            return error.advising(size) if plan.examples <= size else error
+    return error.advising(None)
 
 
 def _with_others(

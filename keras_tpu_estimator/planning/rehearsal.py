@@ -135,12 +135,14 @@ class Rehearsal:
             steps: How many there are at most, or `None`.
 
         Returns:
-            NaN under any name.
+            NaN under the names of metrics, and under any other.
         """
-        self._plan(context, input_fn, ModeKeys.EVAL, steps)
+        found = self._plan(context, input_fn, ModeKeys.EVAL, steps)
+        plan = next(each for each in found if isinstance(each, Plan))
         unknown = np.float32("nan")
+        result = dict.fromkeys((*plan.metrics, "loss"), unknown)
         return collections.defaultdict(
-            lambda: unknown, loss=unknown, global_step=np.int64(0)
+            lambda: unknown, {**result, "global_step": np.int64(0)}
         )
 
     def predict(

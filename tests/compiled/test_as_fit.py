@@ -152,6 +152,30 @@ def test_arrays_as_a_triple_and_without_weights():
     assert pair == estimator.evaluate(lambda params: triple[:2], steps=1)
 
 
+def _two_outputs():
+    keras.utils.set_random_seed(1)
+    inputs = keras.Input(X.shape[1:], name="x")
+    outputs = [layers.Dense(1, name=name)(inputs) for name in "ba"]
+    model = keras.Model(inputs, outputs)
+    model.compile(
+        "sgd", {"a": "mse", "b": "mae"}, weighted_metrics={"a": ["mae"]}
+    )
+    return model
+
+
+@pytest.mark.parametrize("labels", [[Y, 2 * Y], {"b": Y, "a": 2 * Y}])
+def test_weights_by_the_names_of_listed_outputs(labels):
+    weights = [WEIGHTS, WEIGHTS**2]
+    data = {"sample_weight": weights, "return_dict": True, "verbose": 0}
+    expected = _two_outputs().evaluate(X, [Y, 2 * Y], EXAMPLES, **data)
+    named = dict(zip("ba", weights, strict=True))
+    estimator = estimator_of(_two_outputs(), eval_batch_size=EXAMPLES)
+    result = estimator.evaluate(lambda params: (X, labels, named), steps=1)
+    assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+    with pytest.raises(ValueError, match=r"\['a', 'b'\]\. Received: \['a'\]"):
+        estimator.evaluate(lambda params: (X, labels, {"a": WEIGHTS}), steps=1)
+
+
 def test_other_model_fns_take_no_triples():
     def model_fn(features, labels, mode, params):
         raise AssertionError

@@ -495,3 +495,12 @@ def test_single_tensors_get_names():
 def test_outside_compilation(make, message):
     with pytest.raises(TypeError, match=message):
         make()
+
+
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other patterns.")
+def test_a_path_that_tensorflow_takes_for_a_pattern(tmp_path, caplog):
+    estimator = estimator_of(classifier, tmp_path / "model")
+    estimator.train(lambda params: (X, Y), steps=1)
+    folder = estimator.export_saved_model(tmp_path / "a[b]", RAW)
+    assert os.path.isfile(os.path.join(folder, "saved_model.pb"))
+    assert "takes brackets and backslashes in a path" in caplog.text

@@ -169,6 +169,24 @@ def own_layer(x, is_training):
     return {"y": Unknown()(layers.Dense(1)(x))}
 
 
+class Count(layers.Layer):
+    def build(self, shape):
+        self.count = self.add_weight(name="count", trainable=False)
+
+    def call(self, x):
+        self.count.assign(self.count + 1)
+        return x * self.count
+
+
+def counting(x, is_training):
+    return {"y": Count(name="count")(layers.Dense(1)(x))}
+
+
+def line_of(function, number):
+    """A line of a function, counted from its first."""
+    return function.__code__.co_firstlineno + number
+
+
 @pytest.mark.parametrize(
     ("network", "exception", "message"),
     [
@@ -181,7 +199,14 @@ def own_layer(x, is_training):
         (
             own_layer,
             kte.export.UnservableError,
-            "cannot be rebuilt under Keras's TensorFlow backend.*'Unknown'",
+            "cannot be rebuilt under Keras's TensorFlow backend.* at "
+            rf".*test_export_rebuilt.py:{line_of(own_layer, 1)}: .*'Unknown'",
+        ),
+        (
+            counting,
+            kte.export.UnservableError,
+            "must not assign variables.*'count/count' at "
+            rf".*test_export_rebuilt.py:{line_of(Count.call, 1)}\.",
         ),
     ],
 )

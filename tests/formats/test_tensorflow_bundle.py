@@ -105,6 +105,14 @@ def test_it_is_read_like_any_other(tmp_path):
     assert kte.load_checkpoint(tmp_path).get_tensor("mask").tolist() == [1, 0]
 
 
+@pytest.mark.skipif(os.name == "nt", reason="Windows has other patterns.")
+@pytest.mark.parametrize("folder", ["a[b]", "a\\b", "a*b?", "[!a]"])
+def test_patterns_in_a_path_stand_for_themselves(tmp_path, folder):
+    prefix = save(tmp_path / folder, 20)
+    assert kte.load_variable(prefix, "count") == 2**40
+    assert checkpoints.latest_intact(tmp_path / folder) == prefix
+
+
 def test_one_of_either_format_takes_the_place_of_the_other(tmp_path):
     prefix = checkpoints.save(tmp_path, 20, {"v": np.zeros(2)})
     assert save(tmp_path, 20, {"v": np.ones(2)}) == prefix

@@ -50,6 +50,19 @@ def found(loss, outputs, labels):
         lambda y, labels: ops.mean(ops.abs(ops.subtract(y, labels))),
         lambda y, labels: ops.sum(jax.jit(lambda a, b: a * b)(y, labels)),
         lambda y, labels: ops.mean(ops.equal(ops.round(y), labels)),
+        lambda y, labels: jax.lax.cond(
+            ops.sum(y) > 0, squared, lambda *_: 0.0, y, labels
+        ),
+        lambda y, labels: jax.lax.fori_loop(
+            0, 3, lambda _, loss: loss + squared(y, labels), 0.0
+        ),
+        lambda y, labels: jax.lax.while_loop(
+            lambda loss: squared(y, labels) + loss < 0, lambda x: x, 0.0
+        ),
+        lambda y, labels: squared(
+            y, jax.lax.cond(ops.sum(y) > 0, lambda x: 2 * x, abs, labels)
+        ),
+        jax.checkpoint(squared),
     ],
 )
 def test_what_broadcasts(loss):

@@ -163,6 +163,22 @@ def test_what_does_not_fit_is_an_error(tmp_path):
     assert plan.figures.memory.share < 1
 
 
+def test_the_batch_size_that_is_advised_fits(tmp_path):
+    def input_fn(params):
+        rows = params["batch_size"]
+        return np.zeros((rows, 8), "float32"), np.zeros((rows, 1), "float32")
+
+    with pytest.raises(DoesNotFitError, match="fits: it was compiled") as error:
+        estimator(tmp_path, very_wide, batch=2**20).plan(input_fn, "v5e:2x2")
+    size = error.value.batch_size
+    assert 2**17 < size < 2**20
+    assert size % 8 == 0
+    followed = estimator(tmp_path, very_wide, batch=size)
+    plan = followed.plan(input_fn, "v5e:2x2", print_fn=None)
+    assert plan.examples == size
+    assert plan.figures.memory.share < 1
+
+
 def test_where_nothing_compiles_the_first_error_is_raised(tmp_path):
     def eigenvalues(features, is_training):
         del is_training

@@ -51,6 +51,23 @@ def test_every_call_is_planned_and_none_made(tmp_path, rehearsal):
     assert not os.path.exists(tmp_path / "run")
 
 
+def test_an_evaluation_has_the_names_of_its_metrics(tmp_path, rehearsal):
+    def model_fn(features, labels, mode, params):
+        outputs = keras.layers.Dense(1)(features)
+        loss = keras.ops.mean((outputs - labels) ** 2)
+        return kte.TPUEstimatorSpec(
+            mode, loss=loss, eval_metrics=(metric_fn, [labels, outputs])
+        )
+
+    def metric_fn(labels, outputs):
+        return {"error": kte.metrics.mean_absolute_error(labels, outputs)}
+
+    own = estimator_of(model_fn, tmp_path / "run", use_tpu=True)
+    result = dict(own.evaluate(batches_of(X, Y)))
+    assert result.keys() == {"error", "loss", "global_step"}
+    assert np.isnan(result["error"])
+
+
 def test_calls_of_few_steps(tmp_path, rehearsal):
     own = estimator(tmp_path)
     own.train(

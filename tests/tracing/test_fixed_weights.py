@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental import pallas as pl
 
 from keras_tpu_estimator.ground.tracing.fixed_weights import fixed_weights
 
@@ -34,6 +35,14 @@ def convolved(image, filters):
     )
 
 
+def in_kernel(x):
+    def kernel(x, weight, out):
+        out[...] = x[...] @ weight[...]
+
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pl.pallas_call(kernel, out_shape=shape)(x, KERNEL)
+
+
 @pytest.mark.parametrize(
     "function",
     [
@@ -45,6 +54,11 @@ def convolved(image, filters):
         lambda x: jax.nn.relu(jax.vmap(lambda row: row @ KERNEL)(x)),
         lambda x: jax.lax.cond(x[0, 0] > 0, lambda: x @ KERNEL, lambda: x),
         lambda x: (x @ KERNEL) @ KERNEL,
+        lambda x: jax.lax.fori_loop(0, 3, lambda _, x: x @ KERNEL, x),
+        lambda x: jax.lax.while_loop(
+            lambda x: jnp.sum(x @ KERNEL) < 9, lambda x: x + 1, x
+        ),
+        lambda x: in_kernel(x),
     ],
 )
 def test_what_is_multiplied_as_a_matrix_is_a_weight(function):
@@ -97,6 +111,18 @@ def test_what_is_drawn_of_a_constant_key_is_a_weight():
         lambda x: x @ jax.random.normal(_key_of(x), (9, 9)),
         lambda x: jnp.sum(jnp.asarray(KERNEL) @ jnp.asarray(KERNEL)) * x,
         lambda x: x @ x.T,
+        # Only the first state of a loop is a constant.
+        lambda x: jax.lax.scan(
+            lambda c, _: (c @ x[:, :4], None), np.ones((99, 4)), length=2
+        )[0],
+        lambda x: (
+            jax.lax.scan(
+                lambda c, _: (jax.random.normal(KEY, (9, 9)), None),
+                KERNEL,
+                length=2,
+            )[0]
+            * x[0, 0]
+        ),
     ],
 )
 def test_what_is_no_weight(function):

@@ -1,5 +1,7 @@
 """A model_fn's variables: found by path, created once, trained, saved."""
 
+import functools
+import inspect
 import random
 import re
 import threading
@@ -289,8 +291,37 @@ def test_leaked_tensor_is_an_error(tmp_path):
 
     estimator = estimator_of(model_fn_of(network), tmp_path)
     estimator.train(repeated(X, Y), steps=1)
-    with pytest.raises(ValueError, match="keep no tensors in globals"):
+    with pytest.raises(ValueError, match="keep no tensors in globals") as error:
         estimator.evaluate(batches_of(X, Y))
+    line = network.__code__.co_firstlineno + 2
+    name = "test_leaked_tensor_is_an_error.<locals>.network"
+    assert f"test_variables.py:{line} in `{name}`." in str(error.value)
+
+
+def _kept_from_an_inner_function(kept, x):
+    jax.jit(lambda y: kept.append(y + 1))(x)
+    return x * kept[0]
+
+
+def _kept_from_a_gradient(kept, x):
+    def loss(y):
+        kept.append(y * 3)
+        return jnp.sum(y)
+
+    jax.grad(loss)(x)
+    return x * kept[0]
+
+
+@pytest.mark.parametrize(
+    "network", [_kept_from_an_inner_function, _kept_from_a_gradient]
+)
+def test_a_leak_from_an_inner_function_names_where_it_is_used(network):
+    lines, first = inspect.getsourcelines(network)
+    place = rf"test_variables.py:{first + len(lines) - 1} in `_kept_from\w+`\."
+    with pytest.raises(
+        kte.errors.LeakedTensorError, match=f"used at .*{place}"
+    ):
+        capture(functools.partial(network, []), {}, X)
 
 
 def dropout_network(x, is_training):

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax import lax
+from jax.experimental import pallas as pl
 
 from keras_tpu_estimator.ground.tracing.varying import varying
 
@@ -25,6 +26,30 @@ def mean(x):
 
 def swapped(x):
     return lax.ppermute(x, "batch", [(i, (i + 1) % CORES) for i in range(4)])
+
+
+def sum_in_kernel(x, y):
+    """The sum of two arrays by a kernel with a branch and a loop."""
+
+    def kernel(x, y, out):
+        @pl.when(pl.program_id(0) == 0)
+        def _():
+            out[...] = x[...]
+
+        @pl.loop(0, 2)
+        def _(_):
+            out[...] += y[...]
+
+    return pl.pallas_call(
+        kernel, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), grid=(1,)
+    )(x, y)
+
+
+def swapped_in_reference(x):
+    """What a reference holds in the end."""
+    reference = jax.new_ref(jnp.zeros_like(x))
+    reference[...] = x
+    return jax.freeze(reference)
 
 
 @jax.custom_vjp
@@ -60,6 +85,18 @@ with_rule.defvjp(lambda x: (mean(x), None), lambda _, g: (g,))
         lambda x: lax.fori_loop(
             0, 3, lambda i, c: c + lax.axis_index("batch"), mean(x)
         ),
+        # The second value reaches the first after one round.
+        lambda x: lax.fori_loop(0, 3, lambda i, c: c[::-1], (mean(x), x))[0],
+        lambda x: lax.while_loop(
+            lambda c: c < x[0, 0], lambda c: c + 1, mean(x)[0, 0]
+        ),
+        lambda x: sum_in_kernel(mean(x), x),
+        lambda x: lax.custom_linear_solve(
+            lambda y: lax.axis_index("batch") * y,
+            mean(x),
+            lambda _, b: b * 2,
+            lambda _, b: b,
+        ),
     ],
 )
 def test_results_that_differ(function):
@@ -88,6 +125,12 @@ def test_results_that_differ(function):
         lambda x: lax.cond(mean(x)[0, 0] > 0, mean, lambda x: mean(2 * x), x),
         lambda x: lax.fori_loop(0, 3, lambda i, c: c * 2, mean(x)),
         lambda x: jnp.sort(jnp.cumsum(mean(x))),
+        lambda x: lax.fori_loop(
+            0, 3, lambda i, c: (mean(c[1]), c[1]), (mean(x), x)
+        )[0],
+        lambda x: lax.while_loop(lambda c: c[0, 0] < 9, mean, mean(x)),
+        lambda x: sum_in_kernel(mean(x), mean(x)),
+        lambda x: swapped_in_reference(mean(x)),
     ],
 )
 def test_results_that_are_equal(function):

@@ -121,6 +121,19 @@ class HostMetrics:
             for step in range(len(jax.tree.leaves(steps)[0])):
                 self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
 
+    def names(self, steps: Nest) -> tuple[str, ...]:
+        """Returns the names of the metrics, and counts nothing.
+
+        Args:
+            steps: Shapes and dtypes of what `update` takes. `metric_fn` is
+                called with one step of zeros.
+        """
+        other = self.another()
+        other.update(
+            jax.tree.map(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), steps)
+        )
+        return tuple(other.result())
+
     def result(self) -> dict[str, Any]:
         """Returns the metrics' values by name, as NumPy values or bytes."""
         return jax.tree.map(_on_host, self._result)

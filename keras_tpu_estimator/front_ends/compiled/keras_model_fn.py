@@ -100,6 +100,9 @@ class KerasModelFn:
         predictions = _named(model, outputs)
         if mode == ModeKeys.PREDICT:
             return TPUEstimatorSpec(mode, predictions)
+        names = training.output_names
+        if names is not None:
+            weights = weighting.by_output(weights, names, outputs)
         if training.loss is None and not model.losses:
             raise ValueError(
                 f"The Keras model {model.name!r} should have a loss. Received "

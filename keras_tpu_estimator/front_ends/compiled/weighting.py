@@ -1,6 +1,7 @@
 """Weights of examples, beside features or by the class of a label."""
 
 from collections.abc import Mapping
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -34,6 +35,34 @@ def split(features: Features) -> tuple[Features, Nest]:
     if is_weighted:
         return features[_FEATURES], features[_WEIGHTS]
     return features, None
+
+
+def by_output(weights: Nest, names: Sequence[str], outputs: Nest) -> Nest:
+    """Returns the weights of examples in the structure of a model's outputs.
+
+    Args:
+        weights: The weights, or a dict of them by the names of outputs.
+        names: The names of the outputs.
+        outputs: The outputs.
+
+    Raises:
+        ValueError: Other names are in the dict.
+
+    Example:
+
+    >>> by_output({"b": 2, "a": 1}, ["a", "b"], [0, 0])
+    [1, 2]
+    """
+    if not isinstance(weights, Mapping) or isinstance(outputs, Mapping):
+        return weights
+    if weights.keys() != set(names):
+        raise ValueError(
+            "Weights of examples must have one entry for each output of the "
+            f"model: {sorted(names)}. Received: {sorted(map(str, weights))}. "
+            "Add those that are missing, as arrays of ones."
+        )
+    ordered = [weights[name] for name in names]
+    return ordered if isinstance(outputs, list | tuple) else ordered[0]
 
 
 def checked(class_weight: Any) -> dict[int, float] | None:

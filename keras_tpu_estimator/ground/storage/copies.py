@@ -25,6 +25,8 @@ class Copy:
 
     Args:
         name: The name in it.
+        original: What the copy needs for as long as it exists. Defaults to
+            nothing.
 
     Attributes:
         path: The path of that name.
@@ -36,7 +38,8 @@ class Copy:
     'model.ckpt-20.h5'
     """
 
-    def __init__(self, name: str):
+    def __init__(self, name: str, original: object = None):
+        self._original = original
         folder = tempfile.mkdtemp(prefix="kte-copy-")
         self.path = os.path.join(folder, name)
         weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
@@ -86,6 +89,46 @@ def local_copy(path: str, suffixes: Sequence[str] = ("",)) -> Copy | Original:
             transfers.fetch(path + suffix, copy.path + suffix)
         _keep(path, version, copy)
     return copy
+
+
+def has_wildcards(path: str) -> bool:
+    """Whether TensorFlow takes a path for a pattern that does not match it.
+
+    Example:
+
+    >>> has_wildcards("/tmp/a[b]"), has_wildcards("/tmp/a*b")
+    (True, False)
+    """
+    # Windows has other patterns.
+    return os.name != "nt" and ("[" in path or "\\" in path)
+
+
+def without_wildcards(
+    files: Copy | Original, suffixes: Sequence[str]
+) -> Copy | Original:
+    """Gives files a path that TensorFlow does not take for a pattern.
+
+    TensorFlow looks for the checkpoint `a[b]/model.ckpt` in a folder `ab`.
+
+    Args:
+        files: The files.
+        suffixes: What their names end with.
+
+    Returns:
+        The same, or links to them, if their path has a bracket or a backslash.
+
+    Example:
+
+    >>> without_wildcards(Original("/tmp/a*b"), [""]).path
+    '/tmp/a*b'
+    """
+    path = os.path.abspath(files.path)
+    if not has_wildcards(path):
+        return files
+    links = Copy("links", files)
+    for suffix in suffixes:
+        os.symlink(path + suffix, links.path + suffix)
+    return links
 
 
 def keep(url: str, copy: Copy) -> None:

@@ -5,6 +5,8 @@ loss that trains something else.
 """
 
 import dataclasses
+import functools
+import operator
 import pathlib
 import types
 from collections.abc import Iterator
@@ -15,10 +17,12 @@ import jax
 import keras
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
+from keras_tpu_estimator.ground.tracing.dataflow import Analysis
+from keras_tpu_estimator.ground.tracing.dataflow import outputs
 
 # From where a value comes: labels, anything else, or nothing but constants.
 _LABELS, _OTHERS = 1, 2
+_PAIRS = [_LABELS, _OTHERS], [_LABELS, _LABELS | _OTHERS]
 _PACKAGE = str(pathlib.Path(__file__).parents[1])
 _JAX = str(pathlib.Path(jax.__file__).parent)
 _LIBRARIES = (_JAX, str(pathlib.Path(keras.__file__).parent), _PACKAGE)
@@ -61,32 +65,43 @@ def crossings(
     [((4,), (4, 1))]
     """
     sources = [_LABELS if own else _OTHERS for own in labels]
-    return list(dict.fromkeys(_in(traced.jaxpr, sources)))
+    search = _Search()
+    outputs(traced, sources, search)
+    return list(search.found)
 
 
-def _in(jaxpr: jex.Jaxpr, inputs: Sequence[int]) -> Iterator[Crossing]:
-    """Those of a function, given where its arguments come from."""
-    sources: dict[Any, int] = dict(zip(jaxpr.invars, inputs, strict=True))
-    made: dict[Any, jex.JaxprEqn] = {}
-    for equation in jaxpr.eqns:
-        atoms = [
-            None if isinstance(atom, jex.Literal) else atom
-            for atom in equation.invars
-        ]
-        given = [sources.get(atom, 0) for atom in atoms]
-        inner = list(inner_functions(equation.params))
-        if len(inner) == 1 and len(inner[0].invars) == len(given):
-            yield from _in(inner[0], given)
-        elif len(atoms) == 2 and sorted(given)[0] == _LABELS:
-            own, other = atoms if given[0] == _LABELS else atoms[::-1]
-            if given != [_LABELS, _LABELS]:
-                yield from _of_pair(equation, own, other, made)
-        source = 0
-        for each in given:
-            source |= each
-        for variable in equation.outvars:
-            sources[variable] = source
-            made[variable] = equation
+@dataclasses.dataclass(frozen=True)
+class _Search(Analysis[int]):
+    """Follows labels and outputs through a function.
+
+    Attributes:
+        found: The operations as keys, to be added to, in their order.
+        made: The operation that made a value.
+    """
+
+    found: dict[Crossing, None] = dataclasses.field(default_factory=dict)
+    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def constant(self, atom: Any) -> int:
+        return 0
+
+    def join(self, facts: Sequence[int]) -> int:
+        return functools.reduce(operator.or_, facts, 0)
+
+    def chosen(self, fact: int, by: int) -> int:
+        # Labels that a condition chooses are labels.
+        return fact
+
+    def look(self, equation: Any, facts: list[int]) -> None:
+        self.made.update(dict.fromkeys(equation.outvars, equation))
+        if len(facts) != 2 or sorted(facts) not in _PAIRS:
+            return
+        own, other = equation.invars
+        if facts[0] != _LABELS:
+            own, other = other, own
+        self.found.update(
+            dict.fromkeys(_of_pair(equation, own, other, self.made))
+        )
 
 
 def _of_pair(
@@ -97,7 +112,7 @@ def _of_pair(
     if sorted(shapes) != [(1, size), (size, 1)] or size == 1:
         return
     for each in (own, other):
-        maker = made.get(each)
+        maker = None if isinstance(each, jex.Literal) else made.get(each)
         if (
             maker is not None
             and maker.primitive.name == "broadcast_in_dim"

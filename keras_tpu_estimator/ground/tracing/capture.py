@@ -29,6 +29,8 @@ from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight
 from keras_tpu_estimator.ground.tracing.fixed_weights import fixed_weights
 from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
 from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
+from keras_tpu_estimator.ground.tracing.user_places import place_of
+from keras_tpu_estimator.ground.tracing.user_places import place_of_error
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import LeakedTensorError
@@ -304,14 +306,14 @@ def _attempt(
         traced, outputs = jax.make_jaxpr(
             run, axis_env=list(axis_sizes), return_shape=True
         )(avals, args)
-        leaked = any(isinstance(c, jax.core.Tracer) for c in traced.consts)
-    except jax.errors.UnexpectedTracerError:
-        leaked = True
+        leak = _leak(traced)
+    except jax.errors.UnexpectedTracerError as error:
+        leak = LeakedTensorError(place_of_error(error))
     scope = scopes[-1]
     fresh = [path for path in scope.new if path not in inputs]
-    if leaked:
+    if leak is not None:
         if not fresh:
-            raise LeakedTensorError
+            raise leak
         return scope.new
     marks = jaxprs.marked_equations(traced)
     if any(path not in marks for path in fresh):
@@ -334,6 +336,27 @@ def _attempt(
         _initial_paths=tuple(sorted(initials)),
         _known=avals,
     )
+
+
+def _leak(traced: jex.ClosedJaxpr) -> LeakedTensorError | None:
+    """Returns the error of a trace that uses a tensor of another trace."""
+    leaked = {
+        variable: value
+        for variable, value in zip(
+            traced.jaxpr.constvars, traced.consts, strict=True
+        )
+        if isinstance(value, jax.core.Tracer)
+    }
+    for equation in traced.jaxpr.eqns if leaked else ():
+        for atom in equation.invars:
+            if not isinstance(atom, jex.Literal) and atom in leaked:
+                # An argument of the other trace has no such parent.
+                maker = getattr(leaked[atom], "parent", None)
+                return LeakedTensorError(
+                    place_of(equation.source_info),
+                    place_of(getattr(maker, "source_info", None)),
+                )
+    return LeakedTensorError() if leaked else None
 
 
 def _made_here(scope: VariableScope) -> ArraysByPath:

@@ -8,15 +8,14 @@ it is multiplied, as a matrix or a kernel, with what is no constant.
 
 import dataclasses
 import math
-from collections.abc import Iterable
 from collections.abc import Sequence
 from typing import Any
 
 import jax.numpy as jnp
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.tracing.jaxprs import Scan
-from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
+from keras_tpu_estimator.ground.tracing.dataflow import Analysis
+from keras_tpu_estimator.ground.tracing.dataflow import outputs
 
 _PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot_general")
 _RANDOM = ("random_bits", "rng_bit_generator", "threefry2x32")
@@ -69,12 +68,13 @@ def fixed_weights(traced: jex.ClosedJaxpr) -> list[FixedWeight]:
     [FixedWeight(shape=(9, 9), dtype='float32', is_random=False)]
     """
     found: dict[Any, FixedWeight] = {}
-    _Search(found).outputs(traced.jaxpr, [None] * len(traced.jaxpr.invars))
+    inputs: list[_Sources] = [None] * len(traced.jaxpr.invars)
+    outputs(traced, inputs, _Search(found))
     return list(found.values())
 
 
 @dataclasses.dataclass(frozen=True)
-class _Search:
+class _Search(Analysis[_Sources]):
     """Follows constants through a function.
 
     Attributes:
@@ -83,29 +83,29 @@ class _Search:
 
     found: dict[Any, FixedWeight]
 
-    def outputs(
-        self, jaxpr: jex.Jaxpr, inputs: Sequence[_Sources]
-    ) -> list[_Sources]:
-        """What the results of a function are computed of."""
-        known: dict[Any, _Sources] = {v: _array(v) for v in jaxpr.constvars}
-        known.update(zip(jaxpr.invars, inputs, strict=True))
+    def constant(self, atom: Any) -> _Sources:
+        return frozenset([atom]) if _is_weight(atom.aval) else _NONE
 
-        def sources(atom: Any) -> _Sources:
-            return (
-                _array(atom) if isinstance(atom, jex.Literal) else known[atom]
-            )
+    def join(self, facts: Sequence[_Sources]) -> _Sources:
+        together = _NONE
+        for each in facts:
+            if each is None:
+                return None
+            together |= each
+        return together
 
-        for equation in jaxpr.eqns:
-            given = [sources(atom) for atom in equation.invars]
-            self._look_at(equation, given)
-            results = self._results(equation, given)
-            known.update(zip(equation.outvars, results, strict=True))
-        return [sources(atom) for atom in jaxpr.outvars]
+    def results(self, equation: Any, facts: list[_Sources]) -> list[_Sources]:
+        name = equation.primitive.name
+        if name == "stop_gradient":
+            return [_NONE if facts[0] is not None else None]
+        if name in _RANDOM and None not in facts:
+            return [frozenset([_Draw(equation)])] * len(equation.outvars)
+        return super().results(equation, facts)
 
-    def _look_at(self, equation: Any, given: Sequence[_Sources]) -> None:
-        if equation.primitive.name not in _PRODUCTS or None not in given[:2]:
+    def look(self, equation: Any, facts: list[_Sources]) -> None:
+        if equation.primitive.name not in _PRODUCTS or None not in facts[:2]:
             return
-        for atom, sources in zip(equation.invars, given, strict=True):
+        for atom, sources in zip(equation.invars, facts, strict=True):
             for each in sources or ():
                 is_random = isinstance(each, _Draw)
                 weight = atom if is_random else each
@@ -114,48 +114,12 @@ class _Search:
                     dtype = weight.aval.dtype.name
                     self.found[each] = FixedWeight(shape, dtype, is_random)
 
-    def _results(
-        self, equation: Any, given: list[_Sources]
-    ) -> Sequence[_Sources]:
-        name, params = equation.primitive.name, equation.params
-        count = len(equation.outvars)
-        inner = list(inner_functions(params))
-        if name == "stop_gradient":
-            return [_NONE if given[0] is not None else None]
-        if name in _RANDOM and None not in given:
-            return [frozenset([_Draw(equation)])] * count
-        if name == "scan":
-            return self._of_scan(Scan.of(equation), given)
-        if name == "cond":
-            branches = [self.outputs(each, given[1:]) for each in inner]
-            return [
-                _all((given[0], *each)) for each in zip(*branches, strict=True)
-            ]
-        if len(inner) == 1 and len(inner[0].invars) == len(given):
-            return self.outputs(inner[0], given)
-        return [_all(given)] * count
 
-    def _of_scan(self, scan: Scan, given: list[_Sources]) -> list[_Sources]:
-        """As of one round, with all that comes back from the round before."""
-        first, end = scan.constants, scan.constants + scan.carried
-        while True:
-            results = self.outputs(scan.body, given)
-            pairs = zip(given[first:end], results[: scan.carried], strict=True)
-            back = list(map(_all, pairs))
-            if back == given[first:end]:
-                return results
-            given = [*given[:first], *back, *given[end:]]
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
+@dataclasses.dataclass(frozen=True)
 class _Draw:
     """An equation that draws random numbers of constants."""
 
     equation: Any
-
-
-def _array(atom: Any) -> frozenset[Any]:
-    return frozenset([atom]) if _is_weight(atom.aval) else _NONE
 
 
 def _is_weight(aval: Any) -> bool:
@@ -165,13 +129,3 @@ def _is_weight(aval: Any) -> bool:
         and jnp.issubdtype(dtype, jnp.floating)
         and aval.size > _SMALL
     )
-
-
-def _all(sources: Iterable[_Sources]) -> _Sources:
-    """What a value is computed of that is computed of all of these."""
-    together = _NONE
-    for each in sources:
-        if each is None:
-            return None
-        together |= each
-    return together

@@ -28,6 +28,7 @@ from keras_tpu_estimator.ground.tracing import jaxprs
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable
 from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
+from keras_tpu_estimator.ground.tracing.user_places import UserPlace
 
 ArraysByPath: TypeAlias = dict[str, jax.Array]
 # Before they are copied to the devices, some may be on the host.
@@ -61,16 +62,25 @@ class TwoUnderOnePathError(ValueError):
 
 
 class LeakedTensorError(ValueError):
-    """`model_fn` used a tensor of another call."""
+    """`model_fn` used a tensor of another call.
+
+    Args:
+        used: The line and the function that use it, or `None`.
+        made: The line and the function that have made it, or `None`.
+    """
 
     __reduce__ = reduce_error
 
-    def __init__(self) -> None:
+    def __init__(
+        self, used: UserPlace | None = None, made: UserPlace | None = None
+    ) -> None:
+        at = f" at {used}" if used else ""
+        origin = f" It was made at {made}." if made else ""
         super().__init__(
-            "A tensor was used that leaked from an earlier call of model_fn, "
-            "or from an inner function. Expected only tensors made from the "
-            "features, labels and variables of this call: keep no tensors in "
-            "globals, attributes or default arguments."
+            "A tensor that leaked from an earlier call of model_fn, or from an "
+            f"inner function, was used{at}.{origin} Expected only tensors made "
+            "from the features, labels and variables of this call: keep no "
+            "tensors in globals, attributes or default arguments."
         )
 
 

@@ -15,6 +15,7 @@ from keras_tpu_estimator.files.formats.reader import Stored
 from keras_tpu_estimator.files.formats.reader import unambiguous
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage.copies import without_wildcards
 
 _NUMBER = "-?????-of-?????"
 
@@ -79,7 +80,8 @@ class TensorFlowReader(CheckpointReader):
 
         self._index = _index(prefix)
         # TensorFlow opens them only when it reads values.
-        self._files = local_copy(prefix, suffixes(prefix))
+        ends = suffixes(prefix)
+        self._files = without_wildcards(local_copy(prefix, ends), ends)
         with _explained(prefix):
             # Unlike `tf.train.load_checkpoint`, this takes the prefix
             # literally where there is a directory of the same name.
