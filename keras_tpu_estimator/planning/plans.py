@@ -51,7 +51,7 @@ class Call:
 
     @property
     def batch_size(self) -> int | None:
-        """What the estimator's arguments say, if they do."""
+        """The value from the estimator's arguments, if given."""
         return self.context.placement.batch_sizes[self.mode]
 
     def with_batch_size(self, size: int) -> Self:

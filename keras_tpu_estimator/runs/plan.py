@@ -73,7 +73,7 @@ class LoopPlan:
 
     @property
     def room(self) -> int:
-        """How many small steps one program of a loop has room for."""
+        """The largest number of small steps in one program of a loop."""
         return _TIMED_ROOM if self._is_timed else self._target
 
     @property
@@ -94,7 +94,7 @@ class LoopPlan:
         return self._to_run is not None and self._to_run <= 0
 
     def next_size(self, unchosen: int) -> int:
-        """How long a loop may be that is planned after all others have run.
+        """The length of a loop that is planned after all others have run.
 
         Args:
             unchosen: The most steps if no length of loops was chosen.

@@ -105,7 +105,7 @@ class Predicted:
 
     @property
     def _rows(self) -> int | None:
-        """How many rows each has for all examples, if each has several."""
+        """The number of rows for all examples, if each has several."""
         lengths = {
             np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.predictions)
         }

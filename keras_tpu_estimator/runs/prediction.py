@@ -40,7 +40,7 @@ from keras_tpu_estimator.spec.hooks.progress import Progress
 from keras_tpu_estimator.spec.hooks.progress import prediction_started
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
-# How many batches the devices are given beside those that are awaited.
+# The number of batches on the devices beside those that are awaited.
 _AHEAD = 4
 # How many are read ahead of these, and how large they may be together.
 _LEAST_READ_AHEAD = 8
@@ -105,7 +105,7 @@ class PredictionLoop:
         self._is_single = (
             pipeline.is_single
             or context.config.fast_dev_run
-            # What is stored there has single batches.
+            # Stored executables have single batches.
             or context.config.executables is not None
         )
         self._values = values
@@ -288,7 +288,7 @@ class PredictionLoop:
         )
 
     def _read_ahead(self, padded: Padded) -> int:
-        """How many batches of this size to read ahead, two at least."""
+        """The number of batches of this size to read ahead, at least two."""
         most = max(_LEAST_READ_AHEAD, 2 * self._sizes.size)
         size = max(padded.stacked.step_bytes, 1)
         return max(2, min(most, _MOST_BYTES_AHEAD // size))

@@ -1,4 +1,4 @@
-"""How many batches of `predict` the devices get at once."""
+"""The number of batches that one run of `predict` contains."""
 
 import time
 from collections.abc import Callable
@@ -17,7 +17,7 @@ _LONG_SECS = 0.1
 
 
 class Rooms:
-    """How many batches the programs of one call have room for.
+    """The number of batches that the programs of one call have room for.
 
     It follows from the order of the batches only, so that the same input is
     predicted by the same programs in each call, whatever the time it takes.

@@ -22,7 +22,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class LoopEnd:
-    """How training continues after a loop.
+    """The continuation of training after a loop.
 
     Attributes:
         stops: Whether hooks or a signal end it.

@@ -37,7 +37,7 @@ class Fed:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What has come of one batch.
+    """The results of one batch.
 
     Attributes:
         host_call: The tensors of a `host_call`, stacked as one step, or `None`.

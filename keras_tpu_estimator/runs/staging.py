@@ -103,7 +103,7 @@ def _one_step_of(
 
 
 class Capacities:
-    """How many steps the programs of one call have room for.
+    """The number of steps that the programs of one call have room for.
 
     A program makes any number of steps up to its capacity. Batches of the first
     shape have the usual one. A later shape, such as that of a smaller last

@@ -1,4 +1,4 @@
-"""What runs of branches and loops: what is needed, as in TensorFlow 1.15.
+"""Branches and loops that run only what is needed, as in TensorFlow 1.15.
 
 There, an operation in a branch of `tf.cond` or in the body of a loop runs only
 if a result depends on it, or an operation that waits for it. An operation that

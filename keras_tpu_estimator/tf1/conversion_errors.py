@@ -17,7 +17,7 @@ _MISSING = r"No registered '(\w+)' OpKernel"
 _ATTRIBUTES = r"attributes didn't match\) Requested Attributes: ([^)}]*)"
 _CONSTANT = r"Input (\d+) to node `([^`]+)` with op \w+ must be a compile-time"
 _NODE = r"\{\{node ([^}]+)\}\}|\[\[([^\]{]+)\]\]"
-# What says nothing about the user's program.
+# Parts of messages that do not concern the user's program.
 _NOISE = (
     r"^Failed getting HLO text: '",
     r"\s*tf2xla conversion failed while converting [^']*?compiled functions\.",

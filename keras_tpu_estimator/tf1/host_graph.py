@@ -207,7 +207,7 @@ def shapes_of(tensors: Nest) -> Any:
 
 
 def _returned(function: Callable[..., Any], nest: Nest) -> Any:
-    """What a function returns for tensors; an error names them."""
+    """Calls a function with tensors; an error names them."""
     try:
         return function(**nest) if isinstance(nest, dict) else function(*nest)
     except Exception as error:

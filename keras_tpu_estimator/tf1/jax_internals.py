@@ -23,7 +23,7 @@ from jax.interpreters import mlir
 # Of what `stablehlo_of` returns: another one when it makes other modules.
 FORM = 2
 _COPY = "mhlo.copy"
-# What MLIR raises for modules that it cannot convert or read.
+# The error of MLIR for modules that it cannot convert or read.
 MLIRError: type[Exception] = ir.MLIRError
 
 

@@ -1,4 +1,4 @@
-"""Where to move operations that no device can run."""
+"""Advice for operations that no device can run: a place on the host."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""What runs in branches of `tf.cond` and in loops, as in TensorFlow 1.15."""
+"""Operations in `tf.cond` and in loops run as in TensorFlow 1.15."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

@@ -45,7 +45,7 @@ def installed():
 
 
 def found(path):
-    """What has a name of TensorFlow; the advice if nothing has."""
+    """Returns the object of a name, or the advice if there is none."""
     looked_up = lookup(f"tf.{path}")
     if looked_up.status is Status.MISSING:
         return looked_up.advice

@@ -1,4 +1,4 @@
-"""What programs ask a configuration or a list of hooks before they train."""
+"""Questions of programs to a configuration or to a list of hooks."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

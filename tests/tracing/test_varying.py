@@ -46,7 +46,7 @@ def sum_in_kernel(x, y):
 
 
 def swapped_in_reference(x):
-    """What a reference holds in the end."""
+    """Returns the final value of a reference."""
     reference = jax.new_ref(jnp.zeros_like(x))
     reference[...] = x
     return jax.freeze(reference)

@@ -24,7 +24,7 @@ _READS = ("get", "masked_load")
 
 
 class Analysis(abc.ABC, Generic[Fact]):
-    """What is known of values.
+    """The properties of values.
 
     There must be finitely many facts, and those of `join` must only grow.
     """

@@ -1,4 +1,4 @@
-"""What became of `tf.contrib.learn.monitors`: hooks."""
+"""Hooks in place of `tf.contrib.learn.monitors`."""
 
 from collections.abc import Sequence
 from typing import Any

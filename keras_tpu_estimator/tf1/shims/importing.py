@@ -78,7 +78,7 @@ def tf1_import(
 
 
 def _import_module(name: str, package: str | None = None) -> Any:
-    """What `importlib.import_module` returns to a program."""
+    """Imports a module for a program, as `importlib.import_module` does."""
     if path_of(name) is None:
         return _old(importlib.import_module(name, package))
     return tf1_import(name, fromlist=("__doc__",))

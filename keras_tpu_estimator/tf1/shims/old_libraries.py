@@ -94,7 +94,7 @@ class OldModule(types.ModuleType):
         self.__dict__["_kte_module"] = module
 
     def __getattr__(self, name: str) -> Any:
-        """What the installed module has under this name."""
+        """Returns the installed module's attribute of this name."""
         return getattr(self._kte_module, name)
 
     def __setattr__(self, name: str, value: object) -> None:
@@ -138,7 +138,7 @@ def _old_module(module: types.ModuleType) -> OldModule:
 
 
 def _getargspec(func: Callable[..., Any]) -> ArgSpec:
-    """What `inspect.getargspec` returned until Python 3.11."""
+    """Returns the result of `inspect.getargspec` before Python 3.11."""
     found = inspect.getfullargspec(func)
     if found.kwonlyargs or found.annotations:
         raise ValueError(

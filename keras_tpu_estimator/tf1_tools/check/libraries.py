@@ -57,7 +57,7 @@ def absent_in(module: Scope, program: Mapping[str, Scope]) -> Iterator[Use]:
 
 
 def advice(library: str) -> str:
-    """What to do without a library."""
+    """Returns advice for a missing library."""
     new = _OF_PYTHON_2.get(library)
     if new:
         return f"It is of Python 2. `2to3 -w FILE` writes {new} in its place."

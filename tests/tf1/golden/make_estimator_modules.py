@@ -74,7 +74,7 @@ def names_of(module):
 
 
 def attribute(path):
-    """What TensorFlow has under a path."""
+    """Returns TensorFlow's object under a path."""
     value = tf
     for part in path.split("."):
         value = getattr(value, part)
