@@ -73,6 +73,11 @@ def gone(features, is_training):
     return tf.contrib.layers.layer_norm(linear(features, is_training))
 
 
+def loss_of_version_1(features, is_training):
+    tf = tensorflow  # Its losses are those of Keras.
+    return tf.losses.softmax_cross_entropy(features, features)
+
+
 def all_variables(features, is_training):
     outputs = linear(features, is_training)
     return outputs + sum(tf.reduce_sum(v) for v in tf.trainable_variables())
@@ -99,6 +104,12 @@ def as_installed(monkeypatch) -> None:
         (plain, 1, "tf.Variable", "keras.Variable"),
         (several_lines, 2, "tf.concat", "keras.ops.concatenate"),
         (alias, 2, "tf.nn.relu", "keras.ops.relu"),
+        (
+            loss_of_version_1,
+            2,
+            "tf.losses.softmax_cross_entropy",
+            "keras.losses",
+        ),
         (all_variables, 2, "tf.trainable_variables", "kte.trainable_variables"),
         (losses_of_layers, 2, "tf.get_collection", "Its counterpart: "),
         (

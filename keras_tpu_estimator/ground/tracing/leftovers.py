@@ -39,7 +39,8 @@ _RANDOM = re.compile(
     "|Stateful(Uniform|UniformInt|StandardNormalV2|TruncatedNormal)"
 )
 _MISSING = re.compile(
-    r"module '(tensorflow[\w.]*)' has no attribute|is not available with Keras"
+    r"module '(tensorflow|keras\._tf_keras)[\w.]*' has no attribute"
+    r"|is not available with Keras"
 )
 
 
