@@ -10,7 +10,6 @@ import keras_tpu_estimator as kte  # isort: split
 
 import keras
 import numpy as np
-import tensorflow as tf
 from keras import layers
 from keras import ops
 from sklearn.datasets import load_digits
@@ -75,18 +74,21 @@ def metric_fn(labels, logits):
 
 def train_input_fn(params):
     images, labels = load()
-    data = {"image": images[:-HELD_OUT]}, labels[:-HELD_OUT]
-    dataset = tf.data.Dataset.from_tensor_slices(data)
-    dataset = dataset.shuffle(2000).repeat()
-    return dataset.batch(params["batch_size"], drop_remainder=True)
+    size, rng = params["batch_size"], np.random.default_rng(0)
+    while True:
+        order = rng.permutation(len(labels) - HELD_OUT)
+        for start in range(0, len(order) - size + 1, size):
+            rows = order[start : start + size]
+            yield {"image": images[rows]}, labels[rows]
 
 
 def held_out_input_fn(params):
     images, labels = load()
-    data = {"image": images[-HELD_OUT:]}, labels[-HELD_OUT:]
-    dataset = tf.data.Dataset.from_tensor_slices(data)
-    # The last batch is smaller; every image counts once all the same.
-    return dataset.batch(params["batch_size"])
+    size = params["batch_size"]
+    # The last batch is smaller. Every image still counts once.
+    for start in range(len(labels) - HELD_OUT, len(labels), size):
+        rows = slice(start, start + size)
+        yield {"image": images[rows]}, labels[rows]
 
 
 def make_estimator(model_dir=None):

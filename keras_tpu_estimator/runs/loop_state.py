@@ -1,5 +1,6 @@
 """Where a loop stands, as hooks and callbacks see it."""
 
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,6 +43,7 @@ class LoopState:
         outputs: What else the last run has for callbacks, by name.
         last_step: The global step to stop at, or `None` if that is open.
         loops: How many loops there will be, or `None` if that is open.
+        made_at: When the last part was complete, by `time.monotonic`.
     """
 
     def __init__(
@@ -54,6 +56,7 @@ class LoopState:
         self.step = values.step
         self.losses = [StepValues.whole(np.full(1, np.nan, "float32"))]
         self._newest_losses = self.losses[0]
+        self._is_made, self.made_at = True, time.monotonic()
         # The global step of each loss, unless each step counts once.
         self._numbers: list[StepValues] = []
         self._cut: Outputs = {}
@@ -84,6 +87,8 @@ class LoopState:
         if self._begins_loop:
             self._begins_loop, self.losses, self._numbers = False, [], []
         self._newest_losses = losses
+        self._is_made = False
+        self.note_if_made()
         self.losses.append(losses)
         if STEP_NUMBERS in outputs:
             self._numbers.append(outputs[STEP_NUMBERS])
@@ -127,13 +132,25 @@ class LoopState:
         """
         return float(self.loss(losses))
 
+    def note_if_made(self) -> None:
+        """Notes the time, if the devices have just made the last part.
+
+        The host may look again much later: a CPU can run the next part before
+        it returns.
+        """
+        rows = self._newest_losses.rows
+        is_made = not isinstance(rows, jax.Array) or rows.is_ready()
+        if is_made and not self._is_made:
+            self._is_made, self.made_at = True, time.monotonic()
+
     def wait(self) -> None:
         """Waits until the devices have made the last part of a loop.
 
         Raises:
             CutIntegersError: Its steps have made integers that do not fit.
         """
-        jax.block_until_ready(self._newest_losses)
+        jax.block_until_ready(self._newest_losses.rows)
+        self.note_if_made()
         cut_integers.check(self._cut)
 
     def _unknown(self, name: str, always: str) -> KeyError:

@@ -372,6 +372,7 @@ class TrainingLoop:
         )
         # A hook may have evaluated, with variables that are new to the model.
         self._runtime.values.complete(values, step)
+        self._loop_state.note_if_made()
         assigned, metrics, losses, outputs = self._runtime.loop.run(
             *(step, values, metrics, staged.data, staged.steps),
             step.named_among(fetch),

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import time
 from collections.abc import Callable
 from collections.abc import Iterable
 from typing import Any
@@ -84,6 +85,11 @@ class TrainingSession(Session):
     def last_step(self) -> int | None:
         """The global step to stop at, or `None` if that is open."""
         return self._loop_state.last_step
+
+    def seconds_since_run(self) -> float:
+        """Waits for the last run; returns how long ago it was complete."""
+        self._loop_state.wait()
+        return time.monotonic() - self._loop_state.made_at
 
     def is_so_anywhere(self, is_so: bool) -> bool:
         """Whether something is so on any host; all hosts ask at once."""

