@@ -15,6 +15,7 @@ from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.slot_owners import slot_owners
+from keras_tpu_estimator.engine.program.steps import METRIC_VALUES
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
@@ -154,9 +155,10 @@ class LoweredLoop:
         """
         if self.step.mode != ModeKeys.EVAL:
             return ()
-        *_, outputs = self.lowered.out_info
+        *_, stacked, newest = self.lowered.out_info
+        outputs = stacked | newest
         if self.host_metrics is None:
-            return tuple(outputs.get("metric_values", ()))
+            return tuple(outputs.get(METRIC_VALUES, ()))
         try:
             return self.host_metrics.names(outputs["eval_metrics"])
         except Exception as error:  # Anything in the user's function.

@@ -139,7 +139,7 @@ class LoopState:
         it returns.
         """
         rows = self._newest_losses.rows
-        is_made = not isinstance(rows, jax.Array) or rows.is_ready()
+        is_made = not isinstance(rows, jax.Array) or rows.is_ready()  # type: ignore[attr-defined]
         if is_made and not self._is_made:
             self._is_made, self.made_at = True, time.monotonic()
 

@@ -326,7 +326,7 @@ def test_prediction_follows_an_endless_stream(tmp_path):
     stream = estimator.predict(input_fn)
     rows = [next(stream)["double"][0] for _ in range(40)]
     assert rows == [2 * (i // 8) for i in range(40)]
-    assert len(asked) < 20  # Fed a little ahead, not all at once.
+    assert len(asked) <= 32  # Fed a little ahead, not all at once.
 
 
 def tokens(features, labels, mode, params):

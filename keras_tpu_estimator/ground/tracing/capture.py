@@ -29,6 +29,7 @@ from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight
 from keras_tpu_estimator.ground.tracing.fixed_weights import fixed_weights
 from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
 from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
+from keras_tpu_estimator.ground.tracing.user_places import UserPlace
 from keras_tpu_estimator.ground.tracing.user_places import place_of
 from keras_tpu_estimator.ground.tracing.user_places import place_of_error
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
@@ -308,7 +309,7 @@ def _attempt(
         )(avals, args)
         leak = _leak(traced)
     except jax.errors.UnexpectedTracerError as error:
-        leak = LeakedTensorError(place_of_error(error))
+        leak = LeakedTensorError(_shown(place_of_error(error)))
     scope = scopes[-1]
     fresh = [path for path in scope.new if path not in inputs]
     if leak is not None:
@@ -353,10 +354,14 @@ def _leak(traced: jex.ClosedJaxpr) -> LeakedTensorError | None:
                 # An argument of the other trace has no such parent.
                 maker = getattr(leaked[atom], "parent", None)
                 return LeakedTensorError(
-                    place_of(equation.source_info),
-                    place_of(getattr(maker, "source_info", None)),
+                    _shown(place_of(equation.source_info)),
+                    _shown(place_of(getattr(maker, "source_info", None))),
                 )
     return LeakedTensorError() if leaked else None
+
+
+def _shown(place: UserPlace | None) -> str | None:
+    return None if place is None else str(place)
 
 
 def _made_here(scope: VariableScope) -> ArraysByPath:

@@ -28,7 +28,6 @@ from keras_tpu_estimator.ground.tracing import jaxprs
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable
 from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
-from keras_tpu_estimator.ground.tracing.user_places import UserPlace
 
 ArraysByPath: TypeAlias = dict[str, jax.Array]
 # Before they are copied to the devices, some may be on the host.
@@ -72,7 +71,7 @@ class LeakedTensorError(ValueError):
     __reduce__ = reduce_error
 
     def __init__(
-        self, used: UserPlace | None = None, made: UserPlace | None = None
+        self, used: str | None = None, made: str | None = None
     ) -> None:
         at = f" at {used}" if used else ""
         origin = f" It was made at {made}." if made else ""
