@@ -449,7 +449,8 @@ def test_evaluations_leave_nothing_with_the_coordinator(two):
 def test_a_loop_takes_eight_requests(two):
     """Four for its input, and four for the question whether to stop."""
     for each in both(two, "requests"):
-        assert 0 < each["requests"] <= 8 * each["loops"]
+        # A round takes three or four; those around the loops differ as well.
+        assert 0 < each["requests"] <= 8 * each["loops"] + 8
 
 
 def test_a_nan_of_one_host_ends_all(four, base):
