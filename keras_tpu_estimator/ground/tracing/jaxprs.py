@@ -43,7 +43,8 @@ def without_dead_code(traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
     >>> len(traced.eqns), len(without_dead_code(traced).eqns)
     (2, 1)
     """
-    jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, True, instantiate=True)
+    used = [True] * len(traced.jaxpr.outvars)
+    jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, used, instantiate=True)
     return traced.replace(jaxpr=jaxpr)
 
 
