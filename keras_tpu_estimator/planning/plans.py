@@ -277,7 +277,7 @@ def _advising(
 ) -> DoesNotFitError:
     """Returns the error with a batch size that fits, if one is found.
 
-    What is estimated is compiled, and if it doesn't fit, what that estimates.
+    Compiles the estimated size. If it does not fit, compiles the next estimate.
     """
     size = error.batch_size
     if not size or call.batch_size is None:

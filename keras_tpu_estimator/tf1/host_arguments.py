@@ -1,4 +1,4 @@
-"""Arguments of host functions: tensors, and values that are none.
+"""Arguments of host functions: tensors and other values.
 
 A `metric_fn` may take the number of classes, `None` or a dict of settings
 beside its tensors. Only tensors leave the devices; the function gets all other

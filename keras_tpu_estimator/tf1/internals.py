@@ -57,8 +57,8 @@ def for_xla(graph: Any) -> Iterator[None]:
 def _bounded_loops() -> Iterator[None]:
     """Gives loops `maximum_iterations` where it follows from their graphs.
 
-    What their gradients keep of each round has a fixed size then. The loops
-    end as they do otherwise.
+    Their gradients can then keep the values of all rounds in a fixed size.
+    The loops still end by their conditions.
     """
     import tensorflow as tf
     from tensorflow.python.ops import while_v2

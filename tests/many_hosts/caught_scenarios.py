@@ -168,7 +168,7 @@ def counting(store: Store) -> Iterator[list[str]]:
 
             return counted
 
-    # The same client for whoever asks whether the cluster is still joined.
+    # `settled` compares this client with that of the membership.
     with (
         mock.patch.object(store, "client", Client()),
         mock.patch.object(

@@ -45,7 +45,7 @@ def installed():
 
 
 def found(path):
-    """Returns the object of a name, or the advice if there is none."""
+    """Returns the object of a name, or the advice for a missing one."""
     looked_up = lookup(f"tf.{path}")
     if looked_up.status is Status.MISSING:
         return looked_up.advice

@@ -56,7 +56,7 @@ def test_no_part_of_a_program_sees_the_field_of_a_plain_one(tmp_path):
         return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
     class Own(tf_estimator.RunConfig):
-        """A program may have a class of its own."""
+        """A program may define a subclass."""
 
     config = Own(str(tmp_path))
     made = tf_estimator.Estimator(model_fn, config=config, params={})

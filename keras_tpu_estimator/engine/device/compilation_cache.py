@@ -16,7 +16,7 @@ from keras_tpu_estimator.ground.storage.urls import is_url
 
 _NAME = "jax_compilation_cache_dir"
 _COMPILED = "/jax/core/compile/backend_compile_duration"
-# Shorter than this, nobody minds.
+# A shorter compilation needs no advice.
 _LONG_SECS = 10
 
 _logger = logging.getLogger("keras_tpu_estimator")

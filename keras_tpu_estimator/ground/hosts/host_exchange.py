@@ -346,7 +346,7 @@ class HostExchange:
 
     def _arrive(self, others: Membership, value: bytes) -> int:
         """Writes a value, and returns how many processes have done so."""
-        # After the end of the exchange nobody would delete it.
+        # A value that is written after the end would never be deleted.
         with self._closing:
             self._check_open()
             others.store.write(f"{self._values()}/{others.index}", value)

@@ -27,7 +27,7 @@ class Store:
         self.client.key_value_set_bytes(f"{_ROOT}/{key}", value)
 
     def read(self, key: str, within_msecs: int) -> bytes | None:
-        """Returns the value of a key, or `None` if nobody writes it in time."""
+        """Returns the value of a key, or `None` if it comes too late."""
         try:
             value: bytes = self.client.blocking_key_value_get_bytes(
                 f"{_ROOT}/{key}", within_msecs
@@ -74,7 +74,7 @@ class Store:
         }
 
     def published_value(self, folder: str, name: object) -> Any:
-        """Returns one published value, or `None` if there is none."""
+        """Returns one published value, or `None` if it does not exist."""
         try:
             value = self.client.key_value_try_get(f"{_ROOT}/{folder}/{name}")
         except jax.errors.JaxRuntimeError as error:

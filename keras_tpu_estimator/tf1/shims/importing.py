@@ -1,7 +1,7 @@
 """Giving the modules in some folders the libraries that they were written for.
 
-They get an `import` of their own, with the TensorFlow of 2018, and with what
-Python and NumPy have lost since. What anybody else imports stays as it is.
+These modules get a separate `import`, with the TensorFlow of 2018 and the names
+that Python and NumPy have lost since. Imports of other modules do not change.
 """
 
 import builtins

@@ -30,7 +30,7 @@ _DISMISSED = (Verdict.MISSING, Verdict.ABSENT)
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A name, and all places where one thing is said of it.
+    """A name, and all places where it has the same verdict.
 
     Attributes:
         name: Such as "tf.layers.dense", or the name of a library.
