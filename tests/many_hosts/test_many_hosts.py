@@ -261,6 +261,19 @@ def test_one_host_stops_all(name, two, alone):
     assert_close(first.get("epochs"), expected.get("epochs"))
 
 
+def test_callbacks_write_each_file_once(two, alone):
+    first, second = both(two, "written_files")
+    expected = alone("written_files")
+    for each in (first, second):
+        assert_close(each.pop("weights"), expected["weights"])
+    del expected["weights"]
+    assert first == second == expected
+    names = [f"{epoch}.weights.h5" for epoch in (1, 2, 3)]
+    assert first["files"] == [*names, "rows.csv"]
+    assert first["rows"] == ["epoch", "0", "1", "2"]
+    assert first["paths"] == [True, None]
+
+
 def test_one_host_whose_time_has_come_saves_with_all(two):
     first, second = both(two, "time_based")
     assert first == second

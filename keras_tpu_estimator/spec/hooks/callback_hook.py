@@ -1,5 +1,6 @@
 """Keras callbacks as hooks of an estimator's loops."""
 
+import contextlib
 import dataclasses
 import itertools
 from collections.abc import Iterable
@@ -12,6 +13,8 @@ import numpy as np
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.spec.hooks.callback_files import called_here
+from keras_tpu_estimator.spec.hooks.callback_files import files_of_chief
 from keras_tpu_estimator.spec.hooks.epochs import Epochs
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
@@ -116,6 +119,7 @@ class CallbackHook(LoopHook):
             for each in self.callbacks
         )
         self._resumed: Mapping[str, Any] | None = None
+        self._files = contextlib.ExitStack()
 
     def resume(self, epochs: Mapping[str, Any] | None) -> None:
         """Sets which epoch the next call of `train` continues.
@@ -161,8 +165,12 @@ class CallbackHook(LoopHook):
             "steps": self.steps_per_epoch,
         }
         setattr(self._live.model, self._calls.stop, False)
+        self._called = called_here(self.callbacks)
+        # A call that failed has not closed it.
+        self._files.close()
+        self._files.enter_context(files_of_chief(self._called))
         with self._live:
-            for callback in self.callbacks:
+            for callback in self._called:
                 callback.set_params(self._params)
                 callback.set_model(self._live.model)
             self._tell("begin", {})
@@ -203,7 +211,7 @@ class CallbackHook(LoopHook):
         is_resumed = session.is_interrupted
         if self._trains and self._epochs.is_open and not is_resumed:
             self._end_epoch(is_last=True)
-        with self._live:
+        with self._files, self._live:
             self._tell("end", self._last_logs())
 
     @property
@@ -242,11 +250,11 @@ class CallbackHook(LoopHook):
             self._tell_epoch("end", epoch, dict(self._logs))
 
     def _tell(self, event: str, *args: Any) -> None:
-        for callback in self.callbacks:
+        for callback in self._called:
             getattr(callback, f"on_{self._calls.name}_{event}")(*args)
 
     def _tell_epoch(self, event: str, *args: Any) -> None:
-        for callback in self.callbacks:
+        for callback in self._called:
             getattr(callback, f"on_epoch_{event}")(*args)
 
 
