@@ -10,7 +10,7 @@ import pytest
 
 from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.hosts import launching as launch
-from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import parent_process
 
 
 @pytest.fixture
@@ -284,8 +284,8 @@ def test_what_a_process_leaves_behind_is_not_waited_for(run):
 def test_processes_of_one_that_has_joined_have_places_of_their_own(
     run, monkeypatch
 ):
-    monkeypatch.setenv(lineage.VARIABLE, "1,10.0.0.1:8476 2 0")
-    _, out, _ = run(f"print(os.environ.get('{lineage.VARIABLE}'))")
+    monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 2 0")
+    _, out, _ = run(f"print(os.environ.get('{parent_process.VARIABLE}'))")
     assert lines_of(0, out) == lines_of(1, out) == ["None"]
 
 
@@ -303,7 +303,7 @@ def test_handlers_are_put_back(run):
     ("arguments", "message"),
     [
         (["x.py"], "the following arguments are required: --processes"),
-        (["--processes", "0", "x.py"], "should be a whole number, 1 or more"),
+        (["--processes", "0", "x.py"], "must be a positive integer"),
         (["--processes", "2"], "the following arguments are required: script"),
         (["--processes", "2", "--cores", "1.5", "x.py"], "Received: '1.5'"),
     ],

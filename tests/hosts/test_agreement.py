@@ -35,7 +35,7 @@ def test_runs_are_counted(hosts_of):
 def test_an_error_in_a_call_is_told(hosts_of, member):
     with pytest.raises(KeyError), hosts_of(1).call("train"):
         raise KeyError("name")
-    assert member(0)._told().text == (
+    assert member(0)._reported().text == (
         "Host 1 has failed in train: KeyError: 'name'"
     )
 

@@ -245,7 +245,7 @@ def test_a_conversation_that_is_closed_ends_at_once(on_each, talking):
 
 
 def test_who_has_ended_is_not_waited_for(member, talking):
-    member(1)._parting.leave_together(3, lambda: "others have failed")
+    member(1)._shutdown.leave_together(3, lambda: "others have failed")
     with pytest.raises(
         HostError,
         match="Host 1 did not answer about greetings, because its program "
@@ -276,7 +276,7 @@ def test_a_value_from_before_the_end_of_a_program_counts(
         values = talk.gather(host)
         if host == 1:
             own = member(1)
-            own._parting.leave_together(None, lambda: "others have failed")
+            own._shutdown.leave_together(None, lambda: "others have failed")
         return values
 
     assert on_each(say) == [[0, 1], [0, 1]]
@@ -285,7 +285,7 @@ def test_a_value_from_before_the_end_of_a_program_counts(
 def test_a_coordinator_that_is_gone_is_said_to_be(store, talking):
     talk = talking(1)
     store.is_gone = True
-    with pytest.raises(HostError, match="Host 0, through which all others tal"):
+    with pytest.raises(HostError, match="Host 0, which coordinates the othe"):
         talk.gather("hello")
 
 

@@ -75,8 +75,8 @@ def test_arguments(arguments, expected):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("a:1", None, None), "Add num_processes and process_id, or leave out"),
-        ((None, 2, None), "Add coordinator_address and process_id, or leave"),
+        (("a:1", None, None), "Add num_processes and process_id, or omit"),
+        ((None, 2, None), "Add coordinator_address and process_id, or omit"),
         ((None, None, 0), "Add coordinator_address and num_processes, or"),
         (("a:1", 2, None), "num_processes=2, process_id=None. Add process_id"),
     ],
@@ -146,7 +146,7 @@ def test_the_first_that_says_anything_is_believed(variables, expected, found):
         (
             _LAUNCHED | {"KTE_PROCESS_ID": "-1"},
             ValueError,
-            "KTE_PROCESS_ID should be a whole number. Received: '-1'. Correct",
+            "KTE_PROCESS_ID must be an integer. Received: '-1'. Correct",
         ),
         (
             _tf_config("worker", 0, {"chief": ["c"], "worker": ["w:1"]}),
@@ -171,13 +171,13 @@ def test_the_first_that_says_anything_is_believed(variables, expected, found):
         (
             _SLURM | {"SLURM_NTASKS": "4(x2)"},
             RuntimeError,
-            "JAX should find .*ValueError: .*4.x2.*. Pass coordinator_addr.*"
-            "or num_processes=1 for a process alone",
+            "JAX could not .*ValueError: .*4.x2.*. Pass coordinator_addr.*"
+            "or num_processes=1 for a single process",
         ),
         (
             _OPEN_MPI | {"OMPI_MCA_orte_hnp_uri": "1.0;nothing"},
             RuntimeError,
-            "JAX should find .*RuntimeError: Could not parse.* Pass coord",
+            "JAX could not detect .*RuntimeError: Could not parse.* Pass coord",
         ),
         (
             # Open MPI 5, which JAX does not know.
@@ -210,7 +210,7 @@ def test_metadata_that_cannot_be_read(method, found, monkeypatch):
     tpu = clusters.GceTpuCluster
     monkeypatch.setattr(tpu, "is_env_present", classmethod(lambda cls: True))
     monkeypatch.setattr(tpu, method, classmethod(fail))
-    message = "ConnectionError: no server of .* or num_processes=1 for a proc"
+    message = "ConnectionError: no server of .* or num_processes=1 for a sing"
     with pytest.raises(RuntimeError, match=message):
         found({})
 
@@ -229,12 +229,16 @@ def test_tf_config_may_say_the_same(cluster, found):
         (
             ("worker", 0),
             Cluster("c:1", 3, 2),
-            "of TF_CONFIG, this is process 1 of 3, .* at c:1; otherwise, it "
+            "by TF_CONFIG, this is process 1 of 3, .* at c:1; otherwise, it "
             "is process 2 of 3, .* Unset TF_CONFIG, or",
         ),
         (("worker", 0), Cluster("c:1", 2, 1), "process 1 of 3.*process 1 of 2"),
-        (("worker", 0), Cluster(), "process 1 of 3.*it is a process alone"),
-        (("evaluator", 0), Cluster("c:1", 2, 1), "this is a process alone; ot"),
+        (("worker", 0), Cluster(), "process 1 of 3.*it is a single process"),
+        (
+            ("evaluator", 0),
+            Cluster("c:1", 2, 1),
+            "a single process; otherwise",
+        ),
     ],
 )
 def test_tf_config_says_something_else(task, cluster, message, found):

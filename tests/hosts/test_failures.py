@@ -25,34 +25,34 @@ def failed(host, error=None, subject="train"):
         (SystemExit(), "Host 1 has left train with exit code 0.", 0),
     ],
 )
-def test_what_is_reported_errors(error, text, code):
+def test_the_text_and_code_of_an_error(error, text, code):
     assert failed(1, error) == Failure(1, text, code)
 
 
-def test_what_fails_on_one_host_is_told_to_others(member):
+def test_a_failure_of_one_host_reaches_the_others(member):
     one, two = (member(host).failures for host in range(2))
     assert not two.of_others()
-    one.tell("train/1", failed(0))
+    one.publish("train/1", failed(0))
     assert two.of_others() == [failed(0)]
     assert not one.of_others()
 
 
-def test_what_fails_on_all_is_none(member, store):
+def test_a_failure_of_all_hosts_ends_none(member, store):
     three = [member(host, count=3).failures for host in range(3)]
-    three[0].tell("train/1", failed(0))
-    three[1].tell("train/1", failed(1, KeyError("another")))
+    three[0].publish("train/1", failed(0))
+    three[1].publish("train/1", failed(1, KeyError("another")))
     assert [len(each.of_others()) for each in three] == [0, 0, 2]
-    three[2].tell("train/1", failed(2))
+    three[2].publish("train/1", failed(2))
     assert not three[1].of_others()
-    # Nobody needs it any more, and nobody is told of it again.
+    # It is deleted, and not reported a second time.
     assert not store.values
     assert [each.of_others() for each in three] == [[], [], []]
 
 
 def test_each_call_is_one_of_its_own(member):
     one, two = (member(host).failures for host in range(2))
-    one.tell("train/1", failed(0))
-    two.tell("train/2", failed(1))
-    two.tell("evaluate/1", failed(1, subject="evaluate"))
+    one.publish("train/1", failed(0))
+    two.publish("train/2", failed(1))
+    two.publish("evaluate/1", failed(1, subject="evaluate"))
     assert one.of_others() == [failed(1), failed(1, subject="evaluate")]
     assert two.of_others() == [failed(0)]

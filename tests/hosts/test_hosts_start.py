@@ -81,5 +81,5 @@ except TimeoutError as error:
     )
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith(
-        "All 2 processes should meet at 127.0.0.1:9 within 1 seconds. Process 0"
+        "All 2 processes must join at 127.0.0.1:9 within 1 seconds. Process 0"
     )

@@ -4,14 +4,14 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import parent_process
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 
 PLACES = [Cluster("10.0.0.1:8476", 4, 1), Cluster("[fe80::1]:80", 2, 0)]
 _CODE = """
 import os, sys
-from keras_tpu_estimator.ground.hosts import lineage
-print(lineage.taken())
+from keras_tpu_estimator.ground.hosts import parent_process
+print(parent_process.taken())
 sys.stdout.flush()
 """
 
@@ -19,18 +19,18 @@ sys.stdout.flush()
 @pytest.fixture(autouse=True)
 def marked(monkeypatch):
     """This process has taken places."""
-    monkeypatch.delenv(lineage.VARIABLE, raising=False)
-    assert lineage.taken() == []
-    lineage.mark([*PLACES, Cluster()])
+    monkeypatch.delenv(parent_process.VARIABLE, raising=False)
+    assert parent_process.taken() == []
+    parent_process.mark([*PLACES, Cluster()])
     yield
-    lineage.unmark()
+    parent_process.unmark()
 
 
 def test_this_process_may_take_its_own_place():
     """And so may what it becomes."""
-    assert lineage.taken() == []
-    lineage.mark([])
-    assert lineage.taken() == []
+    assert parent_process.taken() == []
+    parent_process.mark([])
+    assert parent_process.taken() == []
 
 
 @pytest.mark.usefixtures("forked_programs")
@@ -43,5 +43,5 @@ def test_what_it_starts_may_not():
         check=True,
     )
     assert done.stdout == f"{PLACES}\n"
-    lineage.unmark()
-    assert lineage.VARIABLE not in os.environ
+    parent_process.unmark()
+    assert parent_process.VARIABLE not in os.environ

@@ -8,10 +8,10 @@ import pytest
 
 from keras_tpu_estimator.ground.hosts import jax_internals
 from keras_tpu_estimator.ground.hosts import membership
-from keras_tpu_estimator.ground.hosts import parting
+from keras_tpu_estimator.ground.hosts import shutdown
 from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.ground.hosts.parting import End
-from keras_tpu_estimator.ground.hosts.problem import Problem
+from keras_tpu_estimator.ground.hosts.failures import Problem
+from keras_tpu_estimator.ground.hosts.shutdown import End
 
 
 @pytest.fixture
@@ -25,9 +25,9 @@ def ends(monkeypatch):
         raise SystemExit(code)
 
     monkeypatch.setattr(membership.os, "_exit", leave)
-    monkeypatch.setattr(parting, "PARTING_SECS", -1.0)
-    monkeypatch.setattr(parting, "GRACE_SECS", 0.0)
-    monkeypatch.setattr(parting.time, "sleep", lambda secs: None)
+    monkeypatch.setattr(shutdown, "SHUTDOWN_SECS", -1.0)
+    monkeypatch.setattr(shutdown, "GRACE_SECS", 0.0)
+    monkeypatch.setattr(shutdown.time, "sleep", lambda secs: None)
     monkeypatch.setattr(membership.signal, "signal", lambda *args: None)
     return codes
 
@@ -53,8 +53,8 @@ def test_what_fails_on_one_host_ends_the_others(member):
     assert "on host 1" in error.__notes__[0]
     with pytest.raises(
         HostError,
-        match="Host 1 has failed in train: TypeError: a hook is wrong This "
-        "one, host 0, ends, too. Start all hosts again",
+        match="Host 1 has failed in train: TypeError: a hook is wrong Host "
+        "0 also ends. Restart all hosts",
     ):
         member(0).check()
 
@@ -73,7 +73,7 @@ def test_an_error_is_told_once(member, store):
     assert [*store.values] == ["kte/failed/the checkpoint/1/1"]
 
 
-def test_who_ends_because_of_another_does_not_tell(member, store):
+def test_who_ends_because_of_another_does_not_publish(member, store):
     fail(member(0), HostError("Host 1 has failed."))
     assert not store.values
 
@@ -83,7 +83,7 @@ def test_an_error_of_the_devices_names_who_is_gone(member, monkeypatch):
     watches = [own.watch for own in three]
     monkeypatch.setattr(
         "keras_tpu_estimator.ground.hosts.watch.time.sleep",
-        lambda secs: [each._tell() for each in watches if each is not gone],
+        lambda secs: [each._publish() for each in watches if each is not gone],
     )
     gone = watches[1]
     error = jax.errors.JaxRuntimeError("Gloo: connection closed by peer")
@@ -102,8 +102,8 @@ def test_the_end_is_told_and_has_a_code(member, ends, caplog):
         member(0)._end(Problem("Host 1 of 3 is gone.", 1))
     assert ends == [1]
     assert (
-        "Host 1 of 3 is gone. This one, host 0, ends, too. Start all hosts "
-        "again to go on from the latest checkpoint." in caplog.text
+        "Host 1 of 3 is gone. Host 0 also ends. Restart all hosts to "
+        "continue from the latest checkpoint." in caplog.text
     )
 
 
@@ -137,7 +137,7 @@ def test_who_has_left_a_cluster_does_not_end(member, ends, monkeypatch):
 
 def test_who_is_about_to_end_is_left_alone(member, ends):
     own = member(1)
-    own._parting._tell(End(0))
+    own._shutdown._publish(End(0))
     fail(member(0), ValueError("no"))
     own._end(own.watch.look())
     assert not ends
@@ -149,7 +149,7 @@ def test_nobody_waits_at_exit_after_a_failure(member, store, ends):
     assert at_exit(one) == 1
     assert at_exit(two) == 1
     # It has caught its own error, but not the end of the other one.
-    assert two._parting.ends()[1].problem is None
+    assert two._shutdown.ends()[1].problem is None
 
 
 def test_an_error_of_the_program_is_told_at_exit(member, ends):
@@ -162,7 +162,7 @@ def test_an_error_of_the_program_is_told_at_exit(member, ends):
         other.check()
     other._program_end.error = caught.value
     assert at_exit(other) == 1
-    assert other._parting.ends()[0].problem.host == 1
+    assert other._shutdown.ends()[0].problem.host == 1
 
 
 def test_an_error_that_nobody_has_told_of(member, ends):
@@ -190,7 +190,7 @@ def test_a_host_that_exits_by_itself_gives_its_code_to_all(member, ends):
     """The others wait for what it does not say any more."""
     own, other = member(1), member(0)
     own._program_end.code = 3
-    own._parting._tell(End(3))
+    own._shutdown._publish(End(3))
     with pytest.raises(HostError, match="has ended, with exit code 3") as e:
         other.raise_ended(1, other.ended()[1], "train")
     other._program_end.error = e.value
@@ -204,7 +204,7 @@ def test_a_host_whose_code_is_not_known_keeps_it(member, ends, monkeypatch):
         jax_internals, "forget_cluster", lambda: forgotten.append(1)
     )
     own, other = member(1), member(0)
-    own._parting._tell(End(None))
+    own._shutdown._publish(End(None))
     with pytest.raises(HostError) as caught:
         other.raise_ended(1, other.ended()[1], "train")
     other._program_end.error = caught.value

@@ -10,7 +10,7 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import parent_process
 from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts import this_process
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
@@ -39,7 +39,7 @@ def fake_jax(monkeypatch):
     monkeypatch.setattr(Membership, "begin", lambda self: None)
     monkeypatch.setattr(this_process, "_settled", None)
     # Put back at the end, whatever it is by then.
-    monkeypatch.setenv(lineage.VARIABLE, "")
+    monkeypatch.setenv(parent_process.VARIABLE, "")
     monkeypatch.setattr(jax.distributed, "initialize", fake.initialize)
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: fake.joined)
     monkeypatch.setattr(jax_internals, "devices_are_in_use", lambda: False)
@@ -121,7 +121,8 @@ def test_a_second_call_does_nothing(again, fake_jax):
 def test_another_cluster_is_an_error(other, fake_jax):
     kte.initialize(*_HERE)
     with pytest.raises(
-        ValueError, match="process 1 of 4, .*, and was told to be .* same arg"
+        ValueError,
+        match="process 1 of 4, .*, and the arg.* define .* same arg",
     ):
         kte.initialize(*other)
 
@@ -129,7 +130,7 @@ def test_another_cluster_is_an_error(other, fake_jax):
 def test_alone_is_alone(fake_jax, launched):
     kte.initialize(num_processes=1)
     assert starting.ensure_started() == Cluster()
-    with pytest.raises(ValueError, match="this is a process alone, and was to"):
+    with pytest.raises(ValueError, match="is a single process, and the arg"):
         kte.initialize(*_HERE)
 
 
@@ -147,33 +148,33 @@ def test_what_the_program_joined_is_honoured(fake_jax):
 
 
 def test_what_would_be_joined_is_told_without_joining(fake_jax, launched):
-    assert starting.told_cluster() == Cluster(*_HERE)
+    assert starting.known_cluster() == Cluster(*_HERE)
     assert not fake_jax.calls
     kte.initialize(num_processes=1)
-    assert starting.told_cluster() == Cluster()
+    assert starting.known_cluster() == Cluster()
 
 
 def test_what_was_joined_is_told(fake_jax):
-    assert starting.told_cluster() == Cluster()
+    assert starting.known_cluster() == Cluster()
     kte.initialize(*_HERE)
-    assert starting.told_cluster() == Cluster(*_HERE)
+    assert starting.known_cluster() == Cluster(*_HERE)
 
 
 def test_what_the_program_has_joined_is_told_without_a_word(fake_jax):
     jax.distributed.initialize(*_HERE)
-    assert starting.told_cluster() == Cluster(*_HERE)
+    assert starting.known_cluster() == Cluster(*_HERE)
     assert this_process._settled is None
 
 
 def test_what_only_a_server_knows_is_not_asked_for(fake_jax, monkeypatch):
     monkeypatch.setattr(jax_internals, "launcher", lambda: pytest.fail("asked"))
-    assert starting.told_cluster() == Cluster()
+    assert starting.known_cluster() == Cluster()
 
 
 @pytest.fixture
 def child(fake_jax, monkeypatch):
     """A process that was started by one of four, which is process 1."""
-    monkeypatch.setenv(lineage.VARIABLE, "1,10.0.0.1:8476 4 1")
+    monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 4 1")
 
 
 @pytest.mark.usefixtures("child")
@@ -185,8 +186,8 @@ def test_a_child_joins_nobody(given, fake_jax, launched):
     assert starting.ensure_started() == Cluster()
     assert not fake_jax.calls
     # What a configuration says is that of its parent.
-    assert starting.told_cluster() == Cluster(*_HERE)
-    with pytest.raises(ValueError, match="was told to be process 2 of 4"):
+    assert starting.known_cluster() == Cluster(*_HERE)
+    with pytest.raises(ValueError, match="arguments define process 2 of 4"):
         kte.initialize("10.0.0.1:8476", 4, 2)
 
 
@@ -194,7 +195,7 @@ def test_a_child_joins_nobody(given, fake_jax, launched):
 def test_a_child_of_tf_config_joins_nobody(fake_jax, monkeypatch):
     addresses = {"chief": ["c:1"], "worker": ["10.0.0.1:8476", "w:1", "w:2"]}
     monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, **addresses))
-    monkeypatch.setenv(lineage.VARIABLE, "1,c:1 4 1")
+    monkeypatch.setenv(parent_process.VARIABLE, "1,c:1 4 1")
     assert starting.ensure_started() == Cluster()
     assert not fake_jax.calls
 
@@ -211,7 +212,7 @@ def test_a_child_may_join_others(fake_jax):
     """As those of a launcher inside of a launcher."""
     kte.initialize("10.0.0.1:9999", 2, 1)
     assert len(fake_jax.calls) == 1
-    assert lineage.taken() == []
+    assert parent_process.taken() == []
 
 
 def test_an_estimator_joins(monkeypatch):
@@ -229,13 +230,13 @@ def test_an_estimator_joins(monkeypatch):
 
 def test_places_are_taken_for_children(fake_jax, launched):
     kte.initialize("10.0.0.1:9999", 2, 1)
-    _, *taken = os.environ[lineage.VARIABLE].split(",")
+    _, *taken = os.environ[parent_process.VARIABLE].split(",")
     assert taken == ["10.0.0.1:9999 2 1", "10.0.0.1:8476 4 1"]
 
 
 def test_who_is_alone_by_choice_takes_its_place(fake_jax, launched):
     kte.initialize(num_processes=1)
-    assert os.environ[lineage.VARIABLE].endswith(",10.0.0.1:8476 4 1")
+    assert os.environ[parent_process.VARIABLE].endswith(",10.0.0.1:8476 4 1")
 
 
 def test_tf_config_is_joined(fake_jax, monkeypatch):
@@ -247,7 +248,7 @@ def test_tf_config_is_joined(fake_jax, monkeypatch):
 def test_an_evaluator_joins_nothing(fake_jax, launched, monkeypatch):
     addresses = {"chief": ["c:1"], "worker": ["w:1"]}
     monkeypatch.setenv("TF_CONFIG", tf_config("evaluator", 0, **addresses))
-    with pytest.raises(ValueError, match="this is a process alone; otherwise"):
+    with pytest.raises(ValueError, match="this is a single process; otherwise"):
         kte.initialize()
     kte.initialize(num_processes=1)
     assert not fake_jax.calls
@@ -275,7 +276,7 @@ def test_devices_that_are_in_use_are_an_error(launched):
 
 @pytest.mark.parametrize(
     ("process", "missing"),
-    [(0, "At least one of the others did not"), (1, "Process 0, or another")],
+    [(0, "At least one other process did not"), (1, "Process 0 or another")],
 )
 def test_nobody_comes(process, missing, fake_jax, monkeypatch):
     for_ever = threading.Event()
@@ -288,12 +289,12 @@ def test_nobody_comes(process, missing, fake_jax, monkeypatch):
     cluster = ("a:1", 2, process)
     with pytest.raises(
         TimeoutError,
-        match=f"All 2 processes should meet at a:1 within 300 sec.*{missing}"
-        f".*to this one, which is process {process}. See whether",
+        match=f"All 2 processes must join at a:1 within 300 sec.*{missing}"
+        f".*this is process {process}. Check that",
     ):
         kte.initialize(*cluster)
-    assert starting.told_cluster() == Cluster(*cluster)
-    with pytest.raises(RuntimeError, match="not come in time.* start all pro"):
+    assert starting.known_cluster() == Cluster(*cluster)
+    with pytest.raises(RuntimeError, match="not join in time.* restart all p"):
         starting.ensure_started()
     for_ever.set()
 
@@ -304,7 +305,7 @@ def test_errors_of_jax_are_raised(fake_jax, monkeypatch):
 
     monkeypatch.setattr(jax.distributed, "initialize", fail)
     with pytest.raises(
-        RuntimeError, match="process 1 of 4, .*port is in use. See"
+        RuntimeError, match="process 1 of 4, .*port is in use. Check"
     ):
         kte.initialize(*_HERE)
 

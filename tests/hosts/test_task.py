@@ -118,13 +118,13 @@ def test_no_model_dir(task_of):
         (
             "{task:",
             ValueError,
-            r"should be JSON. Received: '\{task:' \(.*\). Unset it",
+            r"must be JSON. Received: '\{task:' \(.*\). Unset it",
         ),
         ("[1]", TypeError, r"a JSON object. Received: '\[1\]'. Unset it"),
         (
             {"service": "x"},
             TypeError,
-            "`service` .* should be a dict. Received: 'x' of type str. Write",
+            "`service` .* must be a dict. Received: 'x' of type str. Write",
         ),
         (
             {"cluster": ["c:1"]},
@@ -150,7 +150,7 @@ def test_no_model_dir(task_of):
         (
             {"task": {"type": "ps", "index": 0}},
             ValueError,
-            "Without a cluster.*'worker' with index 0. Received: .*'ps'.*Add",
+            "Without a cluster.*'worker' and the index 0. Received.*'ps'.*Add",
         ),
         (
             {"task": {"type": "evaluator", "index": 0}},
@@ -160,7 +160,7 @@ def test_no_model_dir(task_of):
         (
             {"task": {"type": "worker", "index": 1}},
             ValueError,
-            "Without a cluster.*'worker' with index 0. Received: .*1.*Add",
+            "Without a cluster.*'worker' and the index 0. Received: .*1.*Add",
         ),
         (
             _with({"worker": ["w:1"]}, "worker", 0),
@@ -220,27 +220,27 @@ def test_no_model_dir(task_of):
         (
             _with(_CHIEF, "worker", "one"),
             ValueError,
-            "should be an int. Received: 'one'. Write a number",
+            "must be an int. Received: 'one'. Write a number",
         ),
         (
             _with(_CHIEF, "worker", True),
             ValueError,
-            "should be an int. Received: True. Write a number",
+            "must be an int. Received: True. Write a number",
         ),
         (
             _with(_CHIEF, "worker", 0.5),
             ValueError,
-            "should be an int. Received: 0.5. Write a number",
+            "must be an int. Received: 0.5. Write a number",
         ),
         (
             _with(_CHIEF, "evaluator", -1),
             ValueError,
-            "0 or more. Received: -1. Number evaluators from 0",
+            "at least 0. Received: -1. Number evaluators from 0",
         ),
         (
             _with(_MASTER, "evaluator", 0),
             ValueError,
-            "should have a chief. Received a master: .*. Rename it to 'chief'",
+            "must have a chief. Received a master: .*. Rename it to 'chief'",
         ),
     ],
 )

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import parent_process
 from keras_tpu_estimator.ground.hosts import this_process
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.membership import Membership
@@ -18,7 +18,7 @@ HERE = ("10.0.0.1:8476", 4, 1)
 def joined(store, monkeypatch):
     """The program has called `jax.distributed.initialize`."""
     monkeypatch.setattr(this_process, "_settled", None)
-    monkeypatch.setenv(lineage.VARIABLE, "")
+    monkeypatch.setenv(parent_process.VARIABLE, "")
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: HERE)
     begun = []
     monkeypatch.setattr(Membership, "begin", lambda self: begun.append(self))
@@ -32,7 +32,7 @@ def test_what_the_program_has_joined_is_settled(joined, store):
     assert this_process.settled() is own
     assert joined == [own]
     # Its children are none of the hosts.
-    assert os.environ[lineage.VARIABLE].endswith(",10.0.0.1:8476 4 1")
+    assert os.environ[parent_process.VARIABLE].endswith(",10.0.0.1:8476 4 1")
 
 
 def test_what_the_program_has_left_is_not(joined, monkeypatch):
@@ -40,7 +40,7 @@ def test_what_the_program_has_left_is_not(joined, monkeypatch):
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: None)
     monkeypatch.setattr(jax_internals, "coordination_client", lambda: None)
     assert this_process.settled() is None
-    assert not joined and lineage.VARIABLE not in os.environ
+    assert not joined and parent_process.VARIABLE not in os.environ
 
 
 def test_a_cluster_of_one_is_none(joined, monkeypatch):

@@ -35,9 +35,9 @@ def test_who_is_silent_is_gone(three, clock):
     assert problems.keys() == {0, 2}
     for problem in problems.values():
         assert problem.text == (
-            "Host 1 of 3 has not been heard of for 10 seconds: it is gone."
+            "Host 1 of 3 has not responded for 10 seconds: it is gone."
         )
-        assert problem.host == 1 and not problem.hears
+        assert problem.host == 1 and not problem.is_reachable
 
 
 def test_who_is_behind_is_stuck(three, clock):
@@ -47,8 +47,11 @@ def test_who_is_behind_is_stuck(three, clock):
     assert looked(three, clock, 9) == {}
     problems = looked(three, clock, 4)
     assert problems.keys() == {0, 1, 2}
-    assert problems[0].text.startswith("Host 2 of 3 is alive, but stuck: its d")
-    assert "given 4 runs, and those of others 5, for 10 sec" in problems[0].text
+    assert problems[0].text.startswith("Host 2 of 3 is alive, but stuck: it ha")
+    assert (
+        "started 4 runs on its devices, and others 5, for 10 sec"
+        in problems[0].text
+    )
 
 
 def test_who_catches_up_is_not(three, clock):
@@ -90,7 +93,7 @@ def test_a_lost_coordinator_ends_at_once(three, clock, store):
     (problem,) = looked(three[:1], clock, 1).values()
     assert problem.host == 0
     assert problem.text.startswith(
-        "Host 0, through which all others talk, is gone: UNAVAILABLE"
+        "Host 0, which coordinates the others, is gone: UNAVAILABLE"
     )
 
 

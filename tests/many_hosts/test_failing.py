@@ -28,7 +28,7 @@ FATES = {
     ),
     "killed chief": (
         {"host": 0, "fate": "kill", "phase": "save", "at": 12},
-        "Host 0, through which all others talk, is gone|"
+        "Host 0, which coordinates the others, is gone|"
         "leader task was preempted/died/restarted",
     ),
     "error in a hook": (

@@ -63,5 +63,5 @@ def test_nobody_answers():
     address = f"127.0.0.1:{free_port()}"
     (ended,) = started(({}, (address, "2", "1", "3")))
     assert ended.code == 1, ended.text
-    assert "TimeoutError: All 2 processes should meet at" in ended.text
+    assert "TimeoutError: All 2 processes must join at" in ended.text
     assert address in ended.text

@@ -1,4 +1,4 @@
-"""The processes that make the same calls, as all rooms above see them."""
+"""The processes that make the same calls."""
 
 import contextlib
 import dataclasses
@@ -12,7 +12,7 @@ from keras_tpu_estimator.ground.hosts.membership import Membership
 
 
 def is_chief() -> bool:
-    """Whether this process writes for all.
+    """Whether this is process 0, which writes the files of all.
 
     Example:
 
@@ -23,15 +23,29 @@ def is_chief() -> bool:
     return joined is None or joined[2] == 0
 
 
+def process_count() -> int:
+    """Returns the number of processes in the cluster of this one.
+
+    Example:
+
+    >>> process_count()
+    1
+    """
+    joined = jax_internals.joined_cluster()
+    return 1 if joined is None else joined[1]
+
+
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The processes that run one program, of which this is one.
+    """The processes that run the same program, this one included.
 
     Attributes:
-        index: The number of this one.
-        patience_secs: How long one is waited for before it is taken for
-            stuck.
-        membership: What this one has with the others, if it has joined them.
+        index: The number of this process. Defaults to 0.
+        count: The number of processes. Defaults to 1.
+        patience_secs: Seconds after which a process that does not answer counts
+            as stuck. Defaults to 30.
+        membership: The connection to the other processes; `None` without
+            others, as by default.
 
     Example:
 
@@ -49,7 +63,7 @@ class Hosts:
 
     @classmethod
     def of_this_process(cls, patience_secs: float) -> Self:
-        """Those of the cluster that this process has joined."""
+        """Returns the processes of the cluster that this one has joined."""
         joined = this_process.membership()
         if joined is None:
             return cls()
@@ -58,36 +72,36 @@ class Hosts:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process writes for all."""
+        """Whether this is process 0, which writes the files of all."""
         return self.index == 0
 
     @property
     def are_several(self) -> bool:
-        """Whether there are others to agree with."""
+        """Whether there are other processes to agree with."""
         if self.membership is None:
             return self.count > 1
         return not self.membership.is_apart
 
     @contextlib.contextmanager
     def call(self, name: str) -> Iterator[HostExchange]:
-        """A call that all hosts make; an error in it is told to all."""
+        """Begins a call that all processes make, and reports its errors."""
         with self.exchange(name) as together, together.reported_errors():
             yield together
 
     def exchange(self, subject: str) -> HostExchange:
-        """Begins to agree on something, as all hosts do in the same order."""
+        """Begins an exchange; all processes must begin theirs in one order."""
         return HostExchange(self.membership, subject, self.patience_secs)
 
     def ran(self) -> None:
-        """Tells that the devices have been given another run of steps."""
+        """Counts a run of steps that was dispatched to the devices."""
         if self.membership is not None:
             self.membership.watch.runs += 1
 
     def busy(self, what: str) -> contextlib.AbstractContextManager[None]:
-        """Has others wait for this host, as long as it is alive.
+        """Makes other processes wait for this one while it is alive.
 
         Args:
-            what: What it does in the `with` block, such as "reads a file".
+            what: The activity of the `with` block, such as "reads a file".
         """
         if self.membership is None or self.membership.is_apart:
             return contextlib.nullcontext()

@@ -1,4 +1,4 @@
-"""Which process this is, of how many, and where they meet."""
+"""The number of this process, the number of processes, and their address."""
 
 import dataclasses
 import re
@@ -10,17 +10,18 @@ _MAX_PORT = 65535
 
 @dataclasses.dataclass(frozen=True)
 class Cluster:
-    """The processes that train together, and the place of this one.
+    """The processes that train together, and the number of this one.
 
     Args:
         coordinator_address: Host and port of process 0, as in
-            `'10.0.0.1:8476'`; dropped, if there is no other. Defaults to
-            `None`.
-        process_id: The number of this one, from 0. Defaults to 0.
+            `'10.0.0.1:8476'`; ignored if there is only one process. Defaults
+            to `None`.
+        num_processes: The number of processes. Defaults to 1.
+        process_id: The number of this process, from 0. Defaults to 0.
 
     Raises:
-        ValueError: A value is out of range, or no address.
-        TypeError: A value is of a wrong type.
+        ValueError: A number is out of range, or the address is invalid.
+        TypeError: A value has the wrong type.
 
     Example:
 
@@ -41,10 +42,10 @@ class Cluster:
         check_int("process_id", self.process_id, minimum=0)
         if self.process_id >= self.num_processes:
             raise ValueError(
-                "`process_id` should be from 0 to "
-                f"{self.num_processes - 1}, as `num_processes` is "
+                "`process_id` must be from 0 to "
+                f"{self.num_processes - 1}, because `num_processes` is "
                 f"{self.num_processes}. Received: {self.process_id}. Number "
-                "processes from 0, each with a number of its own."
+                "the processes from 0, and give each its own number."
             )
         if self.is_alone:
             object.__setattr__(self, "coordinator_address", None)
@@ -53,12 +54,12 @@ class Cluster:
 
     @property
     def is_alone(self) -> bool:
-        """Whether there is one process only."""
+        """Whether there is only one process."""
         return self.num_processes == 1
 
     def __str__(self) -> str:
         if self.is_alone:
-            return "a process alone"
+            return "a single process"
         return (
             f"process {self.process_id} of {self.num_processes}, with the "
             f"coordinator at {self.coordinator_address}"
@@ -68,15 +69,15 @@ class Cluster:
 def _check_address(address: object) -> None:
     if not isinstance(address, str):
         raise TypeError(
-            "`coordinator_address` should be a string, host:port. Received: "
+            "`coordinator_address` must be a string, host:port. Received: "
             f"{address!r} of type {type(address).__name__}. Write the address "
             "of process 0, such as '10.0.0.1:8476'."
         )
-    # A host of the sixth version of the protocol has colons, too.
+    # IPv6 addresses also contain colons.
     match = re.fullmatch(r"(?:\[[^\]]+\]|[^:/\s]+):([0-9]{1,5})", address)
     if match is None or not 0 < int(match[1]) <= _MAX_PORT:
         raise ValueError(
-            "`coordinator_address` should be host:port, without a scheme. "
+            "`coordinator_address` must be host:port, without a scheme. "
             f"Received: {address!r}. Write the address of process 0, with a "
-            "port that is free there, such as '10.0.0.1:8476'."
+            "port that is free on it, such as '10.0.0.1:8476'."
         )

@@ -1,4 +1,4 @@
-"""Which cluster this process belongs to, by whoever says so first."""
+"""Detection of this process's cluster from arguments and the environment."""
 
 import os
 import re
@@ -8,7 +8,7 @@ from keras_tpu_estimator.ground.hosts import jax_internals
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.task import Task
 
-# What `python -m keras_tpu_estimator launch` sets in each process.
+# Set by `python -m keras_tpu_estimator launch` in each process.
 ADDRESS_VARIABLE = "KTE_COORDINATOR_ADDRESS"
 COUNT_VARIABLE = "KTE_NUM_PROCESSES"
 ID_VARIABLE = "KTE_PROCESS_ID"
@@ -18,24 +18,23 @@ _VARIABLES = (ADDRESS_VARIABLE, COUNT_VARIABLE, ID_VARIABLE)
 
 
 def find_cluster(timeout_secs: int) -> Cluster:
-    """The cluster of this process, from its environment.
+    """Returns the cluster of this process, from its environment.
 
-    In this order: the variables of `python -m keras_tpu_estimator launch`,
-    TF_CONFIG, and the launchers that JAX knows: Open MPI, SLURM, GKE, Cloud
-    TPU and Kubernetes. The first that says anything is believed. An evaluator
-    or a parameter server of TF_CONFIG is a process alone.
+    The first of these that defines a cluster is used: the variables of `python
+    -m keras_tpu_estimator launch`, TF_CONFIG, and the launchers that JAX
+    knows (Open MPI, SLURM, GKE, Cloud TPU and Kubernetes). An evaluator or a
+    parameter server of TF_CONFIG is a single process.
 
     Args:
-        timeout_secs: How long to wait for the name of the coordinator to be
-            known.
+        timeout_secs: Seconds to wait for the address of the coordinator.
 
     Returns:
-        A `Cluster`; that of a process alone if nobody says anything.
+        A `Cluster`, by default that of a single process.
 
     Raises:
-        ValueError: What is said is incomplete or contradicts itself.
-        TypeError: A part of it is of a wrong type.
-        RuntimeError: There is a launcher, but it does not say enough.
+        ValueError: The definition is incomplete or contradicts itself.
+        TypeError: A part of it has the wrong type.
+        RuntimeError: A launcher was found, but its definition is incomplete.
 
     Example:
 
@@ -54,15 +53,15 @@ def find_cluster(timeout_secs: int) -> Cluster:
 
 
 def read_cluster() -> Cluster:
-    """The same as far as environment variables tell, without asking anybody.
+    """Returns the same from environment variables, without any request.
 
     Returns:
-        A `Cluster`; that of a process alone if they say nothing.
+        A `Cluster`, by default that of a single process.
 
     Raises:
-        ValueError: What is said is incomplete or contradicts itself.
-        TypeError: A part of it is of a wrong type.
-        RuntimeError: There is a launcher, but it does not say enough.
+        ValueError: The definition is incomplete or contradicts itself.
+        TypeError: A part of it has the wrong type.
+        RuntimeError: A launcher was found, but its definition is incomplete.
 
     Example:
 
@@ -83,19 +82,19 @@ def from_arguments(
     num_processes: int | None,
     process_id: int | None,
 ) -> Cluster | None:
-    """The cluster that the program itself names.
+    """Returns the cluster that arguments define.
 
     Args:
         coordinator_address: Host and port of process 0.
-        num_processes: How many there are; 1 needs nothing else.
-        process_id: The number of this one.
+        num_processes: The number of processes; 1 needs no other argument.
+        process_id: The number of this process.
 
     Returns:
         A `Cluster`; `None` if all are `None`.
 
     Raises:
-        ValueError: Some are missing, or out of range.
-        TypeError: One is of a wrong type.
+        ValueError: An argument is missing or out of range.
+        TypeError: An argument has the wrong type.
 
     Example:
 
@@ -109,14 +108,14 @@ def from_arguments(
 
 
 def from_tf_config() -> Cluster | None:
-    """The cluster of TF_CONFIG: its chief is process 0, workers follow.
+    """Returns the cluster of TF_CONFIG, whose chief is process 0.
 
     Returns:
-        A `Cluster`; `None` if TF_CONFIG names none.
+        A `Cluster`; `None` if TF_CONFIG defines none.
 
     Raises:
-        ValueError: It contradicts itself, or is no JSON.
-        TypeError: A part of it is of a wrong type.
+        ValueError: It contradicts itself, or is not JSON.
+        TypeError: A part of it has the wrong type.
 
     Example:
 
@@ -138,7 +137,7 @@ def from_tf_config() -> Cluster | None:
 
 
 def check_tf_config(cluster: Cluster) -> None:
-    """Checks that TF_CONFIG says nothing else of the processes.
+    """Checks that TF_CONFIG does not contradict a cluster.
 
     Example:
 
@@ -149,10 +148,10 @@ def check_tf_config(cluster: Cluster) -> None:
     other = from_tf_config()
     if other is not None and _place(other) != _place(cluster):
         raise ValueError(
-            "TF_CONFIG should name the processes that train together as the "
-            "program or its launcher does. Received: of TF_CONFIG, this is "
-            f"{other}; otherwise, it is {cluster}. Unset TF_CONFIG, or leave "
-            "the cluster to it."
+            "TF_CONFIG must define the same cluster as the program or its "
+            f"launcher. Received: by TF_CONFIG, this is {other}; otherwise, "
+            f"it is {cluster}. Unset TF_CONFIG, or define the cluster only "
+            "there."
         )
 
 
@@ -164,7 +163,7 @@ def _complete(
     names: tuple[str, str, str],
     values: tuple[str | None, int | None, int | None],
 ) -> Cluster | None:
-    """A cluster of three values that are only understood together."""
+    """Returns a cluster of three values, which need each other."""
     address, count, number = values
     if values == (None, None, None):
         return None
@@ -181,9 +180,9 @@ def _complete(
             if value is None
         ]
         raise ValueError(
-            f"A cluster should be given by {names[0]}, {names[1]} and "
+            f"A cluster must be defined by {names[0]}, {names[1]} and "
             f"{names[2]}. Received: {shown}. Add {' and '.join(missing)}, or "
-            "leave out all three to have them found."
+            "omit all three to detect the cluster."
         )
     return Cluster(address, count, number)
 
@@ -204,7 +203,7 @@ def _number(name: str) -> int | None:
         return None
     if not re.fullmatch("[0-9]+", text):
         raise ValueError(
-            f"The environment variable {name} should be a whole number. "
+            f"The environment variable {name} must be an integer. "
             f"Received: {text!r}. Correct it, or unset it."
         )
     return int(text)
@@ -213,30 +212,29 @@ def _number(name: str) -> int | None:
 def _from_jax(
     launcher: Callable[[], jax_internals.Launcher | None], timeout_secs: int
 ) -> Cluster | None:
-    """The cluster of a launcher that `jax.distributed.initialize()` knows."""
+    """Returns the cluster of a launcher that JAX knows."""
     try:
-        told = _told_by_launcher(launcher(), timeout_secs)
-    # Anything: these ask servers of metadata, and packages that may be missing.
+        found = _ask(launcher(), timeout_secs)
+    # Launchers query metadata servers, and packages that may be missing.
     except Exception as error:
         raise RuntimeError(
-            "JAX should find the cluster of this process, or that there is "
-            f"none. Received: {type(error).__name__}: {error}. Pass "
-            "coordinator_address, num_processes and process_id to "
-            "keras_tpu_estimator.initialize, or num_processes=1 for a process "
-            "alone."
+            "JAX could not detect the cluster of this process. Received: "
+            f"{type(error).__name__}: {error}. Pass coordinator_address, "
+            "num_processes and process_id to keras_tpu_estimator.initialize, "
+            "or num_processes=1 for a single process."
         ) from error
-    if told is None:
+    if found is None:
         return None
-    name, address, count, number = told
+    name, address, count, number = found
     return _found(
         f"what JAX found ({name})", lambda: Cluster(address, count, number)
     )
 
 
-def _told_by_launcher(
+def _ask(
     launcher: jax_internals.Launcher | None, timeout_secs: int
 ) -> tuple[str, str | None, int, int] | None:
-    """The name of a launcher, and the fields of its cluster."""
+    """Returns the name of a launcher, and the fields of its cluster."""
     if launcher is None:
         return None
     count = launcher.get_process_count()
@@ -252,7 +250,7 @@ def _told_by_launcher(
 
 
 def _check_no_other_launcher() -> None:
-    """Checks that nothing speaks of processes that JAX would not find."""
+    """Checks for a cluster in the environment that JAX does not detect."""
     size = os.environ.get("OMPI_COMM_WORLD_SIZE", "1")
     address = os.environ.get("JAX_COORDINATOR_ADDRESS")
     if size == "1" and address is None:
@@ -263,16 +261,16 @@ def _check_no_other_launcher() -> None:
         else f"JAX_COORDINATOR_ADDRESS={address}"
     )
     raise RuntimeError(
-        "A process of a cluster should know the coordinator's address, the "
-        "number of processes and its own number. Received in its environment "
-        f"only {received}. Pass coordinator_address, num_processes and "
-        "process_id to keras_tpu_estimator.initialize, or num_processes=1 for "
-        "a process alone."
+        "The environment of a process in a cluster must define the "
+        "coordinator's address, the number of processes and its own number. "
+        f"Received: only {received}. Pass coordinator_address, num_processes "
+        "and process_id to keras_tpu_estimator.initialize, or num_processes=1 "
+        "for a single process."
     )
 
 
 def _found(where: str, make: Callable[[], Cluster | None]) -> Cluster | None:
-    """A cluster; an error in it says where it was found."""
+    """Returns a cluster; an error names the place of its definition."""
     try:
         return make()
     except (TypeError, ValueError) as error:

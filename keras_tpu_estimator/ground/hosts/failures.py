@@ -1,8 +1,8 @@
-"""What makes hosts fail, and which failures end all of them.
+"""Failures of processes, and which of them end all processes.
 
-Each tells the others of an error that leaves a call which all make together.
-If all have one of the same call, they are where they were before it, and none
-of them has to end: a program may catch its errors, on all hosts alike.
+Each process publishes an error that leaves a call which all processes make
+together. If all of them fail in the same call, none has to end: their state is
+that before the call, and each program may catch its error.
 """
 
 import collections
@@ -16,11 +16,11 @@ _FOLDER = "failed"
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """What made a host fail.
+    """The error of one process.
 
     Attributes:
-        text: What it says of it, as a sentence.
-        code: The exit code that belongs to it.
+        text: A sentence about it, for the log of the other processes.
+        code: The exit code for it. Defaults to 1.
     """
 
     host: int
@@ -29,11 +29,7 @@ class Failure:
 
     @classmethod
     def of(cls, host: int, subject: str, error: BaseException) -> "Failure":
-        """That of an error.
-
-        Args:
-            host: The number of the host.
-        """
+        """Returns the failure for an error in `subject`."""
         if isinstance(error, SystemExit):
             code = exit_code(error)
             text = f"Host {host} has left {subject} with exit code {code}."
@@ -46,7 +42,7 @@ class Failure:
 
 
 def exit_code(error: SystemExit) -> int:
-    """The code of a process that ends by this.
+    """Returns the exit code of a process that ends with this error.
 
     Example:
 
@@ -58,51 +54,71 @@ def exit_code(error: SystemExit) -> int:
     return error.code & 0xFF if isinstance(error.code, int) else 1
 
 
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A reason why this process must end because of another one.
+
+    Attributes:
+        text: The event, in sentences.
+        host: The process that caused it; `None` if unknown.
+        code: The exit code for it. Defaults to 1.
+        is_reachable: Whether that process is alive and reads what others
+            publish. Defaults to `False`.
+        is_end: Whether its program has reached its end. Defaults to `False`.
+    """
+
+    text: str
+    host: int | None
+    code: int = 1
+    is_reachable: bool = False
+    is_end: bool = False
+
+
 class Failures:
-    """The failures of all hosts.
+    """The published failures of all processes.
 
     Args:
-        index: The number of this one.
+        index: The number of this process.
     """
 
     def __init__(self, index: int, count: int, store: Store):
         self._index = index
         self._count = count
         self._store = store
-        # The calls that have failed here.
+        # The calls that failed in this process.
         self._calls: set[str] = set()
 
-    def tell(self, call: str, failure: Failure) -> None:
-        """Tells the others why a call has failed here.
+    def publish(self, call: str, failure: Failure) -> None:
+        """Publishes the failure of a call in this process.
 
         Args:
-            call: The call, by the same name on all hosts.
+            call: The call, by the same name in all processes.
         """
         self._calls.add(call)
         value = [failure.text, failure.code]
         self._store.publish(f"{_FOLDER}/{call}", self._index, value)
 
-    def of_this_host_alone(self) -> Failure | None:
-        """One of this host of a call that has not failed everywhere."""
-        for told in self._told().values():
-            own = [each for each in told if each.host == self._index]
-            if own and len(told) < self._count:
+    def only_here(self) -> Failure | None:
+        """Returns a failure of this process in a call that others completed."""
+        for failures in self._published().values():
+            own = [each for each in failures if each.host == self._index]
+            if own and len(failures) < self._count:
                 return own[0]
         return None
 
     def of_others(self) -> list[Failure]:
-        """Those of calls that have not failed here, too; by host."""
+        """Returns the failures of calls that did not fail here, by process."""
         found = []
-        for call, told in self._told().items():
-            if len(told) == self._count:
-                # Nobody needs it any more.
+        for call, failures in self._published().items():
+            if len(failures) == self._count:
+                # All processes failed in this call, so none has to end.
                 self._store.delete(f"{_FOLDER}/{call}")
             if call not in self._calls:
-                found += told
+                found += failures
         return sorted(found, key=lambda each: each.host)
 
-    def _told(self) -> dict[str, list[Failure]]:
-        """Those of all hosts by call."""
+    def _published(self) -> dict[str, list[Failure]]:
+        """Returns the failures of all processes by call."""
         calls: dict[str, list[Failure]] = collections.defaultdict(list)
         for name, value in self._store.published(_FOLDER).items():
             call, _, host = name.rpartition("/")

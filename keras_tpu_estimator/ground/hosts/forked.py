@@ -1,6 +1,6 @@
-"""Whether this process was forked off one whose devices were in use.
+"""Detection of a process that was forked after its parent had used JAX.
 
-The threads of JAX are not in it, so whoever waits for these waits for ever.
+JAX's threads do not exist in the child, so any computation would hang.
 """
 
 import os
@@ -14,13 +14,13 @@ def check() -> None:
     """Checks that this process can compute.
 
     Raises:
-        RuntimeError: It cannot.
+        RuntimeError: It was forked after its parent had used JAX.
     """
     if _cannot_compute:
         raise RuntimeError(
-            "This process was forked off one that had used JAX, whose threads "
-            "are not in it: an estimator would wait for ever. Expected a "
-            "process of its own. Start it with "
+            "An estimator needs a process in which JAX can start its threads. "
+            "Received: a process that was forked after its parent had used "
+            "JAX, where every computation would hang. Start it with "
             'multiprocessing.get_context("spawn"), or fork before the first '
             "call of an estimator or of JAX."
         )

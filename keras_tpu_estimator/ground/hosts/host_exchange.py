@@ -26,8 +26,8 @@ from typing import cast
 import jax
 
 from keras_tpu_estimator.ground.hosts.errors import HostError
+from keras_tpu_estimator.ground.hosts.failures import Problem
 from keras_tpu_estimator.ground.hosts.membership import Membership
-from keras_tpu_estimator.ground.hosts.problem import Problem
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -1,4 +1,4 @@
-"""Every private part of JAX that this package touches, one function each.
+"""The private names of JAX that this room uses, each in one function.
 
 `tests/hosts/test_jax_internals.py` fails when JAX changes any of them.
 """
@@ -12,17 +12,12 @@ from jax._src import clusters
 from jax._src import distributed
 from jax._src import xla_bridge
 
-# What JAX knows of a way to start processes.
+# JAX's class for one way to start processes.
 Launcher: TypeAlias = type[clusters.ClusterEnv]
 
 
 def devices_are_in_use() -> bool:
-    """Whether this process has touched a device.
-
-    From then on, JAX starts no cluster.
-
-    Returns:
-        A `bool`.
+    """Whether this process has used a device; then JAX joins no cluster.
 
     Example:
 
@@ -36,13 +31,13 @@ def devices_are_in_use() -> bool:
 
 
 def joined_cluster() -> tuple[str, int, int] | None:
-    """What `jax.distributed.initialize` was called with, by whomever.
+    """Returns the arguments of `jax.distributed.initialize`.
 
-    `jax.process_index()` would touch a device.
+    `jax.process_index()` would use a device.
 
     Returns:
-        The coordinator's address, the number of processes and that of this
-        one; `None` if it was not called.
+        The coordinator's address, the number of processes, and the number of
+        this process; `None` if it was not called.
 
     Example:
 
@@ -56,30 +51,27 @@ def joined_cluster() -> tuple[str, int, int] | None:
 
 
 def launcher() -> Launcher | None:
-    """The launcher of this process, if JAX knows it.
+    """Returns the launcher that `jax.distributed.initialize()` would use.
 
-    It is the first of those that `jax.distributed.initialize()` would use. But
-    JAX also takes a pod of Kubernetes that belongs to no indexed job for a part
-    of one, and asks for the metadata of a TPU that is known to have one host;
-    where there are none, it fails. Neither counts here.
+    Two cases that JAX treats as clusters are excluded, because JAX fails in
+    them: a Kubernetes pod outside an indexed job, and a TPU with one host.
 
     Returns:
-        A class with the name of a launcher; `None` for a process that was
-        started by none.
+        JAX's class for the launcher; `None` if there is none.
 
     Example:
 
     >>> from keras_tpu_estimator.ground.hosts import jax_internals
     >>> jax_internals.launcher()
     """
-    passed_over: set[Launcher] = set()
+    excluded: set[Launcher] = set()
     if "JOB_COMPLETION_INDEX" not in os.environ:
-        passed_over |= {clusters.K8sCluster}
+        excluded |= {clusters.K8sCluster}
     if _is_one_tpu_host():
-        passed_over |= {clusters.GkeTpuCluster, clusters.GceTpuCluster}
+        excluded |= {clusters.GkeTpuCluster, clusters.GceTpuCluster}
     for known in clusters.ClusterEnv._cluster_types:
         if (
-            known not in passed_over
+            known not in excluded
             and not known.opt_in_only_method
             and known.is_env_present()
         ):
@@ -88,7 +80,7 @@ def launcher() -> Launcher | None:
 
 
 def _is_one_tpu_host() -> bool:
-    """Whether the environment names one host of a TPU, as in notebooks."""
+    """Whether the environment names a TPU of one host, as in notebooks."""
     hosts = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get(
         "TPU_WORKER_HOSTNAMES"
     )
@@ -100,13 +92,13 @@ def _is_one_tpu_host() -> bool:
 
 
 def coordination_client() -> Any:
-    """The client of JAX's coordination service, whose store is of use to us.
+    """Returns the client of JAX's coordination service.
 
-    JAX has no public door to it.
+    JAX has no public function for it.
 
     Returns:
-        What has `key_value_set`, `blocking_key_value_get` and their like;
-        `None` in a process alone.
+        An object with the methods of the key-value store; `None` in a single
+        process.
 
     Example:
 
@@ -117,12 +109,12 @@ def coordination_client() -> Any:
 
 
 def launcher_of_environment() -> Launcher | None:
-    """The launcher of this process, if environment variables say all of it.
+    """Returns a launcher that environment variables define completely.
 
-    Others ask servers of metadata.
+    The others query metadata servers.
 
     Returns:
-        As `launcher`.
+        As for `launcher`.
 
     Example:
 
@@ -136,10 +128,10 @@ def launcher_of_environment() -> Launcher | None:
 
 
 def forget_cluster() -> None:
-    """Makes this process one that has joined nobody, without a word to others.
+    """Makes JAX forget the cluster in this process, without notice to others.
 
-    For one that was forked off, and for one that is to end at once. The
-    connection itself is never closed: that would tell the others.
+    This is for forked processes, and for those about to exit. It keeps the
+    connection open, because closing it would end the others.
 
     Example:
 

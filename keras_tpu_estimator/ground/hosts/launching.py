@@ -1,11 +1,11 @@
-"""Starts a script in several processes of this machine, as one cluster.
+"""The command that starts a script in several processes, as one cluster.
 
     python -m keras_tpu_estimator launch --processes 4 --cores 2 script.py ...
 
-Each process finds in its environment what `keras_tpu_estimator.initialize`
-reads. Lines of output begin with the number of the process that wrote them.
-The first that fails ends all, and its exit code is that of this command; each
-that fails is named.
+The environment of each process has the variables that
+`keras_tpu_estimator.initialize` reads. Each line of output begins with the
+number of its process. When a process fails, the command names it, ends the
+others, and returns its exit code.
 """
 
 import argparse
@@ -33,32 +33,33 @@ from typing import NamedTuple
 from typing import TextIO
 
 from keras_tpu_estimator.ground.base.operating_system import check_is_posix
-from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import parent_process
 from keras_tpu_estimator.ground.hosts.detection import ADDRESS_VARIABLE
 from keras_tpu_estimator.ground.hosts.detection import COUNT_VARIABLE
 from keras_tpu_estimator.ground.hosts.detection import ID_VARIABLE
 
 _HOST = "127.0.0.1"
 _CORES_FLAG = "--xla_force_host_platform_device_count"
-# By name, because Windows imports this module and lacks the last one.
+# Names, because Windows imports this module and lacks the last one.
 _SIGNALS = ("SIGINT", "SIGTERM", "SIGHUP")
-# How long processes that hear of a failure themselves are let alone.
+# The time in which processes may end by themselves after a failure.
 _MOMENT_SECS = 2.0
-_PIECE_BYTES = 2**16
+_CHUNK_BYTES = 2**16
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Runs the command, until all processes have ended.
+    """Runs the command until all processes have ended.
 
     Args:
-        arguments: What follows it on the command line.
+        name: The name of the command.
+        arguments: Its arguments on the command line.
 
     Returns:
-        The exit code of the first process that failed, which is 128 + signal
-        for one that a signal ended; or 0.
+        0, or the exit code of the first process that failed, which is 128 +
+        signal for one that a signal ended.
 
     Raises:
-        NotImplementedError: This is Windows.
+        NotImplementedError: The operating system is Windows.
 
     Example:
 
@@ -67,7 +68,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
     0
     """
     for stream in (sys.stdout, sys.stderr):
-        # Whatever a process writes can be shown.
+        # The terminal may not support all characters of the output.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     options = _parser(name).parse_args(arguments)
@@ -91,24 +92,27 @@ def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog=f"python -m keras_tpu_estimator {name}",
         description="Starts a script in several processes of this machine, "
-        "which keras_tpu_estimator.initialize() makes one cluster.",
+        "which keras_tpu_estimator.initialize() joins into one cluster.",
     )
     parser.add_argument(
-        "--processes", type=_positive, required=True, help="how many"
+        "--processes",
+        type=_positive,
+        required=True,
+        help="number of processes",
     )
     parser.add_argument(
         "--cores",
         type=_positive,
-        help="simulate so many cores in each process, on the CPU; by default "
-        "each has the devices that JAX finds, and one GPU, if there are any",
+        help="number of CPU devices to simulate in each process; by default "
+        "each has the devices that JAX finds, and at most one GPU",
     )
     parser.add_argument(
         "--grace",
         type=float,
         default=30.0,
         metavar="SECONDS",
-        help="how long the others have to end after SIGTERM, when one has "
-        "failed, before SIGKILL (default: %(default)s)",
+        help="seconds between SIGTERM and SIGKILL for the other processes "
+        "after one has failed (default: %(default)s)",
     )
     parser.add_argument(
         "-m",
@@ -124,7 +128,7 @@ def _parser(name: str) -> argparse.ArgumentParser:
 def _positive(text: str) -> int:
     if not re.fullmatch("0*[1-9][0-9]*", text):
         raise argparse.ArgumentTypeError(
-            f"should be a whole number, 1 or more. Received: {text!r}"
+            f"must be a positive integer. Received: {text!r}"
         )
     return int(text)
 
@@ -138,15 +142,15 @@ def _free_port() -> int:
 def _environment(
     inherited: Mapping[str, str], address: str, count: int, number: int
 ) -> dict[str, str]:
-    """The variables of one process."""
+    """Returns the environment of one process."""
     return {
-        # Lines come when they are written.
+        # Lines appear as soon as they are written.
         "PYTHONUNBUFFERED": "1",
-        # One GPU each, where there are some.
+        # Each process uses one GPU, if there are any.
         "JAX_LOCAL_DEVICE_IDS": str(number),
-        # They have places of their own.
-        **{k: v for k, v in inherited.items() if k != lineage.VARIABLE},
-        # Nobody else needs to reach the coordinator.
+        # Each process has its own place in the cluster.
+        **{k: v for k, v in inherited.items() if k != parent_process.VARIABLE},
+        # Only processes of this machine reach the coordinator.
         "JAX_COORDINATOR_BIND_ADDRESS": address,
         ADDRESS_VARIABLE: address,
         COUNT_VARIABLE: str(count),
@@ -157,7 +161,7 @@ def _environment(
 def _simulated(
     inherited: Mapping[str, str], cores: int | None
 ) -> dict[str, str]:
-    """The variables of a process with simulated cores."""
+    """Returns the variables that simulate devices."""
     if cores is None:
         return {}
     others = [
@@ -169,15 +173,15 @@ def _simulated(
     return {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": flags}
 
 
-class _Measure(NamedTuple):
-    """Something to do at a time, if it is still needed."""
+class _Action(NamedTuple):
+    """An action at a time, unless all processes have ended before."""
 
     at: float
-    take: Callable[[], None]
+    run: Callable[[], None]
 
 
 class _Processes:
-    """Processes that end together."""
+    """Processes that end together when one of them fails."""
 
     def __init__(
         self,
@@ -194,52 +198,48 @@ class _Processes:
         self._received: list[int] = []
 
     def run(self) -> int:
-        """Starts them, and waits for their end.
-
-        Returns:
-            The exit code of the first that failed, or 0.
-        """
-        with self._passing_signals_on():
+        """Starts the processes, waits for them, and returns an exit code."""
+        with self._forwarding_signals():
             for number, environment in enumerate(self._environments):
                 self._start(number, environment)
             code = self._wait()
         if code:
-            # What they started themselves, such as readers of data.
+            # Their child processes, such as readers of data, may remain.
             self._kill()
         return code
 
     def _wait(self) -> int:
-        """Waits for all; from the first that fails on, not for ever."""
+        """Waits for all; after a failure, ends the others in time."""
         failed = 0
-        # What to do then, and when.
-        measures: collections.deque[_Measure] = collections.deque()
+        # The actions after a failure, by time.
+        actions: collections.deque[_Action] = collections.deque()
         for _ in self._all:
-            number, code = self._next_end(measures)
+            number, code = self._next_end(actions)
             if code:
-                self._say_end(number, code)
+                self._report_end(number, code)
             if code and not failed:
                 failed = code
                 now = time.monotonic()
-                measures.append(_Measure(now + _MOMENT_SECS, self._end_others))
-                measures.append(
-                    _Measure(now + _MOMENT_SECS + self._grace_secs, self._kill)
+                actions.append(_Action(now + _MOMENT_SECS, self._end_others))
+                actions.append(
+                    _Action(now + _MOMENT_SECS + self._grace_secs, self._kill)
                 )
         return failed
 
     def _next_end(
-        self, measures: "collections.deque[_Measure]"
+        self, actions: "collections.deque[_Action]"
     ) -> tuple[int, int]:
-        """The next that ends, and its exit code, as a shell would say it."""
-        while measures:
+        """Returns the next process that ends, and its shell exit code."""
+        while actions:
             try:
-                left = max(measures[0].at - time.monotonic(), 0)
+                left = max(actions[0].at - time.monotonic(), 0)
                 return self._ended.get(timeout=left)
             except queue.Empty:
-                measures.popleft().take()
+                actions.popleft().run()
         return self._ended.get()
 
     def _end_others(self) -> None:
-        # A second signal would tell a process not to write its checkpoint.
+        # After a second signal, a process would not write its checkpoint.
         if not self._received:
             self._signal(signal.SIGTERM)
 
@@ -251,8 +251,7 @@ class _Processes:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A terminal interrupts its whole group, and each would be told
-            # twice.
+            # A terminal signals its whole process group, and so would we.
             process_group=0,
         )
         self._all.append(process)
@@ -283,8 +282,8 @@ class _Processes:
 
         threading.Thread(target=report_end, daemon=True).start()
 
-    def _say_end(self, number: int, code: int) -> None:
-        """Names a process that has failed, which may not have said it."""
+    def _report_end(self, number: int, code: int) -> None:
+        """Names a failed process, which may have reported nothing itself."""
         name = ""
         with contextlib.suppress(ValueError):
             name = f", {signal.Signals(code - 128).name}"
@@ -298,29 +297,29 @@ class _Processes:
     def _copy(
         self, source: BinaryIO, ended: int, sink: TextIO, prefix: str
     ) -> None:
-        """Copies whole lines, until there are no more."""
+        """Copies complete lines until the process has ended."""
         with source:
             for line in _lines(source.fileno(), ended):
                 text = line.decode(errors="backslashreplace")
-                # Whoever read this may be gone; the process goes on.
+                # The process continues if the reader of the output is gone.
                 with self._is_writing, contextlib.suppress(OSError):
                     sink.write(f"{prefix}{text}\n")
                     sink.flush()
 
     @contextlib.contextmanager
-    def _passing_signals_on(self) -> Iterator[None]:
-        def pass_on(number: int, frame: FrameType | None) -> None:
+    def _forwarding_signals(self) -> Iterator[None]:
+        def forward(number: int, frame: FrameType | None) -> None:
             del frame
             self._received.append(number)
             self._signal(number)
 
-        passed_on = [
+        forwarded = [
             each
             for each in (signal.Signals[name] for name in _SIGNALS)
-            # Of `nohup`, which the processes inherit.
+            # `nohup` ignores this signal, and the processes inherit that.
             if each != signal.SIGHUP or signal.getsignal(each) != signal.SIG_IGN
         ]
-        before = {each: signal.signal(each, pass_on) for each in passed_on}
+        before = {each: signal.signal(each, forward) for each in forwarded}
         try:
             yield
         finally:
@@ -332,26 +331,29 @@ class _Processes:
             process.send_signal(number)
 
     def _kill(self) -> None:
-        """Ends them, and what they started."""
+        """Kills the processes and their children."""
         for process in self._all:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
 
 
 def _lines(source: int, ended: int) -> Iterator[bytes]:
-    """The lines of a process, without their ends.
+    """Returns the lines that a process writes until it ends.
 
-    Another one that it has left behind may have the same output for ever. So
-    the end of the process is the end of what it has written.
+    A child that outlives it may keep the same output open, so the end of the
+    process ends its output.
 
     Args:
-        ended: What can be read when it has ended.
+        source: The file descriptor of the output.
+        ended: A file descriptor that is readable when the process has ended.
     """
     rest, is_last = b"", False
     while not is_last:
         ready, _, _ = select.select([source, ended], [], [])
         is_last = ended in ready
-        data = os.read(source, _waiting(source) if is_last else _PIECE_BYTES)
+        data = os.read(
+            source, _available_bytes(source) if is_last else _CHUNK_BYTES
+        )
         is_last |= not data
         *lines, rest = (rest + data).split(b"\n")
         yield from lines
@@ -359,8 +361,8 @@ def _lines(source: int, ended: int) -> Iterator[bytes]:
         yield rest
 
 
-def _waiting(source: int) -> int:
-    """How many bytes can be read at once."""
+def _available_bytes(source: int) -> int:
+    """Returns the number of bytes that can be read without waiting."""
     # Windows has neither, and imports this module for its error message.
     import fcntl
     import termios

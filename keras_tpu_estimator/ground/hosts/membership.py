@@ -1,8 +1,8 @@
-"""This process among others, from joining them to leaving them.
+"""The connection of this process to the others, from joining to leaving them.
 
-One object has the connection to the others, the conversations that are held
-over it, the watch over them, and the failures of all. There is one in a process
-that has joined others, and none in what such a process forks or starts.
+One object holds the key-value store, the watch over the other processes, and
+the failures of all. It exists in processes that have joined a cluster, but not
+in the processes that these fork or start.
 """
 
 import atexit
@@ -20,33 +20,34 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import parting
+from keras_tpu_estimator.ground.hosts import shutdown
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.ground.hosts.failures import Failure
 from keras_tpu_estimator.ground.hosts.failures import Failures
-from keras_tpu_estimator.ground.hosts.problem import Problem
+from keras_tpu_estimator.ground.hosts.failures import Problem
 from keras_tpu_estimator.ground.hosts.program_end import ProgramEnd
 from keras_tpu_estimator.ground.hosts.store import Store
 from keras_tpu_estimator.ground.hosts.watch import Watch
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-_AGAIN = "Start all hosts again to go on from the latest checkpoint."
-_LOST = f"Host 0, through which all others talk, is gone. {_AGAIN}"
+_AGAIN = "Restart all hosts to continue from the latest checkpoint."
+_LOST = f"Host 0, which coordinates the others, is gone. {_AGAIN}"
 
 
 class Membership:
-    """What this process has with the others that it has joined.
+    """The connection of this process to the others of its cluster.
 
     Args:
-        client: That of JAX's coordination service.
+        client: The client of JAX's coordination service.
 
     Attributes:
         index: The number of this process.
-        store: What they tell each other.
-        watch: That over the others.
-        acts_alone: Whether this process does something without them.
+        count: The number of processes.
+        store: The key-value store of all processes.
+        watch: The watch over the other processes.
+        acts_alone: Whether this process currently acts without the others.
     """
 
     def __init__(self, cluster: Cluster, client: Any):
@@ -56,38 +57,38 @@ class Membership:
         self.store = Store(client)
         place = (self.index, self.count, self.store)
         self.failures = Failures(*place)
-        self.watch = Watch(*place, self._told, self._end)
+        self.watch = Watch(*place, self._reported, self._end)
         self.acts_alone: contextvars.ContextVar[bool] = contextvars.ContextVar(
             "acts_alone", default=False
         )
-        self._parting = parting.Parting(*place)
+        self._shutdown = shutdown.Shutdown(*place)
         self._program_end = ProgramEnd()
         self._process = os.getpid()
-        # How often conversations about each subject were begun.
+        # The number of exchanges that were begun, by subject.
         self._begun: collections.Counter[str] = collections.Counter()
-        # The last that was a reason to end.
+        # The last reason to end.
         self._problem: Problem | None = None
 
     @property
     def is_apart(self) -> bool:
-        """Whether this is alone now: it acts so, or has been forked off."""
+        """Whether this process acts without the others, or was forked."""
         return self.acts_alone.get() or os.getpid() != self._process
 
     def begin(self) -> None:
-        """Begins to watch over the others, and for the end of the program."""
+        """Starts the watch over the others, and notes how the program ends."""
         self._program_end.note()
         self.watch.start()
         atexit.register(self._at_exit)
 
     def leave(self) -> None:
-        """Ends what `begin` has begun."""
+        """Undoes `begin`."""
         atexit.unregister(self._at_exit)
         self._program_end.forget()
         self.watch.stop()
 
     @contextlib.contextmanager
     def acting_alone(self) -> Iterator[None]:
-        """Has this process be alone in a `with` block, on this thread."""
+        """Makes this thread act without the others in a `with` block."""
         token = self.acts_alone.set(True)
         try:
             yield
@@ -95,27 +96,27 @@ class Membership:
             self.acts_alone.reset(token)
 
     def number_of(self, subject: str) -> int:
-        """The number of a conversation that begins now, equal on all hosts."""
-        # What the chief does alone begins none that others know of.
+        """Returns the number of the next exchange, equal in all processes."""
+        # The others do not take part in exchanges of a process acting alone.
         if not self.acts_alone.get():
             self._begun[subject] += 1
         return self._begun[subject]
 
     def check(self) -> None:
-        """Raises an error if another host has failed.
+        """Raises an error if another process has failed.
 
         Raises:
-            HostError: One has.
+            HostError: Another process has failed.
         """
-        problem = self._told()
+        problem = self._reported()
         if problem is not None:
             raise self.error(problem)
 
     def check_gone(self) -> None:
-        """Raises an error if other hosts give no sign for some seconds.
+        """Raises an error if another process is silent for some seconds.
 
         Raises:
-            HostError: They do not.
+            HostError: Another process is silent.
         """
         with self.lost_contact():
             gone = self.watch.silent_now()
@@ -129,15 +130,15 @@ class Membership:
                 )
             )
 
-    def ended(self) -> dict[int, parting.End]:
-        """Returns the ends of the hosts whose programs have ended."""
-        return self._parting.ends()
+    def ended(self) -> dict[int, shutdown.End]:
+        """Returns how the programs that have ended did so, by process."""
+        return self._shutdown.ends()
 
-    def raise_ended(self, host: int, end: parting.End, subject: str) -> None:
+    def raise_ended(self, host: int, end: shutdown.End, subject: str) -> None:
         """Raises the error for a process that has ended before an agreement.
 
         Args:
-            subject: What the agreement was about.
+            subject: The subject of the agreement.
 
         Raises:
             HostError: Always.
@@ -150,21 +151,21 @@ class Membership:
                 "calls.",
                 host,
                 end.code or 1,
-                hears=True,
+                is_reachable=True,
                 is_end=True,
             )
         )
 
     def error(self, problem: Problem) -> HostError:
-        """The error that ends this process because of a problem."""
+        """Returns the error that ends this process because of a problem."""
         self._problem = problem
         return HostError(
-            f"{problem.text} This one, host {self.index}, ends, too. {_AGAIN}"
+            f"{problem.text} Host {self.index} also ends. {_AGAIN}"
         )
 
     @contextlib.contextmanager
     def lost_contact(self) -> Iterator[None]:
-        """Says in a `with` block that the coordinator is gone, if it is.
+        """Translates a lost coordination service into an error.
 
         Raises:
             HostError: The coordination service does not answer.
@@ -176,10 +177,11 @@ class Membership:
 
     @contextlib.contextmanager
     def reported_errors(self, call: str, subject: str) -> Iterator[None]:
-        """Reports an error that leaves the `with` block to the other hosts.
+        """Reports an error that leaves the `with` block to the others.
 
         Args:
-            call: The call around the block, by the same name on all hosts.
+            call: The call around the block, by the same name in all processes.
+            subject: The failed activity, for the message.
         """
         try:
             yield
@@ -189,103 +191,106 @@ class Membership:
 
     def _report(self, call: str, subject: str, error: BaseException) -> None:
         note = f"This happened on host {self.index}."
-        is_told = note in getattr(error, "__notes__", ())
-        if is_told or isinstance(error, HostError):
+        is_reported = note in getattr(error, "__notes__", ())
+        if is_reported or isinstance(error, HostError):
             return
         if isinstance(error, jax.errors.JaxRuntimeError):
-            # Devices that wait for those of a dead host.
+            # Devices fail if they wait for those of a dead process.
             self.check_gone()
         error.add_note(note)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            self.failures.tell(call, Failure.of(self.index, subject, error))
+            self.failures.publish(call, Failure.of(self.index, subject, error))
 
     def _has_left(self) -> bool:
         """Whether the program itself has left the cluster."""
         return jax_internals.coordination_client() is not self.store.client
 
-    def _told(self) -> Problem | None:
-        """Why this process has to end, by what others have told."""
+    def _reported(self) -> Problem | None:
+        """Returns why this process must end, by what others published."""
         failures = self.failures.of_others()
         if not failures:
-            return self._parting.problem()
+            return self._shutdown.problem()
         text = " ".join(each.text for each in failures)
         first = failures[0]
-        return Problem(text, first.host, first.code or 1, hears=True)
+        return Problem(text, first.host, first.code or 1, is_reachable=True)
 
     def _end(self, problem: Problem) -> None:
-        """Ends this process, unless it does so by itself in a moment.
+        """Ends this process, unless it ends by itself within a grace period.
 
-        Or unless a call fails here in that moment, as it has for others.
+        It also continues if its own call fails in this period, as theirs did.
         """
-        if self.watch.is_over_within(parting.GRACE_SECS) or self._has_left():
+        if self.watch.is_over_within(shutdown.GRACE_SECS) or self._has_left():
             return
-        told: Problem | None = problem
+        reported: Problem | None = problem
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            told = self._told()
-        if told is None and problem.hears:
+            reported = self._reported()
+        if reported is None and problem.is_reachable:
             return
-        if told is not None and self._parting.has_begun:
+        if reported is not None and self._shutdown.has_begun:
             # The main thread is about to end.
             return
         _logger.critical(
-            "%s This one, host %d, ends, too. %s",
+            "%s Host %d also ends. %s",
             problem.text,
             self.index,
             _AGAIN,
         )
-        self._parting.part(problem)
+        self._shutdown.announce_end(problem)
         _exit(problem.code)
 
     def _at_exit(self) -> None:
-        """Comes to the end with all others, or ends soon after a failure."""
+        """Waits for the ends of all processes, or ends after a failure."""
         if os.getpid() != self._process:
-            # Forked off, and none of the hosts.
+            # A forked child is not part of the cluster.
             return
         try:
             problem = None if self._has_left() else self._at_end()
         except jax.errors.JaxRuntimeError:
             problem = Problem(_LOST, host=0)
-        # Whoever started this sees others end, and would hurry it.
+        # The launcher sees other processes end, and may terminate this one.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if problem is None:
             self.watch.stop()
-            # At once, as all are here: one that comes later, for what else
-            # there is to do at its end, would be missed, and end the others.
+            # Without delay: JAX ends the others if one process comes late.
             jax.distributed.shutdown()
             return
-        self._parting.part(problem)
+        self._shutdown.announce_end(problem)
         if problem.host != self.index:
             _exit(self._program_end.code or problem.code)
         if not problem.is_end:
             _exit(problem.code)
         if self._program_end.code is not None:
             _exit(self._program_end.code)
-        # Its exit code is not known yet, and JAX is not to change it.
+        # Python has yet to set the exit code, and JAX must not change it.
         self.watch.stop()
         jax_internals.forget_cluster()
 
     def _at_end(self) -> Problem | None:
-        """What is the matter at the end of the program, if anything is."""
+        """Returns the problem at the end of the program, if there is one."""
         error = self._program_end.error
         if error is None:
             return self._leave_together()
         if isinstance(error, HostError):
             return self._problem or Problem(str(error), host=None)
         failure = Failure.of(self.index, "the program", error)
-        return Problem(failure.text, self.index, failure.code, hears=True)
+        return Problem(
+            failure.text, self.index, failure.code, is_reachable=True
+        )
 
     def _leave_together(self) -> Problem | None:
-        """Waits for the ends of all; what keeps them from it, if anything."""
+        """Waits for all programs to end; returns what prevents this."""
         code = self._program_end.code
-        problem = self._parting.leave_together(code, self._told)
+        problem = self._shutdown.leave_together(code, self._reported)
         if problem is not None:
             return problem
-        # Caught here, it has ended the others.
-        failure = self.failures.of_this_host_alone()
+        # The program caught an error that has ended the others.
+        failure = self.failures.only_here()
         if failure is None:
             return None
-        return Problem(failure.text, self.index, failure.code or 1, hears=True)
+        return Problem(
+            failure.text, self.index, failure.code or 1, is_reachable=True
+        )
 
 
 def _exit(code: int) -> None:

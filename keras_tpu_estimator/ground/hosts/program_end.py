@@ -1,8 +1,8 @@
-"""How the program of this process ends, as far as Python tells.
+"""The error or exit code with which the program of this process ends.
 
-When the functions of `atexit` are called, the error that a program has ended
-with is forgotten. `sys.last_value` is no help: Jupyter sets it for each cell
-that fails, and debuggers for what they have looked at.
+When Python calls functions of `atexit`, it has forgotten the error that ended
+the program. `sys.last_value` does not help: Jupyter sets it for each failed
+cell, and debuggers for each error that they show.
 """
 
 import sys
@@ -14,12 +14,12 @@ from keras_tpu_estimator.ground.hosts.failures import exit_code
 
 
 class ProgramEnd:
-    """Notes an error that nobody has caught, and calls of `sys.exit`.
+    """Records uncaught errors and calls of `sys.exit`.
 
     Attributes:
-        error: The error that the program ends with, or `None`.
-        code: What `sys.exit` was last called with, or `None`. It may have been
-            caught.
+        error: The uncaught error that ends the program, or `None`.
+        code: The exit code of the last `sys.exit`, or `None`. The program may
+            have caught it.
 
     Example:
 
@@ -40,13 +40,13 @@ class ProgramEnd:
         self._before: tuple[Any, Any] | None = None
 
     def note(self) -> None:
-        """Begins."""
+        """Starts to record."""
         self._before = sys.excepthook, sys.exit
         sys.excepthook = self._uncaught
         sys.exit = self._exit
 
     def forget(self) -> None:
-        """Puts back what was there, unless others have come after it."""
+        """Restores the earlier functions, unless others replaced ours."""
         if self._before is None:
             return
         excepthook, leave = self._before
@@ -61,7 +61,7 @@ class ProgramEnd:
         error: BaseException,
         traceback: TracebackType | None,
     ) -> None:
-        # At a prompt, and before the one of `python -i`, the program goes on.
+        # At a prompt, and with `python -i`, the program continues.
         if not (hasattr(sys, "ps1") or sys.flags.inspect):
             self.error = error
         if self._before is not None:

@@ -1,4 +1,4 @@
-"""Joining the other processes, before anything touches a device."""
+"""The start of a cluster: joining the other processes."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ import jax
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.hosts import detection
 from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import parent_process
 from keras_tpu_estimator.ground.hosts import this_process
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.membership import Membership
@@ -18,15 +18,14 @@ from keras_tpu_estimator.ground.hosts.this_process import Waiting
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# A host that has not been heard of for so long is gone. JAX's own 100 seconds
-# are long for a dead job. It is `RunConfig.host_timeout_secs` that says who is
-# gone, a little before. At the end all are there, and some may be slow.
+# JAX's default of 100 seconds is long for a dead job. `host_timeout_secs` of
+# `RunConfig` is shorter, and reports which process is gone.
 _HEARTBEAT_SECS = 40
 _SHUTDOWN_SECS = 60
 _START_SECS = 300
 _STARTED = "started"
 _STARTED_MSECS = 10_000
-# After its time-out, JAX ends the process by a signal. The error comes first.
+# After its own timeout, JAX aborts the process; our error must come first.
 _MARGIN_SECS = 60
 
 
@@ -39,37 +38,39 @@ def initialize(
     heartbeat_timeout_seconds: int = _HEARTBEAT_SECS,
     shutdown_timeout_seconds: int = _SHUTDOWN_SECS,
 ) -> None:
-    """Joins the processes that train together; all of them call it.
+    """Joins the processes that train together. Each of them must call it.
 
-    It comes before anything that touches a device. Without arguments the
-    cluster is found, in this order, from what `python -m
-    keras_tpu_estimator launch` set, from TF_CONFIG, and from what
+    Call it before any use of a device. Without arguments, the cluster is
+    detected, in this order, from the variables of `python -m
+    keras_tpu_estimator launch`, from TF_CONFIG, and from the launchers that
     `jax.distributed.initialize` knows: Open MPI, SLURM, GKE, Cloud TPU and
-    Kubernetes. A process that is alone needs no call, and does nothing in it;
-    nor does a second call.
+    Kubernetes. In a single process it does nothing, and may be omitted. A
+    second call does nothing.
 
     Args:
-        coordinator_address: Host and port of process 0, where the port is
-            free, as in `"10.0.0.1:8476"`. Defaults to what is found.
-        num_processes: How many processes there are. With 1, this one is alone,
-            whatever its environment says. Defaults to what is found.
-        process_id: The number of this process, from 0. Defaults to what is
-            found.
-        initialization_timeout: Seconds until all have to be there. Defaults to
-            300.
-        heartbeat_timeout_seconds: Seconds after which a process that has not
-            been heard of is taken for dead, where an estimator has not
-            noticed before. Defaults to 40.
+        coordinator_address: Host and port of process 0, as in
+            `"10.0.0.1:8476"`. The port must be free there. By default it is
+            detected.
+        num_processes: The number of processes. With 1, this is a single
+            process, whatever its environment defines. By default it is
+            detected.
+        process_id: The number of this process, from 0. By default it is
+            detected.
+        initialization_timeout: Seconds in which all processes must join.
+            Defaults to 300.
+        heartbeat_timeout_seconds: Seconds after which JAX considers a silent
+            process dead, if no estimator has reported it before. Defaults to
+            40.
         shutdown_timeout_seconds: Seconds that a process waits for the others
-            when all have come to their end. Defaults to 60.
+            at the end. Defaults to 60.
 
     Raises:
-        ValueError: The cluster is incomplete, contradicts itself, or is not
-            the one that was joined before.
-        TypeError: An argument is of a wrong type.
-        RuntimeError: A device was touched before, or a launcher does not say
-            enough.
-        TimeoutError: Some process did not come.
+        ValueError: The cluster is incomplete, contradicts itself, or differs
+            from the one that was joined before.
+        TypeError: An argument has the wrong type.
+        RuntimeError: A device was used before, or the definition of a launcher
+            is incomplete.
+        TimeoutError: Some processes did not join in time.
 
     Example:
 
@@ -78,7 +79,7 @@ def initialize(
     >>> kte.initialize("10.0.0.1:8476", num_processes=4)
     Traceback (most recent call last):
     ...
-    ValueError: A cluster should be given by ... Add process_id, or leave ...
+    ValueError: A cluster must be defined by ... Add process_id, or omit ...
     """
     for name, seconds in (
         ("initialization_timeout", initialization_timeout),
@@ -95,7 +96,7 @@ def initialize(
         return
     place = _place_of_parent(given, initialization_timeout)
     if place is not None:
-        _logger.info("The process that has started this one is %s.", place)
+        _logger.info("The parent of this process is %s.", place)
         this_process.settle(Alone(place))
         return
     cluster = given or detection.find_cluster(initialization_timeout)
@@ -114,20 +115,19 @@ def initialize(
 
 
 def ensure_started() -> Cluster:
-    """Joins the cluster of the environment, unless that was done.
+    """Joins the cluster of the environment, unless one was already joined.
 
-    Whoever joined it, by `initialize` or by `jax.distributed.initialize`, is
-    honoured, and no device is touched.
+    It uses no device, and respects `jax.distributed.initialize`.
 
     Returns:
-        The cluster that this process is in, or that of a process alone.
+        The cluster of this process, by default that of a single process.
 
     Raises:
-        ValueError: The environment contradicts itself, or what was joined.
-        TypeError: Something in it is of a wrong type.
-        RuntimeError: A device was touched before, or a launcher does not say
-            enough.
-        TimeoutError: Some process did not come.
+        ValueError: The environment contradicts itself or the joined cluster.
+        TypeError: A part of it has the wrong type.
+        RuntimeError: A device was used before, or the definition of a launcher
+            is incomplete.
+        TimeoutError: Some processes did not join in time.
 
     Example:
 
@@ -140,26 +140,26 @@ def ensure_started() -> Cluster:
     return Cluster() if joined is None else joined.cluster
 
 
-def told_cluster() -> Cluster:
-    """The cluster that this process is in, or would join, without joining it.
+def known_cluster() -> Cluster:
+    """Returns the cluster that this process has joined, or would join.
 
-    Until it has joined, nobody is asked: what a server of metadata would say
-    is not known. A process that is started by another one is told the same.
+    It makes no request, so before joining it ignores clusters that only a
+    metadata server defines. In a child process, it returns that of the parent.
 
     Returns:
-        A `Cluster`; that of a process alone if nobody says anything.
+        A `Cluster`, by default that of a single process.
 
     Raises:
-        ValueError: What is said is incomplete or contradicts itself.
-        TypeError: A part of it is of a wrong type.
+        ValueError: The definition is incomplete or contradicts itself.
+        TypeError: A part of it has the wrong type.
 
     Example:
 
     >>> from keras_tpu_estimator.ground.hosts import starting
-    >>> starting.told_cluster()
+    >>> starting.known_cluster()
     Cluster(coordinator_address=None, num_processes=1, process_id=0)
     """
-    return this_process.told_place() or detection.read_cluster()
+    return this_process.known_place() or detection.read_cluster()
 
 
 def _check_same(
@@ -167,8 +167,8 @@ def _check_same(
 ) -> None:
     if isinstance(settled, Waiting):
         raise RuntimeError(
-            f"This process should be {settled.cluster}, but the others have "
-            "not come in time. JAX cannot wait anew: start all processes again."
+            f"This process is {settled.cluster}, but the others did not join "
+            "in time. JAX cannot wait a second time: restart all processes."
         )
     if isinstance(settled, Alone):
         joined, others = Cluster(), [settled.place]
@@ -177,36 +177,36 @@ def _check_same(
         detection.check_tf_config(joined)
     if given is not None and given not in (joined, *others):
         raise ValueError(
-            "A process should join one cluster, once. Received: this is "
-            f"{joined}, and was told to be {given}. Call "
+            "A process must join only one cluster, once. Received: this is "
+            f"{joined}, and the arguments define {given}. Call "
             "keras_tpu_estimator.initialize with the same arguments, or with "
             "none."
         )
 
 
 def _place_of_parent(given: Cluster | None, timeout: int) -> Cluster | None:
-    """The place that is told to this process, if it is that of its parent."""
-    taken = lineage.taken()
+    """Returns the defined place, if it is that of the parent process."""
+    taken = parent_process.taken()
     if not taken:
         return None
     if given is None:
         try:
             given = detection.find_cluster(timeout)
         except RuntimeError:
-            # Nor could the parent have found it there.
+            # The parent could not detect it either.
             given = taken[0]
     return given if given in taken else None
 
 
 def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
-    """Waits for all others, in a thread: JAX would not raise, but abort."""
+    """Waits for all others in a thread, because JAX aborts on a timeout."""
     if jax_internals.devices_are_in_use():
         raise RuntimeError(
-            f"This is {cluster}, which has to be joined before a device is "
-            "touched. Received: JAX's devices are in use already. Call "
+            f"This is {cluster}, which must be joined before any use of a "
+            "device. Received: JAX's devices are already in use. Call "
             "keras_tpu_estimator.initialize() right after the imports, before "
-            "jax.devices(), arrays of JAX, and Keras's models and layers; or "
-            "pass num_processes=1 to it, for a process alone."
+            "jax.devices(), JAX arrays, and Keras models and layers; or pass "
+            "num_processes=1 to it for a single process."
         )
     errors: list[Exception] = []
     detection_method = None if _is_launched() else "deactivate"
@@ -222,13 +222,13 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
                 heartbeat_timeout_seconds=heartbeat,
                 shutdown_timeout_seconds=end,
             )
-        # Whatever it is, it is raised below.
+        # Any error is raised below.
         except Exception as error:
             errors.append(error)
 
-    _logger.info("Waiting for the others: this is %s.", cluster)
+    _logger.info("Waiting for the other processes: this is %s.", cluster)
     this_process.settle(Waiting(cluster))
-    # Before threads of JAX read the environment.
+    # This must precede JAX's threads, which read the environment.
     this_process.take_place(cluster)
     thread = threading.Thread(target=connect, name="join", daemon=True)
     thread.start()
@@ -237,11 +237,11 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
         raise TimeoutError(_not_all_came(cluster, timeout))
     this_process.settle(None)
     for error in errors:
-        lineage.unmark()
+        parent_process.unmark()
         raise RuntimeError(
             f"This is {cluster}, which could not be joined. Received: {error}. "
-            "See whether that is the address of process 0, and whether its "
-            "port is free."
+            "Check that this is the address of process 0, and that its port is "
+            "free."
         ) from error
     joined = this_process.membership()
     if joined is not None:
@@ -249,55 +249,54 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
 
 
 def _check_started_alike(joined: Membership) -> None:
-    """Compares the number of processes and the versions with process 0's."""
+    """Checks that process 0 has the same process count and versions."""
     own: dict[str, object] = {"number of processes": joined.count}
     for package in ("keras_tpu_estimator", "jax", "keras"):
         own[f"version of {package}"] = version(package)
     if joined.index == 0:
         joined.store.publish(_STARTED, 0, own)
         return
-    # Process 0 may have called jax.distributed.initialize, and publish nothing.
+    # A process 0 that calls jax.distributed.initialize publishes nothing.
     if joined.store.read(f"{_STARTED}/0", _STARTED_MSECS) is None:
         return
-    chiefs = joined.store.published_value(_STARTED, 0)
+    of_chief = joined.store.published_value(_STARTED, 0)
     unlike = [
-        f"{name} {chiefs.get(name)} in process 0 and {value} in process "
+        f"{name} {of_chief.get(name)} in process 0 and {value} in process "
         f"{joined.index}"
         for name, value in own.items()
-        if chiefs.get(name) != value
+        if of_chief.get(name) != value
     ]
     if unlike:
         raise ValueError(
             "All processes must be started with the same number of processes "
-            f"and the same packages. Received: {'; '.join(unlike)}. Start all "
-            "of them again with equal settings."
+            f"and the same packages. Received: {'; '.join(unlike)}. Restart "
+            "all of them with equal settings."
         )
 
 
 def _is_launched() -> bool:
-    """Whether JAX shall ask a launcher which devices are this process's.
+    """Whether JAX must ask a launcher for the devices of this process.
 
-    Asked for nothing, JAX warns in pods that belong to no job.
+    Otherwise JAX would warn in Kubernetes pods that belong to no job.
     """
     try:
         return jax_internals.launcher() is not None
-    # One that does not answer was not needed to find the cluster.
+    # The cluster was found without this launcher.
     except Exception:
         return False
 
 
 def _not_all_came(cluster: Cluster, timeout: int) -> str:
     missing = (
-        "At least one of the others"
+        "At least one other process"
         if cluster.process_id == 0
-        else "Process 0, or another one,"
+        else "Process 0 or another process"
     )
     return (
-        f"All {cluster.num_processes} processes should meet at "
+        f"All {cluster.num_processes} processes must join at "
         f"{cluster.coordinator_address} within {timeout} seconds. {missing} "
-        f"did not come to this one, which is process {cluster.process_id}. "
-        "See whether all were started, with the same address and number of "
-        "processes and each with its own number, and whether the address can "
-        "be reached from each machine; or pass a longer "
-        "initialization_timeout."
+        f"did not; this is process {cluster.process_id}. Check that all were "
+        "started with the same address and number of processes, each with its "
+        "own number, and that each machine can reach the address; or pass a "
+        "longer initialization_timeout."
     )

@@ -1,4 +1,4 @@
-"""What the environment variable TF_CONFIG says about this process."""
+"""The task of this process in the environment variable TF_CONFIG."""
 
 import copy
 import dataclasses
@@ -13,9 +13,9 @@ from typing import TypeAlias
 from keras_tpu_estimator.ground.base.field_checks import directory_string
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 
-# What TF_CONFIG is, and parts of it.
+# TF_CONFIG, or a part of it.
 _Json: TypeAlias = Mapping[str, Any]
-# In the order in which processes are numbered.
+# The order in which processes are numbered.
 _TRAINING = ("chief", "master", "worker")
 _MEMBERS = (*_TRAINING, "ps")
 _ALONE = Cluster()
@@ -23,16 +23,16 @@ _ALONE = Cluster()
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The part that this process has among others.
+    """The task of this process in its cluster.
 
     Args:
         task_type: `'chief'`, `'master'`, `'worker'`, `'ps'` or `'evaluator'`.
             Defaults to `'worker'`.
-        task_id: Its number among those of its type. Defaults to 0.
-        num_processes: How many train together, where no addresses are known.
-            Defaults to 1.
-        cluster_spec: Addresses by type. Defaults to an empty one, for a
-            process alone and for evaluators.
+        task_id: Its number among the processes of its type. Defaults to 0.
+        num_processes: The number of processes that train together, if no
+            addresses are known. Defaults to 1.
+        cluster_spec: Addresses by type. It is empty, as by default, for a
+            single process and for evaluators.
         service: The `service` of TF_CONFIG. Defaults to `None`.
         master: Its `session_master`. Defaults to `''`.
         evaluation_master: Its `eval_session_master`. Defaults to `''`.
@@ -59,16 +59,16 @@ class Task:
         """Reads TF_CONFIG.
 
         Args:
-            cluster: The processes that train together, by whoever named them.
-                Where TF_CONFIG names none, this one is a worker with its
-                number among them. Defaults to a process alone.
+            cluster: The processes that train together. If TF_CONFIG names
+                none, this process is a worker of this cluster. Defaults to a
+                single process.
 
         Returns:
-            A `Task`; that of a process alone if the variable is not set.
+            A `Task`; that of a single process if the variable is not set.
 
         Raises:
-            ValueError: It contradicts itself, or is no JSON.
-            TypeError: A part of it is of a wrong type.
+            ValueError: The variable contradicts itself, or is not JSON.
+            TypeError: A part of it has the wrong type.
 
         Example:
 
@@ -96,11 +96,7 @@ class Task:
         )
 
     def in_cluster(self, cluster: Cluster) -> "Task":
-        """The part that this process has in what it has joined.
-
-        Args:
-            cluster: As in `from_environment`.
-        """
+        """Returns the task of this process in the cluster that it joined."""
         if cluster.is_alone or self.cluster_spec:
             return self
         return dataclasses.replace(
@@ -111,24 +107,24 @@ class Task:
 
     @property
     def is_chief(self) -> bool:
-        """Whether this process saves checkpoints."""
+        """Whether this process writes files such as checkpoints."""
         return self.global_id_in_cluster == 0
 
     @property
     def num_ps_replicas(self) -> int:
-        """Number of parameter servers."""
+        """The number of parameter servers."""
         return self._count(("ps",))
 
     @property
     def num_worker_replicas(self) -> int:
-        """Number of processes that train."""
+        """The number of processes that train."""
         if not self.cluster_spec:
             return 0 if self.task_type == "evaluator" else self.num_processes
         return self._count(_TRAINING)
 
     @property
     def global_id_in_cluster(self) -> int | None:
-        """Number of this process in the cluster; `None` for an evaluator."""
+        """The number of this process; `None` for an evaluator."""
         if self.task_type == "evaluator":
             return None
         before = _MEMBERS[: _MEMBERS.index(self.task_type)]
@@ -136,12 +132,12 @@ class Task:
 
     @property
     def chief_address(self) -> Any:
-        """The address of the chief, as it stands in TF_CONFIG."""
-        (address,) = _chiefs(self.cluster_spec)
+        """The address of the chief in TF_CONFIG."""
+        (address,) = _chief_addresses(self.cluster_spec)
         return address
 
     def addresses(self) -> dict[str, Any]:
-        """A copy of the addresses by type."""
+        """Returns a copy of the addresses by type."""
         return copy.deepcopy(dict(self.cluster_spec))
 
     def _count(self, types: tuple[str, ...]) -> int:
@@ -155,13 +151,13 @@ def _parsed(text: str | None) -> _Json:
         config = json.loads(text)
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"TF_CONFIG should be JSON. Received: {text!r} ({error}). Unset "
-            "it to run one process alone."
+            f"TF_CONFIG must be JSON. Received: {text!r} ({error}). Unset it "
+            "to run a single process."
         ) from error
     if not isinstance(config, Mapping):
         raise TypeError(
-            f"TF_CONFIG should be a JSON object. Received: {text!r}. Unset it "
-            "to run one process alone."
+            f"TF_CONFIG must be a JSON object. Received: {text!r}. Unset it "
+            "to run a single process."
         )
     return config
 
@@ -170,9 +166,8 @@ def _mapping(config: _Json, name: str) -> _Json | None:
     value = config.get(name)
     if value is not None and not isinstance(value, Mapping):
         raise TypeError(
-            f"`{name}` in TF_CONFIG should be a dict. Received: {value!r} of "
-            f"type {type(value).__name__}. Write a JSON object, or leave it "
-            "out."
+            f"`{name}` in TF_CONFIG must be a dict. Received: {value!r} of "
+            f"type {type(value).__name__}. Write a JSON object, or omit it."
         )
     return value
 
@@ -185,24 +180,24 @@ def _model_dir(config: _Json) -> str | None:
 
 
 def _check_local_task(task: _Json) -> None:
-    """Checks that nothing is said of a process that belongs to no cluster."""
+    """Checks the task of a process without a cluster."""
     task_type = task.get("type", "worker")
     index = _index(task) if "index" in task else 0
     if task_type != "worker" or index != 0:
         raise ValueError(
-            "Without a cluster, the task in TF_CONFIG should be of type "
-            f"'worker' with index 0. Received: {dict(task)}. Add the cluster, "
-            "or leave the task out."
+            "Without a cluster, the task in TF_CONFIG must have the type "
+            f"'worker' and the index 0. Received: {dict(task)}. Add the "
+            "cluster, or omit the task."
         )
 
 
 def _cluster_task(cluster: _Json, task: _Json) -> tuple[str, int]:
-    """The type and index of a process, checked against its cluster."""
+    """Returns the checked type and index of a process in a cluster."""
     _check_chief(cluster)
     task_type = task.get("type")
     if not task_type or task.get("index") is None:
         raise ValueError(
-            "With a cluster, the task in TF_CONFIG should have a type and an "
+            "With a cluster, the task in TF_CONFIG must have a type and an "
             f"index. Received: {dict(task)}. Write, for instance, "
             '{"type": "worker", "index": 0}.'
         )
@@ -213,15 +208,15 @@ def _cluster_task(cluster: _Json, task: _Json) -> tuple[str, int]:
     known = [each for each in _MEMBERS if cluster.get(each)]
     if task_type not in known:
         raise ValueError(
-            "The task type in TF_CONFIG should be 'evaluator' or in the "
+            "The task type in TF_CONFIG must be 'evaluator' or in the "
             f"cluster, one of {known}. Received: {task_type!r}. Change it, "
             "or add addresses for it to the cluster."
         )
     size = len(cluster[task_type])
     if not 0 <= index < size:
         raise ValueError(
-            f"The task index in TF_CONFIG should be from 0 to {size - 1}, as "
-            f"the cluster has {size} of type {task_type!r}. Received: "
+            f"The task index in TF_CONFIG must be from 0 to {size - 1}, "
+            f"because the cluster has {size} of type {task_type!r}. Received: "
             f"{index}. Change it, or add the address to the cluster."
         )
     return task_type, index
@@ -232,7 +227,7 @@ def _index(task: _Json) -> int:
     # Launchers often write the number as a string.
     if not re.fullmatch(r"-?[0-9]+", str(raw)):
         raise ValueError(
-            f"The task index in TF_CONFIG should be an int. Received: {raw!r}. "
+            f"The task index in TF_CONFIG must be an int. Received: {raw!r}. "
             "Write a number such as 0."
         )
     return int(raw)
@@ -241,29 +236,29 @@ def _index(task: _Json) -> int:
 def _check_chief(cluster: _Json) -> None:
     if "chief" in cluster and "master" in cluster:
         raise ValueError(
-            "The cluster in TF_CONFIG should have a chief or a master. "
+            "The cluster in TF_CONFIG must have either a chief or a master. "
             f"Received both: {dict(cluster)}. Remove the master."
         )
-    if len(_chiefs(cluster)) != 1:
+    if len(_chief_addresses(cluster)) != 1:
         raise ValueError(
-            "The cluster in TF_CONFIG should have exactly one chief (or "
+            "The cluster in TF_CONFIG must have exactly one chief (or "
             f"master). Received: {dict(cluster)}. Write one address under "
             "'chief', and the others under 'worker'."
         )
 
 
-def _chiefs(cluster: _Json) -> Sequence[object]:
+def _chief_addresses(cluster: _Json) -> Sequence[object]:
     return cluster.get("chief") or cluster.get("master") or ()
 
 
 def _check_evaluator(cluster: _Json, index: int) -> None:
     if "master" in cluster:
         raise ValueError(
-            "The cluster of an evaluator in TF_CONFIG should have a chief. "
+            "The cluster of an evaluator in TF_CONFIG must have a chief. "
             f"Received a master: {dict(cluster)}. Rename it to 'chief'."
         )
     if index < 0:
         raise ValueError(
-            "The task index in TF_CONFIG should be 0 or more. Received: "
+            "The task index in TF_CONFIG must be at least 0. Received: "
             f"{index}. Number evaluators from 0."
         )

@@ -1,4 +1,4 @@
-"""What is settled of this process: whom it has joined, or that it is alone."""
+"""The role of this process: a member of a cluster, or a single process."""
 
 import contextlib
 import dataclasses
@@ -6,17 +6,17 @@ import os
 
 from keras_tpu_estimator.ground.hosts import detection
 from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import lineage
+from keras_tpu_estimator.ground.hosts import parent_process
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.membership import Membership
 
 
 @dataclasses.dataclass(frozen=True)
 class Alone:
-    """It joins no others, whatever its environment says.
+    """The role of a process that joins no others, despite its environment.
 
     Attributes:
-        place: The place that it would have by that. Defaults to none.
+        place: Its place by the environment. Defaults to a single process.
     """
 
     place: Cluster = Cluster()
@@ -24,7 +24,7 @@ class Alone:
 
 @dataclasses.dataclass(frozen=True)
 class Waiting:
-    """It waits for the others, or has done so in vain."""
+    """The role of a process that waits, or has waited in vain, for others."""
 
     cluster: Cluster
 
@@ -32,11 +32,11 @@ class Waiting:
 _settled: Membership | Alone | Waiting | None = None
 
 
-def settle(as_what: Membership | Alone | Waiting | None) -> None:
-    """Settles what this process is.
+def settle(role: Membership | Alone | Waiting | None) -> None:
+    """Sets the role of this process.
 
     Args:
-        as_what: What it is from now on; `None` leaves it open.
+        role: Its role; `None` if it is undecided.
 
     Example:
 
@@ -48,13 +48,13 @@ def settle(as_what: Membership | Alone | Waiting | None) -> None:
     >>> this_process.settle(None)
     """
     global _settled
-    _settled = as_what
+    _settled = role
 
 
 def settled() -> Membership | Alone | Waiting | None:
-    """What is settled of this process, if anything is.
+    """Returns the role of this process; `None` if it is undecided.
 
-    What the program has joined by `jax.distributed.initialize` counts as well.
+    A cluster that the program joined by `jax.distributed.initialize` counts.
 
     Example:
 
@@ -64,9 +64,9 @@ def settled() -> Membership | Alone | Waiting | None:
     client = jax_internals.coordination_client()
     now = _settled
     if isinstance(now, Membership) and now.store.client is not client:
-        # The program has left it.
+        # The program has left this cluster.
         now.leave()
-        lineage.unmark()
+        parent_process.unmark()
         now = None
     if now is None:
         joined = jax_internals.joined_cluster()
@@ -78,16 +78,18 @@ def settled() -> Membership | Alone | Waiting | None:
     return now
 
 
-def told_place() -> Cluster | None:
-    """The place of this process, as far as it is settled, without a word.
+def known_place() -> Cluster | None:
+    """Returns the place of this process in a cluster, if known.
+
+    It contacts no other process.
 
     Returns:
-        That of what it has joined, or of the process that has started it.
+        The place in the joined cluster, or that of the parent process.
 
     Example:
 
     >>> from keras_tpu_estimator.ground.hosts import this_process
-    >>> this_process.told_place()
+    >>> this_process.known_place()
     """
     if isinstance(_settled, Alone):
         return _settled.place
@@ -98,27 +100,27 @@ def told_place() -> Cluster | None:
 
 
 def take_place(cluster: Cluster) -> None:
-    """Keeps processes that this one starts from what is its own.
+    """Prevents child processes from joining the cluster in this one's place.
 
     Args:
-        cluster: Its place, beside the one that the environment tells of.
+        cluster: The place, in addition to that of the environment.
 
     Example:
 
-    >>> from keras_tpu_estimator.ground.hosts import lineage
+    >>> from keras_tpu_estimator.ground.hosts import parent_process
     >>> from keras_tpu_estimator.ground.hosts import this_process
     >>> from keras_tpu_estimator.ground.hosts.cluster import Cluster
     >>> this_process.take_place(Cluster("10.0.0.1:8476", 4, 1))
-    >>> lineage.unmark()
+    >>> parent_process.unmark()
     """
     places = [cluster]
     with contextlib.suppress(ValueError, TypeError, RuntimeError):
         places.append(detection.read_cluster())
-    lineage.mark(places)
+    parent_process.mark(places)
 
 
 def membership() -> Membership | None:
-    """What this process has with others, if it has joined some.
+    """Returns the connection to the other processes, if there are any.
 
     Example:
 
@@ -130,7 +132,7 @@ def membership() -> Membership | None:
 
 
 def _is_alone_when_forked() -> None:
-    """Leaves to the parent what it has joined."""
+    """Leaves the cluster to the parent process."""
     joined = jax_internals.joined_cluster()
     if joined is not None:
         settle(Alone(Cluster(*joined)))

@@ -17,24 +17,24 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.ground.hosts.problem import Problem
+from keras_tpu_estimator.ground.hosts.failures import Problem
 from keras_tpu_estimator.ground.hosts.store import Store
 
 _FOLDER = "alive"
 _VERDICT = "verdict"
 _BEAT_SECS = 1.0
-# After an error of the devices, the process that misses these is the cause.
+# After a device error, the process that misses these beats is the cause.
 _DIAGNOSIS_BEATS = 5
-# Until an estimator sets it.
+# Used until an estimator sets its own.
 _PATIENCE_SECS = 120.0
 
 
 class Watch:
-    """The knowledge of this process about the lives of the others.
+    """The watch of this process over the others.
 
     Args:
         index: The number of this process.
-        told: Returns a problem that other processes have reported.
+        reported: Returns a problem that other processes have reported.
         end: Called with a problem, on the thread of the watch. When it returns,
             the watch continues.
 
@@ -49,13 +49,13 @@ class Watch:
         index: int,
         count: int,
         store: Store,
-        told: Callable[[], Problem | None],
+        reported: Callable[[], Problem | None],
         end: Callable[[Problem], None],
     ):
         self._index = index
         self._count = count
         self._store = store
-        self._told = told
+        self._reported = reported
         self._end = end
         self.patience_secs = _PATIENCE_SECS
         self.runs = 0
@@ -71,28 +71,25 @@ class Watch:
         )
 
     def start(self) -> None:
-        """Begins to watch."""
+        """Starts the thread."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Ends the thread.
-
-        One that is inside JAX when the interpreter ends aborts the process.
-        """
+        """Ends the thread, which would abort the process inside JAX."""
         self._is_over.set()
         if self._thread.is_alive():
             self._thread.join()
 
     def is_over_within(self, secs: float) -> bool:
-        """Waits; whether watching has ended meanwhile."""
+        """Waits; returns whether the watch has ended in this time."""
         return self._is_over.wait(secs)
 
     @contextlib.contextmanager
     def busy(self, what: str) -> Iterator[None]:
-        """Has others wait longer, as long as this process is alive.
+        """Makes the others wait for this process while it is alive.
 
         Args:
-            what: What it does in the `with` block, such as "reads a file".
+            what: The activity of the `with` block, such as "reads a file".
         """
         self._busy.append(what)
         self._beat()
@@ -110,8 +107,8 @@ class Watch:
         return None
 
     def silent_now(self) -> list[int]:
-        """The hosts that say nothing for some seconds."""
-        # Process 0 knows it already.
+        """Returns the processes that are silent for some seconds."""
+        # Process 0 has already observed this.
         limit = time.monotonic() - _DIAGNOSIS_BEATS * _BEAT_SECS
         known = [h for h, (_, since) in [*self._news.items()] if since < limit]
         if known:
@@ -122,7 +119,7 @@ class Watch:
             time.sleep(_BEAT_SECS)
             after = self._store.published_by_process(_FOLDER)
             silent = [h for h in silent if before.get(h) == after.get(h)]
-            # Nobody waits longer where all are alive.
+            # All processes are alive.
             if not silent:
                 break
         return silent
@@ -130,7 +127,7 @@ class Watch:
     def _run(self) -> None:
         while not self._is_over.is_set():
             problem = self.look()
-            # Others may be gone once all have said that they are done.
+            # Others may exit once all programs have ended.
             if problem is not None and not self._is_over.is_set():
                 self._end(problem)
             self._is_over.wait(_BEAT_SECS)
@@ -138,17 +135,21 @@ class Watch:
     def look(self) -> Problem | None:
         """Publishes that this process is alive; returns why it must end."""
         try:
-            self._tell()
-            told = self._told()
+            self._publish()
+            reported = self._reported()
             now = time.monotonic()
-            problem = self._judge(now) if self._index == 0 else self._heed(now)
+            problem = (
+                self._judge(now)
+                if self._index == 0
+                else self._read_verdict(now)
+            )
         except jax.errors.JaxRuntimeError as error:
             return Problem(
-                "Host 0, through which all others talk, is gone: "
+                "Host 0, which coordinates the others, is gone: "
                 f"{str(error).splitlines()[0]}.",
                 host=0,
             )
-        return told or problem
+        return reported or problem
 
     def _judge(self, now: float) -> Problem | None:
         """Looks at all processes, and publishes what is wrong with one."""
@@ -158,14 +159,14 @@ class Watch:
         self._store.publish(_VERDICT, 0, [self._beats, fields])
         return problem
 
-    def _heed(self, now: float) -> Problem | None:
+    def _read_verdict(self, now: float) -> Problem | None:
         """Returns the problem that process 0 has published, or its silence."""
         verdict = self._store.published_value(_VERDICT, 0)
         if verdict is not None and verdict[1] is not None:
             return Problem(*verdict[1])
         return self._silence_of(0, verdict, now)
 
-    def _tell(self) -> None:
+    def _publish(self) -> None:
         self._beats += 1
         busy = self._busy[-1] if self._busy else None
         news = [self._beats, self.runs, busy]
@@ -174,7 +175,7 @@ class Watch:
     def _beat(self) -> None:
         """Publishes news at once."""
         with _unless_gone():
-            self._tell()
+            self._publish()
 
     def _silent(self, alive: dict[int, Any], now: float) -> Problem | None:
         for host in range(self._count):
@@ -189,16 +190,16 @@ class Watch:
             self._news[host] = (news, now)
         elif now - self._news[host][1] > self.patience_secs:
             return Problem(
-                f"Host {host} of {self._count} has not been heard of for "
+                f"Host {host} of {self._count} has not responded for "
                 f"{self.patience_secs:.0f} seconds: it is gone.",
                 host,
             )
         return None
 
     def _stuck(self, alive: dict[int, Any], now: float) -> Problem | None:
-        """A host that has not given its devices what others have given theirs.
+        """Returns the problem of a process that has dispatched too few runs.
 
-        Others wait for its devices then, and cannot be asked.
+        The devices of the others wait for its devices.
         """
         most = max(runs for _, runs, _ in alive.values())
         for host, (_, runs, busy) in alive.items():
@@ -208,8 +209,8 @@ class Watch:
                 self._behind[host] = (runs, now)
             elif now - self._behind[host][1] > self.patience_secs:
                 return Problem(
-                    f"Host {host} of {self._count} is alive, but stuck: its "
-                    f"devices were given {runs} runs, and those of others "
+                    f"Host {host} of {self._count} is alive, but stuck: it "
+                    f"has started {runs} runs on its devices, and others "
                     f"{most}, for {self.patience_secs:.0f} seconds.",
                     host,
                 )
@@ -217,5 +218,5 @@ class Watch:
 
 
 def _unless_gone() -> contextlib.AbstractContextManager[None]:
-    """Leaves it to others to say that the coordinator is gone."""
+    """Ignores a lost coordinator, which other code reports."""
     return contextlib.suppress(jax.errors.JaxRuntimeError)

@@ -476,7 +476,7 @@ def _read_task() -> Task:
     task = Task.from_environment()
     if task.cluster_spec:
         return task
-    return Task.from_environment(starting.told_cluster())
+    return Task.from_environment(starting.known_cluster())
 
 
 def _agreed_dir(given: PathLike | None, task: Task) -> PathLike | None:

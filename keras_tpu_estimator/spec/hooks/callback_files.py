@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import keras
 
 from keras_tpu_estimator.ground.hosts.agreement import is_chief
+from keras_tpu_estimator.ground.hosts.agreement import process_count
 
 # The path attribute of each callback that writes files.
 _PATHS: Mapping[type, str] = {
@@ -34,9 +34,7 @@ def called_here(
     """
     backup = keras.callbacks.BackupAndRestore
     callbacks = tuple(callbacks)
-    if jax.process_count() > 1 and any(
-        isinstance(c, backup) for c in callbacks
-    ):
+    if process_count() > 1 and any(isinstance(c, backup) for c in callbacks):
         raise ValueError(
             "`BackupAndRestore` must not be used with several processes, "
             "because each would replace and delete the backup of the others. "

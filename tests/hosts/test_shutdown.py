@@ -2,20 +2,20 @@
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts import parting
-from keras_tpu_estimator.ground.hosts.parting import Parting
-from keras_tpu_estimator.ground.hosts.problem import Problem
+from keras_tpu_estimator.ground.hosts import shutdown
+from keras_tpu_estimator.ground.hosts.failures import Problem
+from keras_tpu_estimator.ground.hosts.shutdown import Shutdown
 from keras_tpu_estimator.ground.hosts.store import Store
 
-FAILED = Problem("Host 1 has failed in train: no.", 1, hears=True)
+FAILED = Problem("Host 1 has failed in train: no.", 1, is_reachable=True)
 GONE = Problem("Host 2 is gone.", 2)
 
 
 @pytest.fixture
 def three(store, monkeypatch):
     """Three hosts, none of which sleeps."""
-    monkeypatch.setattr(parting.time, "sleep", lambda secs: None)
-    return [Parting(index, 3, Store(store)) for index in range(3)]
+    monkeypatch.setattr(shutdown.time, "sleep", lambda secs: None)
+    return [Shutdown(index, 3, Store(store)) for index in range(3)]
 
 
 def test_all_leave_together(three, on_each):
@@ -32,10 +32,10 @@ def test_who_fails_keeps_the_others_from_it(three, on_each):
     def leave(host):
         own = three[host]
         if host == 1:
-            own.part(FAILED)
+            own.announce_end(FAILED)
             return FAILED
         problem = own.leave_together(0, own.problem)
-        own.part(problem)
+        own.announce_end(problem)
         return problem
 
     assert on_each(leave, 3) == [FAILED, FAILED, FAILED]
@@ -45,12 +45,12 @@ def test_who_fails_keeps_the_others_from_it(three, on_each):
 
 
 def test_all_that_are_there_hear_of_it(three, on_each):
-    def part(host):
+    def announce_end(host):
         if host < 2:
-            three[host].part(GONE)
+            three[host].announce_end(GONE)
         return three[host].ends().get(0)
 
-    on_each(part, 3)
+    on_each(announce_end, 3)
     assert three[1].problem() == GONE
 
 
@@ -62,19 +62,19 @@ def test_who_is_never_heard_of_is_not_waited_for_long(three, clock):
         return heard(folder)
 
     three[0]._store.published_by_process = later
-    three[0].part(FAILED)
-    assert clock.now > parting.PARTING_SECS
+    three[0].announce_end(FAILED)
+    assert clock.now > shutdown.SHUTDOWN_SECS
 
 
 def test_what_has_happened_elsewhere_is_told_first(three, clock):
     of_two = Problem("Host 2 is stuck.", 2)
     clock.now = 0.0
     for host, problem in ((1, of_two), (0, FAILED)):
-        three[host]._tell(parting.End(1, problem))
+        three[host]._publish(shutdown.End(1, problem))
     assert three[2].problem() == FAILED
     assert three[1].problem() == FAILED
 
 
 def test_nobody_waits_without_a_coordinator(three, store):
     store.is_gone = True
-    three[0].part(FAILED)
+    three[0].announce_end(FAILED)
