@@ -207,7 +207,7 @@ def test_accepted_values_are_stored(name, value):
 
 REFUSED = [
     ("model_dir", "", ValueError, "empty string"),
-    ("model_dir", 3, TypeError, "should be a path"),
+    ("model_dir", 3, TypeError, "must be a path"),
     ("tf_random_seed", 1.0, ValueError, "an int"),
     ("tf_random_seed", "1", ValueError, "an int"),
     ("tf_random_seed", True, ValueError, "an int"),
@@ -648,7 +648,7 @@ def test_replace_keeps_the_task(tf_config, monkeypatch):
         ({"cluster": ["c0:1"]}, TypeError, "`cluster` in TF_CONFIG"),
         ({"task": "worker"}, TypeError, "`task` in TF_CONFIG"),
         ({"service": "local"}, TypeError, "`service` in TF_CONFIG"),
-        ({"model_dir": 5}, TypeError, "model_dir.*should be a path"),
+        ({"model_dir": 5}, TypeError, "model_dir.*must be a path"),
         ({"task": {"type": "ps"}}, ValueError, "Without a cluster"),
         ({"task": {"type": "chief"}}, ValueError, "Without a cluster"),
         ({"task": {"type": "evaluator"}}, ValueError, "Without a cluster"),

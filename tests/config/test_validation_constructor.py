@@ -161,12 +161,12 @@ ALSO_REFUSED = {
     "a number as model_dir": (
         {"model_dir": 3},
         TypeError,
-        "`model_dir` should be a path. Received: 3 of type int. Pass a string",
+        "`model_dir` must be a path. Received: 3 of type int. Pass a string",
     ),
     "zero as model_dir": (
         {"model_dir": 0},
         TypeError,
-        "`model_dir` should be a path. Received: 0 of type int",
+        "`model_dir` must be a path. Received: 0 of type int",
     ),
     "two directories": (
         {"model_dir": "here", "config_dir": "there"},

@@ -217,7 +217,7 @@ def test_wrong_hooks_are_refused(mode, cores, tmp_path):
     place = Place(estimator, str(tmp_path))
     with pytest.raises(TypeError, match="All `hooks` must be SessionRunHook"):
         place.run(mode, ["hook"])
-    with pytest.raises(TypeError, match="`hooks` should be a list of hooks"):
+    with pytest.raises(TypeError, match="`hooks` must be a list of hooks"):
         place.run(mode, kte.hooks.SessionRunHook())
 
 

@@ -135,17 +135,17 @@ def test_no_model_dir(task_of):
         (
             {"model_dir": 5},
             TypeError,
-            "`model_dir` in TF_CONFIG should be a path. Received: 5 of type",
+            "`model_dir` in TF_CONFIG must be a path. Received: 5 of type",
         ),
         (
             {"model_dir": 0},
             TypeError,
-            "`model_dir` in TF_CONFIG should be a path. Received: 0 of type",
+            "`model_dir` in TF_CONFIG must be a path. Received: 0 of type",
         ),
         (
             {"model_dir": ""},
             ValueError,
-            "`model_dir` in TF_CONFIG should .* Received an empty string. Pass",
+            "`model_dir` in TF_CONFIG must .* Received an empty string. Pass",
         ),
         (
             {"task": {"type": "ps", "index": 0}},

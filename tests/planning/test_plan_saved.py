@@ -220,5 +220,5 @@ def test_arguments(tmp_path):
     own = estimator(tmp_path)
     with pytest.raises(ValueError, match="`save` should be a folder of this"):
         planned(own, "train", "v5e:2x2", "gs://bucket/compiled")
-    with pytest.raises(TypeError, match="`save` should be a path"):
+    with pytest.raises(TypeError, match="`save` must be a path"):
         planned(own, "train", "v5e:2x2", 3)

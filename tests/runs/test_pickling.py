@@ -145,7 +145,7 @@ def test_a_fork_of_what_has_computed_says_so_at_once(tmp_path, call):
         os._exit(0)
     os.close(write)
     with os.fdopen(read) as told:
-        assert re.search("forked off .* had used JAX.*spawn", told.read())
+        assert re.search("forked after .* had used JAX.*spawn", told.read())
     assert os.waitpid(child, 0)[1] == 0
 
 

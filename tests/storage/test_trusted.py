@@ -103,5 +103,5 @@ def test_a_folder_is_a_path_of_this_machine():
         trusted.folder_string("`save`", "gs://bucket/compiled")
     with pytest.raises(ValueError, match="an empty string"):
         trusted.folder_string("`save`", "")
-    with pytest.raises(TypeError, match="`save` should be a path"):
+    with pytest.raises(TypeError, match="`save` must be a path"):
         trusted.folder_string("`save`", 3)

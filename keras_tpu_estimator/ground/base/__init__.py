@@ -1,1 +1,1 @@
-"""What every room knows: modes, records, and how they are checked."""
+"""Modes, records and checks that every other part of the package uses."""

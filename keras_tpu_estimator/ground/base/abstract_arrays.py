@@ -1,4 +1,4 @@
-"""What an array is like, as devices have it, where there is no array."""
+"""Shapes and dtypes of arrays on devices, without the arrays."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -9,10 +9,9 @@ import jax
 def abstract_array(
     shape: Sequence[Any], dtype: Any, place: jax.sharding.Sharding | None = None
 ) -> jax.ShapeDtypeStruct:
-    """A shape and a dtype, which is as wide as devices have it.
+    """Returns a shape and a dtype, converted to the width of the devices.
 
-    JAX makes an array of 64 bits one of 32; of what is said in its place, newer
-    releases warn.
+    JAX converts 64-bit dtypes to 32 bits, with a warning in newer releases.
 
     Example:
 

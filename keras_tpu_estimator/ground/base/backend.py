@@ -1,4 +1,4 @@
-"""Importing Keras on the JAX backend."""
+"""The import of Keras on the JAX backend."""
 
 import contextlib
 import gc
@@ -11,9 +11,8 @@ from collections.abc import Iterator
 
 from keras_tpu_estimator.ground.base import waiting
 
-# What libtpu wants to know of a TPU's host, and complains of on five lines if
-# it cannot find out. Without a TPU it can only compile, which takes no notice
-# of the first two, and which several processes may do at once.
+# Without the first two, libtpu prints five lines of warnings on a machine that
+# has no TPU, where it only compiles. Several processes may do that at once.
 _WITHOUT_TPU = {
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -23,10 +22,10 @@ _TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 
 def import_keras() -> None:
-    """Imports Keras, on JAX if nothing was chosen.
+    """Imports Keras, on JAX unless the user chose another backend.
 
     Raises:
-        RuntimeError: Keras runs on another backend, or is about to.
+        RuntimeError: Another backend is in use, or was chosen.
     """
     if "keras" in sys.modules:
         chosen = sys.modules["keras"].config.backend()
@@ -52,10 +51,10 @@ def import_keras() -> None:
 
 
 def _may_have_tpu() -> bool:
-    """Whether libtpu, if it is there, might find a TPU."""
+    """Whether libtpu, if installed, might find a TPU."""
     return (
         importlib.util.find_spec("libtpu") is None
-        # JAX sets it where it has found no TPU.
+        # JAX sets this variable if it finds no TPU.
         or os.environ.get("TPU_SKIP_MDS_QUERY") != "1"
         or any(glob.glob(pattern) for pattern in _TPU_DEVICES)
     )
@@ -63,10 +62,10 @@ def _may_have_tpu() -> bool:
 
 @contextlib.contextmanager
 def _without_collection() -> Iterator[None]:
-    """Takes the objects made in a `with` block for old ones, which stay.
+    """Moves the objects made in a `with` block to the oldest generation.
 
-    Two hundred thousand come with Keras. To search them for garbage again and
-    again would take an eighth of the time.
+    Keras creates 200,000 objects. Repeated garbage collections would take an
+    eighth of the import time.
     """
     is_collecting = gc.isenabled()
     gc.disable()
@@ -74,7 +73,7 @@ def _without_collection() -> Iterator[None]:
         yield
     finally:
         if not gc.get_freeze_count():
-            # There and back, from the youngest generation to the oldest one.
+            # This moves all objects to the oldest generation.
             gc.freeze()
             gc.unfreeze()
         if is_collecting:

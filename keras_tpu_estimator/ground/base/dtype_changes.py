@@ -1,15 +1,14 @@
-"""Changes of a value's dtype, by one rule for all places where it changes.
+"""Conversions between dtypes, by the same rules everywhere.
 
-Devices have 32 bits for most numbers, and users' programs have 64. What goes
-into another dtype stays what it is:
+Devices use 32 bits for most numbers, and users' programs use 64. A conversion
+must keep the value:
 
-* Integers, booleans and whole numbers that become integers stay equal.
-* Fractions are rounded. Where that changes whole numbers, such as the seconds
-  of Unix times that float64 has and float32 has not, a warning says so once for
-  each name.
-* Infinities and NaN stay what they are, and no other number becomes one.
+* Integers, booleans, and whole numbers that become integers stay equal.
+* Fractions are rounded. If rounding changes whole numbers, such as Unix times
+  in seconds that become float32, one warning for each name reports it.
+* Infinities and NaN stay the same, and no other number becomes one.
 
-Anything else is an error.
+Any other change is an error.
 """
 
 import logging
@@ -19,10 +18,10 @@ import jax
 import ml_dtypes
 import numpy as np
 
-# From here on float32, and from there on float64, lack some whole numbers.
+# float32 and float64 contain all whole numbers up to these.
 _GAPS_OF_FLOAT32 = 2.0**24
 _GAPS_OF_FLOAT64 = 2.0**53
-# Rounding by this much, or more, changes whole numbers.
+# Rounding by at least this changes whole numbers.
 _OF_WHOLE_NUMBERS = 0.5
 _ADVICE = "Give it values that fit, or a dtype that holds them."
 # `np.dtype.isbuiltin` of the dtypes of other packages, such as bfloat16.
@@ -38,16 +37,16 @@ def as_dtype(
     """Returns a value in another dtype.
 
     Args:
-        value: Array, or anything that NumPy makes one of.
+        value: An array, or a value that NumPy converts to one.
         dtype: The dtype.
-        name: What the value is called in messages.
-        advice: A sentence that says what to change if it does not fit.
+        name: The name of the value in messages.
+        advice: A sentence about what to change if the value does not fit.
 
     Returns:
-        The value itself if it has the dtype. An array of JAX stays one.
+        The value itself if it has the dtype. A JAX array stays a JAX array.
 
     Raises:
-        ValueError: The dtype cannot hold it.
+        ValueError: The value does not fit the dtype.
 
     Example:
 
@@ -62,17 +61,17 @@ def as_dtype(
 def check_fits(
     value: np.ndarray | jax.Array, dtype: Any, name: str, advice: str = _ADVICE
 ) -> None:
-    """Checks that a dtype can hold a value; warns if it rounds whole numbers.
+    """Checks that a value fits a dtype; warns if whole numbers are rounded.
 
     Args:
-        value: The value. Arrays of JAX of which other processes have shards
-            are not checked.
+        value: The value. JAX arrays with shards in other processes are not
+            checked.
         dtype: As in `as_dtype`.
         name: As in `as_dtype`.
         advice: As in `as_dtype`.
 
     Raises:
-        ValueError: The dtype cannot hold it.
+        ValueError: The value does not fit the dtype.
     """
     dtype = np.dtype(dtype)
     if value.dtype == dtype or not getattr(value, "is_fully_addressable", True):
@@ -88,14 +87,14 @@ def check_fits(
 
 
 def first_misfit(value: np.ndarray, dtype: Any) -> object | None:
-    """Returns a number that another dtype does not hold.
+    """Returns a number that does not fit another dtype.
 
     Args:
         value: As in `check_fits`.
         dtype: As in `as_dtype`.
 
     Returns:
-        The number, or words for it. `None` if there is none.
+        The number, or a noun such as "values"; `None` if all numbers fit.
 
     Example:
 
@@ -128,7 +127,7 @@ def kind_of(dtype: Any) -> str | None:
     """Returns the kind of a dtype's numbers.
 
     Returns:
-        "bool", "whole", "real" or "complex"; `None` if they are no numbers.
+        "bool", "whole", "real" or "complex"; `None` for other dtypes.
 
     Example:
 
@@ -136,7 +135,7 @@ def kind_of(dtype: Any) -> str | None:
     ('whole', None)
     """
     dtype = np.dtype(dtype)
-    # NumPy knows no kind of dtypes of other packages.
+    # NumPy does not know the kind of other packages' dtypes.
     if dtype.isbuiltin != _REGISTERED:
         kinds = {"b": "bool", "i": "whole", "u": "whole", "f": "real"}
         return {**kinds, "c": "complex"}.get(dtype.kind)
@@ -148,15 +147,15 @@ def kind_of(dtype: Any) -> str | None:
 
 
 def _surely_fits(value: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether the extremes of an array show that all of it fits."""
+    """Whether the extremes of an array prove that all its values fit."""
     least, most = _limits(dtype)
     if kind_of(dtype) == "real":
         gaps = _gaps_of(dtype)
         least, most = max(least, -gaps), min(most, gaps)
     elif kind_of(value.dtype) == "real":
         return False
-    # The extremes of what has NaN are NaN, which is never between. They are
-    # compared in Python, because float16 has no such limits.
+    # With NaN, the extremes are NaN, and the comparison is false. It is made
+    # in Python, because float16 does not contain such limits.
     return bool(least <= value.min().item() and value.max().item() <= most)
 
 
@@ -175,11 +174,11 @@ def _misfits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
         result = value.astype(dtype).astype("float64")
         is_infinite = np.isfinite(result) != np.isfinite(value)
         if not np.isposinf(np.array(np.inf, "float32").astype(dtype)):
-            # Such a dtype ends at its largest number.
+            # This dtype has no infinity.
             is_infinite |= np.isfinite(value) & (abs(value) > most)
     if is_real:
         return is_infinite
-    # In Python, which compares them exactly.
+    # Python compares integers with floats exactly.
     differs = [
         not np.isfinite(there) or int(there) != int(here)
         for there, here in zip(result.flat, value.flat, strict=True)
@@ -188,7 +187,7 @@ def _misfits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
 
 
 def _limits(dtype: np.dtype) -> tuple[float, float]:
-    """The least and the largest number that a dtype holds."""
+    """Returns the smallest and the largest number of a dtype."""
     if kind_of(dtype) == "bool":
         return 0, 1
     if kind_of(dtype) == "whole":
@@ -199,9 +198,9 @@ def _limits(dtype: np.dtype) -> tuple[float, float]:
 
 
 def _gaps_of(dtype: np.dtype) -> int:
-    """Up to where a floating-point dtype has all whole numbers.
+    """Returns the number up to which a float dtype has all whole numbers.
 
-    An integer, because NumPy compares integers with floats as floats.
+    It is an integer, because NumPy would compare floats inexactly.
     """
     floats: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return 2 ** (int(floats.nmant) + 1)
@@ -215,7 +214,7 @@ def _limits_in_words(dtype: np.dtype) -> str:
 
 
 def _warn_of_rounding(value: np.ndarray, dtype: np.dtype, name: str) -> None:
-    """Warns once if float32 changes whole numbers that float64 has."""
+    """Warns once if the change from float64 to float32 rounds whole numbers."""
     is_halved = (value.dtype.name, dtype.name) in (
         ("float64", "float32"),
         ("complex128", "complex64"),

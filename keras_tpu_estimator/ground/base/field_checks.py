@@ -1,4 +1,4 @@
-"""Checks of values that several configuration records share."""
+"""Checks of arguments that several records share."""
 
 import numbers
 import os
@@ -11,10 +11,7 @@ from keras_tpu_estimator.ground.base.shown import shown
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Whether a value is an integer, of Python or NumPy, and no boolean.
-
-    Returns:
-        A `bool`.
+    """Whether a value is a Python or NumPy integer, but not a boolean.
 
     Example:
 
@@ -26,10 +23,7 @@ def is_int(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a real number, of Python or NumPy, and no boolean.
-
-    Returns:
-        A `bool`.
+    """Whether a value is a Python or NumPy number, but not a boolean.
 
     Example:
 
@@ -41,16 +35,16 @@ def is_number(value: object) -> TypeGuard[float]:
 
 
 def check_int(name: str, value: object, minimum: int) -> None:
-    """Checks that a value is an integer, and large enough.
+    """Checks that a value is an integer of at least `minimum`.
 
     Args:
-        name: The field that the value is for.
-        value: What the user gave.
+        name: The name of the argument in messages.
+        value: The argument.
         minimum: The smallest allowed integer, 0 or 1.
 
     Raises:
-        TypeError: It is no integer.
-        ValueError: It is smaller than `minimum`.
+        TypeError: The value is not an integer.
+        ValueError: The value is smaller than `minimum`.
 
     Example:
 
@@ -62,8 +56,8 @@ def check_int(name: str, value: object, minimum: int) -> None:
     """
     if not is_int(value):
         raise TypeError(
-            f"`{name}` must be an int. Received: {shown(value)}. Pass a whole "
-            f"number, {minimum} or more."
+            f"`{name}` must be an int. Received: {shown(value)}. Pass an "
+            f"integer of at least {minimum}."
         )
     if value < minimum:
         expected = "positive" if minimum else "zero or positive"
@@ -76,18 +70,16 @@ def check_int(name: str, value: object, minimum: int) -> None:
 def tuple_of(
     name: str, value: object, kind: type | types.UnionType, noun: str
 ) -> tuple[Any, ...]:
-    """Several objects as a tuple.
+    """Returns the objects of an iterable as a tuple.
 
     Args:
-        value: An iterable of them, or `None` for none.
-        kind: What one of them is, which is often passed by itself.
-        noun: What to call one of them in an error.
-
-    Returns:
-        A tuple, of whatever was in the iterable.
+        name: The name of the argument in messages.
+        value: An iterable, or `None` for an empty one.
+        kind: The type of one object, which users may pass by mistake.
+        noun: The noun for one object in messages.
 
     Raises:
-        TypeError: It is no iterable, or one of them by itself.
+        TypeError: The value is not an iterable, or is a single object.
 
     Example:
 
@@ -97,11 +89,11 @@ def tuple_of(
     >>> tuple_of("steps", 1, int, "step")
     Traceback (most recent call last):
     ...
-    TypeError: `steps` should be a list of steps. ... Pass steps=[step] for one.
+    TypeError: `steps` must be a list of steps. ... Pass steps=[step] for one.
     """
     if isinstance(value, kind) or not isinstance(value, Iterable | None):
         raise TypeError(
-            f"`{name}` should be a list of {noun}s. Received: {shown(value)}. "
+            f"`{name}` must be a list of {noun}s. Received: {shown(value)}. "
             f"Pass {name}=[{noun}] for one."
         )
     return tuple(value or ())
@@ -129,13 +121,13 @@ def directory_string(name: str, value: object) -> str:
     """
     if not isinstance(value, str | bytes | os.PathLike):
         raise TypeError(
-            f"{name} should be a path. Received: {shown(value)}. Pass a string "
+            f"{name} must be a path. Received: {shown(value)}. Pass a string "
             "or a pathlib.Path."
         )
     directory = os.fsdecode(value)
     if not directory:
         raise ValueError(
-            f"{name} should be a path or None. Received an empty string. "
-            "Pass a directory, or leave it out."
+            f"{name} must be a path or None. Received an empty string. "
+            "Pass a directory, or omit it."
         )
     return directory

@@ -1,4 +1,4 @@
-"""Parts of arrays: a range of each dimension."""
+"""Rectangular parts of arrays: a range of indices in each dimension."""
 
 import dataclasses
 import math
@@ -9,11 +9,11 @@ from typing import Self
 
 @dataclasses.dataclass(frozen=True, order=True)
 class IndexRanges:
-    """A part of an array.
+    """A rectangular part of an array.
 
     Attributes:
-        start: Where it begins, by dimension.
-        stop: Where it ends.
+        start: The first index, by dimension.
+        stop: The index after the last one, by dimension.
 
     Example:
 
@@ -26,16 +26,16 @@ class IndexRanges:
 
     @classmethod
     def whole(cls, shape: Sequence[int]) -> Self:
-        """All of an array of a shape."""
+        """Returns the ranges of a complete array."""
         return cls((0,) * len(shape), tuple(shape))
 
     @classmethod
     def of(cls, index: Sequence[slice], shape: Sequence[int]) -> Self:
-        """What slices of step 1 select.
+        """Returns the ranges that slices of step 1 select.
 
         Args:
-            index: One for each dimension.
-            shape: That of the array.
+            index: A slice for each dimension.
+            shape: The shape of the array.
         """
         ranges = [
             part.indices(size) for part, size in zip(index, shape, strict=True)
@@ -47,7 +47,7 @@ class IndexRanges:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its size, by dimension."""
+        """The size, by dimension."""
         return tuple(
             max(0, stop - start)
             for start, stop in zip(self.start, self.stop, strict=True)
@@ -55,18 +55,18 @@ class IndexRanges:
 
     @property
     def is_empty(self) -> bool:
-        """Whether nothing is in it."""
+        """Whether it contains no element."""
         return 0 in self.shape
 
     def within(self, other: Self) -> Self:
-        """What of it is in another one, too."""
+        """Returns the intersection with another part."""
         return type(self)(
             tuple(map(max, self.start, other.start)),
             tuple(map(min, self.stop, other.stop)),
         )
 
     def seen_from(self, other: Self) -> Self:
-        """The same, counted from where another one begins."""
+        """Returns the same part, relative to the start of another one."""
         return type(self)(
             tuple(a - b for a, b in zip(self.start, other.start, strict=True)),
             tuple(a - b for a, b in zip(self.stop, other.start, strict=True)),
@@ -74,7 +74,7 @@ class IndexRanges:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        """What selects it."""
+        """The slices that select it."""
         return tuple(map(slice, self.start, self.stop))
 
     def __str__(self) -> str:
@@ -85,16 +85,16 @@ class IndexRanges:
 def boxes_of_run(
     start: int, stop: int, shape: Sequence[int]
 ) -> Iterator[tuple[int, IndexRanges]]:
-    """Cuts elements that lie one after the other into boxes.
+    """Splits consecutive elements of an array into rectangular parts.
 
     Args:
-        start: The number of the first element, in the order of C.
-        stop: The number after that of the last one.
-        shape: That of the array, of one dimension or more.
+        start: The number of the first element, in row-major order.
+        stop: The number after that of the last element.
+        shape: The shape of the array, of at least one dimension.
 
     Yields:
-        Boxes, and the numbers of their first elements. The elements of each
-        lie one after the other, too.
+        The number of a part's first element, and the part. The elements of
+        each part are also consecutive.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""How long one run of the device loop is."""
+"""The length of a device loop, in steps or in seconds."""
 
 import dataclasses
 import re
@@ -13,15 +13,15 @@ _UNITS = ("count", "seconds")
 
 @dataclasses.dataclass(frozen=True)
 class IterationsPerLoop:
-    """A number of steps, or a duration to fit steps into.
+    """A number of steps, or a duration.
 
     Args:
         value: Steps, or seconds.
         unit: `'count'` for steps, or `'seconds'`.
 
     Raises:
-        TypeError: The value is no integer.
-        ValueError: The value is not positive, or there is no such unit.
+        TypeError: The value is not an integer.
+        ValueError: The value is not positive, or the unit is unknown.
 
     Example:
 
@@ -37,20 +37,17 @@ class IterationsPerLoop:
         check_int("value", self.value, minimum=1)
         if self.unit not in _UNITS:
             raise ValueError(
-                "`unit` should be 'count' or 'seconds'. Received: "
+                "`unit` must be 'count' or 'seconds'. Received: "
                 f"{self.unit!r}. Use IterationsPerLoop.parse to read '5m'."
             )
 
     @classmethod
     def parse(cls, raw: object) -> "IterationsPerLoop":
-        """Reads what users write.
+        """Parses the argument `iterations_per_loop`.
 
         Args:
-            raw: A positive integer, alone for steps, or in a string with a
-                suffix `s`, `m` or `h` for a duration.
-
-        Returns:
-            An `IterationsPerLoop`.
+            raw: A positive number of steps, or a duration as a string with the
+                suffix `s`, `m` or `h`.
 
         Raises:
             ValueError: It is neither.

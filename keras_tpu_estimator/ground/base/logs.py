@@ -1,4 +1,4 @@
-"""Where the lines of this package's logger go."""
+"""The destination of this package's log messages."""
 
 import contextlib
 import copy
@@ -8,16 +8,15 @@ from collections.abc import Iterator
 
 _OWN = "keras_tpu_estimator"
 _TENSORFLOW = "tensorflow"
-# What `sys.stdout` and `sys.stderr` are to the operating system.
+# The file descriptors of `sys.stdout` and `sys.stderr`.
 _TERMINAL = (1, 2)
 
 
 def follow_tensorflow() -> None:
-    """Logs as TensorFlow does, if the program has asked it for more.
+    """Logs at TensorFlow's level if a program has set it to INFO or lower.
 
     TensorFlow 1 programs call `tf.logging.set_verbosity(tf.logging.INFO)`, and
-    expect the loss to be logged then. A level of this package's own logger
-    comes first.
+    expect to see the loss. A level of this package's logger has priority.
     """
     own, other = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
     if (
@@ -30,7 +29,7 @@ def follow_tensorflow() -> None:
 
 @contextlib.contextmanager
 def without_interactive_default() -> Iterator[None]:
-    """Keeps TensorFlow from logging INFO lines that nobody asked for."""
+    """Prevents INFO messages of TensorFlow that the user has not requested."""
     logger = logging.getLogger(_TENSORFLOW)
     level = logger.level
     if _is_interactive_default(logger):
@@ -55,14 +54,14 @@ def _is_interactive_default(logger: logging.Logger) -> bool:
 
 
 def join_tensorflow() -> None:
-    """Makes the lines of this package lines of TensorFlow, from now on.
+    """Logs this package's messages through TensorFlow's logger from now on.
 
-    The terminal shows each of these once. By itself TensorFlow shows what it
-    logs, and leaves it to the root logger as well: to the handler of absl,
-    which `app.run` puts there, or to that of `logging.basicConfig`.
+    The terminal shows each message once. TensorFlow itself shows its messages,
+    and also passes them to the root logger: to absl's handler, which `app.run`
+    adds, or to that of `logging.basicConfig`.
     """
     own, other = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
-    own.parent = other  # Whose level counts.
+    own.parent = other  # Its level applies.
     own.propagate = False
     if not any(isinstance(each, _AsTensorFlow) for each in own.handlers):
         own.addHandler(_AsTensorFlow())
@@ -73,13 +72,10 @@ def join_tensorflow() -> None:
 
 
 class _AsTensorFlow(logging.Handler):
-    """Logs what it gets as TensorFlow's."""
+    """Logs records under TensorFlow's name."""
 
     def handle(self, record: logging.LogRecord) -> bool:
-        """Hands it to the handlers of TensorFlow, under its name.
-
-        Without a lock: those that it hands lines to have their own.
-        """
+        """Passes a record to TensorFlow's handlers, which have locks."""
         record = copy.copy(record)
         record.name = _TENSORFLOW
         logging.getLogger(_TENSORFLOW).handle(record)
@@ -87,21 +83,21 @@ class _AsTensorFlow(logging.Handler):
 
 
 def _is_absls(record: logging.LogRecord) -> bool:
-    """Whether absl's handler shows a line, rather than TensorFlow's."""
+    """Whether absl's handler, not TensorFlow's, shows a message."""
     if record.name != _TENSORFLOW:
         return True
-    # With `--log_dir` it writes into a file, which gets all of them.
+    # With `--log_dir` it writes all messages to a file.
     handler = sys.modules["absl.logging"].get_absl_handler().python_handler
     return not (_is_of_terminal(handler) and _shows(_TENSORFLOW, record))
 
 
 def _is_tensorflows(record: logging.LogRecord) -> bool:
-    """Whether TensorFlow's handler shows a line, rather than the user's."""
+    """Whether TensorFlow's handler, not the user's, shows a message."""
     return not _shows(None, record)
 
 
 def _shows(logger: str | None, record: logging.LogRecord) -> bool:
-    """Whether a logger's own handlers show a line on the terminal."""
+    """Whether a logger's own handlers show a message on the terminal."""
     return any(
         _is_of_terminal(handler) and record.levelno >= handler.level
         for handler in logging.getLogger(logger).handlers
@@ -109,12 +105,16 @@ def _shows(logger: str | None, record: logging.LogRecord) -> bool:
 
 
 def _is_of_terminal(handler: logging.Handler) -> bool:
-    """Whether a handler writes where everybody looks; absl's is no such."""
+    """Whether a handler writes to the terminal; absl's does not count."""
     if not isinstance(handler, logging.StreamHandler):
         return False
     if handler.stream in (sys.stdout, sys.stderr):
         return True
     try:
         return handler.stream.fileno() in _TERMINAL
-    except (AttributeError, OSError, ValueError):  # It may be anything.
+    except (
+        AttributeError,
+        OSError,
+        ValueError,
+    ):  # Users' handlers may have any `stream`.
         return False

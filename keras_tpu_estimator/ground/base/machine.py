@@ -1,4 +1,4 @@
-"""The devices that programs are made for, and which of their hosts this is."""
+"""The devices of a program, and the number of this process."""
 
 import dataclasses
 import functools
@@ -9,23 +9,21 @@ import jax
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """Devices, of this process and of those that run the same program.
+    """The devices of all processes that run the same program.
 
-    They need not be there: those of `jax.experimental.topologies` do for
-    whoever compiles and runs nothing.
+    For compilation only, they may be those of `jax.experimental.topologies`,
+    which need not exist.
 
     Attributes:
-        devices: All of them, in their order.
-        host: The number of the process among theirs that this one is.
-            Defaults to 0.
-        board: What stands for the devices of this host, in their order, in
-            programs that it runs by itself: a compiler for devices that are
-            not there knows only whole topologies. Defaults to none, for
-            themselves.
+        devices: All devices, in their order.
+        host: The number of this process. Defaults to 0.
+        board: The devices that replace those of this process in programs that
+            only it runs, because the compiler for devices that do not exist
+            accepts only complete topologies. Defaults to none.
 
     Raises:
-        ValueError: No device belongs to this host, or the board has not as
-            many as the host.
+        ValueError: No device belongs to this process, or `board` has another
+            number of devices.
 
     Example:
 
@@ -42,25 +40,25 @@ class Machine:
         if not self.own:
             hosts = sorted({d.process_index for d in self.devices})
             raise ValueError(
-                f"Host {self.host} should have a device at least. Received "
+                f"Host {self.host} must have at least one device. Received: "
                 f"devices of the hosts {hosts}."
             )
         if self.board and len(self.board) != len(self.own):
             raise ValueError(
-                "The board should have as many devices as the host, "
+                "`board` must have as many devices as the host, "
                 f"{len(self.own)}. Received: {len(self.board)}."
             )
 
     @classmethod
     def here(cls) -> Self:
-        """What JAX has found; nothing else in this package asks it."""
+        """Returns JAX's devices; only this method asks JAX for them."""
         return cls(tuple(jax.devices()), jax.process_index())
 
     def of_first(self, count: int) -> Self:
         """Returns the first devices of a machine of one host.
 
         Args:
-            count: How many.
+            count: The number of devices.
 
         Example:
 
@@ -72,20 +70,20 @@ class Machine:
 
     @functools.cached_property
     def own(self) -> tuple[jax.Device, ...]:
-        """The devices of this host."""
+        """The devices of this process."""
         return tuple(d for d in self.devices if d.process_index == self.host)
 
     @property
     def first(self) -> jax.Device:
-        """The device that runs what only one runs."""
+        """The device of programs for one device."""
         return (self.board or self.own)[0]
 
     @property
     def num_hosts(self) -> int:
-        """How many processes have the devices."""
+        """The number of processes."""
         return len({device.process_index for device in self.devices})
 
     @property
     def platform(self) -> str:
-        """What kind of devices they are, such as "cpu"."""
+        """The kind of the devices, such as "cpu"."""
         return self.first.platform

@@ -1,4 +1,4 @@
-"""The names of what an estimator does."""
+"""The names of an estimator's modes."""
 
 
 class ModeKeys:

@@ -1,4 +1,4 @@
-"""Frozen records that are read and copied as named tuples are."""
+"""Frozen records with the methods of named tuples."""
 
 import dataclasses
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ class _Fields:
 
 
 class NamedTupleLike:
-    """Gives a frozen dataclass what users know from a named tuple.
+    """Adds the methods of a named tuple to a frozen dataclass.
 
-    It is none, so that it equals no tuple, and is one leaf of a nest.
+    It is not a tuple, so it equals no tuple and is one leaf of a pytree.
 
     Attributes:
         _fields: The names of the fields, in their order.
@@ -49,15 +49,15 @@ class NamedTupleLike:
         return tuple(self)[index]
 
     def _asdict(self) -> dict[str, Any]:
-        """The values by the names of their fields."""
+        """Returns the values by field name."""
         return dict(zip(self._fields, self, strict=True))
 
     def _replace(self, **fields: Any) -> Self:
-        """A copy with other values of some fields, which is checked anew.
+        """Returns a checked copy with other values of some fields.
 
         Raises:
-            ValueError: There is no such field, or a value is wrong.
-            TypeError: A value is of a wrong type.
+            ValueError: A field does not exist, or a value is invalid.
+            TypeError: A value has the wrong type.
         """
         unknown = [name for name in fields if name not in self._fields]
         if unknown:
@@ -66,5 +66,5 @@ class NamedTupleLike:
                 f"Expected some of {list(self._fields)}."
                 f"{did_you_mean(unknown[0], self._fields)}"
             )
-        # Only frozen dataclasses mix this in, which a checker cannot know.
+        # Type checkers cannot know that all subclasses are dataclasses.
         return dataclasses.replace(self, **fields)  # type: ignore[type-var]

@@ -1,22 +1,22 @@
-"""One place below a cell of a notebook, whose content is replaced."""
+"""One output below a notebook cell, whose content is replaced."""
 
 import html
 import sys
 from typing import Any
 
-# The newest place, and the number of the cell that it is in.
+# The newest output, and the number of its cell.
 _place: Any = None
 _cell: object = None
-# Whether what it shows is only for the time being.
+# Whether its content is temporary.
 _is_passing = False
 
 
 class Line:
-    """A line of text, and a bar if it is known how far things are.
+    """A line of text, with a progress bar if the progress is known.
 
     Args:
         text: The text.
-        done: The part that is done, from 0 to 1. Defaults to `None`.
+        done: The completed fraction, from 0 to 1. Defaults to `None`.
 
     Example:
 
@@ -43,16 +43,16 @@ class Line:
 
 
 def is_here() -> bool:
-    """Whether the program runs in a notebook, whatever shows that."""
+    """Whether the program runs in a notebook."""
     return _shell() is not None
 
 
 def show(line: Line, is_passing: bool = False) -> None:
-    """Puts a line in the place of this call, if there is a notebook.
+    """Shows a line in a notebook, in place of the last one.
 
     Args:
         line: The line.
-        is_passing: Whether `clear` is to remove it. Defaults to `False`.
+        is_passing: Whether `clear` removes it. Defaults to `False`.
     """
     global _place, _cell, _is_passing
     shell = _shell()
@@ -67,19 +67,19 @@ def show(line: Line, is_passing: bool = False) -> None:
 
 
 def clear() -> None:
-    """Removes a line that was for the time being."""
+    """Removes a temporary line."""
     if _is_passing:
         show(Line(""))
 
 
 def leave() -> None:
-    """Leaves in its place what is shown: the next line gets one of its own."""
+    """Keeps the current line; the next one appears below it."""
     global _place
     _place = None
 
 
 def _shell() -> Any:
-    """IPython's shell, if it belongs to a notebook; a terminal is none."""
+    """Returns IPython's shell in a notebook; `None` on a terminal."""
     ipython = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return shell if getattr(shell, "kernel", None) is not None else None

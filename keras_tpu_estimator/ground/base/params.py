@@ -1,4 +1,4 @@
-"""Copies of hyperparameters, which a `model_fn` may change as it likes."""
+"""Copies of hyperparameters, which a `model_fn` may change."""
 
 import copy
 import gc
@@ -9,18 +9,18 @@ from typing import Any
 import jax
 import keras
 
-# Their variables are what is trained, and arrays do not change.
+# Training uses the variables of these objects, and arrays are immutable.
 _SHARED = (
     jax.Array,
     keras.KerasTensor,
-    keras.Operation,  # Layers and models, too.
+    keras.Operation,  # Includes layers and models.
     keras.Variable,
     keras.losses.Loss,
     keras.metrics.Metric,
     keras.optimizers.Optimizer,
     keras.random.SeedGenerator,
 )
-# What a deep copy does not look into.
+# Objects that a deep copy does not copy.
 _ATOMS = (
     type,
     types.BuiltinFunctionType,
@@ -30,13 +30,10 @@ _ATOMS = (
 
 
 def copied(value: Any) -> Any:
-    """A deep copy that shares the objects of Keras and the arrays of JAX.
+    """Returns a deep copy that shares Keras objects and JAX arrays.
 
     Args:
-        value: A nest, or an object, that may hold some of these anywhere.
-
-    Returns:
-        A copy of the same kind.
+        value: A pytree or an object that may contain such objects.
 
     Example:
 
@@ -50,14 +47,11 @@ def copied(value: Any) -> Any:
 
 
 def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
-    """A copy of the user's `params` with some more values.
+    """Returns a copy of the user's `params` with additional values.
 
     Args:
-        params: Dict, or an object with `set_hparam` and `add_hparam`.
+        params: A dict, or an object with `set_hparam` and `add_hparam`.
         additional: Values by name.
-
-    Returns:
-        A copy of the same kind, as `copied` makes it.
 
     Example:
 
@@ -75,7 +69,7 @@ def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
 
 
 def _shared(value: Any) -> list[Any]:
-    """The objects to share among all that a value refers to."""
+    """Returns the shared objects among all that a value refers to."""
     found, seen, waiting = [], set(), [value]
     while waiting:
         each = waiting.pop()

@@ -1,4 +1,4 @@
-"""Pickling of records, of functions in them, and of errors."""
+"""The pickling of records, functions and errors."""
 
 import copyreg
 import dataclasses
@@ -9,33 +9,33 @@ from typing import Any
 
 from keras_tpu_estimator.ground.base.shown import shown
 
-# They copy functions, or write down their code.
+# These copy functions, or pickle their code.
 _OTHERS = ("cloudpickle", "copy", "dill")
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """The fields of a record, without what it has computed and keeps."""
+    """Returns the fields of a record, without cached properties."""
     names = [field.name for field in dataclasses.fields(record)]
     return {name: getattr(record, name) for name in names}
 
 
 def reduce_error(error: BaseException) -> tuple[Any, ...]:
-    """Pickles an error by its message and attributes: its `__reduce__`.
+    """Returns the result of `__reduce__` for an error.
 
-    Python would call the class with the message in place of its arguments.
+    By default, Python would call the class with the message as the argument.
     """
     return copyreg.__newobj__, (type(error), *error.args), vars(error)  # type: ignore[attr-defined]
 
 
 def check_can_be_found(name: str, function: object) -> None:
-    """Checks that a function which is being pickled can be found again.
+    """Checks that pickle can find a user's function by its name.
 
     Args:
-        name: What messages call it.
-        function: A function, or any other object, which is none of ours.
+        name: The name of the argument in messages.
+        function: A function, or any other object.
 
     Raises:
-        pickle.PicklingError: It has no name to be found by.
+        pickle.PicklingError: Pickle cannot find the function.
     """
     if not hasattr(function, "__qualname__") or _has_code_pickled():
         return
@@ -45,14 +45,14 @@ def check_can_be_found(name: str, function: object) -> None:
         found = getattr(found, part, None)
     if found is not function:
         raise pickle.PicklingError(
-            f"`{name}` should be a function that pickle finds by its name, at "
-            f"the top level of a module. Received: {shown(function)}. Define "
-            "it there, or pickle the estimator with cloudpickle."
+            f"`{name}` must be a function at the top level of a module, where "
+            f"pickle can find it. Received: {shown(function)}. Define it "
+            "there, or pickle the estimator with cloudpickle."
         )
 
 
 def _has_code_pickled() -> bool:
-    """Whether whoever pickles now takes functions without a name."""
+    """Whether the caller's library also pickles local functions."""
     return any(
         set(_OTHERS) & set(frame.f_globals.get("__name__", "").split("."))
         for frame, _ in traceback.walk_stack(sys._getframe(1))

@@ -1,11 +1,11 @@
-"""Names that users give in the way of TensorFlow."""
+"""TensorFlow names of tensors and variables."""
 
 
 def plain_name(name: str) -> str:
-    """A name without the `":0"` that TensorFlow's tensors end with.
+    """Returns a name without the suffix `":0"` of TensorFlow's tensors.
 
     Args:
-        name: Of a tensor or a variable.
+        name: The name of a tensor or a variable.
 
     Example:
 

@@ -7,16 +7,16 @@ _PREFIX = f"{__name__.partition('.')[0]}."
 
 
 def assign(*modules: types.ModuleType) -> None:
-    """Makes public modules the `__module__` of the names that they offer.
+    """Sets the `__module__` of public names to their public modules.
 
-    Tracebacks, `help()` and pickles then show a path that users can import. If
-    two modules offer a name, its path is in the first.
+    Tracebacks, `help()` and pickles then contain paths that users can import.
+    A name that two modules export gets the path of the first.
     """
     assigned: set[object] = set()
     for module in modules:
         for name in module.__all__:
             value = getattr(module, name)
-            # `typing.Any`, which an alias may be, is a class from elsewhere.
+            # An alias may be a class of another package, such as `typing.Any`.
             if (
                 isinstance(value, _Defined)
                 and value not in assigned
@@ -27,12 +27,12 @@ def assign(*modules: types.ModuleType) -> None:
 
 
 def _assign(value: type | types.FunctionType, path: str) -> None:
-    """Moves a function, or a class with its methods and the classes in it."""
+    """Sets the module of a function, or of a class and its members."""
     value.__module__ = path
     for member in vars(value).values():
         defined = getattr(member, "__func__", member)
         if isinstance(defined, _Defined) and defined.__qualname__.startswith(
             f"{value.__qualname__}."
         ):
-            # Doctest leaves out methods of another module.
+            # Doctest ignores methods of another module.
             _assign(defined, path)

@@ -1,4 +1,4 @@
-"""Running a script in this process, as Python would run it."""
+"""The execution of a script in this process."""
 
 import contextlib
 import pathlib
@@ -20,10 +20,10 @@ def run(
 
     Args:
         script: The path of a script, or the name of a module.
-        arguments: What it finds in `sys.argv`. Defaults to none.
+        arguments: Its arguments in `sys.argv`. Defaults to none.
         is_module: Whether it is a module, as for `python -m`. Defaults to
             `False`.
-        names: What it finds among its globals. Defaults to none.
+        names: Additional globals. Defaults to none.
     """
     own = dict(names or {})
     with _arguments(script, arguments, folder_of(script, is_module)):
@@ -34,12 +34,7 @@ def run(
 
 
 def folder_of(script: str, is_module: bool) -> pathlib.Path:
-    """The folder whose modules a script imports.
-
-    Args:
-        script: Its path or name.
-        is_module: Whether it is a module.
-    """
+    """Returns the folder whose modules a script imports."""
     return pathlib.Path() if is_module else pathlib.Path(script).parent
 
 

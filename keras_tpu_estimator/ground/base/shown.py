@@ -1,4 +1,4 @@
-"""How a value of a user is shown in a message."""
+"""The text of users' values in messages."""
 
 from collections.abc import Collection
 from collections.abc import Mapping
@@ -10,13 +10,13 @@ _MOST_CHARACTERS = 200
 
 
 def shown(value: Any) -> str:
-    """A value as messages have it: arrays by dtype and shape, and not too long.
+    """Returns a short text of a value, with arrays by dtype and shape.
 
     Args:
-        value: Anything, also a nest with arrays in it.
+        value: Any value, such as a pytree with arrays.
 
     Returns:
-        A text of a line, with the type unless it is an array.
+        The text in one line, with the type unless it is an array.
 
     Example:
 
@@ -33,7 +33,7 @@ def shown(value: Any) -> str:
 
 
 def some(texts: Collection[str], most: int = 3, separator: str = ", ") -> str:
-    """The first of some texts, and how many more there are.
+    """Returns the first few texts, and the number of the others.
 
     Example:
 
@@ -54,7 +54,7 @@ def _shown(value: Any) -> str:
 
 
 def shortened(text: str) -> str:
-    """A text, without its middle if it is long."""
+    """Returns a text, without its middle if it is long."""
     if len(text) <= _MOST_CHARACTERS:
         return text
     half = (_MOST_CHARACTERS - 5) // 2
@@ -62,7 +62,7 @@ def shortened(text: str) -> str:
 
 
 def _items(value: Any) -> str | None:
-    """The text of a nest, item by item; `None` for what is none."""
+    """Returns the text of a container, item by item; `None` for others."""
     if isinstance(value, Mapping):
         inner = ", ".join(f"{k!r}: {_shown(v)}" for k, v in value.items())
         return f"{{{inner}}}"
@@ -75,7 +75,7 @@ def _items(value: Any) -> str | None:
 
 
 def _is_array(value: Any) -> bool:
-    if isinstance(value, np.generic):  # A number.
+    if isinstance(value, np.generic):  # A scalar.
         return False
     return hasattr(value, "shape") and hasattr(value, "dtype")
 
@@ -87,5 +87,5 @@ def _dtype(value: Any) -> str:
 def _shape(value: Any) -> Any:
     try:
         return tuple(value.shape)
-    except (TypeError, ValueError):  # One of TensorFlow, of unknown rank.
+    except (TypeError, ValueError):  # A TensorFlow tensor of unknown rank.
         return value.shape

@@ -7,10 +7,10 @@ from typing import Any
 
 
 def argument_names(function: Any) -> tuple[str, ...]:
-    """Returns the names of the arguments that a caller has to choose.
+    """Returns the names of the arguments that a caller may pass.
 
-    These exclude `*args`, `**kwargs` and whatever a `functools.partial` binds,
-    even below decorators that keep the signature of what they wrap.
+    These exclude `*args`, `**kwargs` and arguments that a `functools.partial`
+    binds, even below decorators that keep the signature of their function.
 
     Args:
         function: A callable.

@@ -16,7 +16,7 @@ class SourceLine(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        # Files below this directory are shown as the user calls them.
+        # Paths below the current directory are relative.
         path = os.path.relpath(self.file) if os.path.isabs(self.file) else ""
         inside = path and not path.startswith(os.pardir)
         return f"{path if inside else self.file}:{self.number}"

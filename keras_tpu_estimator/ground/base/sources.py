@@ -1,4 +1,4 @@
-"""The files of a program: a folder, or a file and what it imports there."""
+"""The source files of a program: those of a folder, or a file's imports."""
 
 import ast
 import dataclasses
@@ -12,11 +12,11 @@ class Source:
     """A file of a program.
 
     Attributes:
-        path: Where it is.
-        module: What its folder's files import it as, such as "utils.files".
-        tree: Its syntax, which is empty if it is no Python 3.
-        error: Why it cannot be read, or "".
-        line: Where that is.
+        path: Its path.
+        module: The name by which others import it, such as "utils.files".
+        tree: Its syntax tree, which is empty if it is not valid Python 3.
+        error: The syntax error, or "".
+        line: The line of the error.
     """
 
     path: pathlib.Path
@@ -27,24 +27,24 @@ class Source:
 
     @property
     def package(self) -> str:
-        """What relative imports start from."""
+        """The package that relative imports refer to."""
         if self.path.name == "__init__.py":
             return self.module
         return self.module.rpartition(".")[0]
 
 
 def read_program(path: pathlib.Path) -> tuple[Source, ...]:
-    """Reads a program.
+    """Reads the source files of a program.
 
     Args:
-        path: A folder, of which all files are read, or a file, with which
-            those are read that it imports from its folder.
+        path: A folder, for all its files; or a file, for it and those that it
+            imports from its folder.
 
     Returns:
-        Its files, by path.
+        The files, in the order of their paths.
 
     Raises:
-        ValueError: There is no Python file at the path.
+        ValueError: The path contains no Python file.
     """
     if path.is_dir():
         files = [each for each in path.rglob("*.py") if not _is_hidden(each)]
@@ -55,14 +55,14 @@ def read_program(path: pathlib.Path) -> tuple[Source, ...]:
         sources = []
     if not sources:
         raise ValueError(
-            "`PATH` should be a Python file, or a folder of some. Received: "
-            f"{str(path)!r}, which has none."
+            "`PATH` must be a Python file, or a folder that contains some. "
+            f"Received: {str(path)!r}. Pass the path of a program."
         )
     return tuple(sorted(sources, key=lambda source: source.path))
 
 
 def imported_modules(source: Source) -> Iterator[str]:
-    """The names of all that a file imports, modules or what is in them."""
+    """Yields the names of the modules and members that a file imports."""
     for node in ast.walk(source.tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
@@ -73,7 +73,7 @@ def imported_modules(source: Source) -> Iterator[str]:
 
 
 def from_module(node: ast.ImportFrom, source: Source) -> str:
-    """The module that names are imported from."""
+    """Returns the module that names are imported from."""
     if not node.level:
         return node.module or ""
     outer = source.package.split(".")
@@ -83,7 +83,7 @@ def from_module(node: ast.ImportFrom, source: Source) -> str:
 
 def _with_imports(path: pathlib.Path) -> list[Source]:
     root = path.parent
-    # A file of a package imports it by name, from where the package is.
+    # A file in a package imports it by name, from the package's folder.
     while (root / "__init__.py").exists():
         root = root.parent
     found: dict[pathlib.Path, Source] = {}
@@ -101,7 +101,7 @@ def _with_imports(path: pathlib.Path) -> list[Source]:
 
 
 def _files_of(module: str, root: pathlib.Path) -> list[pathlib.Path]:
-    """The files that an import of a module runs, as far as there are some."""
+    """Returns the existing files that the import of a module runs."""
     *outer, name = module.split(".")
     folder = root.joinpath(*outer)
     candidates = [
@@ -118,7 +118,7 @@ def _read(path: pathlib.Path, root: pathlib.Path) -> Source:
         parts = parts[:-1]
     module = ".".join(parts)
     with warnings.catch_warnings():
-        # Of escapes in strings, which are not our concern.
+        # The program may contain invalid escapes in strings.
         warnings.simplefilter("ignore")
         try:
             return Source(path, module, ast.parse(path.read_bytes()))

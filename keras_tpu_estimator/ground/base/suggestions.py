@@ -1,4 +1,4 @@
-"""The name that somebody meant who wrote one that there is not."""
+"""Suggestions for misspelt names."""
 
 import difflib
 import functools
@@ -12,13 +12,14 @@ T = TypeVar("T", bound=type)
 
 
 def did_you_mean(name: object, names: Iterable[object]) -> str:
-    """A question after the name that is most like another one.
+    """Returns a question with the most similar of some names.
 
     Args:
-        names: What there is. Only strings count.
+        name: The unknown name.
+        names: The known names. Only strings count.
 
     Returns:
-        A sentence with a space before it, or "" if none is like it.
+        A sentence after a space, or "" if no name is similar.
 
     Example:
 
@@ -33,11 +34,11 @@ def did_you_mean(name: object, names: Iterable[object]) -> str:
 
 
 def suggesting(kind: T) -> T:
-    """Has a class tell which of its arguments a misspelt one may be.
+    """Makes a class suggest an argument in place of a misspelt one.
 
     Returns:
-        The same class. It raises a `TypeError` that names the closest
-        argument, or else all of them.
+        The same class. It raises a `TypeError` that names the most similar
+        argument, or otherwise all of them.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Keeping TensorFlow from the memory of GPUs, which JAX needs."""
+"""The reservation of GPU memory for JAX."""
 
 import sys
 
@@ -8,8 +8,8 @@ from keras_tpu_estimator.ground.base import tensorflow_distributions
 def hide_gpus() -> None:
     """Hides GPUs from TensorFlow, if it is imported.
 
-    Whatever uses TensorFlow calls this first, so it also warns if two versions
-    are installed.
+    All code that uses TensorFlow calls this first, so it also warns if two
+    versions are installed.
     """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:
@@ -18,5 +18,5 @@ def hide_gpus() -> None:
     try:
         tensorflow.config.set_visible_devices([], "GPU")
     except RuntimeError:
-        # It has been initialised; then its devices are the user's choice.
+        # The user has already initialized TensorFlow's devices.
         return

@@ -1,8 +1,4 @@
-"""TensorFlow sessions that leave the devices to JAX.
-
-Graphs and sessions work in programs that have disabled eager execution, and in
-others.
-"""
+"""TensorFlow sessions on the CPU, with or without eager execution."""
 
 from collections.abc import Callable
 from typing import Any
@@ -11,10 +7,10 @@ import numpy as np
 
 
 def host_session(graph: Any = None) -> Any:
-    """A session of a graph, on this machine's CPU.
+    """Returns a session of a graph on this machine's CPU.
 
     Args:
-        graph: The graph. Operations that are not run may be such as no CPU has.
+        graph: The graph. Operations that do not run need no CPU kernel.
             Defaults to the default graph.
 
     Example:
@@ -29,10 +25,10 @@ def host_session(graph: Any = None) -> Any:
     v1 = tf.compat.v1
     config = v1.ConfigProto(device_count={"GPU": 0})
     graph_options = config.graph_options
-    # Else each operation of the graph would need a kernel for the CPU.
+    # Otherwise each operation of the graph would need a CPU kernel.
     graph_options.place_pruned_graph = True
-    # To rewrite a graph takes longer than what is run here: folding constants
-    # takes most of a minute where a dataset is one of 200 MB.
+    # Optimizing a graph takes longer than running it once: constant folding of
+    # a 200 MB dataset takes most of a minute.
     graph_options.optimizer_options.opt_level = v1.OptimizerOptions.L0
     graph_options.rewrite_options.disable_meta_optimizer = True
     return v1.Session(graph=graph, config=config)
@@ -41,12 +37,12 @@ def host_session(graph: Any = None) -> Any:
 def initialized(
     initializer: Callable[..., Any], shape: tuple[int, ...], dtype: str
 ) -> np.ndarray:
-    """What an initializer of TF1 makes.
+    """Returns the value that a TF1 initializer makes.
 
     Args:
         initializer: The initializer.
-        shape: The shape that is wanted.
-        dtype: The name of the dtype.
+        shape: The shape of the value.
+        dtype: The name of its dtype.
 
     Example:
 

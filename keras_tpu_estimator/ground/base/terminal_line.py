@@ -67,5 +67,8 @@ def _is_terminal(handler: logging.Handler) -> bool:
     inner: Any = getattr(handler, "python_handler", handler)
     try:
         return bool(inner.stream.isatty())
-    except (AttributeError, ValueError):  # It may be anything, or closed.
+    except (
+        AttributeError,
+        ValueError,
+    ):  # Users' handlers may have any `stream`, or a closed one.
         return False

@@ -1,4 +1,4 @@
-"""How many cores there are, and how they lie on hosts."""
+"""The number of replicas, cores and hosts."""
 
 import dataclasses
 
@@ -11,11 +11,12 @@ class Topology:
     core, or several that the model is sharded over.
 
     Attributes:
-        num_replicas: Copies of the model over all hosts.
-        num_hosts: Processes that feed them. Defaults to 1.
-        host_index: Which of these hosts this process is. Defaults to 0.
-        cores_per_replica: Cores that a replica is sharded over. Defaults to 1.
-        hosts_per_replica: Hosts that these cores belong to. Defaults to 1.
+        num_replicas: The number of copies of the model on all hosts.
+        num_hosts: The number of processes that feed them. Defaults to 1.
+        host_index: The number of this process. Defaults to 0.
+        cores_per_replica: The number of cores that a replica is sharded over.
+            Defaults to 1.
+        hosts_per_replica: The number of hosts of these cores. Defaults to 1.
     """
 
     num_replicas: int
@@ -26,22 +27,22 @@ class Topology:
 
     @property
     def replicas_per_host(self) -> int:
-        """Replicas that one host feeds, alone or with others."""
+        """The number of replicas that one host feeds."""
         return self.num_replicas // self.num_readers
 
     @property
     def num_readers(self) -> int:
-        """Parts of the input. Hosts that share a replica read the same one."""
+        """The number of input parts; hosts of a replica read the same."""
         return self.num_hosts // self.hosts_per_replica
 
     @property
     def reader_index(self) -> int:
-        """Which of these parts this process reads."""
+        """The number of the input part that this process reads."""
         return self.host_index // self.hosts_per_replica
 
     @property
     def of_lone_hosts(self) -> "Topology":
-        """The same hosts, where each has a replica to itself at least."""
+        """The same hosts, each with at least one complete replica."""
         if self.hosts_per_replica == 1:
             return self
         return dataclasses.replace(
@@ -53,5 +54,5 @@ class Topology:
 
     @property
     def num_cores(self) -> int:
-        """Cores of all replicas."""
+        """The number of cores of all replicas."""
         return self.num_replicas * self.cores_per_replica

@@ -1,4 +1,4 @@
-"""Names, for annotations, of what users pass in."""
+"""Types of users' arguments, for annotations."""
 
 import os
 from collections.abc import Callable
@@ -12,26 +12,26 @@ PathLike: TypeAlias = str | bytes | os.PathLike[str] | os.PathLike[bytes]
 """A path of a file or a directory, or, as a string, its URL."""
 
 CheckpointLike: TypeAlias = PathLike | Mapping[str, Any]
-"""What `load_checkpoint` opens: a path, or a dict of arrays."""
+"""An argument of `load_checkpoint`: a path, or a dict of arrays."""
 
 TensorLike: TypeAlias = npt.ArrayLike
-"""What becomes a tensor: an array of JAX, NumPy or TensorFlow, a number, or
-lists of these."""
+"""A value that converts to a tensor: an array of JAX, NumPy or TensorFlow, a
+number, or lists of these."""
 
 # There is no type for it: a dict of arrays is no dict of nests to a checker.
 Nest: TypeAlias = Any
 """A tensor, or tuples, lists and dicts of nests."""
 
 Features: TypeAlias = Nest
-"""What `model_fn` gets as its first argument: a tensor, or a nest of them."""
+"""The first argument of `model_fn`: a tensor, or a pytree of tensors."""
 
 Labels: TypeAlias = Nest
-"""What `model_fn` gets as its second argument: a tensor, a nest of them, or
+"""The second argument of `model_fn`: a tensor, a pytree of tensors, or
 `None`."""
 
 InputFn: TypeAlias = Callable[..., Any]
-"""A function that returns a `tf.data.Dataset`, or whatever else input can be.
-It takes `params`, `config` and others by name, or some of them, or none."""
+"""A function that returns a `tf.data.Dataset` or another kind of input. It may
+have arguments such as `params` and `config`, which are passed by name."""
 
 MetricFn: TypeAlias = Callable[..., Mapping[str, Any]]
 """A function of tensors that returns metrics by name."""

@@ -1,4 +1,4 @@
-"""What is told while tracing and compiling take their time."""
+"""Progress messages during tracing and compilation."""
 
 import contextlib
 import logging
@@ -9,18 +9,16 @@ from contextvars import ContextVar
 from keras_tpu_estimator.ground.base import notebook
 
 _logger = logging.getLogger("keras_tpu_estimator")
-# Whether a `with` block around this shows what is told.
+# Whether a `Waiting` block shows messages.
 _shows: ContextVar[bool] = ContextVar("shows", default=False)
 
 
 class Waiting:
-    """Shows what `tell` says in a `with` block, where somebody looks.
-
-    What is shown is gone again at its end.
+    """Shows the messages of `tell` in a `with` block, and then removes them.
 
     Args:
-        is_shown: Whether it is shown, if there is a terminal or a notebook.
-            Defaults to `False`.
+        is_shown: Whether a terminal or notebook shows them. Defaults to
+            `False`.
     """
 
     def __init__(self, is_shown: bool = False):
@@ -30,13 +28,13 @@ class Waiting:
         _shows.set(self._is_shown)
 
     def __exit__(self, *exception: object) -> None:
-        _shows.set(False)  # Several threads may be in here.
+        _shows.set(False)  # Several threads may be in such blocks.
         show("")
         notebook.clear()
 
 
 def tell(text: str) -> None:
-    """Says what takes its time now: in the log, and as `Waiting` has it.
+    """Logs the current activity, and shows it inside a `Waiting` block.
 
     Args:
         text: A sentence without its full stop.
@@ -51,16 +49,16 @@ _shown = ""
 
 
 def show(text: str) -> None:
-    """Puts a text in place of what was shown, if there is a terminal.
+    """Shows a text on a terminal, in place of the last one.
 
     Args:
-        text: One line, or "" for nothing.
+        text: One line, or "" for none.
     """
     global _shown
     terminal = sys.stderr
     if text == _shown or terminal is None or not terminal.isatty():
         return
-    # To the beginning of the line, and away with what is in it.
+    # This erases the current line.
     terminal.write(f"\r\x1b[K{text}")
     terminal.flush()
     _shown = text
