@@ -340,7 +340,7 @@ def test_other_hooks_are_refused(wrong):
 @pytest.mark.parametrize("wrong", [kte.hooks.SessionRunHook(), 3])
 def test_hooks_come_in_a_list(wrong):
     with pytest.raises(
-        TypeError, match=r"`evaluation_hooks` should be a list .*=\[hook\]"
+        TypeError, match=r"`evaluation_hooks` must be a list .*=\[hook\]"
     ):
         validate_hooks(wrong, "evaluation_hooks")
 

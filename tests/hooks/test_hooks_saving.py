@@ -209,7 +209,7 @@ def test_listeners_of_a_saver_are_validated(tmp_path):
 @pytest.mark.parametrize("wrong", [Listener(), 5])
 def test_listeners_come_in_a_list(wrong, tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
-    message = "`{0}` should be a list .*Received: .* Pass {0}=\\[listener\\]"
+    message = "`{0}` must be a list .*Received: .* Pass {0}=\\[listener\\]"
     with pytest.raises(TypeError, match=message.format("saving_listeners")):
         estimator.train(repeated(X, Y), steps=1, saving_listeners=wrong)
     with pytest.raises(TypeError, match=message.format("saving_listeners")):
