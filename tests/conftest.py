@@ -41,6 +41,7 @@ if _CACHE not in os.environ:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
+import collections  # noqa: E402
 import gc  # noqa: E402
 import importlib.util  # noqa: E402
 import random  # noqa: E402
@@ -86,6 +87,24 @@ def pytest_configure(config):
     if hasattr(config, "workerinput") or not config.getoption("numprocesses"):
         for name in _PLUGINS:
             config.pluginmanager.import_plugin(name)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Marks rows of tests with the mark `rows` as `at_length`, except a few."""
+    rows = collections.defaultdict(list)
+    for item in items:
+        if item.get_closest_marker("at_length") is None:
+            rows[item.nodeid.partition("[")[0]].append(item)
+    for all_rows in rows.values():
+        mark = all_rows[0].get_closest_marker("rows")
+        if mark is None:
+            continue
+        (count,) = mark.args
+        kept = {n * len(all_rows) // count for n in range(count)}
+        for number, item in enumerate(all_rows):
+            if number not in kept:
+                item.add_marker("at_length")
 
 
 def pytest_collection_finish():

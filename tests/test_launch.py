@@ -225,6 +225,7 @@ sys.exit(128 + got[0])
 """
 
 
+@pytest.mark.rows(1)
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize(
     "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]

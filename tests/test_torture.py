@@ -22,6 +22,7 @@ def test_kills_lose_nothing(tmp_path):
     assert figures["kills"] == 2
 
 
+@pytest.mark.at_length
 def test_saves_that_are_cut_off_where_names_change(tmp_path):
     changes = ("replace", "remove")
     figures = saves.cut_off(str(tmp_path), fates=(KILL,), only=changes)
@@ -29,6 +30,7 @@ def test_saves_that_are_cut_off_where_names_change(tmp_path):
     assert min(figures.values()) >= 4
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("fate", [FULL, FLAW])
 @pytest.mark.parametrize("way", saves.ALL)
 def test_saves_that_fail_where_names_change(tmp_path, way, fate):
@@ -58,6 +60,7 @@ def test_forgeries_are_refused(tmp_path):
     assert damaging.forge(str(tmp_path)) == {"forged checkpoints refused": 8}
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("trial", [disks.read_only, killing.clock_jumps])
 def test_trials(trial, tmp_path):
     assert trial(str(tmp_path))

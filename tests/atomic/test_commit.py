@@ -30,6 +30,7 @@ checkpoints.save(sys.argv[1], 20, {"v": np.ones(5)})
 """
 
 
+@pytest.mark.rows(2)
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize(
     ("number", "main"), [("1", set()), ("2", {"model.ckpt-20.h5"})]

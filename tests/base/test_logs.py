@@ -215,6 +215,7 @@ tf.app.run(main)
 """
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("launcher", [[], ["-m", "keras_tpu_estimator", "tf1"]])
 @pytest.mark.usefixtures("forked_programs")
 def test_a_program_of_tensorflow_1_shows_each_line_once(tmp_path, launcher):

@@ -141,6 +141,7 @@ def estimator_of(model, **settings):
     )
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 def test_a_copy_trains_as_the_model(make, tmp_path):
     model = compiled(make())

@@ -226,6 +226,7 @@ CASES = [
 ]
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(("name", "use_tpu"), CASES)
 def test_numbers_of_keras(name, use_tpu):
     make, features, labels = MODELS[name]
@@ -368,6 +369,7 @@ def test_export(tmp_path):
         np.testing.assert_allclose(served[name], value, 1e-5, 1e-6)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("name", ["lists", "subclassed", "sequential"])
 def test_the_very_model_is_exported_as_a_keras_file(name, tmp_path):
     make, features, labels = MODELS[name]

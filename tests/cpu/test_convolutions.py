@@ -121,6 +121,7 @@ CASES = {
 }
 
 
+@pytest.mark.rows(16)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients_are_the_same(name):
     convolution, x, w = case(**CASES[name])

@@ -136,6 +136,7 @@ def modes_of(network, cores=ONE_CORE, **config):
     return both(values_of(model.program.store))
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda each: each.__name__)
 def test_steps_come_to_the_same(network):
     compare(*modes_of(network))
@@ -159,6 +160,7 @@ def test_options_come_to_the_same(config):
     compare(*modes_of(two_axes, **config))
 
 
+@pytest.mark.at_length
 def test_mixed_precision_trains_nearly_the_same():
     compare(*modes_of(two_axes, dtype_policy="mixed_bfloat16"), rtol=0.05)
 

@@ -59,6 +59,7 @@ def tied(*shape, dtype="float32"):
     return jnp.asarray(x, dtype)
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(
     ("window", "stride", "padding"),
     [
@@ -88,6 +89,7 @@ def test_sums_and_gradients_are_the_same(window, stride, padding):
     check_same(with_gradient(pooling("sum", window, stride, padding)), x)
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(
     ("rank", "options"),
     [

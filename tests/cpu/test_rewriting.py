@@ -108,6 +108,7 @@ PLACES = (
 )
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
 def test_operations_are_found_everywhere(place):
     args = operands(steps=3)

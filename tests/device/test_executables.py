@@ -95,6 +95,7 @@ def calls(own):
     return results, own.get_variable_value(names)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     "layout",
     [
@@ -182,6 +183,7 @@ def test_nothing_is_looked_for_if_it_is_not_asked_for(tmp_path, log):
     assert "executable" not in log.text
 
 
+@pytest.mark.at_length
 def test_what_looks_for_nan_is_compiled(tmp_path, folder, log):
     config = {"debug_nans": True}
     path = store(

@@ -229,6 +229,7 @@ def state(subject):
 CALLBACKS = [None, Reads, Predicts, Evaluates]
 
 
+@pytest.mark.rows(9)
 @pytest.mark.parametrize(
     ("mode", "callback"),
     [

@@ -94,6 +94,7 @@ def ops_of(path):
     return {node.op for node in nodes}
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("network", [all_kinds, solving, beyond])
 def test_predictions(network, tmp_path):
     estimator = estimator_of(model_fn_of(network), tmp_path, **REBUILT)

@@ -131,6 +131,7 @@ def input_fn_of(name):
     return lambda params: INPUTS[name](params["batch_size"])
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("name", INPUTS)
 def test_interrupted_and_resumed_as_if_never(name, tmp_path, caplog):
     caplog.set_level("INFO", "keras_tpu_estimator")

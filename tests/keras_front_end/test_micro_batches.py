@@ -175,6 +175,7 @@ MODELS = [
 ]
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(
     ("model_fn", "use_tpu"),
     [

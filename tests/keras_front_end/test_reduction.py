@@ -154,6 +154,7 @@ REDUCED = [
 ]
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize("train_op_of", REDUCED)
 def test_gradients_that_are_reduced_in_any_way_train(train_op_of, tmp_path):
     kernel = kernel_after(train_op_of, tmp_path)

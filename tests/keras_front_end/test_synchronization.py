@@ -110,6 +110,7 @@ def together(aggregation, dtype, values):
     return before + (numbers - before).sum()
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(
     "mode, micro_batches, layout",
     [

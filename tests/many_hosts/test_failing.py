@@ -84,6 +84,7 @@ def _launched(life):
     return launch("-m", "tests.many_hosts.failing_program", life.as_json())
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize("name", some_at_length(FATES, SELDOM))
 def test_all_end_soon_and_say_why(name, lived):
     fate, reason = FATES[name]
@@ -129,6 +130,7 @@ def test_what_was_restarted_is_equal_to_the_bit(lived, directory):
         assert np.array_equal(value, undisturbed[name]), name
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     ("differs", "told"),
     [

@@ -204,6 +204,7 @@ def on_cores(tmp_path_factory):
 
 
 # With all eight in it, a replica is the only one.
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(
     ("network", "cores"),
     [
@@ -218,6 +219,7 @@ def test_as_one_core(network, cores, on_one_core, on_cores):
     assert_equal(on_cores(network, cores), on_one_core(network))
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(
     ("cores", "shard_optimizer"),
     [
@@ -233,6 +235,7 @@ def test_state_as_on_as_many_replicas_of_one_core(
     assert_equal(spread, on_replicas(with_state, 8 // cores))
 
 
+@pytest.mark.at_length
 def test_shared_slots_of_single_cores(tmp_path, on_one_core):
     spread = trained(mlp, tmp_path, 1, shard_optimizer=True)
     assert_equal(spread, on_one_core(mlp))
@@ -288,6 +291,7 @@ def test_clear_session_between_calls(on_cores):
     assert metrics == spread[1]
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     "settings",
     [
@@ -456,6 +460,7 @@ def shared_by(cores, dims):
     }
 
 
+@pytest.mark.at_length
 def test_inputs_that_cores_share(tmp_path):
     rng = np.random.default_rng(0)
     images = {
@@ -477,6 +482,7 @@ def test_inputs_that_cores_share(tmp_path):
     assert_equal(shared, one)
 
 
+@pytest.mark.at_length
 def test_inputs_of_which_cores_share_none(tmp_path, on_one_core):
     def of_halves(halves, is_training):
         return mlp(halves["whole"] + halves["unsaid"], is_training)

@@ -40,6 +40,7 @@ STATISTICS = {
 }
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("statistics", STATISTICS.values(), ids=STATISTICS)
 def test_batches_add_up(statistics):
     accumulator = Accumulator("metric")

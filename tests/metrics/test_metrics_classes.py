@@ -9,6 +9,7 @@ NAMES = ["mean_iou", "mean_per_class_accuracy"]
 _rng = np.random.default_rng(4)
 
 
+@pytest.mark.rows(9)
 @pytest.mark.parametrize("num_classes", [1, 2, 4])
 @pytest.mark.parametrize("shape", [(30,), (5, 6), (2, 3, 5, 1)])
 @pytest.mark.parametrize("is_weighted", [False, True])

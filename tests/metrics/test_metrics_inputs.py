@@ -52,6 +52,7 @@ ON_RANKS = {
 }
 
 
+@pytest.mark.rows(12)
 @pytest.mark.parametrize("name", ON_LABELS)
 def test_eager_equals_compiled(name):
     kwargs = {**ON_LABELS[name], "weights": np.float32(0.5)}

@@ -268,6 +268,7 @@ def straight(case, tmp_path_factory):
     return trained(case.network, case, directory, 6)
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("way", ["one", "eight", at_length("pairs")])
 def test_numbers_are_those_of_keras(case, tmp_path, way):
     rules = case.rule, case.keras_rule

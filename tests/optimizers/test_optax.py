@@ -111,6 +111,7 @@ WAYS = {
 LOOSE = {"narrow": 0.05, "noise": 1e-3}
 
 
+@pytest.mark.rows(8)
 @pytest.mark.parametrize(
     ("name", "way"),
     [

@@ -108,6 +108,7 @@ def on_eight_cores(tmp_path_factory):
     return run
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("name", some_at_length(MAKE, ["clipped"]))
 def test_eight_cores_are_one(name, tmp_path, on_one_core, on_eight_cores):
     half, expected = on_one_core(name)

@@ -30,6 +30,7 @@ def _step(compiled, steps=1):
     return loops.split(module, steps).step, module.computations
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize(
     ("function", "shapes"),
     [

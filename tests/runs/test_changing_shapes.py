@@ -87,6 +87,7 @@ def assert_same(estimator, other):
         np.testing.assert_allclose(value, others[path], rtol=1e-4, atol=1e-6)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("changing", [padded(), generated])
 def test_each_shape_gives_what_one_length_gives(tmp_path, changing, use_tpu):
@@ -138,6 +139,7 @@ def test_hooks_of_evaluate_see_each_batch(tmp_path):
     assert len(hook.seen) == 6
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("stop", [2, 4, 5])
 @pytest.mark.parametrize("input_fn", [padded(repeat=3), generated])
 def test_training_resumes_in_the_middle(tmp_path, monkeypatch, input_fn, stop):

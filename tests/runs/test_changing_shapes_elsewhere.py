@@ -94,6 +94,7 @@ MAKE = {
 }
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("name", MAKE)
 def test_each_shape_gives_what_one_length_gives(tmp_path, name):
     made = MAKE[name](tmp_path / "many")

@@ -71,6 +71,7 @@ def numpy_metric_fn(labels, logits):
 METRIC_FNS = [keras_metric_fn, function_metric_fn, numpy_metric_fn]
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(
     ("use_tpu", "batch", "metric_fn"),
     [

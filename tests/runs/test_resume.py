@@ -130,6 +130,7 @@ def assert_equal(first, second):
         assert value.tobytes() == second[name].tobytes(), name
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(
     ("model", "source", "use_tpu", "iterations"),
     [

@@ -182,6 +182,7 @@ def warnings_in(caplog, text):
     ]
 
 
+@pytest.mark.rows(7)
 @pytest.mark.parametrize(
     ("name", "steps_per_epoch"),
     [

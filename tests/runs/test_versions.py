@@ -263,6 +263,7 @@ def state_of(estimator):
     return dict(zip(names, estimator.get_variable_value(names), strict=True))
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize(("end", "use_tpu"), ENDS)
 def test_a_call_that_fails_gives_no_values_a_wrong_name(
     end, use_tpu, host, monkeypatch, tmp_path

@@ -28,6 +28,7 @@ def padded(*lengths):
     return input_fn
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [False, True])
 def test_lengths_of_ids_may_change(tmp_path, use_tpu):
     one = tables_estimator(SPEC, 3, tmp_path / "one", use_tpu)

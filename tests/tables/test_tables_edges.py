@@ -43,6 +43,7 @@ WITHOUT_IDS = {
 }
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(
     ("use_tpu", "name"), each_once([True, False], [*WITHOUT_IDS])
 )
@@ -82,6 +83,7 @@ def test_sequences_without_ids(tmp_path, use_tpu):
     assert not activations(estimator, ids).any()
 
 
+@pytest.mark.at_length
 def test_tables_of_few_rows_on_other_cores(tmp_path):
     sizes = {"one": 1, "three": 3, "nine": 9}
     spec = tables.EmbeddingConfigSpec(
@@ -165,6 +167,7 @@ def at_the_usual_rate(tmp_path_factory):
     return in_checkpoint(trained(spec_of(), folder, True, ids))["words"]
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(
     "rate", [0.1, np.float64(0.1), np.full(1, 0.1), jnp.full((1, 1), 0.1)]
 )

@@ -145,6 +145,7 @@ def activations_of(spec, values, plain):
     return found
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [True, at_length(False)])
 def test_as_dense_tables(tmp_path, trained, use_tpu):
     spec = every_dtype()

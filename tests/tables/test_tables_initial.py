@@ -272,6 +272,7 @@ class Assigns(keras.callbacks.Callback):
             np.testing.assert_array_equal(value, values_of()[name])
 
 
+@pytest.mark.rows(1)
 @on_cores
 def test_callbacks_that_assign(tmp_path, use_tpu):
     features, labels = data_of()
@@ -334,6 +335,7 @@ class RunsKeras(keras.callbacks.Callback):
             model.fit(features, labels, batch_size=BATCH, verbose=0)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     ("use_tpu", "fits"),
     [

@@ -110,6 +110,7 @@ def assert_equal(estimator, values):
         np.testing.assert_allclose(got[name], value, atol=1e-6, err_msg=name)
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(
     ("use_tpu", "eval_on_tpu"), [(True, True), (True, False), (False, False)]
 )
@@ -353,6 +354,7 @@ def test_export(tmp_path, model_dir):
         np.testing.assert_allclose(got[name], values, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("longest", [2, 9])
 def test_export_of_sequences_of_any_length(tmp_path, longest):
     import tensorflow as tf

@@ -230,6 +230,7 @@ def sizes_of(spec):
     return {"size": size, "keys": [*spec.features, *lengths]}
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(
     ("make", "use_tpu", "micro_batches"),
     [

@@ -95,6 +95,7 @@ def model_fn_of(kind):
     return model_fn
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_what_waits_for_a_branch_runs_if_it_is_taken(tmp_path, kind):
     weights, count, runs = EXPECTED[kind]
@@ -214,6 +215,7 @@ def looped(multiply):
     return model_fn
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("kind", LOOPS)
 def test_a_loop_with_a_counter_has_a_gradient(tmp_path, kind):
     rounds, multiply = LOOPS[kind]

@@ -74,6 +74,7 @@ def metric_fn(labels, logits, hidden):
     }
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [False, True])
 def test_each_shape_gives_what_one_length_gives(tmp_path, use_tpu):
     one = estimator(model_fn, tmp_path / "one", use_tpu)

@@ -87,6 +87,7 @@ NOT_IN_TF1 = {
 }
 
 
+@pytest.mark.rows(130)
 @pytest.mark.parametrize(
     "name",
     [

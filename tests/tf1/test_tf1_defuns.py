@@ -114,6 +114,7 @@ def program(network):
     return model_fn
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize("name", NUMBERS)
 def test_numbers_are_those_of_tensorflow(tmp_path, name):
     data = [(X, X[:, :1])] * 2

@@ -21,6 +21,7 @@ def losses_of(name, model_dir, use_tpu, **params):
 
 # Not BERT's, which clip the gradients of each core, and add up what they gave
 # to Adam undivided. The moments that resnet_lars has are those of all cores.
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(
     "name",
     [

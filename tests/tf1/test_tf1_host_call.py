@@ -192,6 +192,7 @@ def under_a_name(step, before, train_op):
     return tf.reshape(tf.identity(step.read_value()), [1])
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize(
     ("read", "first"),

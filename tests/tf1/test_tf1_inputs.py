@@ -317,6 +317,7 @@ def of_an_iterator(params, mode):
     return tf.data.make_one_shot_iterator(rows(params, mode)).get_next()
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("use_tpu", [False, True])
 def test_a_program_reads_its_input(tmp_path, is_disabled, use_tpu):
     made = estimator(linear, tmp_path, use_tpu=use_tpu)

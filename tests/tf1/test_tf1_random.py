@@ -68,6 +68,7 @@ def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
         np.testing.assert_array_equal(np.sort(orders), whole)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("name", ["rbg", at_length("unsafe_rbg")])
 def test_a_generator_of_the_devices(tmp_path, name, use_tpu):

@@ -77,6 +77,7 @@ def test_deprecations_of_tensorflow_are_not_logged(tmp_path):
     assert "Call other()." in done.stderr
 
 
+@pytest.mark.rows(1)
 @pytest.mark.usefixtures("forked_programs")
 def test_info_lines_of_libraries_are_not_logged(tmp_path):
     (tmp_path / "program.py").write_text(

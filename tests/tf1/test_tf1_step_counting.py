@@ -141,6 +141,7 @@ def made(model_fn, model_dir, **settings):
     )
 
 
+@pytest.mark.rows(8)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("iterations", [None, 1, 5])
 def test_training_stops_where_the_step_does(tmp_path, kind, iterations):

@@ -50,6 +50,7 @@ def _first_of_each_save(calls):
     return kept
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("name", TRAININGS)
 def test_steps_are_those_of_the_original(name, tmp_path, caplog):
     with caplog.at_level(logging.INFO):

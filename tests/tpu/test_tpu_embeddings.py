@@ -122,6 +122,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_tables(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)

@@ -80,11 +80,13 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.rows(18)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_hosts(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize("make", [on_hosts, functools.partial(spread, 2)])
 @pytest.mark.parametrize("pod", [PODS[0], at_length(PODS[1])])
 def test_a_pod_sends_in_a_step_what_a_board_does(make, pod, tmp_path):

@@ -86,6 +86,7 @@ PROGRAMS = {name: program_of(name) for name in OPTIMIZERS} | {
 }
 
 
+@pytest.mark.rows(12)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_optimizers(name, mode, topology, compiles):
     plan = compiles(PROGRAMS, name, mode, topology)

@@ -252,6 +252,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.rows(30)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_options(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)

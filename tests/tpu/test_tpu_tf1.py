@@ -120,6 +120,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.rows(9)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_lifted_programs(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)

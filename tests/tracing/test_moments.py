@@ -51,6 +51,7 @@ def kept_by(layer):
     return layer.non_trainable_variables
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("kind", LAYERS)
 def test_one_pass_is_as_good_as_two(kind, mean):

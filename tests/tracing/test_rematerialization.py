@@ -94,6 +94,7 @@ def assert_close(values, expected):
         np.testing.assert_allclose(values[path], value, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(
     ("network", "use_tpu"),
     [
