@@ -46,6 +46,7 @@ from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
+from keras_tpu_estimator.runs.plan import LoopSpeed
 from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.progress import shows_progress
@@ -104,6 +105,11 @@ class EstimatorContext:
         if not self.placement.use_tpu:
             return 1
         return self.config.tpu_config.iterations.value
+
+    @functools.cached_property
+    def loop_speed(self) -> LoopSpeed:
+        """The speed of loops in the calls of `train` so far."""
+        return LoopSpeed()
 
     @functools.cached_property
     def front_end(self) -> FrontEnd:

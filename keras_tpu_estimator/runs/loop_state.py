@@ -162,9 +162,16 @@ class LoopState:
             f"{did_you_mean(name, [LOSS, GLOBAL_STEP, *names])}"
         )
 
+    @property
+    def losses_of_steps(self) -> np.ndarray:
+        """The losses of the last loop as one array."""
+        return np.concatenate(
+            [np.asarray(each, "float32") for each in self.losses]
+        )
+
     def first_nan_step(self) -> int | None:
         """The first step of the last loop whose loss is not a number."""
-        losses = np.concatenate([np.asarray(each) for each in self.losses])
+        losses = self.losses_of_steps
         bad = np.flatnonzero(np.isnan(losses))
         if not len(bad):
             return None

@@ -1,6 +1,7 @@
 """The batches of one `predict`, padded to one size."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import jax
@@ -35,7 +36,7 @@ class Padded:
         """Booleans of shape `[batch]`."""
         return np.asarray(self.stacked.labels[0])
 
-    @property
+    @functools.cached_property
     def shapes(self) -> Any:
         """Equal for batches that one program serves."""
         leaves, structure = jax.tree.flatten(self.stacked.features)

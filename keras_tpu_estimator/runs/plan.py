@@ -1,5 +1,6 @@
 """How many steps each run of the device loop makes."""
 
+import dataclasses
 import time
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -10,11 +11,24 @@ from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 # Where nobody chooses: long enough for the time between loops not to count, and
 # short enough for clocks and signals, which are looked at between loops.
 _UNCHOSEN = IterationsPerLoop(1, "seconds")
-# Steps of one program in a loop without a number of steps. More of them are
-# several runs of the program, whose overhead is small by then.
-_TIMED_ROOM = 64
-# Steps that such a loop reads at once. The first step waits for all of them.
-_TIMED_CHUNK = 32
+# Steps of one program in a loop without a number of steps: as many as between
+# two log lines by default. More of them are several runs of the program, whose
+# overhead is small by then.
+_TIMED_ROOM = 100
+# Steps that such a loop reads at once while nobody knows how long a step takes,
+# because the first step waits for all of them.
+_TIMED_CHUNK = 50
+
+
+@dataclasses.dataclass
+class LoopSpeed:
+    """The speed of the latest loops, for a later call.
+
+    Attributes:
+        rate: Steps per second. Defaults to 0: it is not known.
+    """
+
+    rate: float = 0.0
 
 
 class LoopPlan:
@@ -22,7 +36,8 @@ class LoopPlan:
 
     With a count, every loop has that many steps and the last one the rest.
     With a duration, the first loop has one step and the others as many as
-    recent ones suggest.
+    recent ones suggest. If an earlier call has measured the speed, the first
+    loop has up to as many steps as one program.
     With neither, that is about a second, and loops end where hooks want it.
 
     Args:
@@ -31,6 +46,8 @@ class LoopPlan:
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
         is_open: Asked once all steps are planned: whether more loops, of
             steps that do not count, may be necessary. Defaults to never.
+        speed: The speed of loops in earlier calls, where that of this plan is
+            noted. Defaults to an unknown one.
 
     Example:
 
@@ -49,12 +66,15 @@ class LoopPlan:
         steps: int | None,
         clock: Callable[[], float] = time.monotonic,
         is_open: Callable[[], bool] = lambda: False,
+        speed: LoopSpeed | None = None,
     ):
         self.follows_hooks = iterations is None
         iterations = iterations or _UNCHOSEN
         self._is_timed = iterations.unit == "seconds"
         self._target = iterations.value
-        self._size = 1 if self._is_timed else iterations.value
+        self._speed = speed or LoopSpeed()
+        self._size = self._first_size() if self._is_timed else iterations.value
+        self._is_fast = self._size == _TIMED_ROOM
         self._steps = steps
         self._is_open = is_open
         self._remaining = steps
@@ -69,7 +89,9 @@ class LoopPlan:
     @property
     def chunk(self) -> int:
         """How many steps are usually wanted at once."""
-        return _TIMED_CHUNK if self._is_timed else self._target
+        if not self._is_timed:
+            return self._target
+        return _TIMED_ROOM if self._is_fast else _TIMED_CHUNK
 
     @property
     def room(self) -> int:
@@ -163,6 +185,12 @@ class LoopPlan:
             self._measure(steps, now - self._last)
         self._last = now
 
+    def _first_size(self) -> int:
+        """Returns the size of the first loops of a duration."""
+        # Not all that the speed allows: the input may be slower this time.
+        wanted = int(self._speed.rate * self._target)
+        return max(1, min(wanted, _TIMED_ROOM))
+
     def _measure(self, steps: int, seconds: float) -> None:
         """Decides how many steps loops have, by the time that one took."""
         # A short rest before an end spends most of its time between loops.
@@ -171,6 +199,7 @@ class LoopPlan:
             self._recent = [*self._recent[-4:], (steps, seconds)]
             seconds = sum(s for _, s in self._recent)
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
+            self._speed.rate = rate
             wanted = max(1, int(rate * self._target))
             # Not more than eightfold at a time: few steps are a small sample.
             self._size = min(wanted, 8 * max(n for n, _ in self._recent))

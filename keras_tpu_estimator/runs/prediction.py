@@ -28,6 +28,7 @@ from keras_tpu_estimator.runs.padded_steps import Padded
 from keras_tpu_estimator.runs.padded_steps import PaddedSteps
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.prediction_sizes import MOST_BATCHES
+from keras_tpu_estimator.runs.prediction_sizes import Patience
 from keras_tpu_estimator.runs.prediction_sizes import Rooms
 from keras_tpu_estimator.runs.prediction_sizes import RunSizes
 from keras_tpu_estimator.runs.recut_loops import SizesBetween
@@ -115,6 +116,7 @@ class PredictionLoop:
         self._prepared = StepsByShape(step, self._runtime.program.store)
         self._rooms = Rooms(self._batch_bytes, self._is_single)
         self._sizes = RunSizes()
+        self._patience = Patience()
         self._size_after: Callable[[int], int] = lambda begun: 1
         self._buffers = Buffers()
         # Runs under way, and what the last of them assigns.
@@ -203,8 +205,10 @@ class PredictionLoop:
     def _may_begin(self, infeed: Infeed[Padded]) -> bool:
         """Whether a run may begin while others are under way."""
         awaited, *others = self._running
-        if self._again or not others:
-            return not self._again
+        if self._again:
+            return False
+        if not others and not awaited.is_made:
+            return True  # The devices have something to do then.
         # Fewer batches may become more until the awaited run is made.
         size = min(self._sizes.size, self._size_after(self._begun))
         ahead = sum(len(each.fed.batches) for each in others)
@@ -222,6 +226,8 @@ class PredictionLoop:
         first = batches[0]
         room, shapes = self._rooms.of(first), first.shapes
         size = min(room, self._sizes.size, self._size_after(self._begun))
+        if infeed is not None and size > 1 and not self._running:
+            self._patience.note(infeed.gather(size - 1, self._patience.secs))
         while infeed is not None and len(batches) < size:
             padded = infeed.take_ready(lambda each: each.shapes == shapes)
             if padded is None:

@@ -12,6 +12,8 @@ from keras_tpu_estimator.runs.padded_steps import Padded
 MOST_BATCHES = 32
 # Bytes of the features and predictions of one run. Larger batches come alone.
 _STACK_SIZE = StackSize(2**21, most=2**22)
+# A batch waits so long for the next one, which joins its run.
+_PATIENCE_SECS = 0.001
 # Results should not wait longer for those of other batches.
 _LONG_SECS = 0.1
 
@@ -101,3 +103,28 @@ class RunSizes:
             self.size = max(1, self.size // 2)
         else:
             self.size = min(MOST_BATCHES, self._done)
+
+
+class Patience:
+    """How long a batch waits for the next one.
+
+    As long as batches keep coming, few runs make all of them. An input that
+    waits for each answer is soon not kept waiting.
+
+    Attributes:
+        secs: How long to wait.
+
+    Example:
+
+    >>> patience = Patience()
+    >>> patience.note(is_vain=True)
+    >>> patience.secs
+    0.0005
+    """
+
+    def __init__(self) -> None:
+        self.secs = _PATIENCE_SECS
+
+    def note(self, is_vain: bool) -> None:
+        """Notes whether the last wait was in vain."""
+        self.secs = self.secs / 2 if is_vain else _PATIENCE_SECS

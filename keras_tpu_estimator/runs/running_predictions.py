@@ -72,6 +72,11 @@ class Running:
         for leaf in jax.tree.leaves(self.outputs):
             leaf.copy_to_host_async()
 
+    @property
+    def is_made(self) -> bool:
+        """Whether the devices have nothing more to do for it."""
+        return all(leaf.is_ready() for leaf in jax.tree.leaves(self.outputs))
+
     def finish(self) -> list[Result]:
         """Waits for the predictions; returns them without padding.
 

@@ -117,7 +117,10 @@ class Training:
             steps = self._steps_from(first)
             counting = StepCounting()
             plan = LoopPlan(
-                self.context.iterations, steps, is_open=counting.is_open
+                self.context.iterations,
+                steps,
+                is_open=counting.is_open,
+                speed=self.context.loop_speed,
             )
             with self._input(plan, steps, checkpoint, preemption, counting) as (
                 infeed,
@@ -448,7 +451,7 @@ class TrainingLoop:
             self._loop_state,
             training.listeners,
             hooks,
-            self._step.hooks,
+            self._step,
             report.hook(context),
         )
         if training.evaluator.validation is not None:

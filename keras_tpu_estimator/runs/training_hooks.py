@@ -2,12 +2,14 @@
 
 import logging
 import time
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Sequence
 
 import keras
 import numpy as np
 
+from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
 from keras_tpu_estimator.ground.base import notebook
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -42,7 +44,7 @@ def training_hooks(
     progress: LoopState,
     listeners: Sequence[CheckpointSaverListener],
     user: Iterable[Hook],
-    spec: Iterable[Hook],
+    step: Step,
     log: TrainingLogHook | None,
 ) -> list[Hook]:
     """The hooks of one `train`.
@@ -52,7 +54,7 @@ def training_hooks(
         progress: Knows what `model_fn` recorded last.
         listeners: Called around each checkpoint.
         user: What was passed to `train`.
-        spec: What `model_fn` returned.
+        step: The step to make, with the hooks that `model_fn` returned.
         log: Logs, or `None`.
 
     Returns:
@@ -63,7 +65,7 @@ def training_hooks(
         ValueError: There are listeners, and nothing is saved.
     """
     config = context.config
-    user, spec = tuple(user), tuple(spec)
+    user, spec = tuple(user), step.hooks
     hooks: list[Hook] = (
         [] if savers_among((*user, *spec)) else _own_saver(context)
     )
@@ -75,6 +77,7 @@ def training_hooks(
                 context.metric_writer(),
                 config.save_summary_steps,
                 lambda: progress.summaries,
+                _losses_alone(context, progress, step),
             )
         )
     callbacks = callbacks_of([*user, *spec])
@@ -108,6 +111,20 @@ def _own_saver(context: EstimatorContext) -> list[Hook]:
     # What hooks and callbacks do at a step is in its checkpoint.
     saver.acts_last = True
     return [saver]
+
+
+def _losses_alone(
+    context: EstimatorContext, progress: LoopState, step: Step
+) -> Callable[[], np.ndarray] | None:
+    """Returns a function for the losses of a loop, or `None`.
+
+    They are all that summaries need if `model_fn` records nothing, and if the
+    loss of a loop is that of its last step.
+    """
+    is_enough = context.iterations is None and step.counts_once
+    if step.records or not is_enough:
+        return None
+    return lambda: progress.losses_of_steps
 
 
 def _attach(

@@ -78,6 +78,11 @@ class GraphOutputs:
         self._named: dict[str, Any] = {}
         self._compiled: Compiled | None = None
 
+    @property
+    def records(self) -> bool:
+        """Whether there are summaries to write."""
+        return bool(self._summaries)
+
     def intersection(self, names: Iterable[str]) -> set[str]:
         """Those of some names that are tensors, which leave the devices then.
 

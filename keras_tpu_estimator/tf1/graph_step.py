@@ -140,6 +140,7 @@ class GraphStep:
             named=self._outputs,
             graph=FetchedGraph(model),
             counts_once=self.counts_once,
+            records=self._outputs.records,
             line_in_graph=self._outputs.pruned.line_of,
         )
 

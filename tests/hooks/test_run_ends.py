@@ -9,7 +9,9 @@ from helpers import regression_data
 from helpers import repeated
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.files.summary.reading import read_scalars
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
+from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
 
 X, Y = regression_data(examples=32)
 
@@ -49,9 +51,11 @@ def train(tmp_path, hooks, tpu_config=None, steps=12, **config):
         config=kte.RunConfig(
             model_dir=str(tmp_path),
             tpu_config=tpu_config or kte.TPUConfig(),
-            save_summary_steps=None,
-            log_step_count_steps=None,
-            **config,
+            **{
+                "save_summary_steps": None,
+                "log_step_count_steps": None,
+                **config,
+            },
         ),
         use_tpu=False,
         train_batch_size=16,
@@ -76,6 +80,8 @@ def train(tmp_path, hooks, tpu_config=None, steps=12, **config):
         (kte.hooks.CallbackHook((), steps_per_epoch=4), [8, 12, 16]),
         (kte.hooks.CallbackHook(()), [6, 7, 8]),
         (kte.hooks.LoggingTensorHook("loss", 10), [6, 7, 8]),
+        (RecordedSummariesHook(None, 10, list), [6, 16, 26]),
+        (RecordedSummariesHook(None, 10, list, losses=list), []),
     ],
 )
 def test_hooks_say_at_which_steps_they_are_wanted(hook, ends):
@@ -114,3 +120,28 @@ def test_the_loss_is_that_of_the_step(tmp_path, caplog):
     train(tmp_path / "last", [last], tf_random_seed=1)
     assert last.losses[-1] == pytest.approx(each.losses[-1], rel=1e-6)
     assert f"Loss for final step: {each.losses[-1]:.6g}." in caplog.text
+
+
+def test_summaries_of_losses_end_no_loop(tmp_path):
+    def runs_and_losses(tpu_config):
+        hook = Counting(20)
+        directory = tmp_path / str(tpu_config is None)
+        for steps in (33, 7):
+            train(
+                *(directory, [hook], tpu_config, steps),
+                save_summary_steps=5,
+                tf_random_seed=1,
+            )
+        events = read_scalars(directory.glob("*.tfevents.*"))
+        losses = {
+            step: values["loss"]
+            for step, values in events.items()
+            if "loss" in values
+        }
+        return len(hook.ends), losses
+
+    each, expected = runs_and_losses(kte.TPUConfig(iterations_per_loop=1))
+    runs, losses = runs_and_losses(None)
+    assert [*losses] == [1, 6, 11, 16, 21, 26, 31, 34, 39]
+    assert losses == pytest.approx(expected, rel=1e-6)
+    assert runs < each

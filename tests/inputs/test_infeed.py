@@ -54,6 +54,29 @@ def test_items_come_in_order_and_end(depth, count):
         assert next(infeed, "over") == "over"
 
 
+def test_items_are_gathered_while_they_come():
+    with Infeed(producer(range(9)), depth=50) as infeed:
+        assert not infeed.gather(5, PATIENCE_SECS)
+        assert infeed.has_ready(5)
+        assert not infeed.gather(50, PATIENCE_SECS)
+        assert list(infeed) == list(range(9))
+
+
+def test_items_that_do_not_come_are_not_waited_for():
+    goes_on = threading.Event()
+
+    def produce():
+        yield 1
+        goes_on.wait(PATIENCE_SECS)
+        yield 2
+
+    with Infeed(producer(produce()), depth=50) as infeed:
+        assert next(infeed) == 1
+        assert infeed.gather(2, gap_secs=0.001)
+        goes_on.set()
+        assert list(infeed) == [2]
+
+
 def test_items_that_are_false_are_no_end():
     items = [0, False, "", (), 1]
     with Infeed(producer(items)) as infeed:

@@ -142,6 +142,15 @@ def test_a_stack_has_as_many_steps_as_were_added():
     assert batch.features[0].dtype == np.int32
 
 
+def test_old_memory_has_no_numbers_too_large_for_float32():
+    buffers, example = Buffers(), Batch({"x": np.ones(2)}, None).repeated(1)
+    buffers.empty((4, 2), np.dtype("float64"))[:] = 1e300
+    stack = Stack(buffers, example, steps=1, room=4)
+    stack.add(example)
+    features, _ = stack.stacked().padded_to(4)
+    assert features["x"].tolist() == [[1, 1], [0, 0], [0, 0], [0, 0]]
+
+
 def test_memory_of_many_sizes_is_not_kept(monkeypatch):
     monkeypatch.setattr(stacking, "_MOST_FREE", 10_000)
     buffers = Buffers()

@@ -6,6 +6,7 @@ import pytest
 
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.runs.plan import LoopPlan
+from keras_tpu_estimator.runs.plan import LoopSpeed
 
 
 class Clock:
@@ -67,6 +68,24 @@ def test_a_duration_starts_with_one_step_and_grows_eightfold_at_most():
     assert sizes == [1, 1, 8, 64, 100, 100, 100, 100]
 
 
+@pytest.mark.parametrize(
+    ("step_seconds", "size", "chunk"),
+    [(0.001, 100, 100), (0.1, 100, 100), (0.5, 20, 50), (30.0, 1, 50)],
+)
+def test_a_later_call_starts_with_the_speed_of_the_one_before(
+    step_seconds, size, chunk
+):
+    clock, speed = Clock(), LoopSpeed()
+    iterations = IterationsPerLoop.parse("10s")
+    first = LoopPlan(iterations, None, clock, speed=speed)
+    for steps in itertools.islice(first, 9):
+        clock.now += step_seconds * steps
+        first.ran(steps)
+    later = LoopPlan(iterations, None, clock, speed=speed)
+    assert (next(iter(later)), later.chunk) == (size, chunk)
+    assert later.room == first.room
+
+
 def test_a_duration_is_not_exceeded_by_a_steady_loop():
     for step_seconds in (0.003, 0.07, 0.9):
         sizes = sizes_run("5s", None, lambda n, s=step_seconds: n * s, 20)
@@ -106,11 +125,11 @@ def test_the_rest_caps_a_timed_loop():
 def test_the_chunk_is_the_size_of_a_whole_loop():
     plan = plan_of(4, 10)
     assert [(size, plan.chunk) for size in plan] == [(4, 4), (4, 4), (2, 4)]
-    assert plan_of("30s", 10).chunk == 32
+    assert plan_of("30s", 10).chunk == 50
 
 
 @pytest.mark.parametrize(
-    "iterations, steps, room", [(4, 10, 4), (100, 3, 100), ("30s", 10, 64)]
+    "iterations, steps, room", [(4, 10, 4), (100, 3, 100), ("30s", 10, 100)]
 )
 def test_the_room_of_a_program_is_that_of_a_whole_loop(iterations, steps, room):
     assert plan_of(iterations, steps).room == room

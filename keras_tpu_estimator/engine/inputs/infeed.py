@@ -54,6 +54,7 @@ class Infeed(Generic[T]):
         self._ready: collections.deque[T] = collections.deque()
         self._changed = threading.Condition()
         self._is_over = False
+        self._awaited = 1
         self._waited = 0.0
         self._error: BaseException | None = None
         self._thread = threading.Thread(
@@ -105,6 +106,28 @@ class Infeed(Generic[T]):
         """Whether that many items are ready, or all that are left."""
         return len(self._ready) >= items or self._is_over
 
+    def gather(self, items: int, gap_secs: float) -> bool:
+        """Waits until items are ready, as long as they keep coming.
+
+        Args:
+            items: How many to wait for; fewer at the end.
+            gap_secs: How long to wait for each.
+
+        Returns:
+            Whether it waited in vain: none came.
+        """
+        begun, is_vain = len(self._ready), False
+        with self._changed:
+            # The thread need not wake the caller for each item.
+            self._awaited = items
+            while (ready := len(self._ready)) < items and not self._is_over:
+                self._changed.wait(gap_secs)
+                if len(self._ready) == ready:
+                    is_vain = ready == begun
+                    break
+            self._awaited = 1
+        return is_vain
+
     def take_waited_secs(self) -> float:
         """How long items were waited for since this was asked last."""
         waited, self._waited = self._waited, 0.0
@@ -146,4 +169,5 @@ class Infeed(Generic[T]):
             )
             if not self._is_over:
                 self._ready.append(item)
-                self._changed.notify_all()
+                if len(self._ready) >= self._awaited:
+                    self._changed.notify_all()

@@ -82,16 +82,17 @@ class Buffers:
         return owner.view(dtype).reshape(shape)
 
     def _taken(self, size: int) -> np.ndarray:
-        """Free memory of a size, or else new one."""
+        """Returns free memory of a size, or else new memory."""
         free = self._free
         # The newest, which may be in a cache.
         places = reversed(range(len(free)))
         index = next((n for n in places if free[n].nbytes == size), None)
-        memory = np.empty(size, "uint8") if index is None else free.pop(index)
-        # That of other sizes may never be wanted again.
+        if index is not None:
+            return free.pop(index)
+        # Memory of other sizes may never be wanted again.
         while sum(each.nbytes for each in free) > _MOST_FREE:
             free.pop(0)
-        return memory
+        return np.empty(size, "uint8")
 
 
 class Stack:
@@ -126,6 +127,10 @@ class Stack:
 
     def stacked(self) -> StackedSteps:
         """All of them."""
+        for leaf in self._leaves:
+            if leaf.dtype == np.float64:
+                # NumPy warns of old values that are too large for float32.
+                leaf[self.steps :] = 0
         leaves = [leaf[: self.steps] for leaf in self._leaves]
         features, labels = jax.tree.unflatten(self._structure, leaves)
         room = jax.tree.unflatten(self._structure, self._leaves)

@@ -227,6 +227,7 @@ class Step:
         counts_once: Whether each step of TRAIN increments the global step by
             one. If not, the global step is the value that the step assigns.
             Defaults to `True`.
+        records: Whether its outputs may have summaries. Defaults to `True`.
         directions: Which Keras metrics among the `metric_values` should rise
             ("up") or fall ("down"), by name. Defaults to none.
         line_in_graph: Returns the user's line that made an operation of the
@@ -246,6 +247,7 @@ class Step:
     graph: HookedGraph | None = None
     is_grouped: bool = False
     counts_once: bool = True
+    records: bool = True
     directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     line_in_graph: Callable[[str], SourceLine | None] | None = None
 

@@ -183,6 +183,7 @@ class TracedModelFn:
             scaffold=self._scaffold(),
             named=frozenset(self._outputs_split[NAMED]),
             is_grouped=is_grouped,
+            records=bool(self._outputs_split[SUMMARIES]),
             directions=keras_internals.directions_of(self._metric_ops()),
         )
 

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
@@ -120,6 +122,9 @@ class RecordedSummariesHook(LoopHook):
     Args:
         save_steps: Steps between summaries.
         newest: Returns what `model_fn` recorded in the last step.
+        losses: Returns the losses of all steps of the last run, whose step is
+            the last of them. Given if `model_fn` records nothing: runs may then
+            end at any step. Defaults to `None`.
     """
 
     allows_run_ahead = True
@@ -129,18 +134,28 @@ class RecordedSummariesHook(LoopHook):
         writer: SeveralWriters,
         save_steps: int,
         newest: Callable[[], Sequence[collecting.Collected]],
+        losses: Callable[[], np.ndarray] | None = None,
     ):
         self._writer = writer
+        self._save_steps = save_steps
         self._timer = SecondOrStepTimer(every_steps=save_steps)
         self._newest = newest
+        self._losses = losses
+        self._next_loss = 0
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Those after which it writes, if it counts steps."""
+        """Returns the steps whose summaries it writes, except losses."""
+        if self._losses is not None:
+            return ()
         return self._timer.steps_from(start + 1)
 
     def run_is_made(self, session: Session) -> None:
         """Writes if it is time."""
         step = int(session.run("global_step"))
+        if self._losses is not None:
+            if self._next_loss <= step:
+                self._write_losses(self._losses(), step)
+            return
         if not self._timer.should_trigger_for_step(step):
             return
         self._timer.update_last_triggered_step(step)
@@ -151,3 +166,16 @@ class RecordedSummariesHook(LoopHook):
         ):
             self._writer.write_loss(step, float(session.run("loss")))
         collecting.write(newest, self._writer, step)
+
+    def _write_losses(self, losses: np.ndarray, last: int) -> None:
+        """Writes the losses that are due among those of a run.
+
+        Args:
+            last: The step of the last of them.
+        """
+        first = last - len(losses) + 1
+        self._next_loss = max(self._next_loss, first)
+        while self._next_loss <= last:
+            loss = float(losses[self._next_loss - first])
+            self._writer.write_loss(self._next_loss, loss)
+            self._next_loss += self._save_steps
