@@ -8,6 +8,7 @@ from typing import Any
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.inner_ops import graph_class
 from keras_tpu_estimator.tf1.inner_ops import without_inner
+from keras_tpu_estimator.tf1.inside import check_returned
 from keras_tpu_estimator.tf1.shims.giving_back import give_back
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
@@ -33,6 +34,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
             internals.whole_variables(),
             internals.initialized_values(),
             internals.scopes_of(without_inner),
+            internals.inputs_checked(check_returned),
         ):
             if seed is not None:
                 v1.set_random_seed(seed)

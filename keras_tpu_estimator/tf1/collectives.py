@@ -6,7 +6,7 @@ from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import data_inputs
 from keras_tpu_estimator.tf1.functions import source
 
-_SUM = "CrossReplicaSum"
+SUM = "CrossReplicaSum"
 # Its relatives, which have no meaning here yet.
 UNSUPPORTED = frozenset(
     {
@@ -26,7 +26,7 @@ def is_total(node: Node, nodes: Mapping[str, Node]) -> bool:
 
     The groups may be in a node beside it.
     """
-    if node.op != _SUM:
+    if node.op != SUM:
         return False
     groups = nodes.get(source(data_inputs(node)[1]))
     if groups is None or groups.op != "Const":
@@ -37,7 +37,7 @@ def is_total(node: Node, nodes: Mapping[str, Node]) -> bool:
 
 def make_all_reduce(node: Node) -> None:
     """Makes a sum over cores the op that TensorFlow's bridge to XLA knows."""
-    if node.op == _SUM:
+    if node.op == SUM:
         node.op = "XlaAllReduce"
         node.attr["reduce_op"].s = b"Add"
         node.attr["mode"].s = b"CrossReplica"

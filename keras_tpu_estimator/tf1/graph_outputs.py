@@ -116,7 +116,7 @@ class GraphOutputs:
         pruned = self._prune(more) if more else self.pruned
         return Compiled(
             pruned.compiled(),
-            pruned.varying(self._is_split),
+            pruned.varying(self._is_split).variables,
             summaries,
             [*self._named],
             [*self._named.values()],

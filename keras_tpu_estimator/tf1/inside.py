@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from keras_tpu_estimator.tf1.source_lines import line_of
+
 
 def is_inside(graph: Any, element: Any) -> bool:
     """Returns whether an element is in a branch or a loop of a graph."""
@@ -27,4 +29,18 @@ def check_outside(name: str, graph: Any, element: Any) -> None:
             f"also fetches nothing inside. Received: {element!r}. Return a "
             "tensor from the branch or loop, or put an operation of a branch "
             "into tf.group."
+        )
+
+
+def check_returned(graph: Any, tensor: Any) -> None:
+    """Raises a ValueError if a tensor is in a branch or a loop of a graph."""
+    if is_inside(graph, tensor):
+        op = getattr(tensor, "op", tensor)
+        raise ValueError(
+            "A tensor of a branch or a loop must be returned from it to be "
+            "used outside, also if it is in a collection, as losses and "
+            f"summaries are. Received: {op.name} ({op.type}), made at "
+            f"{line_of(op)}. Return it from the function that makes it, and "
+            "use the result of tf.cond or tf.while_loop, such as in "
+            "tf.losses.add_loss."
         )

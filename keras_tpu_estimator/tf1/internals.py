@@ -229,6 +229,30 @@ def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Checks the inputs of operations, whose graph TensorFlow infers from them.
+
+    Args:
+        check: Called with the default graph and each input of another one.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework import ops
+
+    original, kinds = ops._get_graph_from_inputs, (tf.Operation, tf.Tensor)
+
+    def graph_of(inputs: Any, graph: Any = None) -> Any:
+        here, inputs = ops.get_default_graph(), [*inputs]
+        if not here.building_function:
+            for each in inputs:
+                if isinstance(each, kinds) and each.graph is not here:
+                    check(here, each)
+        return original(inputs, graph)
+
+    with _replaced(ops, "_get_graph_from_inputs", graph_of):
+        yield
+
+
+@contextlib.contextmanager
 def initialized_values() -> Iterator[None]:
     """Gives variables the method `initialized_value` in a `with` block.
 

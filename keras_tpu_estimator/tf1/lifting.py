@@ -29,7 +29,7 @@ from keras_tpu_estimator.tf1.rewriting import rewritten
 from keras_tpu_estimator.tf1.source_lines import line_of
 from keras_tpu_estimator.tf1.source_lines import source_line_of
 from keras_tpu_estimator.tf1.step_counting import counts_once
-from keras_tpu_estimator.tf1.varying import varying_variables
+from keras_tpu_estimator.tf1.varying import Varying
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -122,9 +122,9 @@ class Pruned:
             effects_of(body, library),
         )
 
-    def varying(self, is_split: bool) -> frozenset[str]:
-        """The variables that cores come to have different values of."""
-        return frozenset(varying_variables(self.body, self.library, is_split))
+    def varying(self, is_split: bool) -> Varying:
+        """What cores come to have different values of."""
+        return Varying.of(self.body, self.library, is_split)
 
     def line_of(self, name: str) -> SourceLine | None:
         """Returns the user's line that made an operation, by its name.

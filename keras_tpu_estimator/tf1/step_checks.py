@@ -69,7 +69,10 @@ def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
             "`optimizer.minimize(loss, tf.train.get_global_step())`. Received "
             f"one that assigns {sorted(changes)}."
         )
-    differing = sorted(step.varying(example.is_split) & model.trainable)
+    varying = step.varying(example.is_split)
+    if varying.sums and example.cores.axes:
+        raise ValueError(_sums_that_differ(step, varying.sums))
+    differing = sorted(varying.variables & model.trainable)
     if differing and example.cores.axes:
         raise ValueError(
             "On several cores gradients should be combined over them. "
@@ -79,3 +82,19 @@ def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
             "gradients with tf.compat.v1.tpu.cross_replica_sum, or set "
             "use_tpu=False to train on one core."
         )
+
+
+def _sums_that_differ(step: Pruned, names: Sequence[str]) -> str:
+    lines = [(name, step.line_of(name)) for name in names]
+    made = ", ".join(
+        name if line is None else f"{name}, made at {line}"
+        for name, line in lines
+    )
+    return (
+        "On several cores all of them must run each sum over cores, such as "
+        "that of a CrossShardOptimizer. Received a sum in a branch or a loop "
+        f"that depends on the batch of each core: {made}. Let the same value "
+        "decide on all cores, such as "
+        "tf.compat.v1.tpu.cross_replica_sum(loss) > 1.0, or set use_tpu=False "
+        "to train on one core."
+    )

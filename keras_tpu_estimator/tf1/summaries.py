@@ -18,6 +18,7 @@ from keras_tpu_estimator.files.summary.kinds import Image
 from keras_tpu_estimator.files.summary.kinds import Scalar
 from keras_tpu_estimator.files.summary.kinds import Summary
 from keras_tpu_estimator.tf1.internals import static_value
+from keras_tpu_estimator.tf1.source_lines import line_of
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -95,11 +96,15 @@ def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
     for tensor in tensors:
         each = _recorded(tensor.op) if tensor.graph is graph else None
         if each is None:
-            left.append(tensor.op.name)
+            left.append(f"{tensor.op.name}, made at {line_of(tensor.op)}")
         else:
             found.append(each)
     if left:
-        _logger.warning("These summaries cannot be written: %s", left)
+        _logger.warning(
+            "Summaries must be outside of branches and loops, and their "
+            "tensors must have fixed shapes. These are not written: %s.",
+            "; ".join(left),
+        )
     return found
 
 

@@ -7,6 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 from collections.abc import Sequence
 
+from keras_tpu_estimator.tf1.collectives import SUM
 from keras_tpu_estimator.tf1.collectives import is_total
 from keras_tpu_estimator.tf1.effects import Effects
 from keras_tpu_estimator.tf1.effects import effects_of
@@ -19,17 +20,31 @@ from keras_tpu_estimator.tf1.functions import Node
 from keras_tpu_estimator.tf1.functions import called
 from keras_tpu_estimator.tf1.functions import data_inputs
 from keras_tpu_estimator.tf1.functions import first_argument
+from keras_tpu_estimator.tf1.functions import nodes_within
 from keras_tpu_estimator.tf1.random_ops import is_random
 
 
-def varying_variables(body: Body, library: Library, is_split: bool) -> set[str]:
-    """The variables that a step leaves with different values on each core.
+@dataclasses.dataclass(frozen=True)
+class Varying:
+    """What differs between the cores of a step.
 
-    That is where its inputs are split, or random numbers are drawn.
+    That is what comes of inputs that are split, or of random numbers.
+
+    Attributes:
+        variables: The variables that it leaves with different values.
+        sums: The names of branches and loops that contain a sum over all
+            cores, and that not all cores may run equally often.
     """
-    found = _Walk(library, set(body.arguments) if is_split else set())
-    found.follow(body, effects_of(body, library))
-    return found.assigned
+
+    variables: frozenset[str]
+    sums: tuple[str, ...]
+
+    @classmethod
+    def of(cls, body: Body, library: Library, is_split: bool) -> "Varying":
+        """Follows what differs through a step."""
+        found = _Walk(library, set(body.arguments) if is_split else set())
+        found.follow(body, effects_of(body, library))
+        return cls(frozenset(found.assigned), tuple(found.sums))
 
 
 @dataclasses.dataclass
@@ -41,12 +56,14 @@ class _Walk:
         whole: Nodes of which all outputs do, arguments and variables.
         outputs: By the name of a calling node, whether each output does.
         assigned: The variables that were assigned such values.
+        sums: Branches and loops with a sum over cores that differ.
     """
 
     library: Library
     whole: set[str]
     outputs: dict[str, list[bool]] = dataclasses.field(default_factory=dict)
     assigned: set[str] = dataclasses.field(default_factory=set)
+    sums: list[str] = dataclasses.field(default_factory=list)
 
     def follow(self, body: Body, effects: Effects) -> None:
         """Follows what differs through all nodes."""
@@ -82,13 +99,19 @@ class _Walk:
             return set(range(len(inputs)))
         own = first_argument(node)
         chosen, arguments = any(inputs[:own]), inputs[own:]
+        before = len(self.sums)
         if node.op in LOOPS:
-            outputs, assigned = self._loop(functions, arguments)
+            outputs, assigned, chosen = self._loop(functions, arguments)
         else:
             outputs, assigned = self._any(functions, arguments)
         if chosen:
             # Cores that go different ways come to have different values.
             outputs, assigned = [True] * len(outputs), set(range(len(inputs)))
+        if chosen and _has_total(node, self.library):
+            self.sums.append(node.name)
+        if len(self.sums) > before:
+            # Names inside of functions are not those of the graph.
+            self.sums[before:] = [node.name]
         self.outputs[node.name] = outputs
         return {own + position for position in assigned}
 
@@ -101,13 +124,13 @@ class _Walk:
 
     def _loop(
         self, functions: Sequence[Function], arguments: list[bool]
-    ) -> tuple[list[bool], set[int]]:
-        """What differs after any number of rounds."""
+    ) -> tuple[list[bool], set[int], bool]:
+        """What differs after any number of rounds, and whether that does."""
         condition, body = functions
         while True:
             outputs, assigned = self._call(body, arguments)
             if any(self._call(condition, arguments)[0]):
-                return [True] * len(arguments), set(range(len(arguments)))
+                return outputs, assigned, True
             after = [
                 before or output or position in assigned
                 for position, (before, output) in enumerate(
@@ -115,7 +138,7 @@ class _Walk:
                 )
             ]
             if after == arguments:
-                return arguments, assigned
+                return arguments, assigned, False
             arguments = after
 
     def _call(
@@ -127,7 +150,13 @@ class _Walk:
         differing = {n for n, d in zip(names, arguments, strict=True) if d}
         inner = _Walk(self.library, differing)
         inner.follow(body, effects_of(body, self.library))
+        self.sums += inner.sums
         outputs = [
             inner.has(function.ret[o.name]) for o in signature.output_arg
         ]
         return outputs, {names.index(name) for name in inner.assigned}
+
+
+def _has_total(node: Node, library: Library) -> bool:
+    """Whether a branch or loop contains a sum over all cores."""
+    return any(each.op == SUM for each in nodes_within(node, library))

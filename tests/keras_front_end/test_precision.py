@@ -1,5 +1,7 @@
 """Keras's dtype policy for the layers of a model_fn."""
 
+import warnings
+
 import jax
 import keras
 import numpy as np
@@ -8,6 +10,7 @@ from helpers import at_length
 from helpers import estimator_of
 from helpers import regression_data
 from helpers import repeated
+from helpers import squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -156,3 +159,52 @@ def test_float32_overrides_the_policy_of_keras():
     finally:
         keras.config.set_dtype_policy(before)
     assert predictions["y"].dtype == "float32"
+
+
+def arrays_alone(features):
+    """A model of JAX arrays, without layers."""
+    return features @ kte.jax_params("w", lambda: np.zeros([3, 1], "float32"))
+
+
+def layers_made_outside(policy):
+    """A model of a layer that has a policy of its own."""
+    layer = keras.layers.Dense(1, dtype=policy)
+    return lambda features: layer(features)
+
+
+def layers_inside(features):
+    """A model of a layer that has a policy of its own, and one that has not."""
+    hidden = keras.layers.Dense(1, dtype="float32")(features)
+    return keras.layers.Activation("tanh")(hidden)
+
+
+POLICIES = [
+    (arrays_alone, "`model_fn` calls no layers"),
+    (layers_made_outside("float32"), "the layers have 'float32'"),
+    (layers_made_outside("mixed_bfloat16"), None),
+    (layers_inside, None),
+]
+
+
+@pytest.mark.parametrize(("model", "expected"), POLICIES)
+def test_a_policy_that_no_layer_has_warns_once(model, expected, tmp_path):
+    def model_fn(features, labels, mode, params):
+        outputs = ops.cast(model(features), "float32")
+        if mode == kte.ModeKeys.PREDICT:
+            return kte.TPUEstimatorSpec(mode, predictions={"y": outputs})
+        loss = squared_error(outputs, labels)
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+        train_op = mode == kte.ModeKeys.TRAIN and optimizer.minimize(loss)
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op or None)
+
+    estimator = estimator_of(
+        model_fn, tmp_path, True, config={"dtype_policy": "mixed_bfloat16"}
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        estimator.train(repeated(X, Y), steps=1)
+        estimator.evaluate(repeated(X, Y), steps=1)
+        next(estimator.predict(repeated(X, Y)))
+    found = [str(e.message) for e in caught if "dtype_policy" in str(e.message)]
+    assert len(found) == (1 if expected else 0)
+    assert all(expected in message for message in found)

@@ -130,6 +130,38 @@ def test_what_a_batch_decides_differs_between_cores(tmp_path):
         made.train(fed([X] * 2), steps=2)
 
 
+def summed_where(predicate):
+    """Trains in a branch, with a sum over the cores in the optimizer."""
+
+    def train_op(loss, step):
+        own = tf.tpu.CrossShardOptimizer(sgd())
+        return tf.cond(
+            predicate(loss),
+            lambda: own.minimize(loss, step),
+            lambda: tf.assign_add(step, 1).op,
+            name="choose",
+        )
+
+    return train_op
+
+
+def test_a_sum_that_not_all_cores_run_is_refused(tmp_path):
+    model_fn = trainer(summed_where(lambda loss: loss > 1.0))
+    made = estimator(model_fn, tmp_path, use_tpu=True)
+    match = "depends on the batch of each core: choose, made at .*py:"
+    with pytest.raises(ValueError, match=match):
+        made.train(fed([X] * 2), steps=2)
+
+
+def test_a_sum_may_depend_on_what_all_cores_see(tmp_path):
+    model_fn = trainer(
+        summed_where(lambda loss: tf.tpu.cross_replica_sum(loss) < 1e9)
+    )
+    values = trained(model_fn, tmp_path, [X] * 2, use_tpu=True)
+    assert np.abs(values["y/kernel"]).max() > 0
+    assert values["global_step"] == 2
+
+
 def with_state(loss, step):
     """Keeps the loss of the last step, and counts what the cores see."""
     last = tf.get_variable("last", [], trainable=False)

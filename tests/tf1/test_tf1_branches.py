@@ -9,6 +9,8 @@ from helpers import estimator_of
 from tf1_programs import fed
 from tf1_programs import values_of
 
+from keras_tpu_estimator.tf1.building import building
+
 BATCH = 4
 # As TensorFlow 1.15.5 gives them under its own control flow: the weights, what
 # was counted in the branch, and the runs that six steps took.
@@ -141,6 +143,82 @@ def test_what_waits_for_a_loop_is_refused_by_name(tmp_path):
     estimator = estimator_of(kte.tf1.model_fn(model_fn), tmp_path, batch=BATCH)
     with pytest.raises(ValueError, match="in the loop counting, made at .*py"):
         estimator.train(fed(data()), steps=1)
+
+
+def squared_in_branch(y, labels):
+    """A loss that is made in a branch alone, and collected."""
+    tf.cond(
+        tf.reduce_max(y) < 1e9,
+        lambda: tf.losses.mean_squared_error(labels, y),
+        lambda: tf.constant(0.0),
+    )
+    return tf.losses.get_total_loss()
+
+
+def added_in_branch(y, labels):
+    """A loss that is added in a branch, beside another one."""
+    tf.losses.mean_squared_error(labels, y)
+
+    def add():
+        tf.losses.add_loss(tf.reduce_mean(y))
+        return y
+
+    tf.cond(tf.reduce_max(y) < 1e9, add, lambda: y)
+    return tf.add_n(tf.get_collection(tf.GraphKeys.LOSSES))
+
+
+def regularized_in_branch(y, labels):
+    """A regularization loss that is made in a branch."""
+    kind = tf.GraphKeys.REGULARIZATION_LOSSES
+
+    def add():
+        tf.add_to_collection(kind, tf.nn.l2_loss(y))
+        return y
+
+    tf.cond(tf.reduce_max(y) < 1e9, add, lambda: y)
+    tf.losses.mean_squared_error(labels, y)
+    return tf.losses.get_total_loss()
+
+
+def squared_in_loop(y, labels):
+    """A loss that is made in a loop, and collected."""
+
+    def body(i):
+        tf.losses.mean_squared_error(labels, y * i)
+        return i + 1.0
+
+    tf.while_loop(lambda i: i < 3.0, body, [0.0], maximum_iterations=3)
+    return tf.losses.get_total_loss()
+
+
+@pytest.mark.parametrize(
+    "loss_of",
+    [
+        squared_in_branch,
+        added_in_branch,
+        regularized_in_branch,
+        squared_in_loop,
+    ],
+)
+def test_losses_of_branches_are_refused_by_name(loss_of):
+    with building(0):
+        y = tf.matmul(tf.ones([4, 2]), tf.get_variable("w", [2, 1]))
+        match = f"must be returned from it.*made at .*{__file__[-20:]}:"
+        with pytest.raises(ValueError, match=match):
+            loss_of(y, tf.ones([4, 1]))
+
+
+def test_a_regularizer_of_a_variable_in_a_branch_counts():
+    with building(0):
+
+        def scale():
+            return tf.get_variable("s", [], regularizer=tf.nn.l2_loss)
+
+        y = tf.cond(tf.constant(True), scale, lambda: 1.0)
+        tf.losses.mean_squared_error(tf.ones([]), y)
+        total = tf.losses.get_total_loss()
+        kinds = [tensor.op.type for tensor in total.op.inputs]
+    assert kinds == ["DivNoNan", "L2Loss"]
 
 
 class Fetching(tf.train.SessionRunHook):

@@ -94,6 +94,17 @@ def test_scopes_check_only_what_is_kept():
                 pass
 
 
+def test_inputs_of_other_graphs_are_checked():
+    with tf.Graph().as_default():
+        other = tf.constant(1.0)
+    seen = []
+    with tf.Graph().as_default() as here:
+        with internals.inputs_checked(lambda *given: seen.append(given)):
+            tf.identity(other)
+            tf.constant(1.0) + 1.0
+    assert seen == [(here, other)]
+
+
 def test_an_operation_has_an_attribute_of_strings():
     with tf.Graph().as_default():
         made = tf.no_op()

@@ -16,6 +16,7 @@ from tf1_programs import fed
 from tf1_programs import model_fn_of
 from tf1_programs import run_in_session
 from tf1_programs import trained
+from tf1_programs import values_of
 from tf1_programs import weights
 
 
@@ -179,6 +180,26 @@ def test_a_scope_of_bfloat16(tmp_path):
     # The variables are wide, and what is computed is not.
     assert values["kernel"].dtype == np.float32
     assert_same(values, expected, rtol=1e-2, atol=1e-2)
+
+
+def on_a_gpu(features, is_training):
+    """Puts all on a GPU, the initial value as well."""
+    with tf.device("/gpu:0"):
+        normal = tf.random_normal_initializer(seed=1)
+        w = tf.get_variable("w", [features.shape[-1], 4], initializer=normal)
+        return tf.matmul(features, w)
+
+
+def test_devices_that_are_not_there_are_left_out(tmp_path):
+    data = batches(*classes_data(5), steps=2)
+    model_fn = model_fn_of(
+        on_a_gpu, lambda step: tf.train.GradientDescentOptimizer(0.1)
+    )
+    made = estimator(model_fn, tmp_path)
+    made.train(fed(data), steps=2)
+    assert 0 < made.evaluate(fed(data), steps=1)["loss"] < 10
+    assert next(made.predict(fed(data)))["probabilities"].shape == (4,)
+    assert np.std(values_of(made)["w"]) > 0.1
 
 
 def test_assertions_and_prints_are_left_out(tmp_path):

@@ -12,6 +12,7 @@ from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.front_ends.keras import dtype_policies
 from keras_tpu_estimator.front_ends.keras.forward_step import trace_forward_step
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.front_ends.keras.train_step import trace_train_step
@@ -44,6 +45,7 @@ class KerasProgram:
         self.store = VariableStore(seed)
         self._options = TraceOptions() if options is None else options
         self._call_model_fn = call_model_fn
+        self._unchecked_policy = self._options.dtype_policy
         self._steps: dict[Any, Step] = {}
 
     def step(self, mode: str, example: StepInput) -> Step:
@@ -77,5 +79,12 @@ class KerasProgram:
             with initializing(self.store.target):
                 step = trace(self.store, call)
             check_apart(call.named, self.store.variables)
+            self._check_policy(call.policies)
             self._steps[key] = step
         return self._steps[key]
+
+    def _check_policy(self, policies: set[str]) -> None:
+        """Checks the dtype policy against those of layers; once."""
+        policy, self._unchecked_policy = self._unchecked_policy, None
+        if policy is not None:
+            dtype_policies.warn_unless(policy, policies)

@@ -22,6 +22,7 @@ from keras_tpu_estimator.engine.program.steps import StepFunction
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.collecting import Collector
+from keras_tpu_estimator.front_ends.keras import dtype_policies
 from keras_tpu_estimator.front_ends.keras import host_layers
 from keras_tpu_estimator.front_ends.keras import own_training
 from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
@@ -57,6 +58,7 @@ class TracedModelFn:
             rows are padding: dicts do in PREDICT.
         tells_padding: Whether they may.
         named: The names that it gave to tensors.
+        policies: The names of the dtype policies of the layers that it called.
     """
 
     spec: Any
@@ -78,6 +80,7 @@ class TracedModelFn:
         self._records = options.records and mode != ModeKeys.PREDICT
         self.padded: PaddedFeatures | None = None
         self.tells_padding = mode == ModeKeys.PREDICT
+        self.policies: set[str] = set()
         self._outputs_split: dict[str, Any] = {}
 
     def __call__(self, features: Features, labels: Labels) -> Outputs:
@@ -98,6 +101,7 @@ class TracedModelFn:
             replica_context.replica_scope(self.example.cores.context),
             keras_internals.on_platform(self.example.cores.platform),
             self.options.scope(),
+            dtype_policies.noted_in(self.policies),
             recording.only_to(collector),
             names_collected() as named,
             leftovers.refused(),

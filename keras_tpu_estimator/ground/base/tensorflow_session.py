@@ -23,7 +23,9 @@ def host_session(graph: Any = None) -> Any:
     import tensorflow as tf
 
     v1 = tf.compat.v1
-    config = v1.ConfigProto(device_count={"GPU": 0})
+    # What a program places on a GPU runs here, as an Estimator's sessions do it
+    # on a machine without one.
+    config = v1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
     graph_options = config.graph_options
     # Otherwise each operation of the graph would need a CPU kernel.
     graph_options.place_pruned_graph = True
