@@ -9,6 +9,9 @@ import jax
 from keras_tpu_estimator.engine.inputs.releasing import release
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
+# In TensorFlow's message about an iterator.
+_NOT_INITIALIZED = "iterator has not been initialized"
+
 
 class InputSession:
     """A session in which all of a graph is initialised.
@@ -55,6 +58,17 @@ class InputSession:
                 yield jax.tree.unflatten(structure, run())
         except tf.errors.OutOfRangeError:
             return
+        except tf.errors.FailedPreconditionError as error:
+            if _NOT_INITIALIZED not in str(error):
+                raise
+            raise ValueError(
+                "The iterator whose tensors `input_fn` returns must be "
+                "initialized. Received one that is not: the first batch is "
+                "read before hooks have a session. Return the dataset, made "
+                "of arrays in place of placeholders, and leave out the hook; "
+                "or add `iterator.initializer` to the collection "
+                "tf.GraphKeys.TABLE_INITIALIZERS."
+            ) from error
 
     def close(self) -> None:
         """Ends it, and the threads that fill its queues."""

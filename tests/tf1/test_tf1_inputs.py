@@ -280,6 +280,15 @@ def test_errors_of_a_session_come_as_themselves():
     assert "input_fn was read" in raised.value.__notes__[0]
 
 
+def test_an_iterator_that_a_hook_initializes_is_an_error():
+    def input_fn(params):
+        return tf.data.make_initializable_iterator(dataset()).get_next()
+
+    with pytest.raises(ValueError, match="before hooks have a session") as had:
+        pipeline_of(input_fn).take(1)
+    assert "input_fn was read" in had.value.__notes__[0]
+
+
 def linear(features, labels, mode, params):
     """A linear model of integers, with its mean prediction as a metric."""
     x = tf.cast(features["x"], tf.float32)
