@@ -1,16 +1,13 @@
-"""Arrays that have the buffers of others."""
+"""Arrays that share the buffers of other arrays."""
 
 import jax
 
 
 def alias(value: jax.Array) -> jax.Array:
-    """Another array of the same buffers.
+    """Returns another array with the same buffers.
 
-    An array keeps what was once fetched of it until it is gone: fetch it of
-    another one.
-
-    Args:
-        value: An array.
+    JAX caches a fetched value in the array until the array is deleted. Fetch
+    the value from an alias to free this memory.
     """
     parts = [
         jax.make_array_from_single_device_arrays(

@@ -1,4 +1,4 @@
-"""Which cores there are: those of a Keras distribution, or of the machine."""
+"""The cores of a Keras distribution, or of the machine."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,21 +27,21 @@ def all_cores(
     shard_optimizer: bool = False,
     machine: Machine | None = None,
 ) -> Cores:
-    """The cores of the current Keras distribution, or all of the machine's.
+    """Returns the cores of the current Keras distribution, or of the machine.
 
     Args:
-        per_replica: Cores that a model is sharded over, where no distribution
-            says it. Defaults to 1.
-        layout_map: How its variables are spread, by patterns of their paths.
-            Defaults to `None`, which splits large ones.
-        shard_optimizer: Whether replicas share the optimizers' slots. Defaults
-            to `False`.
-        machine: The devices. Defaults to those that there are.
+        per_replica: The number of cores that a model is sharded over, without
+            a distribution. Defaults to 1.
+        layout_map: The sharding of variables, by patterns of their paths.
+            Defaults to `None`, which splits large variables.
+        shard_optimizer: Whether the optimizer state is sharded over replicas.
+            Defaults to `False`.
+        machine: The devices. Defaults to JAX's devices.
 
     Raises:
         ValueError: The current distribution is neither a `DataParallel` nor a
-            `ModelParallel`, or has not as many devices as the machine, or
-            there is a `layout_map` for single cores.
+            `ModelParallel`, or its number of devices differs from the
+            machine's, or `layout_map` is set for replicas of one core.
     """
     own = machine or Machine.here()
     distribution = keras.distribution.distribution()
@@ -55,19 +55,19 @@ def all_cores(
         )
         _check_kind(distribution)
         batch_axis = distribution.batch_dim_name
-        told = distribution.device_mesh
-        mesh = told.backend_mesh if machine is None else _on(machine, told)
+        given = distribution.device_mesh
+        mesh = given.backend_mesh if machine is None else _on(machine, given)
     rules = None if layout_map is None else rules_of(layout_map)
     return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, own)
 
 
 def _on(
-    machine: Machine, told: keras.distribution.DeviceMesh
+    machine: Machine, given: keras.distribution.DeviceMesh
 ) -> jax.sharding.Mesh:
-    """The mesh of a distribution, on a machine that may be elsewhere."""
+    """Returns the mesh of a distribution, on the devices of a machine."""
     known: dict[Any, jax.Device] = {each: each for each in machine.devices}
     known |= {f"{d.platform}:{d.id}": d for d in machine.devices}
-    named = [known.get(name) for name in told.devices.flat]
+    named = [known.get(name) for name in given.devices.flat]
     if None in named:
         if len(named) != len(machine.devices):
             raise ValueError(
@@ -76,8 +76,8 @@ def _on(
                 f"Received: {len(named)}. Set one of that size, or unset it."
             )
         named = [*machine.devices]
-    devices = np.array(named).reshape(told.devices.shape)
-    return jax.sharding.Mesh(devices, told.axis_names)
+    devices = np.array(named).reshape(given.devices.shape)
+    return jax.sharding.Mesh(devices, given.axis_names)
 
 
 def _check_kind(distribution: object) -> None:
@@ -99,13 +99,11 @@ def _of_mesh(
     shard_optimizer: bool,
     machine: Machine,
 ) -> Cores:
-    """All cores of a mesh, one axis of which is that of the replicas.
+    """Returns the cores of a mesh that has one axis of replicas.
 
     Args:
-        sizes: Names that layouts have for the others, and sizes. Defaults to
-            the mesh's.
-        rules: As in `VariableLayout`.
-        shard_optimizer: Whether replicas share the optimizers' slots.
+        sizes: The other axes by the names of layouts, and their sizes.
+            Defaults to those of the mesh.
     """
     replicas = mesh.shape[batch_axis]
     topology = Topology(
@@ -149,12 +147,12 @@ def _of_mesh(
 
 
 def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
-    """A mesh of replicas that are several cores each.
+    """Returns a mesh of replicas with several cores each.
 
-    Those of a replica lie on axes of two, for each dimension of an input may
-    be split over some of them.
+    The cores of a replica have axes of size two, because each dimension of an
+    input may be split over some of them.
     """
-    # An attribute that JAX makes when it is imported.
+    # JAX creates this attribute on import.
     if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
         raise ValueError(
             "Models are sharded over several cores by JAX's Shardy "
@@ -173,11 +171,11 @@ def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
 def _hosts_per_replica(
     mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int
 ) -> int:
-    """How many hosts a replica is on.
+    """Returns the number of hosts of each replica.
 
     Raises:
-        ValueError: Neither has each host whole replicas, nor is it one of
-            those that one replica is on.
+        ValueError: A host has neither complete replicas nor is one of the
+            hosts of a single replica.
     """
     if len(hosts_of(mesh)) == 1:
         return 1
@@ -188,7 +186,7 @@ def _hosts_per_replica(
     hosts = [sorted({d.process_index for d in each}) for each in replicas]
     count = len(hosts[0])
     per_host = max(1, len(hosts) * count // num_hosts)
-    # Hosts read the parts of the input in their order.
+    # Hosts read the parts of the input in this order.
     expected = [
         [number // per_host * count + k for k in range(count)]
         for number in range(len(hosts))

@@ -1,7 +1,4 @@
-"""The cores that run one program, and the mesh they form.
-
-Only this room knows how the mesh is laid out.
-"""
+"""The cores that run one program, and their mesh."""
 
 import dataclasses
 from collections.abc import Callable
@@ -29,19 +26,18 @@ _BATCH = "batch"
 class Cores:
     """The cores that run one program, each with its slice of the batch.
 
-    Those of one replica have a slice together: the variables are sharded over
-    them, and XLA spreads the work.
+    The cores of one replica share a slice: variables are sharded over them,
+    and XLA partitions the computation.
 
     Attributes:
         topology: The number of replicas, and the hosts that feed them.
-        mesh: The mesh they form, or `None` for one core.
-        device: That one core; this host's first if it is `None`.
+        mesh: The mesh of the cores; `None` for one core.
+        device: The device of one core; `None` for this process's first device.
         axes: The mesh axes that the batch is split over; none for one replica.
-        model_axes: The axes that the cores of a replica lie on, if they are
-            several.
-        layout: How variables lie on the cores of a replica, or `None` if each
-            core has them whole.
-        board: Pairs of a device of this host, and of what stands for it as in
+        model_axes: The mesh axes of the cores of a replica; none for one core.
+        layout: The sharding of variables over the cores of a replica; `None`
+            if each core has complete variables.
+        board: Pairs of a device of this process and its replacement, as in
             `Machine`.
     """
 
@@ -55,26 +51,26 @@ class Cores:
 
     @property
     def context(self) -> ReplicaContext:
-        """A fresh context for code of one of these cores."""
+        """A new context for the code of one core."""
         return ReplicaContext(
             self.topology.num_replicas, self.axes, self.platform
         )
 
     @property
     def axis_sizes(self) -> tuple[tuple[str, int], ...]:
-        """Names and sizes of the axes, as a tracer wants them."""
+        """The names and sizes of the batch axes."""
         if self.mesh is None:
             return ()
         return tuple((axis, self.mesh.shape[axis]) for axis in self.axes)
 
     @property
     def platform(self) -> str:
-        """What kind of devices they are, such as "cpu"."""
+        """The kind of the devices, such as "cpu"."""
         return self._first.platform
 
     @property
     def devices(self) -> tuple[jax.Device, ...]:
-        """The devices of a program, in their order."""
+        """The devices, in the order of the mesh."""
         if self.mesh is not None:
             return tuple(self.mesh.devices.flat)
         return (self.device or Machine.here().first,)
@@ -84,7 +80,7 @@ class Cores:
         return self.devices[0]
 
     def as_one(self) -> "Cores":
-        """One core in place of these; what it computes, all of them hold."""
+        """Returns the same cores as one replica, which all hold its results."""
         topology = Topology(
             1, cores_per_replica=self.topology.cores_per_replica
         )
@@ -92,32 +88,32 @@ class Cores:
 
     @property
     def share_slots(self) -> bool:
-        """Whether each replica has a part of the optimizers' slots."""
+        """Whether the optimizer state is sharded over the replicas."""
         return bool(self.axes) and (
             self.layout is not None and self.layout.slots_are_shared
         )
 
     @property
     def are_on_hosts(self) -> bool:
-        """Whether some of them belong to other processes."""
+        """Whether some cores belong to other processes."""
         return self.mesh is not None and len(hosts_of(self.mesh)) > 1
 
     @property
     def replicated(self) -> jax.sharding.Sharding:
-        """The sharding of what every core holds whole, such as weights."""
+        """The sharding of replicated values, such as weights."""
         if self.mesh is None:
             return SingleDeviceSharding(self._first)
         return NamedSharding(self.mesh, PartitionSpec())
 
     @property
     def rows_sharding(self) -> jax.sharding.Sharding:
-        """The sharding of what each core has some rows of, such as tables."""
+        """The sharding of rows over all cores, as for embedding tables."""
         if self.mesh is None:
             return SingleDeviceSharding(self._first)
         return NamedSharding(self.mesh, PartitionSpec(self.mesh.axis_names))
 
     def batch_sharding(self, axis: int = 0) -> jax.sharding.Sharding:
-        """The sharding of a tensor whose dimension `axis` is the batch."""
+        """Returns the sharding of a tensor with the batch in dimension `axis`."""
         if self.mesh is None:
             return SingleDeviceSharding(self._first)
         return NamedSharding(
@@ -125,26 +121,26 @@ class Cores:
         )
 
     def whole_on_hosts(self, nest: Nest) -> Nest:
-        """Has every host hold the whole of what a compiled function makes."""
+        """Replicates the results of a compiled function on all hosts."""
         if not self.are_on_hosts:
             return nest
         return jax.lax.with_sharding_constraint(nest, self.replicated)
 
     @property
     def need_others(self) -> bool:
-        """Whether values lie over several hosts, of which none has all."""
+        """Whether some values are sharded over hosts, so that none has all."""
         is_unbatched = self.share_slots or self.topology.hosts_per_replica > 1
         return self.are_on_hosts and is_unbatched
 
     def variable_sharding(
         self, path: str, shape: tuple[int, ...], owner: str | None = None
     ) -> jax.sharding.Sharding:
-        """The sharding of a variable.
+        """Returns the sharding of a variable.
 
         Args:
-            path: Its path.
-            shape: Its shape.
-            owner: For a slot, the path of the variable it is about.
+            path: The path of the variable.
+            shape: The shape of the variable.
+            owner: For optimizer state, the path of its variable.
         """
         if self.mesh is None or self.layout is None:
             return self.replicated
@@ -154,10 +150,10 @@ class Cores:
         )
 
     def like_variable(self, gradient: jax.Array, path: str) -> jax.Array:
-        """Has a gradient lie as its variable and slots do, inside `per_core`.
+        """Shards a gradient like its variable, inside `per_core`.
 
-        Else XLA may have the cores share an update that each of them needs
-        whole, and gather the new variable and each new slot.
+        Otherwise XLA may shard an update that each core needs completely, and
+        then gather the new variable and its optimizer state.
         """
         if self.layout is None or self.share_slots:
             return gradient
@@ -165,12 +161,13 @@ class Cores:
         return self._laid(gradient, map(self._mesh_axes, axes))
 
     def like_slot(self, x: jax.Array, path: str) -> jax.Array:
-        """Has replicas share a variable or its gradient as they do its slots.
+        """Shards a variable or gradient like its optimizer state.
 
-        Else XLA may have each of them update all of it.
+        Otherwise XLA may make each replica compute the complete update.
 
         Args:
-            x: What all of them have, outside of `per_core`.
+            x: A replicated value, outside of `per_core`.
+            path: The path of the variable.
         """
         if not self.share_slots:
             return x
@@ -178,10 +175,11 @@ class Cores:
         return jax.lax.with_sharding_constraint(x, sharding)
 
     def gathered(self, value: jax.Array, path: str) -> jax.Array:
-        """Has all replicas have a variable of which each has made its part.
+        """Gathers a variable that was updated in shards.
 
         Args:
-            value: The variable's value, outside of `per_core`.
+            value: The value of the variable, outside of `per_core`.
+            path: The path of the variable.
         """
         if not self.share_slots:
             return value
@@ -193,32 +191,32 @@ class Cores:
     def _laid(
         self, x: jax.Array, axes: Iterable[str | tuple[str, ...] | None]
     ) -> jax.Array:
-        """Has the cores of a replica share a tensor, inside `per_core`."""
+        """Shards a tensor over the cores of a replica, inside `per_core`."""
         if self.mesh is None:
             return x
-        # There, a mesh is known whose batch axes are taken.
+        # Inside `per_core`, JAX has a mesh whose batch axes are manual.
         mesh = jax.sharding.get_abstract_mesh() if self.axes else self.mesh
         return jax.lax.with_sharding_constraint(
             x, NamedSharding(mesh, PartitionSpec(*axes))
         )
 
     def _mesh_axes(self, axis: str | None) -> str | tuple[str, ...] | None:
-        """Those of the mesh that an axis of a layout stands for."""
+        """Returns the mesh axes for an axis of a layout."""
         is_of_mesh = self.mesh is None or axis in self.mesh.axis_names
         return axis if axis is None or is_of_mesh else self.model_axes
 
     def cut(self, x: jax.Array, counts: Sequence[int]) -> jax.Array:
-        """Has the cores of a replica share a tensor, inside `per_core`.
+        """Splits a tensor over the cores of a replica, inside `per_core`.
 
-        Sizes that they cannot share evenly are no harm.
+        The sizes need not be divisible.
 
         Args:
-            x: The tensor, which each of them has whole.
-            counts: Into how many parts each dimension is cut. Their product
-                is 1 or the number of cores.
+            x: The tensor, which each core has completely.
+            counts: The number of parts of each dimension. Their product is 1
+                or the number of cores.
 
         Raises:
-            ValueError: The axes that the cores lie on cannot be dealt so.
+            ValueError: The axes of the cores do not allow these numbers.
         """
         if self.mesh is None:
             return x
@@ -250,15 +248,15 @@ class Cores:
         """Runs `step` on every core with its slice of the arguments.
 
         Args:
-            step: A pure function of nests of arrays.
+            step: A pure function of pytrees of arrays.
             split: For each argument, whether its leaves are split over cores
-                along their first axis; the others are given whole.
-            outputs_split: A prefix of the outputs' nest: whether leaves are
-                to be concatenated over cores along their first axis, or are
-                the same on all.
+                along their first axis; other arguments are replicated.
+            outputs_split: A prefix of the output pytree: whether leaves are
+                concatenated over cores along their first axis, or equal on
+                all cores.
 
         Returns:
-            A function of whole arrays.
+            A function of global arrays.
         """
         if not self.axes:
             return step
@@ -269,7 +267,7 @@ class Cores:
         return jax.shard_map(
             step,
             mesh=self.mesh,
-            # The cores of a replica are left to XLA.
+            # XLA partitions the computation over the cores of a replica.
             axis_names=set(self.axes),
             in_specs=tuple(spec(s) for s in split),
             out_specs=jax.tree.map(spec, outputs_split),
@@ -277,26 +275,26 @@ class Cores:
         )
 
     def core_index(self) -> jax.Array:
-        """The number of the core that runs this code, inside `per_core`."""
+        """Returns the number of the current core, inside `per_core`."""
         if not self.axes:
             return jnp.int32(0)
         return jax.lax.axis_index(self.axes)
 
     def mean(self, x: jax.Array) -> jax.Array:
-        """The mean over the cores, inside `per_core`; a float of integers."""
+        """Returns the mean over cores, inside `per_core`; floats for integers."""
         return mean_over(x, self.axes) if self.axes else x
 
     def sum(self, x: jax.Array) -> jax.Array:
-        """The sum over the cores, inside `per_core`; an integer of booleans."""
+        """Returns the sum over cores, inside `per_core`; integers for booleans."""
         return sum_over(x, self.axes) if self.axes else x
 
     def of_first(self, x: jax.Array) -> jax.Array:
-        """The first core's value, on all of them, inside `per_core`."""
+        """Returns the first core's value on all cores, inside `per_core`."""
         if not self.axes:
             return x
         first = self.core_index() == 0
         own = jnp.where(first, x, jnp.zeros_like(x))
-        # Booleans are added as integers, and come back as themselves.
+        # Booleans are summed as integers, and cast back.
         return sum_over(own, self.axes).astype(own.dtype)
 
 
@@ -304,5 +302,5 @@ ONE_CORE = Cores(Topology(num_replicas=1))
 
 
 def hosts_of(mesh: jax.sharding.Mesh) -> set[int]:
-    """The numbers of the processes that the devices of a mesh belong to."""
+    """Returns the numbers of the processes of a mesh's devices."""
     return {device.process_index for device in mesh.devices.flat}

@@ -1,4 +1,4 @@
-"""The cores of this host alone, and what they hold of variables."""
+"""The cores of this host, and their copies of variables."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from keras_tpu_estimator.ground.mesh.cores import Cores
 
 
 def own_cores(cores: Cores) -> Cores:
-    """Those of this host alone, as if there were no others."""
+    """Returns the cores of this host, as if there were no other hosts."""
     if cores.mesh is None or not cores.are_on_hosts:
         return cores
     devices = _of_host(cores.mesh.devices, cores.topology.host_index)
@@ -45,12 +45,10 @@ def own_cores(cores: Cores) -> Cores:
 def own_copies(
     cores: Cores, values: Mapping[str, jax.Array]
 ) -> dict[str, jax.Array]:
-    """What this host's devices hold of variables, on its own cores.
+    """Returns the variables that this host's devices hold completely.
 
-    Nothing is copied. What other hosts have parts of is left out.
-
-    Args:
-        values: Arrays by name.
+    The arrays share the buffers of `values`. Variables that are sharded over
+    several hosts are omitted.
     """
     own = own_cores(cores)
     if not cores.are_on_hosts:
@@ -76,7 +74,7 @@ def own_copies(
 
 
 def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
-    """Those devices that belong to a process, which lie side by side."""
+    """Returns the adjacent devices of one process in a mesh."""
     is_own = np.vectorize(lambda d: d.process_index == host, otypes=[bool])
     places = np.nonzero(is_own(devices))
     own: np.ndarray = devices[np.ix_(*map(np.unique, places))]
@@ -90,7 +88,7 @@ def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
 
 
 def _is_whole_here(value: jax.Array) -> bool:
-    """Whether this host has all of what an array has on any."""
+    """Whether this host has all elements of an array."""
     shape = value.shape
     boxes = {
         IndexRanges.of(each.index, shape) for each in value.addressable_shards

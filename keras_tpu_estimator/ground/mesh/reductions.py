@@ -1,4 +1,4 @@
-"""Sums and means over axes of a mesh, in a dtype that holds them."""
+"""Sums and means over mesh axes, in a sufficiently wide dtype."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -16,16 +16,14 @@ def sum_over(
     groups: Groups | None = None,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> Nest:
-    """The sums over axes; of booleans, how many are true.
+    """Returns sums over axes; for booleans, the number of true values.
 
     Args:
-        nest: Nest of tensors of one core, or of numbers.
-        axes: The axes, which are those of the `shard_map` that is traced.
-        groups: Groups of cores that have sums of their own. Defaults to one of
-            all.
-        dtype: What floats are cast to on the way. Defaults to `None`: float32
-            at least, for of what one core has in float16, all of them may have
-            too much.
+        nest: A pytree of one core's tensors or numbers.
+        axes: Axes of the current `shard_map`.
+        groups: Groups of cores with separate sums. Defaults to one group.
+        dtype: The dtype in which floats are summed. Defaults to `None`, for at
+            least float32, because a sum may overflow float16.
     """
     return _reduced(jax.lax.psum, nest, axes, groups, dtype)
 
@@ -36,11 +34,7 @@ def mean_over(
     groups: Groups | None = None,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> Nest:
-    """The means over axes; floats of integers.
-
-    Args:
-        nest: As in `sum_over`.
-    """
+    """Returns means over axes, with arguments as in `sum_over`."""
     return _reduced(jax.lax.pmean, nest, axes, groups, dtype)
 
 

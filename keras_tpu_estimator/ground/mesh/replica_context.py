@@ -1,4 +1,4 @@
-"""What the code of one core may ask of the others while it is traced."""
+"""The context of one core's code during tracing, and its reductions."""
 
 import contextlib
 import contextvars
@@ -15,12 +15,12 @@ from keras_tpu_estimator.ground.mesh.replica_groups import Groups
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaContext:
-    """What the code of one core knows while it is traced.
+    """The context of one core's code during tracing.
 
     Attributes:
-        num_replicas: Cores that run this code together.
-        axes: Names of the mesh axes they lie on; empty for one core.
-        platform: What kind of devices they are. Defaults to "cpu".
+        num_replicas: The number of replicas that run this code.
+        axes: The names of their mesh axes; empty for one replica.
+        platform: The kind of the devices. Defaults to "cpu".
     """
 
     num_replicas: int
@@ -35,13 +35,13 @@ _context: contextvars.ContextVar[ReplicaContext] = contextvars.ContextVar(
 
 
 def replica_context() -> ReplicaContext:
-    """The context of the core whose code is being traced on this thread."""
+    """Returns the context of the code that this thread traces."""
     return _context.get()
 
 
 @contextlib.contextmanager
 def replica_scope(context: ReplicaContext) -> Iterator[ReplicaContext]:
-    """Makes `context` the current one for the time of a `with` block."""
+    """Makes `context` the current one in a `with` block."""
     token = _context.set(context)
     try:
         yield context
@@ -50,17 +50,17 @@ def replica_scope(context: ReplicaContext) -> Iterator[ReplicaContext]:
 
 
 def cross_replica_sum(x: Nest, name: str | None = None) -> Nest:
-    """Sums a tensor, or each tensor of a nest, over all cores.
+    """Sums a tensor, or each tensor of a pytree, over all cores.
 
     For use in a `model_fn`, as `tf.compat.v1.tpu.cross_replica_sum`. On one
     core it returns `x`.
 
     Args:
-        x: Tensor of any shape, or a nest of them.
+        x: A tensor of any shape, or a pytree of tensors.
         name: Accepted for compatibility. Defaults to `None`.
 
     Returns:
-        A nest like `x`, with the same values on every core.
+        A pytree like `x`, with the same values on every core.
 
     Example:
 
@@ -73,16 +73,16 @@ def cross_replica_sum(x: Nest, name: str | None = None) -> Nest:
 
 
 def cross_replica_mean(x: Nest, name: str | None = None) -> Nest:
-    """Averages a tensor, or each tensor of a nest, over all cores.
+    """Averages a tensor, or each tensor of a pytree, over all cores.
 
     For use in a `model_fn`. On one core it returns `x`.
 
     Args:
-        x: Tensor of any shape, or a nest of them.
+        x: A tensor of any shape, or a pytree of tensors.
         name: Accepted for compatibility. Defaults to `None`.
 
     Returns:
-        A nest like `x`, with the same values on every core.
+        A pytree like `x`, with the same values on every core.
 
     Example:
 
@@ -102,8 +102,8 @@ def sum_in_groups(
     """Sums tensors over the cores of each group.
 
     Args:
-        x: Nest of tensors of this core.
-        groups: The groups; `None` for one of all cores.
+        x: A pytree of this core's tensors.
+        groups: The groups; `None` for one group of all cores.
         dtype: As in `sum_over`.
     """
     context = replica_context()
@@ -120,8 +120,8 @@ def mean_in_groups(
     """Averages tensors over the cores of each group.
 
     Args:
-        x: Nest of tensors of this core.
-        groups: The groups; `None` for one of all cores.
+        x: A pytree of this core's tensors.
+        groups: The groups; `None` for one group of all cores.
         dtype: As in `mean_over`.
     """
     context = replica_context()
@@ -133,7 +133,6 @@ def mean_in_groups(
 def _held(
     dtype: jax.typing.DTypeLike | None, context: ReplicaContext
 ) -> jax.typing.DTypeLike | None:
-    """The dtype, where it may be less than float32."""
-    # XLA ends the process where it is to sum bfloat16 over some of the axes of
-    # a mesh of CPUs.
+    """Returns the dtype, if the platform can sum in it."""
+    # On CPUs, XLA aborts when it sums bfloat16 over some axes of a mesh.
     return None if context.platform == "cpu" else dtype

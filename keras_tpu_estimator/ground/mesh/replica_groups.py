@@ -7,10 +7,10 @@ Groups = Sequence[Sequence[int]]
 
 
 def check_groups(groups: Any) -> None:
-    """Checks that groups have one size and hold each replica once.
+    """Checks that groups have equal sizes and contain each replica once.
 
     Args:
-        groups: List of lists of replica numbers.
+        groups: A list of lists of replica numbers.
 
     Example:
 
@@ -36,12 +36,12 @@ def check_groups(groups: Any) -> None:
 
 
 def check_partition(groups: Groups | None, num_replicas: int) -> None:
-    """Checks that groups hold all replicas.
+    """Checks that groups contain all replicas.
 
     Args:
-        groups: Checked groups; `None` for one of all replicas.
-        num_replicas: How many replicas there are. On one core nothing is
-            reduced, and any groups will do.
+        groups: Checked groups; `None` for one group of all replicas.
+        num_replicas: The number of replicas. With one, any groups are valid,
+            because nothing is reduced.
 
     Example:
 
@@ -59,7 +59,7 @@ def check_partition(groups: Groups | None, num_replicas: int) -> None:
 
 
 def _are_lists(groups: Any) -> bool:
-    """Whether these are lists of integers, none of them empty."""
+    """Whether these are non-empty lists of integers."""
     if not isinstance(groups, list | tuple) or not groups:
         return False
     return all(

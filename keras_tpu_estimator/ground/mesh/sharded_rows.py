@@ -1,4 +1,4 @@
-"""Tensors whose rows lie over all cores, and batches that ask for rows."""
+"""Tensors with rows sharded over all cores, and batches that look them up."""
 
 import dataclasses
 from collections.abc import Callable
@@ -13,22 +13,19 @@ from keras_tpu_estimator.ground.mesh.cores import Cores
 
 
 def padded_rows(rows: int, place: jax.sharding.Sharding) -> int:
-    """So many rows, and more until all devices can have as many each.
-
-    Args:
-        place: How they lie, over all of its devices.
-    """
+    """Returns a number of rows, rounded up to a multiple of the devices."""
     return -(-rows // place.num_devices) * place.num_devices
 
 
 @dataclasses.dataclass(frozen=True)
 class ShardedRows:
-    """Cores that have some rows each, and a batch that they may share.
+    """Rows that are sharded over all cores, and a batch that may be too.
 
-    Rows lie in their order: the first core has the first ones.
+    The first core has the first rows.
 
     Attributes:
-        is_split: Whether each replica has its slice of the batch.
+        cores: The cores.
+        is_split: Whether each replica has its own slice of the batch.
     """
 
     cores: Cores
@@ -36,7 +33,7 @@ class ShardedRows:
 
     @property
     def _axes(self) -> tuple[str, ...]:
-        """Those that the batch is split over."""
+        """The mesh axes that the batch is split over."""
         return self.cores.axes if self.is_split else ()
 
     def per_core(
@@ -45,13 +42,13 @@ class ShardedRows:
         """Runs a function on every core.
 
         Args:
-            function: Takes a nest of rows, one of slices of the batch, and one
-                of what is the same on all cores.
-            returns_rows: Whether it returns a nest of rows, or else of slices
-                of the batch.
+            function: A function of three pytrees: rows, slices of the batch,
+                and replicated values.
+            returns_rows: Whether it returns a pytree of rows; otherwise, of
+                slices of the batch.
 
         Returns:
-            A function of whole arrays.
+            A function of global arrays.
         """
         if self.cores.mesh is None:
             return function
@@ -66,23 +63,23 @@ class ShardedRows:
         )
 
     def with_all_rows(self, rows: jax.Array | np.ndarray) -> jax.Array:
-        """Rows as the cores have them: with zeros, until all have as many."""
+        """Returns rows, padded with zeros so that each core has as many."""
         place = self.cores.rows_sharding
         more = padded_rows(len(rows), place) - len(rows)
         rows = jnp.asarray(rows)
         return jnp.pad(rows, ((0, more), (0, 0))) if more else rows
 
     def of_all(self, slices: Nest) -> Nest:
-        """The whole of the batch, from the slices of all cores."""
+        """Gathers the complete batch from the slices of all cores."""
         if not self._axes:
             return slices
         return jax.lax.all_gather(slices, self._axes, tiled=True)
 
     def own_sum(self, x: jax.Array) -> jax.Array:
-        """This core's slice of the sum over all cores.
+        """Returns this core's slice of the sum over all cores.
 
         Args:
-            x: Of shape `[batch, ...]`, of the whole batch.
+            x: A tensor of shape `[batch, ...]` for the complete batch.
         """
         mesh = self.cores.mesh
         if mesh is None:
@@ -95,11 +92,11 @@ class ShardedRows:
         return x
 
     def own_numbers(self, numbers: jax.Array, rows: int) -> jax.Array:
-        """Where rows are among this core's; `rows` for what it has not.
+        """Returns local row numbers; `rows` for rows of other cores.
 
         Args:
-            numbers: Numbers of rows of the whole; negative ones are nobody's.
-            rows: How many rows each core has.
+            numbers: Global row numbers; negative ones belong to no core.
+            rows: The number of rows of each core.
         """
         mesh = self.cores.mesh
         core = 0 if mesh is None else jax.lax.axis_index(mesh.axis_names)

@@ -1,4 +1,4 @@
-"""Arrays of the host on their way to the cores."""
+"""Transfers of arrays from the host to the cores."""
 
 import collections
 from collections.abc import Callable
@@ -15,11 +15,7 @@ from keras_tpu_estimator.ground.mesh.cores import Cores
 def put_whole(
     cores: Cores, nest: Nest, sharding: jax.sharding.Sharding
 ) -> Nest:
-    """Copies to the devices what every host has whole.
-
-    Args:
-        nest: Nest of arrays, equal on all hosts.
-    """
+    """Copies arrays that are equal on all hosts to the devices."""
     if not cores.are_on_hosts:
         return jax.device_put(nest, sharding)
 
@@ -28,7 +24,7 @@ def put_whole(
             if leaf.sharding == sharding:
                 return leaf
             if not leaf.is_fully_replicated and not (leaf.is_fully_addressable):
-                # All hosts have called this.
+                # This is collective: all hosts have called it.
                 return jax.jit(jnp.copy, out_shardings=sharding)(leaf)
         array = np.asarray(leaf)
         return jax.make_array_from_callback(
@@ -43,11 +39,12 @@ def put_by_part(
     sharding: jax.sharding.Sharding,
     part: Callable[[IndexRanges], np.ndarray],
 ) -> jax.Array:
-    """Makes an array of parts, of which no more than one is on the host.
+    """Makes an array from parts, with at most one of them on the host.
 
     Args:
-        shape: Its shape.
-        part: Gives what a core is to have.
+        shape: The shape of the array.
+        sharding: The sharding of the array.
+        part: Returns the part of a core.
     """
     devices = collections.defaultdict(list)
     places = sharding.addressable_devices_indices_map(shape)
@@ -62,13 +59,11 @@ def put_by_part(
 
 
 def put_parts(cores: Cores, nest: Nest, axis: int) -> Nest:
-    """Copies to the devices batches of which each host has its cores' part.
-
-    No host sends anything to another.
+    """Copies each host's part of a batch to its devices.
 
     Args:
-        nest: Nest of arrays of one shape on all hosts.
-        axis: Their dimension that is the batch.
+        nest: A pytree of arrays, with equal shapes on all hosts.
+        axis: The dimension of the batch.
     """
     sharding = cores.batch_sharding(axis)
     hosts = cores.topology.num_readers

@@ -1,4 +1,4 @@
-"""How the variables of a model lie on the cores of a replica."""
+"""The sharding of a model's variables over the cores of a replica."""
 
 import dataclasses
 import math
@@ -11,25 +11,25 @@ from typing import TypeAlias
 Axes: TypeAlias = tuple[str | None, ...]
 Rules: TypeAlias = tuple[tuple[str, Axes], ...]
 
-# What layouts call the cores of a replica.
+# The axis of a replica's cores in layouts.
 MODEL_AXIS = "model"
 
-# Elements below which a variable is not worth its communication.
+# Sharding a variable with fewer elements does not pay for its communication.
 _LARGE = 2**14
 
 
 @dataclasses.dataclass(frozen=True)
 class VariableLayout:
-    """Which dimensions of which variables are split over which mesh axes.
+    """The mesh axes over which the dimensions of variables are split.
 
     Attributes:
-        sizes: Names and sizes of the axes that the cores of a replica lie on.
-        replicas: Name and size of the axis of the replicas.
-        rules: Patterns that whole paths match, and for each dimension the axis
-            it is split over, or `None`. By default (`None`) large variables
-            are split along their largest dimension.
-        slots_are_shared: Whether replicas share what optimizers keep, too.
-            Defaults to `False`.
+        sizes: The names and sizes of the axes of a replica's cores.
+        replicas: The name and size of the axis of replicas.
+        rules: Patterns for complete paths, with an axis or `None` for each
+            dimension. Defaults to `None`, which splits large variables along
+            their largest dimension.
+        slots_are_shared: Whether optimizer state is also sharded over
+            replicas. Defaults to `False`.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -38,10 +38,11 @@ class VariableLayout:
     slots_are_shared: bool = False
 
     def over(self, shape: Mapping[str, int], per_replica: int) -> Self:
-        """The same over fewer cores.
+        """Returns the same layout for fewer cores.
 
         Args:
             shape: The size of each axis of their mesh.
+            per_replica: The number of cores of a replica.
         """
         name, _ = self.replicas
         return dataclasses.replace(
@@ -55,13 +56,13 @@ class VariableLayout:
     def axes(
         self, path: str, shape: tuple[int, ...], owner: str | None = None
     ) -> Axes:
-        """The axes that the dimensions of a variable are split over.
+        """Returns the axes over which a variable's dimensions are split.
 
         Args:
-            path: Its path.
-            shape: Its shape.
-            owner: For a slot of an optimizer, the path of the variable of the
-                same shape that it is about, as which it lies.
+            path: The path of the variable.
+            shape: The shape of the variable.
+            owner: For optimizer state, the path of its variable, which has the
+                same shape and layout.
 
         Raises:
             ValueError: Several rules match, or a rule does not fit.
@@ -75,7 +76,7 @@ class VariableLayout:
         return axes
 
     def unmatched(self, paths: Mapping[str, Any]) -> list[str]:
-        """The patterns that no path matches."""
+        """Returns the patterns that match no path."""
         return [
             pattern
             for pattern, _ in self.rules or ()
@@ -129,7 +130,7 @@ class VariableLayout:
                 )
 
     def _by_size(self, shape: tuple[int, ...]) -> Axes:
-        """The largest dimension that can be split is, if all is large."""
+        """Splits the largest divisible dimension of a large variable."""
         if len(shape) < 2 or math.prod(shape) < _LARGE:
             return ()
         axes: list[str | None] = [None] * len(shape)
@@ -140,14 +141,14 @@ class VariableLayout:
                 if axes[number] is None and size % cores == 0
             ]
             if free:
-                # Of equal ones the last, which is the layer's outputs.
+                # Among equal dimensions, the last one is that of outputs.
                 axes[max(free, key=lambda number: (shape[number], number))] = (
                     axis
                 )
         return tuple(axes)
 
     def _over_replicas(self, axes: Axes, shape: tuple[int, ...]) -> Axes:
-        """Splits one more dimension, over the axes of the batch."""
+        """Splits one more dimension over the replicas."""
         name, replicas = self.replicas
         full = [*axes, *[None] * (len(shape) - len(axes))]
         free = [
@@ -161,11 +162,11 @@ class VariableLayout:
 
 
 def rules_of(layout_map: Mapping[str, Any]) -> Rules:
-    """The rules of a dict, or of a `keras.distribution.LayoutMap`.
+    """Returns the rules of a dict, or of a `keras.distribution.LayoutMap`.
 
     Args:
-        layout_map: From patterns to tuples of axes, or to Keras's
-            `TensorLayout`.
+        layout_map: A mapping from patterns to tuples of axes, or to objects of
+            Keras's `TensorLayout`.
     """
     return tuple(
         (pattern, tuple(getattr(layout, "axes", layout)))
