@@ -15,6 +15,7 @@ from benchmarks import imports
 from benchmarks import inference
 from benchmarks import input as input_benchmark
 from benchmarks import layers
+from benchmarks import loop_lengths
 from benchmarks import memory
 from benchmarks import predictions
 from benchmarks import tf1
@@ -24,6 +25,7 @@ from benchmarks.table import render
 
 _GROUPS = {
     "train": train.rows,
+    "loop_lengths": loop_lengths.rows,
     "convolutions": layers.convolutions,
     "sequences": layers.sequences,
     "inference": inference.rows,

@@ -214,7 +214,7 @@ class EvaluationLoop:
         self._done = 0
         self._loop_state = EvaluationState(values)
         self._host_metrics = context.runtime.program.host_metrics(step)
-        self._metrics = self._runtime.program.metrics_state()
+        self._metrics = self._runtime.loop.no_metrics(ModeKeys.EVAL)
         self._outfeed = Outfeed(self._consume)
         self.recorded = LastOfAll()
         self._result: dict[str, Any] = {}

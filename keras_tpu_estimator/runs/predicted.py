@@ -74,7 +74,7 @@ class Predicted:
         return dataclasses.replace(self, predictions=selected)
 
     def rows(self) -> Iterator[Any]:
-        """The predictions of single rows, of which examples may have several.
+        """Returns the predictions of single rows; examples may have several.
 
         Raises:
             ValueError: One of them has no row for each example, or another
@@ -85,17 +85,14 @@ class Predicted:
             count = self.examples
         if not isinstance(whole, Mapping):
             self._check_rows("predictions", whole, count)
-            yield from whole
-            return
+            return iter(whole)
         for name, values in whole.items():
             self._check_rows(name, values, count)
         if len(whole) == 1:
             ((name, values),) = whole.items()
-            for value in values:
-                yield {name: value}
-            return
-        for values in zip(*whole.values(), strict=True):
-            yield dict(zip(whole, values, strict=True))
+            return iter([{name: value} for value in values])
+        columns = zip(*whole.values(), strict=True)
+        return iter([dict(zip(whole, row, strict=True)) for row in columns])
 
     def with_own_rows(self) -> "Predicted":
         """The same with as many examples as the predictions have rows."""

@@ -295,7 +295,8 @@ class PredictionLoop:
 
     def _read_ahead(self, padded: Padded) -> int:
         """The number of batches of this size to read ahead, at least two."""
-        most = max(_LEAST_READ_AHEAD, 2 * self._sizes.size)
+        run = min(self._sizes.size, self._rooms.newest)
+        most = max(_LEAST_READ_AHEAD, 2 * run)
         size = max(padded.stacked.step_bytes, 1)
         return max(2, min(most, _MOST_BYTES_AHEAD // size))
 

@@ -29,6 +29,9 @@ class Rooms:
     Args:
         batch_bytes: Returns the bytes of a batch and of its predictions.
         is_single: Whether batches come one at a time.
+
+    Attributes:
+        newest: The room that was found last, or 1.
     """
 
     def __init__(
@@ -37,6 +40,7 @@ class Rooms:
         self._batch_bytes = batch_bytes
         self._is_single = is_single
         self._known: dict[Any, int | None] = {}
+        self.newest = 1
 
     def of(self, padded: Padded) -> int:
         """Returns the room for a run that begins with a batch."""
@@ -49,7 +53,7 @@ class Rooms:
             return 1
         if room is None:
             size = self._batch_bytes(padded)
-            room = self._known[shapes] = even_share(
+            room = self.newest = self._known[shapes] = even_share(
                 MOST_BATCHES, size, _STACK_SIZE
             )
         return room

@@ -238,7 +238,7 @@ class TrainingLoop:
         self._preemption = preemption
         self._end = LoopEnd(stops=False, runs_ahead=False)
         self._steps = StepsByShape(step, self._runtime.program.store)
-        self._none_counted = self._runtime.program.metrics_state()
+        self._none_counted = self._runtime.loop.no_metrics(ModeKeys.TRAIN)
         self._summaries = EveryFewSteps(
             self._context.metric_writer(),
             self._context.config.save_summary_steps,

@@ -2,11 +2,15 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import jax
 import keras
 import numpy as np
 import pytest
 from helpers import estimator_of
 from keras import ops
+
+from keras_tpu_estimator.engine.device import placement
+from keras_tpu_estimator.engine.inputs.stacking import StackSize
 
 X = np.arange(24, dtype="float32")[:, None]
 
@@ -120,3 +124,25 @@ def test_on_a_tpu_runs_are_those_of_the_devices(tmp_path):
     estimator = estimator_of(loss_of, tmp_path, use_tpu=True, batch=8)
     estimator.evaluate(lambda params: iter([(X[:8], X[:8])] * 3), hooks=[hook])
     assert len(hook.rows) == 1
+
+
+@pytest.mark.parametrize("use_tpu", [False, True])
+def test_several_runs_of_a_loop_compile_one_program(
+    tmp_path, monkeypatch, use_tpu
+):
+    compiled = []
+
+    def note(event, seconds, fun_name="", **details):
+        if event.endswith("backend_compile_duration"):
+            compiled.append(fun_name.removeprefix("jit(").removesuffix(")"))
+
+    jax.monitoring.register_event_duration_secs_listener(note)
+    # Nine steps are two runs.
+    monkeypatch.setattr(placement, "_ON_CPU", StackSize(1, most=2**20))
+    estimator = estimator_of(model_fn, tmp_path, use_tpu, batch=8, iterations=9)
+    batch = np.zeros((8, 1), "float32")
+    for _ in range(2):
+        estimator.train(lambda params: (batch, batch), steps=9)
+        estimator.evaluate(lambda params: (batch, batch), steps=9)
+    assert compiled.count("train_steps") == 1
+    assert compiled.count("evaluate_steps") == 1

@@ -151,6 +151,18 @@ class DeviceLoop:
         sharding = layout.sharding(batch_size((features, is_padding)))
         return jax.device_put((features, is_padding), sharding)
 
+    def no_metrics(self, mode: str) -> MetricsState:
+        """Returns the metrics' values before the first step, on the devices.
+
+        JAX would compile a program for arrays of the host, and another one for
+        those that the program has returned.
+        """
+        cores = self._program.layout(mode).cores
+        metrics: MetricsState = transfers.put_whole(
+            cores, self._program.metrics_state(), cores.replicated
+        )
+        return metrics
+
     def arguments(self, step: Step, batches: Nest) -> tuple[Nest, ...]:
         """Shapes and places of all that `run` or `predict` passes on.
 

@@ -127,6 +127,8 @@ class Batch:
         """
 
         def repeat(leaf: np.ndarray) -> np.ndarray:
+            if steps == 1:
+                return leaf[None]
             return np.broadcast_to(leaf, (steps, *leaf.shape))
 
         nest = self.features, self.labels
