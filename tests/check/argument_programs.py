@@ -221,9 +221,7 @@ PROGRAMS = {
     "sparse, made dense": depends(
         "pass", mapped(f"i=tf.sparse.to_dense({_SPARSE})", NUMBERS)
     ),
-    "ids of any number": depends(
-        embedded(_IDS), examples(_VARIABLE), stops=True
-    ),
+    "ids of any number": depends(embedded(_IDS), examples(_VARIABLE)),
     "ids of any number, made dense": depends(
         embedded(_IDS),
         examples(_VARIABLE, 'n=tf.sparse_tensor_to_dense(f["n"], -1)'),
@@ -231,7 +229,6 @@ PROGRAMS = {
     "specs of columns": depends(
         embedded(_IDS),
         examples(f"fc.make_parse_example_spec([{_IDS}])"),
-        stops=True,
     ),
     "specs of numbers": depends(
         layer('fc.numeric_column("n")'),

@@ -17,7 +17,13 @@ from keras_tpu_estimator.tf1_tools.check.printing import as_text
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
-RANKS = (Verdict.RUNS, Verdict.DEPENDS, Verdict.REFUSED, Verdict.MISSING)
+RANKS = (
+    Verdict.RUNS,
+    Verdict.DIFFERS,
+    Verdict.DEPENDS,
+    Verdict.REFUSED,
+    Verdict.MISSING,
+)
 REASONS = (
     "should hold numbers|should be a dense tensor|operations that (a device"
     "|run on a device)|Keys must be"

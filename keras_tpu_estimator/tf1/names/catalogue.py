@@ -16,6 +16,7 @@ from typing import Any
 
 from keras_tpu_estimator.tf1.names import aliases
 from keras_tpu_estimator.tf1.names.calls import CallRule
+from keras_tpu_estimator.tf1.names.calls import Effect
 from keras_tpu_estimator.tf1.names.calls import Value
 from keras_tpu_estimator.tf1.names.calls import Where
 
@@ -255,11 +256,19 @@ def catalogue() -> Catalogue:
 
 
 def _rule(
-    words: Mapping[str, str], where: str, value: str, advice: str, **facts: Any
+    words: Mapping[str, str],
+    where: str,
+    value: str,
+    advice: str,
+    effect: str = "stops",
+    **facts: Any,
 ) -> CallRule:
-    text = advice if advice.endswith(".") else words[advice]
     return CallRule(
-        where=Where(where), value=Value(value), advice=text, **facts
+        where=Where(where),
+        value=Value(value),
+        advice=advice if advice.endswith(".") else words[advice],
+        effect=Effect(effect),
+        **facts,
     )
 
 

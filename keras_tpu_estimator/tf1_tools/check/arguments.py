@@ -11,6 +11,7 @@ from keras_tpu_estimator.tf1_tools.check.scopes import Scope
 from keras_tpu_estimator.tf1_tools.check.scopes import canonical
 
 _NUMERIC = ("bool", "float", "int", "range")
+_WIDE = ("float64", "int64", "uint64", "double")
 
 
 class Answer(enum.IntEnum):
@@ -38,6 +39,8 @@ def answer(rule: CallRule, call: ast.Call, scope: Scope) -> Answer:
     if rule.value is Value.ANY:
         return Answer.YES
     found = _argument(call, rule.argument, rule.position)
+    if rule.value is Value.LACKING:
+        return _answer(found is None and not _has_more(call))
     if rule.dtype >= 0:
         dtype = _argument(call, "dtype", rule.dtype)
         decided = dtype and _is_string_dtype(dtype, scope)
@@ -46,9 +49,10 @@ def answer(rule: CallRule, call: ast.Call, scope: Scope) -> Answer:
     if found is None:
         return Answer.NO
     known = _QUESTIONS[rule.value](found, scope)
-    # Most tensors of a step are numbers, and nothing in the source says so.
-    is_guess = known is Answer.UNKNOWN and rule.where is Where.STEPS
-    return Answer.NO if is_guess else known
+    if known is Answer.UNKNOWN and rule.value is not Value.PASSED:
+        # Most tensors of a step are numbers, and nothing in the source says so.
+        return Answer.NO if rule.where is Where.STEPS else known
+    return known
 
 
 def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
@@ -58,6 +62,12 @@ def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
     if 0 <= position < len(call.args):
         return call.args[position]
     return None
+
+
+def _has_more(call: ast.Call) -> bool:
+    """Whether a call has arguments that the source does not show."""
+    is_starred = any(isinstance(each, ast.Starred) for each in call.args)
+    return is_starred or any(each.arg is None for each in call.keywords)
 
 
 def _has_strings(
@@ -112,6 +122,18 @@ def _is_string_dtype(node: ast.expr, scope: Scope) -> Answer:
     return _has_strings(node, scope)
 
 
+def _is_wide(node: ast.expr, scope: Scope) -> Answer:
+    """Whether a value is a dtype of 64 bits."""
+    node, scope = scope.value(node)
+    if isinstance(node, ast.Constant):
+        return _answer(str(node.value) in _WIDE)
+    if isinstance(node, ast.Name | ast.Attribute):
+        meaning = scope.meaning(node)
+        if isinstance(meaning, str):
+            return _answer(meaning.rpartition(".")[2] in _WIDE)
+    return Answer.UNKNOWN
+
+
 def _of_dtype(node: ast.Name | ast.Attribute, scope: Scope) -> Answer:
     """Whether a name is that of the string dtype."""
     meaning = scope.meaning(node)
@@ -133,6 +155,15 @@ def _is_not_zero(node: ast.expr, scope: Scope) -> Answer:
     return Answer.UNKNOWN
 
 
+def _is_passed(node: ast.expr, scope: Scope) -> Answer:
+    node, scope = scope.value(node)
+    if isinstance(node, ast.Constant):
+        return _answer(node.value is not None)
+    # Most parameters default to None, which the source of a call hides.
+    is_shown = isinstance(node, ast.Call | ast.List | ast.Tuple | ast.Dict)
+    return Answer.YES if is_shown else Answer.UNKNOWN
+
+
 def _is_false(node: ast.expr, scope: Scope) -> Answer:
     node, scope = scope.value(node)
     return _answer(isinstance(node, ast.Constant) and node.value is False)
@@ -147,4 +178,6 @@ _QUESTIONS: dict[Value, Callable[[ast.expr, Scope], Answer]] = {
     Value.STRING_DTYPE: _is_string_dtype,
     Value.NOT_ZERO: _is_not_zero,
     Value.FALSE: _is_false,
+    Value.PASSED: _is_passed,
+    Value.WIDE_DTYPE: _is_wide,
 }

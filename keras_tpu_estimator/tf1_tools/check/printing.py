@@ -23,6 +23,7 @@ _TITLES = {
     Verdict.REFUSED: "Refused on devices",
     Verdict.ABSENT: "Libraries that are not installed",
     Verdict.DEPENDS: "Depends on values that the source does not show",
+    Verdict.DIFFERS: "Runs, but not as in TensorFlow 1.15",
 }
 _GRADES = {Grade.NEEDED: "and needed", Grade.IN_BRANCH: "in a branch"}
 _NOT_CHECKED = (

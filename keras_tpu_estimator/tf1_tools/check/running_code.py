@@ -2,6 +2,7 @@
 
 import ast
 import dataclasses
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 
@@ -11,7 +12,21 @@ from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.reached import Reached
 from keras_tpu_estimator.tf1_tools.check.reached import is_function
 from keras_tpu_estimator.tf1_tools.check.reached import is_named
+from keras_tpu_estimator.tf1_tools.check.scopes import Found
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
+from keras_tpu_estimator.tf1_tools.check.scopes import canonical
+
+# What makes branches and loops of the functions that it is given.
+_BRANCHING = (
+    "tf.case",
+    "tf.cond",
+    "tf.foldl",
+    "tf.foldr",
+    "tf.map_fn",
+    "tf.scan",
+    "tf.switch_case",
+    "tf.while_loop",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -21,10 +36,14 @@ class RunningCode:
     Attributes:
         anywhere: Those that run at all.
         in_steps: Those that are part of a step.
+        in_branches: Those of them that are in a branch or a loop of the graph.
+        in_host_calls: Those that are part of a `host_call`.
     """
 
     anywhere: Mapping[ast.AST, Grade]
     in_steps: Mapping[ast.AST, Grade]
+    in_branches: Mapping[ast.AST, Grade]
+    in_host_calls: Mapping[ast.AST, Grade]
 
     @classmethod
     def of(
@@ -45,7 +64,16 @@ class RunningCode:
             steps.add([scope])
         for scope in model_fns - known.bodies.keys():
             steps.add([scope], Grade.IN_BRANCH)
-        return cls(known.grades, steps.grades)
+        branches = Reached(program, in_steps=True, objects=known.classes)
+        for scope, grade in _branches(program, steps.grades):
+            branches.add([scope], grade)
+        host_calls = Reached(program, in_steps=True, objects=known.classes)
+        for scope in _functions(program, "host_call", "host_call_fn"):
+            grade = known.bodies.get(scope, Grade.IN_BRANCH)
+            host_calls.add([scope], grade)
+        return cls(
+            known.grades, steps.grades, branches.grades, host_calls.grades
+        )
 
 
 def _started(program: Mapping[str, Scope]) -> list[Scope]:
@@ -73,3 +101,33 @@ def _functions(program: Mapping[str, Scope], *suffixes: str) -> Iterator[Scope]:
         for scope, node in module.walk():
             if is_function(node) and is_named(node, *suffixes):
                 yield scope.children[node]
+
+
+def _branches(
+    program: Mapping[str, Scope], in_steps: Mapping[ast.AST, Grade]
+) -> Iterator[tuple[Scope, Grade]]:
+    """The functions that become branches and loops of a step."""
+    for module in program.values():
+        for scope, node in module.walk():
+            if node not in in_steps or not isinstance(node, ast.Call):
+                continue
+            called = scope.meaning(node.func)
+            if not isinstance(called, str):
+                continue
+            if canonical(called) in _BRANCHING:
+                given = (*node.args, *(each.value for each in node.keywords))
+                for function in _given_functions(scope, given):
+                    yield function, in_steps[node]
+
+
+def _given_functions(
+    scope: Scope, given: Iterable[ast.expr]
+) -> Iterator[Scope]:
+    for value in given:
+        found = scope.meaning(value)
+        if isinstance(value, ast.Lambda):
+            yield scope.children[value]
+        elif isinstance(value, ast.List | ast.Tuple):
+            yield from _given_functions(scope, value.elts)
+        elif isinstance(found, Found) and is_function(found.node):
+            yield found.scope.children[found.node]

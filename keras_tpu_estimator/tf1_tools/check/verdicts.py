@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1.names.calls import CallRule
+from keras_tpu_estimator.tf1.names.calls import Effect
 from keras_tpu_estimator.tf1.names.calls import Where
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1_tools.check import libraries
@@ -30,6 +31,7 @@ class Verdict(enum.Enum):
             uses.
         DEPENDS: It stops the script for some values, which the source does not
             show.
+        DIFFERS: It runs, with another result than in TensorFlow 1.15.
         ABSENT: It is a library that is not installed.
     """
 
@@ -37,7 +39,15 @@ class Verdict(enum.Enum):
     MISSING = "missing"
     REFUSED = "refused"
     DEPENDS = "depends"
+    DIFFERS = "differs"
     ABSENT = "absent"
+
+
+_VERDICTS = {
+    Effect.STOPS: Verdict.REFUSED,
+    Effect.DEPENDS: Verdict.DEPENDS,
+    Effect.DIFFERS: Verdict.DIFFERS,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -110,7 +120,7 @@ class Judge:
             for rule in catalogue().calls_of(_path(use))
             if (judged := self._by_rule(rule, use, grade))
         ]
-        for verdict in (Verdict.REFUSED, Verdict.DEPENDS):
+        for verdict in (Verdict.REFUSED, Verdict.DEPENDS, Verdict.DIFFERS):
             for each in judgements:
                 if each.verdict is verdict:
                     return each
@@ -128,8 +138,9 @@ class Judge:
         known = answer(rule, call, use.scope)
         if known is Answer.NO:
             return None
-        is_certain = rule.is_certain and known is Answer.YES
-        verdict = Verdict.REFUSED if is_certain else Verdict.DEPENDS
+        verdict = _VERDICTS[rule.effect]
+        if verdict is Verdict.REFUSED and known is Answer.UNKNOWN:
+            verdict = Verdict.DEPENDS
         return Judgement(verdict, reached, rule.advice)
 
     def _reached(self, where: Where, use: Use, grade: Grade) -> Grade | None:
@@ -137,6 +148,10 @@ class Judge:
         in_step = self.code.in_steps.get(use.node)
         if where is Where.STEPS:
             return in_step
+        if where is Where.BRANCHES:
+            return self.code.in_branches.get(use.node)
+        if where is Where.HOST_CALLS:
+            return self.code.in_host_calls.get(use.node)
         if where is Where.COLUMNS:
             return None if self.columns is None else min(self.columns, grade)
         return grade if in_step is None else None
