@@ -171,6 +171,8 @@ def _check_same(
             "not come in time. JAX cannot wait anew: start all processes again."
         )
     if isinstance(settled, Alone):
+        if settled.ignores_calls:
+            return
         joined, others = Cluster(), [settled.place]
     else:
         joined, others = settled.cluster, []

@@ -17,9 +17,12 @@ class Alone:
 
     Attributes:
         place: The place that it would have by that. Defaults to none.
+        ignores_calls: Whether `initialize` does nothing, whatever its
+            arguments are. Defaults to `False`: they must fit.
     """
 
     place: Cluster = Cluster()
+    ignores_calls: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ def settle(as_what: Membership | Alone | Waiting | None) -> None:
     >>> this_process.settle(this_process.Alone())
     >>> this_process.settled()
     Alone(place=Cluster(coordinator_address=None, num_processes=1,
-                        process_id=0))
+                        process_id=0), ignores_calls=False)
     >>> this_process.settle(None)
     """
     global _settled
