@@ -8,6 +8,7 @@ import re
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -21,6 +22,7 @@ import numpy as np
 from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.stablehlo import UnservableError
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.storage.copies import has_wildcards
 
 _SCRIPT = pathlib.Path(__file__).with_name("first_request.py")
@@ -130,10 +132,12 @@ class _Trial:
     Attributes:
         case: What the process is asked for.
         requests: What it is given, and what JAX makes of it.
+        lines: Finds the user's lines that make its outputs.
     """
 
     case: Mapping[str, Any]
     requests: Sequence[Request]
+    lines: Callable[[], Sequence[SourceLine | None]]
 
     def write(self) -> None:
         """Writes what the process is given."""
@@ -145,10 +149,13 @@ class _Trial:
         for path, request in self._requests():
             with np.load(f"{path}.out.npz") as file:
                 results = [file[name] for name in file.files]
-            for name, got, expected in zip(
-                self.case["fetches"], results, request.outputs, strict=True
+            for index, (name, got, expected) in enumerate(
+                zip(self.case["fetches"], results, request.outputs, strict=True)
             ):
-                _compare(name, self.case["tags"], got, expected)
+                if not _is_same(got, expected):
+                    line = self.lines()[index]
+                    tags = self.case["tags"]
+                    raise _different(name, line, tags, got, expected)
 
     def _requests(self) -> Iterator[tuple[str, Request]]:
         return zip(self.case["requests"], self.requests, strict=True)
@@ -165,7 +172,7 @@ def _trial(graph: ServingGraph, tags: Sequence[str], path: str) -> _Trial:
         "fetches": graph.outputs if is_run else [],
         "results": graph.results if is_run else [],
     }
-    return _Trial(case, requests)
+    return _Trial(case, requests, graph.model.lines)
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
@@ -191,33 +198,40 @@ def _explained(failure: str) -> str:
     )
 
 
-def _compare(
-    name: str, tags: Sequence[str], got: np.ndarray, expected: np.ndarray
-) -> None:
+def _is_same(got: np.ndarray, expected: np.ndarray) -> bool:
+    if got.shape != expected.shape:
+        return False
     if jnp.issubdtype(expected.dtype, jnp.inexact):
         expected_wide = expected.astype(
             "complex128" if expected.dtype.kind == "c" else "float64"
         )
         finite = np.abs(expected_wide[np.isfinite(expected_wide)])
         tolerance = _TOLERANCES.get(expected.dtype.name, _TOLERANCE)
-        same = got.shape == expected.shape and np.allclose(
+        return np.allclose(
             got,
             expected_wide,
             rtol=tolerance,
             atol=tolerance * max(finite, default=0.0),
             equal_nan=True,
         )
-    elif expected.dtype.kind in "iu":
+    if expected.dtype.kind in "iu":
         # Large ones may be floats, rounded in another order.
-        same = got.shape == expected.shape and np.allclose(
-            got, expected, rtol=_LARGE_INTEGERS, atol=0
-        )
-    else:
-        same = np.array_equal(got, expected)
-    if not same:
-        raise UnservableError(
-            f"The exported model with tags {sorted(tags)} computes something "
-            f"else than JAX does. Expected for {name!r}: {expected!r}. "
-            f"Received: {got!r}. A function of the model is not the same in "
-            "TensorFlow's runtime: compute it in another way."
-        )
+        return np.allclose(got, expected, rtol=_LARGE_INTEGERS, atol=0)
+    return np.array_equal(got, expected)
+
+
+def _different(
+    name: str,
+    line: SourceLine | None,
+    tags: Sequence[str],
+    got: np.ndarray,
+    expected: np.ndarray,
+) -> UnservableError:
+    """Returns the error for an output that is not JAX's."""
+    made = f", which {line} makes" if line else ""
+    return UnservableError(
+        f"The exported model with tags {sorted(tags)} must compute the same as "
+        f"JAX. Expected for {name!r}{made}: {expected!r}. Received: {got!r}. A "
+        "function of the model is not the same in TensorFlow's runtime: "
+        "compute it in another way."
+    )

@@ -14,6 +14,9 @@ if TYPE_CHECKING:
 def in_dtype(tensor: "tf.Tensor", dtype: np.dtype, name: str) -> "tf.Tensor":
     """Casts a feature; a request with numbers that do not fit gets an error.
 
+    Converters of other runtimes leave out the error. There, integers that do
+    not fit become the nearest ones that do, which are in no vocabulary.
+
     Args:
         tensor: The feature, as requests have it.
         dtype: The dtype that the model has it in.
@@ -27,10 +30,13 @@ def in_dtype(tensor: "tf.Tensor", dtype: np.dtype, name: str) -> "tf.Tensor":
     narrow = tf.as_dtype(dtype)
     if tensor.dtype == narrow:
         return tensor
-    result = tf.cast(tensor, narrow)
     if tensor.dtype.is_integer:
+        own = tensor.dtype
+        least, most = max(own.min, narrow.min), min(own.max, narrow.max)
+        result = tf.cast(tf.clip_by_value(tensor, least, most), narrow)
         fits = tf.equal(tf.cast(result, tensor.dtype), tensor)
     else:
+        result = tf.cast(tensor, narrow)
         fits = tf.equal(_is_finite(result), _is_finite(tensor))
     check = tf.debugging.Assert(
         tf.reduce_all(fits),

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.extend import core as jex
 
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
@@ -22,9 +23,11 @@ from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.tracing.user_places import place_of
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 
@@ -99,6 +102,26 @@ class LoadedModel:
             return outputs["predictions"], state
 
         return function
+
+    def lines(self) -> list[SourceLine | None]:
+        """The user's lines that make the flat outputs, and assigned values.
+
+        The assigned values come last, in the order of their paths.
+        """
+        features = self.trial[0].features
+        function = self.function(self.step(features))
+        traced = jax.make_jaxpr(function)(self.values, features).jaxpr
+        places = {
+            variable: place_of(equation.source_info)
+            for equation in traced.eqns
+            for variable in equation.outvars
+        }
+        # A result may also be an argument or a constant.
+        found = (
+            places.get(result) if isinstance(result, jex.Var) else None
+            for result in traced.outvars
+        )
+        return [place.line if place else None for place in found]
 
     def _nest(
         self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]

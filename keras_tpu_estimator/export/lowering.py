@@ -1,6 +1,7 @@
 """A model as a module that TensorFlow runs."""
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -15,6 +16,7 @@ from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel
 from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
+from keras_tpu_estimator.ground.base.source_line import SourceLine
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -35,6 +37,7 @@ class LoweredModel:
         batch_config: How requests are put together, or `None`.
         assigned: Paths of the variables that it gives new values.
         trial: Requests by which the model can be checked.
+        lines: Finds the user's lines that make the flat outputs.
     """
 
     exported: jax.export.Exported
@@ -45,6 +48,7 @@ class LoweredModel:
     batch_config: BatchConfig | None
     assigned: Sequence[str]
     trial: Sequence[Request]
+    lines: Callable[[], Sequence[SourceLine | None]]
 
     def call(
         self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
@@ -120,6 +124,7 @@ def lower(loaded: LoadedModel) -> LoweredModel:
         batch_config=loaded.served.batch_config,
         assigned=loaded.assigned,
         trial=loaded.trial,
+        lines=loaded.lines,
     )
 
 

@@ -8,6 +8,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from collections.abc import Mapping
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -28,7 +29,6 @@ from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.tracing.user_places import place_of
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -51,6 +51,7 @@ class RebuiltModel:
         signatures: What each signature returns.
         batch_config: How requests are put together, or `None`.
         trial: Requests by which the model can be checked.
+        lines: Finds the user's lines that make the flat outputs.
     """
 
     graph: "GraphDef"
@@ -61,6 +62,7 @@ class RebuiltModel:
     signatures: Mapping[str, SignatureOutput]
     batch_config: BatchConfig | None
     trial: Sequence[Request]
+    lines: Callable[[], Sequence[SourceLine | None]]
 
     def call(
         self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
@@ -151,31 +153,16 @@ def rebuild(
         signatures=loaded.served.signatures,
         batch_config=loaded.served.batch_config,
         trial=loaded.trial,
+        lines=loaded.lines,
     )
 
 
 def _assignments(loaded: LoadedModel) -> list[str]:
     """Returns what a model assigns, with the lines of new values."""
-    variables = {
-        path: jax.ShapeDtypeStruct(value.shape, value.dtype)
-        for path, value in loaded.values.items()
-    }
-    features = [
-        jax.ShapeDtypeStruct(array.shape, array.dtype)
-        for array in loaded.trial[0].features
-    ]
-    function = loaded.function(loaded.step(features))
-    traced = jax.make_jaxpr(function)(variables, features).jaxpr
-    made = {
-        variable: place_of(equation.source_info)
-        for equation in traced.eqns
-        for variable in equation.outvars
-    }
-    paths = sorted(loaded.assigned)
-    places = [made.get(v) for v in traced.outvars[-len(paths) :]]
+    lines = loaded.lines()[-len(loaded.assigned) :]
     return [
-        repr(path) + (f" at {place.line}" if place else "")
-        for path, place in zip(paths, places, strict=True)
+        repr(path) + (f" at {line}" if line else "")
+        for path, line in zip(sorted(loaded.assigned), lines, strict=True)
     ]
 
 

@@ -69,6 +69,7 @@ def make(config: str, path: str) -> dict[str, list[str]]:
     import tensorflow as tf
 
     compute_as_jax(tf)
+    resize_as_jax(tf)
     keep_masks(keras)
     model = keras.models.model_from_json(config)
     trained = len(model.trainable_variables)
@@ -142,6 +143,57 @@ def compute_as_jax(tf: Any) -> None:
         return tf.where(is_there, found, missing)
 
     tf.cast, tf.gather = saturating, filling
+
+
+def resize_as_jax(tf: Any) -> None:
+    """Has Keras compute the weights of bicubic interpolation, as JAX does.
+
+    TensorFlow reads them from a table, and most converters lack its operation.
+    """
+    resize = tf.image.resize
+
+    def resizing(
+        images: Any, size: Any, method: str, antialias: bool = False
+    ) -> Any:
+        if method != "bicubic":
+            return resize(images, size, method, antialias=antialias)
+        images = tf.convert_to_tensor(images)
+        axes = range(images.shape.rank - 3, images.shape.rank - 1)
+        result = tf.cast(images, "float32")
+        for axis, length in zip(axes, size, strict=True):
+            before = images.shape[axis]
+            if isinstance(length, int) and before == length:
+                continue
+            if before is None:
+                before = tf.shape(images)[axis]
+            weights = _cubic_weights(before, length, antialias)
+            # Its last axis is the one that a product of matrices changes.
+            order = [*range(images.shape.rank)]
+            order[axis], order[-1] = order[-1], order[axis]
+            moved = tf.matmul(tf.transpose(result, order), weights)
+            result = tf.transpose(moved, order)
+        return result
+
+    tf.image.resize = resizing
+
+
+def _cubic_weights(before: Any, after: Any, antialias: bool) -> Any:
+    """Returns the weights of each pixel before, for each pixel after.
+
+    The kernel is that of Keys; no pixel beyond the edges has a weight.
+    """
+    import tensorflow as tf
+
+    old, new = tf.cast(before, "float32"), tf.cast(after, "float32")
+    step = 1.0 / (new / old)
+    width = tf.maximum(step, 1.0) if antialias else tf.ones([])
+    places = (tf.range(new) + 0.5) * step - 0.5
+    x = tf.abs(places[None, :] - tf.range(old)[:, None]) / width
+    near = ((1.5 * x - 2.5) * x) * x + 1.0
+    far = ((-0.5 * x + 2.5) * x - 4.0) * x + 2.0
+    zeros = tf.zeros_like(x)
+    weights = tf.where(x < 1.0, near, tf.where(x < 2.0, far, zeros))
+    return weights / tf.reduce_sum(weights, axis=0, keepdims=True)
 
 
 def keep_masks(keras: Any) -> None:

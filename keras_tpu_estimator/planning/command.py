@@ -1,6 +1,7 @@
 """The command that plans what a script would run."""
 
 import argparse
+import functools
 import os
 import pathlib
 import sys
@@ -107,7 +108,8 @@ def main(name: str, arguments: Sequence[str]) -> int:
             f"`jax.device_count()` returns {boards[0].num_cores}, as on "
             f"{boards[0].name}, the first topology.\n"
         )
-    rehearsal = Rehearsal(boards, options=how, report=sys.stderr.write)
+    report = functools.partial(print, file=sys.stderr, flush=True)
+    rehearsal = Rehearsal(boards, options=how, report=report)
     try:
         with (
             shown_devices.shown(boards[0]),

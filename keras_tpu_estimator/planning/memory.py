@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
 
@@ -120,9 +121,24 @@ def held(
         for array in (module and module.parameters) or ()
     }
     return {
-        kind: _sum([_held(leaf, padded) for leaf in jax.tree.leaves(nest)])
+        kind: total([_held(leaf, padded) for leaf in jax.tree.leaves(nest)])
         for kind, nest in arguments.items()
     }
+
+
+def total(each: Iterable[Held]) -> Held:
+    """The bytes of several kinds together.
+
+    Example:
+
+    >>> total([Held(30, 32), Held(5, 8)])
+    Held(logical=35, real=40)
+    """
+    several = [*each]
+    return Held(
+        sum(held.logical for held in several),
+        sum(held.real for held in several),
+    )
 
 
 def _held(
@@ -142,7 +158,3 @@ def _held(
 def _key(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     # XLA's names of narrow dtypes have no underscores.
     return dtype.replace("_", ""), shape
-
-
-def _sum(each: list[Held]) -> Held:
-    return Held(sum(h.logical for h in each), sum(h.real for h in each))

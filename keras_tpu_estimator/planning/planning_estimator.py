@@ -1,5 +1,6 @@
 """The plans of an estimator."""
 
+import logging
 from collections.abc import Callable
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     # What compiles for other machines is imported by those who want it.
     from keras_tpu_estimator.planning.plans import Plan
     from keras_tpu_estimator.planning.plans import Refusal
+
+_logger = logging.getLogger("keras_tpu_estimator")
 
 
 class PlanningEstimator:
@@ -75,6 +78,7 @@ class PlanningEstimator:
         """
         from keras_tpu_estimator.planning import plan_table
         from keras_tpu_estimator.planning import plans
+        from keras_tpu_estimator.planning import progress
         from keras_tpu_estimator.planning import topologies
 
         call_checks.check_mode(mode)
@@ -84,12 +88,13 @@ class PlanningEstimator:
             store = Executables(trusted.folder_string("`save`", save))
         call = plans.Call(self._context, input_fn, mode, steps)
         options = plans.PlanOptions(store, quick)
-        if isinstance(topology, str):
-            plan = plans.Plan.of(call, topologies.parse(topology), options)
-            found: tuple[Plan | Refusal, ...] = (plan,)
-        else:
-            boards = topologies.parse_each(topology)
-            found = plans.for_boards(call, boards, options)
+        with progress.reported(_logger.info, f"Compiling mode {mode!r}"):
+            if isinstance(topology, str):
+                plan = plans.Plan.of(call, topologies.parse(topology), options)
+                found: tuple[Plan | Refusal, ...] = (plan,)
+            else:
+                boards = topologies.parse_each(topology)
+                found = plans.for_boards(call, boards, options)
         if print_fn is not None:
             print_fn(plan_table.as_text(found))
         return plan if isinstance(topology, str) else found

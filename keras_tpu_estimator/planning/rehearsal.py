@@ -4,9 +4,11 @@ import collections
 import dataclasses
 import logging
 import os
+import weakref
 from collections.abc import Callable
 from collections.abc import Hashable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,8 +19,10 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.planning import lowering
+from keras_tpu_estimator.planning import memory
 from keras_tpu_estimator.planning import plan_table
 from keras_tpu_estimator.planning import plans
+from keras_tpu_estimator.planning import progress
 from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.plans import AS_RUN
@@ -32,6 +36,11 @@ from keras_tpu_estimator.runs.rehearsing import Predictions
 
 # Whoever trains until a checkpoint has come so far would never end.
 _MOST_CALLS = 1000
+# Arrays that stay on the cores between the calls of an estimator.
+_KEPT = {"variables", "slots"}
+_NOTHING = Held(0, 0)
+_OF_TRAINING = "slots kept from training"
+_OF_OTHERS = "kept by other estimators"
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -53,17 +62,42 @@ class _ByIdentity:
         return id(self.value)
 
 
+class _Estimator:
+    """An estimator, compared by identity, that this does not keep alive.
+
+    Args:
+        context: The estimator's.
+    """
+
+    def __init__(self, context: EstimatorContext):
+        self._hash = id(context)
+        self._context = weakref.ref(context)
+
+    @property
+    def is_alive(self) -> bool:
+        """Whether the script still has it, and so its arrays."""
+        return self._context() is not None
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, _Estimator) or not self.is_alive:
+            return self is other
+        return self._context() is other._context()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+
 @dataclasses.dataclass(frozen=True)
 class _Key:
     """A key that is equal for calls that are planned once.
 
     Attributes:
-        context: The estimator, by identity.
+        context: The estimator.
         mode: A value of `ModeKeys`.
         program: What is equal for calls that run the same program.
     """
 
-    context: _ByIdentity
+    context: _Estimator
     mode: str
     program: Hashable
 
@@ -77,7 +111,8 @@ class Rehearsal:
     Args:
         write: Takes each table. Defaults to `print`.
         options: How to plan. Defaults to as it is run.
-        report: Takes a line before each compilation. Defaults to none.
+        report: Takes a line before each compilation, and during a long one.
+            Defaults to none.
 
     Attributes:
         found: What was planned so far.
@@ -96,8 +131,10 @@ class Rehearsal:
         self._report = report
         self._calls: dict[_Key, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Key] = collections.Counter()
-        # Bytes that each estimator's training keeps on the cores, by board.
-        self._kept: dict[_ByIdentity, dict[str, dict[str, Held]]] = {}
+        # Bytes that each estimator keeps on a core, by board and kind.
+        self._kept: dict[_Estimator, dict[str, dict[str, Held]]] = (
+            collections.defaultdict(lambda: collections.defaultdict(dict))
+        )
 
     @property
     def found(self) -> tuple[Plan | Refusal, ...]:
@@ -183,7 +220,7 @@ class Rehearsal:
         steps: int | None = None,
     ) -> tuple[Plan | Refusal, ...]:
         key = _Key(
-            _ByIdentity(context),
+            _Estimator(context),
             mode,
             self._program_of(Call(context, input_fn, mode, steps)),
         )
@@ -196,17 +233,44 @@ class Rehearsal:
             )
         if key not in self._calls:
             call = Call(context, input_fn, mode, steps)
-            kept = {} if mode == ModeKeys.TRAIN else self._kept
             names = ", ".join(board.name for board in self._boards)
-            self._report(f"Compiling mode {mode!r} for {names} ...\n")
-            found = plans.for_boards(
-                call, self._boards, self._options, kept.get(key.context)
-            )
+            self._report(f"Compiling mode {mode!r} for {names} ...")
+            with progress.reported(self._report, f"Compiling mode {mode!r}"):
+                found = plans.for_boards(
+                    call, self._boards, self._options, self._beside(key)
+                )
             self._write(plan_table.as_text(found) + "\n")
             self._calls[key] = found
-            if mode == ModeKeys.TRAIN:
-                self._kept[key.context] = _kept_after(found)
+            self._note_kept(key, found)
         return self._calls[key]
+
+    def _beside(self, key: _Key) -> dict[str, dict[str, Held]]:
+        """Returns what earlier calls have left on each core, by board."""
+        names = [board.name for board in self._boards]
+        return {name: dict(self._beside_on(name, key)) for name in names}
+
+    def _beside_on(self, board: str, key: _Key) -> Iterator[tuple[str, Held]]:
+        slots = self._kept[key.context][board].get("slots", _NOTHING)
+        if slots.real and key.mode != ModeKeys.TRAIN:
+            yield _OF_TRAINING, slots
+        others = memory.total(
+            held
+            for estimator, boards in self._kept.items()
+            if estimator.is_alive and estimator != key.context
+            for held in boards[board].values()
+        )
+        if others.real:
+            yield _OF_OTHERS, others
+
+    def _note_kept(self, key: _Key, found: Iterable[Plan | Refusal]) -> None:
+        """Notes the variables and slots that a call leaves on each core."""
+        for board, plan in zip(self._boards, found, strict=True):
+            kept = self._kept[key.context][board.name]
+            if isinstance(plan, Plan):
+                given = plan.figures.memory.arguments
+                for kind in _KEPT & given.keys():
+                    before = kept.get(kind, _NOTHING)
+                    kept[kind] = max(before, given[kind], key=_real_bytes)
 
     def _program_of(self, call: Call) -> Hashable:
         """Returns a key that is equal for calls that run the same program."""
@@ -223,17 +287,5 @@ class Rehearsal:
             return _ByIdentity(call.input_fn)
 
 
-def _kept_after(
-    found: Iterable[Plan | Refusal],
-) -> dict[str, dict[str, Held]]:
-    """Returns the bytes that a training leaves on each core, by board.
-
-    Variables are no part of it, because later calls use the same arrays.
-    """
-    return {
-        plan.board.name: {"slots kept from training": slots}
-        for plan in found
-        if isinstance(plan, Plan)
-        and (slots := plan.figures.memory.arguments.get("slots"))
-        and slots.real
-    }
+def _real_bytes(held: Held) -> int:
+    return held.real

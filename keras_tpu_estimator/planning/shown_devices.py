@@ -6,12 +6,15 @@ A script may ask `jax.device_count()` for its batch size.
 import contextlib
 import logging
 import os
+from collections.abc import Callable
 from collections.abc import Iterator
+from typing import Any
 from unittest import mock
 
 import jax
 
 from keras_tpu_estimator.ground.base.machine import Machine
+from keras_tpu_estimator.ground.hosts import this_process
 from keras_tpu_estimator.planning.boards import Board
 
 # It sets the same number, and JAX refuses both.
@@ -26,6 +29,7 @@ def shown(board: Board) -> Iterator[None]:
 
     The cores are simulated by the CPU, and nothing runs on them. If JAX has
     started before, it keeps the devices that it has, and a warning is logged.
+    This process is the first host, and waits for no others.
 
     Args:
         board: The board.
@@ -44,12 +48,32 @@ def shown(board: Board) -> Iterator[None]:
                 board.name,
                 board.num_cores,
             )
+    before = this_process.settled()
+    this_process.settle(this_process.Alone(ignores_calls=True))
+    try:
+        with contextlib.ExitStack() as stack:
+            for module, name, shown_by in _functions(board):
+                stack.enter_context(mock.patch.object(module, name, shown_by))
+            yield
+    finally:
+        this_process.settle(before)
+
+
+def _functions(board: Board) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Yields functions of JAX that a script may call, as they are shown."""
+    # There are no others to wait for.
+    yield jax.distributed, "initialize", lambda *_, **__: None
     if board.num_hosts == 1:
-        yield
         return
-    local = board.of_one_host().num_cores
-    with (
-        mock.patch.object(jax, "process_count", lambda *_: board.num_hosts),
-        mock.patch.object(jax, "local_device_count", lambda *_: local),
-    ):
-        yield
+    local, local_devices = board.of_one_host().num_cores, jax.local_devices
+
+    def of_host(
+        process_index: int | None = None, *args: Any, **kw: Any
+    ) -> list[jax.Device]:
+        first = local * (process_index or 0)
+        return local_devices(*args, **kw)[first : first + local]
+
+    yield jax, "process_count", lambda *_: board.num_hosts
+    yield jax, "process_indices", lambda *_: [*range(board.num_hosts)]
+    yield jax, "local_device_count", lambda *_: local
+    yield jax, "local_devices", of_host

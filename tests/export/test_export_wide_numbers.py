@@ -8,6 +8,7 @@ from keras import layers
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.export.dtype_checks import in_dtype
 
 pytestmark = pytest.mark.usefixtures("forked_rebuilding", "forked_trials")
 
@@ -74,3 +75,24 @@ def test_a_served_model_refuses_what_predict_refuses(backend, tmp_path):
             tf.errors.InvalidArgumentError, match=f"{name}.* must fit"
         ):
             answers(wrong)
+
+
+@pytest.mark.parametrize(
+    ("received", "dtype", "value"),
+    [
+        ("uint64", "int32", 2**40),
+        ("int64", "int32", -(2**40)),
+        ("int64", "uint8", 300),
+        ("uint8", "int32", None),
+        ("int32", "uint32", -1),
+    ],
+)
+def test_integers_of_any_width_are_checked(received, dtype, value):
+    import tensorflow as tf
+
+    fitting = tf.constant([0, 3], received)
+    cast = in_dtype(fitting, np.dtype(dtype), "id")
+    assert cast.dtype == dtype and cast.numpy().tolist() == [0, 3]
+    if value is not None:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="id"):
+            in_dtype(tf.constant([value], received), np.dtype(dtype), "id")

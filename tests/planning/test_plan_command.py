@@ -103,19 +103,27 @@ def test_another_process_of_the_script_does_not_train(plan):
     assert "Plan the script of that process" in out
 
 
-_COUNTS = (
-    HEAD.replace(
-        "train_batch_size=8", "train_batch_size=32 * jax.device_count()"
-    ).replace("import sys", "import sys, jax")
-    + """
-estimator.train(input_fn, steps=10)
+# Hosts that nobody has started are not waited for.
+_COUNTS = HEAD.replace("import sys", "import sys, jax").replace(
+    "estimator = kte.TPUEstimator(",
+    """
+jax.distributed.initialize("10.0.0.1:8476", 4, 0)
+kte.initialize("10.0.0.1:8476", num_processes=4, process_id=0)
+keras.distribution.set_distribution(keras.distribution.DataParallel())
 print(jax.device_count(), jax.local_device_count(), jax.process_count())
-"""
+print(len(jax.devices()), len(jax.local_devices()), jax.process_indices())
+estimator = kte.TPUEstimator(""",
 )
+_COUNTS = _COUNTS.replace("size=8", "size=32 * jax.device_count()")
+_COUNTS += "estimator.train(input_fn, steps=10)\n"
 
 
 @pytest.mark.parametrize(
-    ("topology", "counts"), [("v5e:2x2", "4 4 1"), ("v5e:4x4", "16 4 4")]
+    ("topology", "counts"),
+    [
+        ("v5e:2x2", "4 4 1\n4 4 [0]"),
+        ("v5e:4x4", "16 4 4\n16 4 [0, 1, 2, 3]"),
+    ],
 )
 def test_jax_counts_the_devices_of_the_topology(tmp_path, topology, counts):
     script = tmp_path / "script.py"

@@ -1,6 +1,9 @@
 """A script's calls, planned in place of being run."""
 
+import gc
 import os
+import re
+import threading
 
 import keras
 import numpy as np
@@ -12,6 +15,7 @@ from helpers import model_fn_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.planning import progress
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
@@ -66,6 +70,21 @@ def test_an_evaluation_has_the_names_of_its_metrics(tmp_path, rehearsal):
     result = dict(own.evaluate(batches_of(X, Y)))
     assert result.keys() == {"error", "loss", "global_step"}
     assert np.isnan(result["error"])
+
+
+def test_a_long_compilation_is_reported(tmp_path, monkeypatch):
+    monkeypatch.setattr(progress, "_FIRST_SECS", 1e-3)
+    lines = []
+    rehearsal = Rehearsal([V5E], lambda text: None, report=lines.append)
+    with rehearsing(rehearsal):
+        estimator(tmp_path).train(batches_of(X, Y), steps=1)
+    assert lines[0] == "Compiling mode 'train' for v5e:2x2 ..."
+    assert re.fullmatch(
+        r"Compiling mode 'train' has taken \d+ s so far\.", lines[1]
+    )
+    # The time doubles from line to line, and nothing follows the last one.
+    assert len(lines) < 20
+    assert all(thread.name != "progress" for thread in threading.enumerate())
 
 
 def test_calls_of_few_steps(tmp_path, rehearsal):
@@ -147,6 +166,22 @@ def test_slots_of_a_training_stay_on_the_devices(tmp_path, rehearsal):
     assert kept not in alone.figures.memory.held
     for plan in (later, prediction):
         assert plan.figures.memory.beside[kept] == slots
+
+
+def test_other_estimators_keep_their_values(tmp_path, rehearsal):
+    first, second = (
+        estimator_of(model_fn_of(linear, adam), tmp_path / name, use_tpu=True)
+        for name in "ab"
+    )
+    first.train(batches_of(X, Y), steps=4)
+    second.evaluate(batches_of(X, Y))
+    del first
+    gc.collect()
+    second.train(batches_of(X, Y), steps=4)
+    trained, beside, later = (plan.figures.memory for plan in rehearsal.found)
+    kept = trained.arguments["variables"].real + trained.arguments["slots"].real
+    assert beside.beside["kept by other estimators"].real == kept
+    assert "kept by other estimators" not in later.beside
 
 
 def test_batches_that_are_staged_ahead_count(tmp_path, rehearsal):

@@ -17,9 +17,12 @@ class Alone:
 
     Attributes:
         place: Its place by the environment. Defaults to a single process.
+        ignores_calls: Whether `initialize` ignores its arguments. Defaults to
+            `False`: they must match.
     """
 
     place: Cluster = Cluster()
+    ignores_calls: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ def settle(role: Membership | Alone | Waiting | None) -> None:
     >>> this_process.settle(this_process.Alone())
     >>> this_process.settled()
     Alone(place=Cluster(coordinator_address=None, num_processes=1,
-                        process_id=0))
+                        process_id=0), ignores_calls=False)
     >>> this_process.settle(None)
     """
     global _settled
