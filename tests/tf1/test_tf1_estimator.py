@@ -65,9 +65,8 @@ def test_python_numbers_have_the_dtypes_that_tensorflow_gives_them(tmp_path):
     found = {}
 
     def own_model_fn(features, labels, mode):
-        found[mode] = [*(each.dtype.name for each in features.values())]
-        if labels is not None:
-            found[mode].append(labels.dtype.name)
+        given = features if labels is None else {**features, "labels": labels}
+        found[mode] = {key: each.dtype.name for key, each in given.items()}
         loss = tf.cast(features["x"], tf.float32)
         return kte.tf1.EstimatorSpec(
             mode,
@@ -80,13 +79,14 @@ def test_python_numbers_have_the_dtypes_that_tensorflow_gives_them(tmp_path):
             },
         )
 
-    features = {"x": 42.0, "y": 43, "z": True}
+    # Keys need not have the same type.
+    features = {"x": 42.0, "y": 43, "z": True, 7: 44}
     made = Estimator(own_model_fn, tmp_path)
     made.train(lambda: (features, 44), steps=1)
     result = made.evaluate(lambda: (features, 44), steps=1)
     assert next(made.predict(lambda: features)) == 43
-    dtypes = ["float32", "int32", "bool"]
-    assert found["train"] == found["eval"] == [*dtypes, "int32"]
+    dtypes = {"x": "float32", "y": "int32", "z": "bool", 7: "int32"}
+    assert found["train"] == found["eval"] == {**dtypes, "labels": "int32"}
     assert found["infer"] == dtypes
     # An operation has no value.
     assert (result["mean"], result["nothing"]) == (42, None)
