@@ -121,7 +121,7 @@ def test_damage_to_one_of_many_pieces(tmp_path, small_pieces):
 def test_pieces_that_cannot_be(tmp_path, table):
     path = tmp_path / "file"
     path.write_bytes(b"content")
-    with pytest.raises(pieces.DamagedPieceError):
+    with pytest.raises(pieces.CorruptPieceError):
         checksum.append(str(path), table)
 
 
@@ -131,7 +131,7 @@ def test_pieces_that_cannot_be(tmp_path, table):
 def test_a_range_has_to_be_made_of_pieces(tmp_path, known):
     path = tmp_path / "file"
     path.write_bytes(b"contents")
-    with pytest.raises(pieces.DamagedPieceError, match="its bytes at 0"):
+    with pytest.raises(pieces.CorruptPieceError, match="its bytes at 0"):
         pieces.read(str(path), [Extent.of(0, np.empty(2, "float32"))], known)
 
 

@@ -7,7 +7,7 @@ from helpers import linear
 from helpers import model_fn_of
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.formats.keras_names import variable_names
+from keras_tpu_estimator.files.formats.keras_format import variable_names
 
 IMAGE = (None, 8, 8, 3)
 # Layers of Keras, and the shapes of their inputs.

@@ -16,10 +16,10 @@ from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.files.inspection.directories import Directory
-from keras_tpu_estimator.files.inspection.verifying import verify
+from keras_tpu_estimator.files.inspection.directories import verify
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.index_ranges import boxes_of_run
 

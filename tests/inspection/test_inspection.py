@@ -12,8 +12,8 @@ from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
-from keras_tpu_estimator.files.directory import completion
-from keras_tpu_estimator.files.inspection import verifying
+from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.inspection import directories
 from keras_tpu_estimator.files.inspection.directories import Directory
 
 
@@ -57,7 +57,7 @@ def test_info_of_nothing(tmp_path, capsys):
 def test_a_complete_training(tmp_path):
     checkpoints.save(str(tmp_path), 20, {"bias": [0.0]})
     assert not Directory.of(str(tmp_path)).is_complete
-    completion.mark_complete(str(tmp_path), 20)
+    training_status.mark_complete(str(tmp_path), 20)
     assert Directory.of(str(tmp_path)).is_complete
 
 
@@ -128,7 +128,7 @@ def test_what_is_removed_during_verifying_is_not_missed(
             checkpoints.save(tmp_path, 20, {}, retention=retention)
         return verify(prefix)
 
-    verify = verifying.verify
-    monkeypatch.setattr(verifying, "verify", read)
+    verify = directories.verify
+    monkeypatch.setattr(directories, "verify", read)
     assert main(["verify", str(tmp_path)]) == 0
     assert "GONE" not in capsys.readouterr().out

@@ -16,9 +16,9 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.directory import keep_best
 from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import training_status
 from keras_tpu_estimator.ground.storage import copies
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage import transfers
@@ -148,9 +148,9 @@ def test_a_list_may_name_a_url(directory, tmp_path, monkeypatch):
 
 def test_the_end_of_training_is_marked():
     assert not checkpoints.training_is_complete(URL)
-    completion.mark_complete(URL, 20)
+    training_status.mark_complete(URL, 20)
     assert checkpoints.training_is_complete(URL)
-    completion.unmark(URL)
+    training_status.unmark_complete(URL)
     assert not checkpoints.training_is_complete(URL)
 
 

@@ -16,7 +16,7 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.summary import event_file
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.summary import EventWriter
 
 X, Y = regression_data()

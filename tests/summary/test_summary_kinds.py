@@ -14,7 +14,7 @@ import tensorflow as tf  # noqa: TID253 - whose summaries these are
 
 from keras_tpu_estimator import summary
 from keras_tpu_estimator.files.summary import buckets as bucketing
-from keras_tpu_estimator.files.summary.png import encode_png
+from keras_tpu_estimator.files.summary.kinds import encode_png
 
 RNG = np.random.default_rng(0)
 

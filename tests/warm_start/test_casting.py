@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.files.warm_start.casting import cast
+from keras_tpu_estimator.files.warm_start.pairing import cast
 
 KINDS = (
     ("bool",),

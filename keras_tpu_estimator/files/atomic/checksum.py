@@ -8,6 +8,8 @@ the table included. So the structure is checked without reading the data.
 """
 
 import os
+import re
+import secrets
 import struct
 import zlib
 from collections.abc import Iterable
@@ -16,13 +18,83 @@ from typing import BinaryIO
 import numpy as np
 
 from keras_tpu_estimator.files.atomic import pieces as pieces_of
-from keras_tpu_estimator.files.atomic.pieces import DamagedPieceError
+from keras_tpu_estimator.files.atomic.pieces import CorruptPieceError
 from keras_tpu_estimator.files.atomic.pieces import Piece
-from keras_tpu_estimator.files.atomic.stamp import NO_TOKEN
-from keras_tpu_estimator.files.atomic.stamp import SIZE
-from keras_tpu_estimator.files.atomic.stamp import stamp
-from keras_tpu_estimator.files.atomic.stamp import token_in
+from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy
+
+_MAGIC = b"KTESAVED"
+_TOKEN = re.compile(rb"[0-9a-f]{8}")
+# Of files that are the same for every save.
+NO_TOKEN = "0" * 8
+SIZE = len(_MAGIC) + len(NO_TOKEN)
+
+
+def new_token() -> str:
+    """What tells one save from all others.
+
+    Example:
+
+    >>> len(new_token())
+    8
+    """
+    return secrets.token_hex(4)
+
+
+def stamp(token: str) -> bytes:
+    """The last bytes of a file of a save.
+
+    Args:
+        token: That of the save.
+
+    Example:
+
+    >>> stamp("0f0f0f0f"), token_in(stamp("0f0f0f0f"))
+    (b'KTESAVED0f0f0f0f', '0f0f0f0f')
+    """
+    return _MAGIC + token.encode()
+
+
+def token_in(end: bytes) -> str | None:
+    """The token of the save that a file belongs to.
+
+    Args:
+        end: Its last bytes, `SIZE` of them or more.
+
+    Returns:
+        The token; `None` if the file is of no save.
+    """
+    magic, token = end[-SIZE : -len(NO_TOKEN)], end[-len(NO_TOKEN) :]
+    is_ours = magic == _MAGIC and _TOKEN.fullmatch(token)
+    return token.decode() if is_ours else None
+
+
+def token_of(path: str) -> str | None:
+    """The token of the save that a file belongs to.
+
+    Args:
+        path: A path or URL.
+
+    Returns:
+        The token; `None` if the file is of no save, or not there, or not to be
+        read by this user.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
+    >>> size = path.write_bytes(b"content" + stamp("0f0f0f0f"))
+    >>> token_of(str(path)), token_of("/nowhere")
+    ('0f0f0f0f', None)
+    """
+    try:
+        with paths.opened(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - SIZE))
+            return token_in(file.read(SIZE))
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        return None
+
 
 # Bytes before the table, rows of the table, CRC of all but the pieces, stamp.
 _TRAILER = struct.Struct(f"<QQI{SIZE}s")
@@ -120,7 +192,7 @@ def load(path: str | int) -> dict[int, Piece] | None:
         try:
             if _crc_of_rest(file.fileno(), length, table, token) != crc:
                 return None
-        except DamagedPieceError:
+        except CorruptPieceError:
             return None
     return {row[0]: Piece(*row) for row in table.tolist()}
 
@@ -145,7 +217,7 @@ def is_right(path: str) -> bool:
         return False
     try:
         pieces_of.check(copy.path, pieces.values())
-    except DamagedPieceError:
+    except CorruptPieceError:
         return False
     return True
 
@@ -169,15 +241,15 @@ def _crc_of_rest(
     """The checksum of what is between the pieces, of their table, and token.
 
     Raises:
-        DamagedPieceError: There cannot be such pieces.
+        CorruptPieceError: There cannot be such pieces.
     """
     crc = at = 0
     for offset, size, _ in table.tolist():
         if offset < at:
-            raise DamagedPieceError(offset)
+            raise CorruptPieceError(offset)
         crc = pieces_of.crc_of(descriptor, at, offset, crc)
         at = offset + size
     if at > length:
-        raise DamagedPieceError(at)
+        raise CorruptPieceError(at)
     crc = pieces_of.crc_of(descriptor, at, length, crc)
     return zlib.crc32(table.tobytes() + token.encode(), crc)

@@ -59,7 +59,7 @@ class Extent(NamedTuple):
         return cls(offset, array.reshape(-1).view(np.uint8).data)
 
 
-class DamagedPieceError(Exception):
+class CorruptPieceError(Exception):
     """A piece is not as it was written, or not there.
 
     Args:
@@ -106,7 +106,7 @@ def read(
         pieces: The pieces that each of them was written in, by offset.
 
     Raises:
-        DamagedPieceError: A checksum is wrong.
+        CorruptPieceError: A checksum is wrong.
 
     Example:
 
@@ -133,7 +133,7 @@ def chunks(path: str | int, piece: Piece) -> Iterator[tuple[int, memoryview]]:
         that is used again.
 
     Raises:
-        DamagedPieceError: The checksum is wrong, which is known at the end.
+        CorruptPieceError: The checksum is wrong, which is known at the end.
 
     Example:
 
@@ -152,7 +152,7 @@ def chunks(path: str | int, piece: Piece) -> Iterator[tuple[int, memoryview]]:
             crc = zlib.crc32(chunk, crc)
             yield at, chunk
     if crc != piece.crc:
-        raise DamagedPieceError(piece.offset)
+        raise CorruptPieceError(piece.offset)
 
 
 def check(path: str, pieces: Iterable[Piece]) -> None:
@@ -163,7 +163,7 @@ def check(path: str, pieces: Iterable[Piece]) -> None:
         pieces: What was written.
 
     Raises:
-        DamagedPieceError: A checksum is wrong.
+        CorruptPieceError: A checksum is wrong.
 
     Example:
 
@@ -184,7 +184,7 @@ def crc_of(descriptor: int, start: int, end: int, crc: int = 0) -> int:
         crc: The checksum of what is before it. Defaults to that of nothing.
 
     Raises:
-        DamagedPieceError: The file ends before.
+        CorruptPieceError: The file ends before.
 
     Example:
 
@@ -234,7 +234,7 @@ class _Job(NamedTuple):
         else:
             crc = _read_piece(descriptor, piece.offset, self.memory)
         if crc != piece.crc:
-            raise DamagedPieceError(piece.offset)
+            raise CorruptPieceError(piece.offset)
 
 
 def _jobs(extent: Extent, pieces: Mapping[int, Piece]) -> Iterator[_Job]:
@@ -242,7 +242,7 @@ def _jobs(extent: Extent, pieces: Mapping[int, Piece]) -> Iterator[_Job]:
     while at < end:
         piece = pieces.get(extent.offset + at)
         if piece is None or not 0 < piece.length <= end - at:
-            raise DamagedPieceError(extent.offset + at)
+            raise CorruptPieceError(extent.offset + at)
         yield _Job(piece, extent.content[at : at + piece.length])
         at += piece.length
 
@@ -277,5 +277,5 @@ def _fill(descriptor: int, memory: memoryview, offset: int) -> None:
     while memory:
         count = positioned.read(descriptor, memory, offset)
         if not count:
-            raise DamagedPieceError(offset)
+            raise CorruptPieceError(offset)
         memory, offset = memory[count:], offset + count

@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.files.checkpoints.average_names import AverageNames
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.reader import Stored
-from keras_tpu_estimator.files.formats.reading import load_checkpoint
-from keras_tpu_estimator.files.warm_start.casting import converted
+from keras_tpu_estimator.files.warm_start.pairing import converted
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.shown import some
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean

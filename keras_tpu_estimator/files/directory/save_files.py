@@ -14,16 +14,14 @@ from collections.abc import Iterator
 from typing import Self
 
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic import partial_files
-from keras_tpu_estimator.files.atomic.stamp import new_token
-from keras_tpu_estimator.files.atomic.stamp import stamp
-from keras_tpu_estimator.files.directory import leftovers
+from keras_tpu_estimator.files.atomic.checksum import new_token
+from keras_tpu_estimator.files.atomic.checksum import stamp
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_names
-from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory import stale_files
 from keras_tpu_estimator.files.directory.save_names import SaveName
-from keras_tpu_estimator.files.directory.there import There
-from keras_tpu_estimator.files.directory.training_lock import if_no_training
+from keras_tpu_estimator.files.directory.stale_files import ExistingCheckpoint
+from keras_tpu_estimator.files.directory.training_status import if_no_training
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage.urls import is_url
@@ -58,7 +56,7 @@ class SaveFiles:
         Returns:
             Its files; `None` if there is none, or another program's.
         """
-        token = There.at(prefix).token
+        token = ExistingCheckpoint.at(prefix).token
         return None if token is None else cls(prefix, token)
 
     def part(self, number: int, count: int) -> str:
@@ -78,7 +76,7 @@ class SaveFiles:
     def make_tree(self) -> None:
         """Makes that folder, with the mark that it is of this save."""
         paths.make_directory(self.tree)
-        with open(os.path.join(self.tree, leftovers.MARK), "wb") as file:
+        with open(os.path.join(self.tree, stale_files.MARK), "wb") as file:
             file.write(stamp(self.token))
 
     def position(self, host: int, hosts: int) -> str:
@@ -101,19 +99,19 @@ class SaveFiles:
 
     def remove_resume_files(self) -> None:
         """Removes what only an interrupted call needs: that one has ended."""
-        leftovers.remove_files(self._of_kinds("position", "callbacks"))
+        stale_files.remove_files(self._of_kinds("position", "callbacks"))
 
     def _of_kinds(self, *kinds: str) -> list[str]:
         """Returns the existing files of this save that are of some kinds."""
         return [
             path
-            for path, named in leftovers.listed(self.prefix)
+            for path, named in stale_files.listed(self.prefix)
             if named.kind in kinds and named.token == self.token
         ]
 
     def remove_meta(self) -> None:
         """Removes what describes another bundle at the prefix."""
-        leftovers.remove_files([self.prefix + tensorflow_index.META])
+        stale_files.remove_files([self.prefix + save_names.META])
 
     def mark_unlisted(self) -> None:
         """Says that the checkpoint is to go, unless the list names it.
@@ -130,7 +128,7 @@ class SaveFiles:
 
     def unmark(self) -> None:
         """Takes the mark back."""
-        leftovers.remove_files([save_names.unlisted(self.prefix, self.token)])
+        stale_files.remove_files([save_names.unlisted(self.prefix, self.token)])
 
     @contextlib.contextmanager
     def marked_unlisted(self) -> Iterator[None]:
@@ -150,15 +148,15 @@ class SaveFiles:
         Args:
             main: The main file that there is at the end of the `with` block.
         """
-        before = leftovers.whole(self.prefix)
+        before = stale_files.whole(self.prefix)
         yield
         now = {main}
         if main.endswith(location.INDEX):
-            data = tensorflow_index.data_files(self.prefix)
-            now |= {*data, self.prefix + tensorflow_index.META}
+            data = save_names.data_files(self.prefix)
+            now |= {*data, self.prefix + save_names.META}
         # That of the other format first, which may be what readers take.
-        leftovers.remove_files(path for path in before if path not in now)
-        leftovers.tidy(self.prefix, leftovers.listed(self.prefix))
+        stale_files.remove_files(path for path in before if path not in now)
+        stale_files.tidy(self.prefix, stale_files.listed(self.prefix))
 
     @contextlib.contextmanager
     def tidied_on_failure(self, *but: type[BaseException]) -> Iterator[None]:
@@ -174,8 +172,8 @@ class SaveFiles:
         except BaseException:
             # The error that is told is the first one.
             with contextlib.suppress(Exception):
-                leftovers.tidy(
-                    self.prefix, leftovers.listed(self.prefix), self.token
+                stale_files.tidy(
+                    self.prefix, stale_files.listed(self.prefix), self.token
                 )
             raise
 
@@ -192,7 +190,7 @@ class SaveFiles:
             except BaseException:
                 with contextlib.suppress(Exception):
                     if is_new:
-                        leftovers.remove_files(leftovers.whole(self.prefix))
+                        stale_files.remove_files(stale_files.whole(self.prefix))
                     else:
                         self.unmark()
                 raise
@@ -205,7 +203,7 @@ def tidy(prefix: str) -> None:
         prefix: That of the checkpoint. If there is none, all is removed that
             would belong to it.
     """
-    leftovers.tidy(prefix, leftovers.listed(prefix))
+    stale_files.tidy(prefix, stale_files.listed(prefix))
 
 
 def remove(prefix: str) -> None:
@@ -225,7 +223,7 @@ def remove(prefix: str) -> None:
     """
     with shared_files.left_if_in_use(prefix):
         # Main files first, which say that the others are whole.
-        leftovers.remove_files(leftovers.whole(prefix))
+        stale_files.remove_files(stale_files.whole(prefix))
         tidy(prefix)
 
 
@@ -246,9 +244,9 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
     ['mnist.input.zip']
     """
     if not is_url(directory):
-        partial_files.remove_abandoned(directory)
+        commit.remove_abandoned(directory)
     found: dict[str, list[tuple[str, SaveName]]] = {}
-    for path, named in leftovers.files_in(directory):
+    for path, named in stale_files.files_in(directory):
         if but is None or (named.prefix, named.token) != (
             os.path.basename(but.prefix),
             but.token,
@@ -256,13 +254,13 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
             found.setdefault(named.prefix, []).append((path, named))
     for name, files in found.items():
         prefix = os.path.join(directory, name)
-        mark = leftovers.mark_of(prefix, files)
+        mark = stale_files.mark_of(prefix, files)
         if mark is not None and _is_listed(prefix):
-            leftovers.remove_files([mark])
+            stale_files.remove_files([mark])
         elif mark is not None:
             remove(prefix)
         with shared_files.left_if_in_use(prefix):
-            leftovers.tidy(prefix, files)
+            stale_files.tidy(prefix, files)
 
 
 def _is_listed(prefix: str) -> bool:

@@ -7,8 +7,8 @@ beside the checkpoints that it has.
 import os
 import re
 
-from keras_tpu_estimator.files.directory import leftovers
 from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import stale_files
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.ground.storage import paths
@@ -73,11 +73,13 @@ def _names_in(directory: str) -> list[str]:
         return []
     # A killed save is removed by the next training.
     saves: dict[str, list[tuple[str, SaveName]]] = {}
-    for path, named in leftovers.files_in(directory):
+    for path, named in stale_files.files_in(directory):
         saves.setdefault(named.prefix, []).append((path, named))
     return [
         name
         for _, name in steps
-        if leftovers.mark_of(os.path.join(directory, name), saves.get(name, []))
+        if stale_files.mark_of(
+            os.path.join(directory, name), saves.get(name, [])
+        )
         is None
     ]

@@ -11,15 +11,14 @@ import numpy.typing as npt
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import intact
-from keras_tpu_estimator.files.formats.hdf5 import contents as hdf5_contents
+from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
 from keras_tpu_estimator.files.formats.hdf5 import writer as hdf5_writer
-from keras_tpu_estimator.files.formats.hdf5.reader import Hdf5Reader
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
 from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.orbax import main_file as orbax_main
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from keras_tpu_estimator.files.formats.orbax.tree_reader import TreeReader
+from keras_tpu_estimator.files.formats.orbax.reader import TreeReader
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.tensorflow import (
     writer as tensorflow_writer,
@@ -56,9 +55,9 @@ class CheckpointFormat:
 _FORMATS = {
     HDF5: CheckpointFormat(
         location.SUFFIX,
-        Hdf5Reader,
+        hdf5_reader.Hdf5Reader,
         hdf5_writer.write,
-        hdf5_contents.of,
+        hdf5_reader.contents,
     ),
     TENSORFLOW: CheckpointFormat(
         location.INDEX,

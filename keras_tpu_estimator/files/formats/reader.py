@@ -4,19 +4,102 @@ import abc
 import collections
 import contextlib
 import dataclasses
+import difflib
 import functools
+import os
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Self
 
+import jax
 import numpy as np
 
-from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
-from keras_tpu_estimator.files.formats.missing import explain_missing
+from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.base.types import PathLike
+
+
+class VariableNotFoundError(KeyError):
+    """A checkpoint has no variable with the requested name.
+
+    Args:
+        message: The requested name, and the names in the checkpoint.
+
+    Example:
+
+    >>> from keras_tpu_estimator.errors import VariableNotFoundError
+    >>> try:
+    ...     raise VariableNotFoundError("no 'kernel'")
+    ... except KeyError as error:
+    ...     print(error)
+    no 'kernel'
+    """
+
+    def __str__(self) -> str:
+        # `KeyError` would show the message in quotes, with its quotes escaped.
+        return self.args[0]
+
+
+def explain_missing(
+    missing: list[str],
+    there: list[str],
+    checkpoint_path: PathLike,
+) -> str:
+    """Says that variables are not there, and which have names like theirs.
+
+    Args:
+        missing: The variables that were asked for.
+        there: Those that the checkpoint has.
+        checkpoint_path: The checkpoint.
+
+    Returns:
+        Sentences for an error message.
+
+    Example:
+
+    >>> explain_missing(["biases"], ["bias", "kernel"], "/model.ckpt-20")
+    "The checkpoint '/model.ckpt-20' has no variable 'biases'. Close to the
+    first: 'bias'."
+    """
+    near = difflib.get_close_matches(missing[0], there, n=5, cutoff=0.5)
+    hint = "Close to the first" if near else "Among those that it has"
+    return (
+        f"The checkpoint {os.fsdecode(checkpoint_path)!r} has no variable "
+        f"{_listed(missing)}. {hint}: {_listed(near or there)}."
+    )
+
+
+def _listed(paths: list[str], limit: int = 10) -> str:
+    more = len(paths) - limit
+    suffix = f" and {more} more" if more > 0 else ""
+    return ", ".join(map(repr, paths[:limit])) + suffix
+
+
+def removed(path: str) -> ValueError:
+    """An error to raise.
+
+    Args:
+        path: The checkpoint, or its main file.
+
+    Example:
+
+    >>> raise removed("/nowhere/model.ckpt-20")
+    Traceback (most recent call last):
+    ...
+    ValueError: The checkpoint '/nowhere/model.ckpt-20' was there, and was
+    removed or saved anew before all of it was read...
+    """
+    return ValueError(
+        f"The checkpoint {path!r} was there, and was removed or saved anew "
+        "before all of it was read. A training keeps as many as "
+        "`RunConfig(keep_checkpoint_max=...)` says: read a newer one, or have "
+        f"more of them kept. {location.alternatives(path)}"
+    )
+
 
 GLOBAL_STEP = "global_step"
 
@@ -265,3 +348,45 @@ def unambiguous(aliases: Iterable[tuple[str, str]]) -> dict[str, str]:
         for alias, names in meant.items()
         if len(names) == 1
     }
+
+
+# What NumPy says of dtypes that another package registered, such as bfloat16.
+_REGISTERED = 2
+
+
+class ArraysReader(CheckpointReader):
+    """Reads a dict, or a tree of dicts, by paths such as 'dense/kernel'."""
+
+    def __init__(self, arrays: Mapping[str, Any]):
+        self._values: dict[str, jax.Array | np.ndarray] = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(dict(arrays)):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            if name in self._values:
+                raise ValueError(
+                    "The dict should have one array of each name. Received "
+                    f"two of the name {name!r}."
+                )
+            self._values[name] = _array(name, leaf)
+        listed = {
+            name: Stored(value.shape, np.dtype(value.dtype))
+            for name, value in self._values.items()
+        }
+        super().__init__("a dict of arrays", listed)
+
+    def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        # Copies, for the program may go on to write to its own.
+        return {name: np.array(self._values[name]) for name in names}
+
+
+def _array(name: str, value: Any) -> jax.Array | np.ndarray:
+    """An array of NumPy, or that of JAX, which is not fetched yet."""
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    kind, is_builtin = (
+        getattr(array.dtype, each, None) for each in ("kind", "isbuiltin")
+    )
+    if kind is None or (kind not in "biufc" and is_builtin != _REGISTERED):
+        raise ValueError(
+            f"The dict should hold arrays of numbers. Received at {name!r}: a "
+            f"{type(value).__name__} of dtype {array.dtype}."
+        )
+    return array

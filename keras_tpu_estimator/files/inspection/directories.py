@@ -8,10 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.formats import reading
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.ground.storage import paths
 
 
@@ -41,7 +42,7 @@ class Checkpoint:
         ]
         return cls(
             prefix,
-            reading.step_of(prefix),
+            loading.step_of(prefix),
             sum(os.path.getsize(file) for file in files),
         )
 
@@ -77,7 +78,7 @@ class Directory:
         prefixes = prefixes_of(path)
         newest = prefixes[0]
         directory = os.path.dirname(newest)
-        reader = reading.load_checkpoint(newest)
+        reader = loading.load_checkpoint(newest)
         dtypes = reader.get_variable_to_dtype_map()
         return cls(
             directory,
@@ -89,7 +90,7 @@ class Directory:
                 )
             },
             _results(directory),
-            completion.training_is_complete(directory),
+            training_status.training_is_complete(directory),
         )
 
     @property
@@ -130,3 +131,79 @@ def _results(directory: str) -> dict[str, Mapping[str, float]]:
         for folder, scalars in steps.items()
         if (last := max(scalars, default=None)) is not None
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """What reading a checkpoint has shown.
+
+    Attributes:
+        prefix: Its path, without the ends of its files.
+        problem: What is wrong with it; `None`, the default, for nothing.
+        is_gone: Whether there is no such checkpoint. Defaults to `False`.
+    """
+
+    prefix: str
+    problem: str | None = None
+    is_gone: bool = False
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether nothing is."""
+        return self.problem is None
+
+
+def verify_all(path: str) -> list[Verdict]:
+    """Reads all of the checkpoints that there should be for a path.
+
+    Args:
+        path: A directory, or the prefix or a file of a checkpoint.
+
+    Returns:
+        What that has shown, the newest first.
+
+    Raises:
+        ValueError: There is no checkpoint, and none is listed.
+    """
+    verdicts = [*map(verify, _expected_at(path))]
+    if all(verdict.is_intact for verdict in verdicts):
+        return verdicts
+    # A training may have removed one in the meantime.
+    still = _expected_at(path)
+    return [each for each in verdicts if each.is_intact or each.prefix in still]
+
+
+def _expected_at(path: str) -> list[str]:
+    """Those that the list of a directory names, or the one that is meant."""
+    if paths.is_directory(path) and not location.exists(path):
+        if listed := location.listed(path):
+            return listed
+    return [location.resolve(path)]
+
+
+def verify(prefix: str) -> Verdict:
+    """Reads all of a checkpoint.
+
+    Args:
+        prefix: Its path, without the ends of its files.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"bias": [0.0]})
+    >>> verify(prefix).is_intact
+    True
+    """
+    if not location.exists(prefix):
+        return Verdict(prefix, "the `checkpoint` file lists it", is_gone=True)
+    try:
+        reader = loading.load_checkpoint(prefix)
+        with reader.held_open():
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
+    except (ValueError, OSError) as error:
+        return Verdict(prefix, str(error))
+    if not formats.is_intact(prefix):
+        return Verdict(prefix, "it is not as it was written")
+    return Verdict(prefix)

@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from keras_tpu_estimator.files.summary.event_file import EventFile
-from keras_tpu_estimator.files.summary.event_records import serialized
+from keras_tpu_estimator.files.summary.event_file import serialized
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.agreement import is_chief

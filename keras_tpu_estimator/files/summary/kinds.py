@@ -8,7 +8,10 @@ in NumPy or in a trace of `model_fn`; `reduced` makes that small where it is;
 import abc
 import dataclasses
 import functools
+import io
 import struct
+import wave
+import zlib
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
@@ -19,9 +22,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.files.summary import buckets as bucketing
-from keras_tpu_estimator.files.summary import png
-from keras_tpu_estimator.files.summary import wav
-from keras_tpu_estimator.files.summary.event_records import varint
+from keras_tpu_estimator.files.summary.event_file import varint
 from keras_tpu_estimator.ground.base.shown import shown
 
 if TYPE_CHECKING:
@@ -168,7 +169,7 @@ class Image(Summary):
     def tensors(self, data: Any, xp: Any) -> Any:
         """Bytes of shape `[images, height, width, channels]`."""
         images = self._numbers(data, xp)
-        if images.ndim != 4 or images.shape[-1] not in png.CHANNELS:
+        if images.ndim != 4 or images.shape[-1] not in PNG_CHANNELS:
             raise ValueError(
                 f"The images {self.tag!r} should have the shape [images, "
                 "height, width, channels] with 1 to 4 channels. Received: "
@@ -197,7 +198,7 @@ class Image(Summary):
 
         height, width = reduced.shape[1:3]
         size = [str(width).encode(), str(height).encode()]
-        files = [png.encode_png(image) for image in reduced]
+        files = [encode_png(image) for image in reduced]
         return self._record(
             size + files,
             metadata.create_summary_metadata(None, self.description),
@@ -243,7 +244,7 @@ class Audio(Summary):
         """Rows of a WAV file and its label, which is empty."""
         from tensorboard.plugins.audio import metadata
 
-        files = [wav.encode_wav(clip, self.sample_rate) for clip in reduced]
+        files = [encode_wav(clip, self.sample_rate) for clip in reduced]
         rows = np.array([[file, b""] for file in files], object)
         return self._record(
             rows.reshape(-1, 2),
@@ -351,3 +352,74 @@ def _before_number(tag: str, description: str | None) -> bytes:
     # The keys of the fields `tensor` and `value`, each before its length.
     fields = value.SerializeToString() + b"\x42" + varint(len(tensor)) + tensor
     return (b"\x0a" + varint(len(fields)) + fields)[: -_FLOAT.size]
+
+
+def encode_wav(clip: np.ndarray, sample_rate: int) -> bytes:
+    """Encodes a sound, 16 bits for each sample.
+
+    Args:
+        clip: int16 array of shape `[frames, channels]`.
+        sample_rate: Frames per second.
+
+    Returns:
+        The contents of a WAV file.
+
+    Example:
+
+    >>> from keras_tpu_estimator.files.summary.kinds import encode_wav
+    >>> encode_wav(np.zeros((100, 1), np.int16), 8000)[:4]
+    b'RIFF'
+    """
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(clip.shape[1])
+        writer.setsampwidth(2)
+        writer.setframerate(sample_rate)
+        writer.writeframes(clip.astype("<i2").tobytes())
+    return file.getvalue()
+
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# Grey, grey with alpha, RGB, RGBA.
+_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
+PNG_CHANNELS = tuple(_COLOR_TYPES)
+
+
+def encode_png(image: np.ndarray) -> bytes:
+    """Encodes an image without loss.
+
+    Args:
+        image: uint8 array of shape `[height, width, channels]`.
+
+    Returns:
+        The contents of a PNG file.
+
+    Example:
+
+    >>> from keras_tpu_estimator.files.summary.kinds import encode_png
+    >>> encode_png(np.zeros((2, 2, 3), np.uint8))[1:4]
+    b'PNG'
+
+    Reference: https://www.w3.org/TR/png-3/
+    """
+    height, width, channels = image.shape
+    eight_bits = 8
+    header = struct.pack(
+        ">IIBBBBB", width, height, eight_bits, _COLOR_TYPES[channels], 0, 0, 0
+    )
+    rows = image.reshape(height, width * channels)
+    # Each row begins with its filter; 0 is none.
+    filtered = np.pad(rows, ((0, 0), (1, 0)))
+    return (
+        _SIGNATURE
+        + _png_chunk(b"IHDR", header)
+        + _png_chunk(b"IDAT", zlib.compress(filtered.tobytes()))
+        + _png_chunk(b"IEND", b"")
+    )
+
+
+def _png_chunk(name: bytes, data: bytes) -> bytes:
+    checksum = zlib.crc32(name + data)
+    return (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
+    )

@@ -1,15 +1,279 @@
 """The metric writers by name, and several of them as one."""
 
+import importlib
+import json
+import logging
+import math
+import os
+import sys
+import time
 from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
-from keras_tpu_estimator.files.summary.json_lines import JsonLines
+import numpy as np
+
+from keras_tpu_estimator.files.summary import kinds
+from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.metric_writer import Foreign
 from keras_tpu_estimator.files.summary.metric_writer import MetricWriter
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
-from keras_tpu_estimator.files.summary.mlflow import Mlflow
-from keras_tpu_estimator.files.summary.mlflow import warn_of_autolog
-from keras_tpu_estimator.files.summary.tensorboard import TensorBoard
-from keras_tpu_estimator.files.summary.wandb import Wandb
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage.growing_files import GrowingFile
+from keras_tpu_estimator.ground.storage.growing_files import growing
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class Mlflow(MetricWriter):
+    """Logs into a run of MLflow: the active one, or one that MLflow starts.
+
+    Needs `pip install mlflow`, or `mlflow-skinny`, tried with 3.17.
+
+    Raises:
+        ImportError: MLflow is not installed. It is looked for when a run is
+            first reported.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> config = kte.RunConfig(metric_writers=["tensorboard", "mlflow"])
+    """
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Logs numbers."""
+        _mlflow().log_metrics(dict(scalars), step=step)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Logs images, for which MLflow needs Pillow."""
+        for name, each in images.items():
+            for number, image in enumerate(each):
+                key = f"{name}/{number}" if len(each) > 1 else name
+                # Grey ones have no axis of channels there.
+                image = image[..., 0] if image.shape[-1] == 1 else image
+                _mlflow().log_image(image, key=key, step=step)
+
+
+def warn_of_autolog() -> None:
+    """Says that MLflow's autologging, if it is on, sees nothing of this."""
+    utils = sys.modules.get("mlflow.utils.autologging_utils")
+    found = getattr(utils, "AUTOLOGGING_INTEGRATIONS", {}).get("keras")
+    if found is not None and not found.get("disable"):
+        _logger.warning(
+            "MLflow's autologging logs nothing of an estimator: it follows "
+            "`fit` of Keras models. Choose "
+            'RunConfig(metric_writers=["tensorboard", "jsonl", "mlflow"]) to '
+            "log into the active run."
+        )
+
+
+def _mlflow() -> Any:
+    try:
+        return importlib.import_module("mlflow")
+    except ImportError as error:
+        raise ImportError(
+            "The metric writer 'mlflow' should find the package of MLflow. "
+            "Received none. Install it by `pip install mlflow`."
+        ) from error
+
+
+# Steps of evaluations and of host calls may come after later ones.
+_WANDB_STEP = "global_step"
+
+
+class Wandb(MetricWriter):
+    """Logs into a run of Weights & Biases: the current one, or a new one.
+
+    Numbers are plotted over `global_step`. Needs `pip install wandb`, tried
+    with 0.31.
+
+    Args:
+        **settings: What `wandb.init` is called with where there is no run
+            yet, such as `project` and `name`.
+
+    Raises:
+        ImportError: wandb is not installed. It is looked for when a run is
+            first reported.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> digits = kte.summary.Wandb(project="digits")
+    >>> config = kte.RunConfig(metric_writers=["tensorboard", digits])
+    """
+
+    def __init__(self, **settings: Any):
+        self._settings = settings
+        self._run: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Its settings, without the run."""
+        return {"_settings": self._settings, "_run": None}
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Logs numbers."""
+        self._log(step, scalars)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Logs images."""
+        of = _wandb().Image
+        self._log(
+            step, {n: [of(i) for i in each] for n, each in images.items()}
+        )
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Logs texts, as HTML shows them."""
+        of = _wandb().Html
+        self._log(step, {name: of(text) for name, text in texts.items()})
+
+    def write_bucket_counts(
+        self, step: int, counts: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    ) -> None:
+        """Logs histograms."""
+        of = _wandb().Histogram
+        self._log(
+            step,
+            {name: of(np_histogram=each) for name, each in counts.items()},
+        )
+
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+        wandb = _wandb()
+        run = wandb.run or wandb.init(**self._settings)
+        if run is not self._run:
+            run.define_metric(_WANDB_STEP)
+            run.define_metric("*", step_metric=_WANDB_STEP)
+            self._run = run
+        run.log({**values, _WANDB_STEP: step})
+
+
+def _wandb() -> Any:
+    try:
+        return importlib.import_module("wandb")
+    except ImportError as error:
+        raise ImportError(
+            "The metric writer 'wandb' should find the package of Weights & "
+            "Biases. Received none. Install it by `pip install wandb`."
+        ) from error
+
+
+class TensorBoard(MetricWriter):
+    """Writes what TensorBoard shows into `model_dir` and `eval_dir()`."""
+
+    def __init__(self, directory: str | None = None):
+        self._directory = directory
+
+    def at(self, directory: str, prefix: str) -> "TensorBoard":
+        """The writer of a directory."""
+        del prefix
+        return TensorBoard(directory)
+
+    @property
+    def _events(self) -> EventWriter:
+        if self._directory is None:
+            raise RuntimeError("Expected a directory. Received: None.")
+        return EventWriter.for_dir(self._directory)
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Writes numbers."""
+        self._events.scalars(scalars, step)
+
+    def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Writes a report without its loss, which comes as a summary."""
+        self.write_scalars(
+            step, {n: value for n, value in numbers.items() if n != "loss"}
+        )
+
+    def write_loss(self, step: int, loss: float) -> None:
+        """Writes the loss."""
+        self.write_scalars(step, {"loss": loss})
+
+    def write_result(
+        self, step: int, result: Mapping[str, Any], checkpoint: str | None
+    ) -> None:
+        """Writes a result, arrays and images among it."""
+        events = self._events
+        events.metrics(result, step)
+        if checkpoint is not None:
+            events.text("checkpoint_path", checkpoint, step)
+
+    def write_summary(
+        self, step: int, summary: kinds.Summary, reduced: Any
+    ) -> None:
+        """Writes a summary of any kind."""
+        self._events.write(summary.serialized(reduced), step)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Writes images."""
+        for tag, each in images.items():
+            summary = kinds.Image(tag=tag, max_outputs=len(each))
+            self.write_summary(step, summary, each)
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Writes texts."""
+        for tag, text in texts.items():
+            self._events.text(tag, text, step)
+
+    def flush(self) -> None:
+        """Makes what was written readable by others."""
+        self._events.flush()
+
+
+_JSON_LINES = "metrics.jsonl"
+
+
+class JsonLines(MetricWriter):
+    """Appends reports and results to `metrics.jsonl` in their directories.
+
+    Args:
+        directory: The directory, made if need be, or its URL. Defaults to
+            those of the run.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> directory = tempfile.mkdtemp()
+    >>> kte.summary.JsonLines(directory).write_scalars(100, {"loss": 0.25})
+    >>> print(pathlib.Path(directory, "metrics.jsonl").read_text())
+    {"step": 100, "time": ..., "loss": 0.25}
+    """
+
+    def __init__(self, directory: str = ""):
+        self._path = os.path.join(directory, _JSON_LINES)
+        self._file: GrowingFile | None = None
+
+    def at(self, directory: str, prefix: str) -> "JsonLines":
+        """The writer of a directory."""
+        del prefix
+        return JsonLines(directory)
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends a line; what is not finite becomes `null`, as JSON has it."""
+        line = {"step": step, "time": time.time()} | {
+            name: number if math.isfinite(number) else None
+            for name, number in scalars.items()
+        }
+        if self._file is None:
+            self._file = growing(self._path, resumes=True)
+        written = json.dumps(line).encode() + b"\n"
+        try:
+            _append(written, self._file.path)
+        except FileNotFoundError:
+            paths.make_directory(os.path.dirname(self._path))
+            _append(written, self._file.path)
+        self._file.changed()
+
+    def write_summary(
+        self, step: int, summary: kinds.Summary, reduced: Any
+    ) -> None:
+        """Leaves it out: a line is a whole report."""
+
+
+def _append(line: bytes, path: str) -> None:
+    # Without a buffer, so that lines stay whole.
+    with open(path, "ab", buffering=0) as file:
+        file.write(line)
+
 
 _BY_NAME: dict[str, MetricWriter] = {
     "tensorboard": TensorBoard(),

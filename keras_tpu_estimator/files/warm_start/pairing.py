@@ -10,8 +10,95 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.warm_start.casting import cast
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
+from keras_tpu_estimator.ground.base.dtype_changes import first_misfit
+from keras_tpu_estimator.ground.base.dtype_changes import kind_of
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+
+# Each goes into those behind it.
+_KINDS = ("bool", "whole", "real", "complex")
+
+
+def cast(
+    value: np.ndarray, dtype: np.dtype, path: str, name: str, checkpoint: str
+) -> np.ndarray:
+    """A value of a checkpoint in a variable's dtype.
+
+    Args:
+        value: The value.
+        dtype: The dtype.
+        path: The variable's path.
+        name: What the value is called in the checkpoint.
+        checkpoint: The checkpoint.
+
+    Returns:
+        The value itself, if it has the dtype.
+
+    Raises:
+        ValueError: The dtype cannot hold it.
+
+    Example:
+
+    >>> import numpy as np
+    >>> cast(np.array([0.1]), np.dtype("float32"), "a", "b", "model.ckpt-20")
+    array([0.1], dtype=float32)
+    """
+    result = converted(value, dtype, f"{name!r} in {checkpoint!r}")
+    if result is not None:
+        return result
+    raise ValueError(
+        f"The variable {path!r} is of dtype {dtype}, which cannot hold the "
+        f"{value.dtype} values of {name!r} in the checkpoint {checkpoint!r}. "
+        "Give it a dtype that can in model_fn, or start without this one's "
+        "value: in another model_dir, or from other names."
+    )
+
+
+def converted(
+    value: np.ndarray, dtype: np.dtype, name: str
+) -> np.ndarray | None:
+    """Returns a value in another dtype, or `None` if that cannot hold it.
+
+    Args:
+        value: The value. It is returned itself if it has the dtype.
+        dtype: The dtype.
+        name: What the value is called in warnings.
+
+    Example:
+
+    >>> import numpy as np
+    >>> converted(np.array([1, 300]), np.dtype("uint8"), "w") is None
+    True
+    """
+    value = np.asarray(value)
+    if value.dtype == dtype:
+        return value
+    if not can_hold(dtype, value.dtype) or (
+        first_misfit(value, dtype) is not None
+    ):
+        return None
+    return np.asarray(as_dtype(value, dtype, name))
+
+
+def can_hold(dtype: np.dtype, other: np.dtype) -> bool:
+    """Whether a dtype is of a kind that can hold numbers of another.
+
+    Args:
+        dtype: That of a variable.
+        other: That of values.
+
+    Example:
+
+    >>> import numpy as np
+    >>> can_hold(np.dtype("bfloat16"), np.dtype("int8"))
+    True
+    >>> can_hold(np.dtype("int8"), np.dtype("bfloat16"))
+    False
+    """
+    kind, others = kind_of(dtype), kind_of(other)
+    if kind is None or others is None:
+        return False
+    return _KINDS.index(others) <= _KINDS.index(kind)
 
 
 class Described(Protocol):
@@ -156,3 +243,76 @@ def read_part(
     """
     value = reader.get_part(pair.name, box.slices)
     return cast(value, np.dtype(dtype), pair.path, pair.name, reader.path)
+
+
+_HEADINGS = ("", "variable", "shape", "in the checkpoint", "shape there")
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStartReport:
+    """Which variables were matched with a checkpoint, and which were not.
+
+    Its `str` is a table.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        matched: Variables that start from it.
+        missing: Variables that should, but are not in it.
+        mismatched: Variables that should, but have another shape in it.
+        unselected: Paths of variables that were not to start from it.
+        unused: Names in it that no variable starts from.
+
+    Example:
+
+    >>> from keras_tpu_estimator.checkpoints import WarmStartReport
+    >>> from keras_tpu_estimator.typing import Pairing
+    >>> print(WarmStartReport(
+    ...     "/model.ckpt-20", matched=(Pairing("a", (2,), "b", (2,)),),
+    ...     unused=("c",)))
+    Warm start from '/model.ckpt-20': 1 matched, 0 missing, 0 mismatched,
+    0 unselected, 1 unused
+               variable  shape  in the checkpoint  shape there
+    matched    a         (2,)   b                  (2,)
+    unused                      c
+    """
+
+    checkpoint: str
+    matched: tuple[Pairing, ...] = ()
+    missing: tuple[Pairing, ...] = ()
+    mismatched: tuple[Pairing, ...] = ()
+    unselected: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all that should start from the checkpoint does."""
+        return not self.missing and not self.mismatched
+
+    def __str__(self) -> str:
+        kinds = ("matched", "missing", "mismatched", "unselected", "unused")
+        counts = ", ".join(
+            f"{len(getattr(self, kind))} {kind}" for kind in kinds
+        )
+        rows = [_HEADINGS, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
+        )
+        head = f"Warm start from {self.checkpoint!r}: {counts}"
+        return "\n".join([head, *lines])
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        # What is wrong comes first.
+        kinds = ("missing", "mismatched", "matched")
+        rows: list[tuple[str, ...]] = [
+            (kind, pair.path, str(pair.shape), pair.name, _stored_shape(pair))
+            for kind in kinds
+            for pair in getattr(self, kind)
+        ]
+        rows += [("unselected", path, "", "", "") for path in self.unselected]
+        rows += [("unused", "", "", name, "") for name in self.unused]
+        return rows
+
+
+def _stored_shape(pair: Pairing) -> str:
+    return "none" if pair.stored_shape is None else str(pair.stored_shape)

@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reading import load_checkpoint
 from keras_tpu_estimator.files.warm_start.pairing import Described
 from keras_tpu_estimator.files.warm_start.pairing import Pairing
+from keras_tpu_estimator.files.warm_start.pairing import WarmStartReport
 from keras_tpu_estimator.files.warm_start.pairing import pairings
 from keras_tpu_estimator.files.warm_start.pairing import read_values
-from keras_tpu_estimator.files.warm_start.report import WarmStartReport
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.ground.base.pickling import reduce_error

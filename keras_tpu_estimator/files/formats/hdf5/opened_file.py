@@ -13,17 +13,17 @@ import numpy as np
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.formats.hdf5 import encoding
-from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.index_ranges import boxes_of_run
 from keras_tpu_estimator.ground.storage.copies import local_copy
 
 # What HDF5 and h5py raise for structures that make no sense.
-_DAMAGE = (OSError, RuntimeError, KeyError, pieces.DamagedPieceError)
+_DAMAGE = (OSError, RuntimeError, KeyError, pieces.CorruptPieceError)
 _OTHERS = (VariableNotFoundError, FileNotFoundError, PermissionError)
 
 
-class DamagedFileError(Exception):
+class CorruptFileError(Exception):
     """A file is not as it was written; the message says why."""
 
 
@@ -115,7 +115,7 @@ class OpenedFile:
         while at < end:
             piece = self.written.get(at)
             if piece is None or not 0 < piece.length <= end - at:
-                raise pieces.DamagedPieceError(at)
+                raise pieces.CorruptPieceError(at)
             first = (at - offset) // itemsize
             count = piece.length // itemsize
             if any(
@@ -149,11 +149,11 @@ def opened_file(path: str, raw: io.FileIO) -> Iterator[OpenedFile]:
         raw: The same, from `held`.
 
     Raises:
-        DamagedFileError: It is not, or what is read is not.
+        CorruptFileError: It is not, or what is read is not.
     """
     written = checksum.load(raw.fileno())
     if written is None:
-        raise DamagedFileError("its checksum is wrong or missing")
+        raise CorruptFileError("its checksum is wrong or missing")
     # By the same descriptor: what has the name may be another file now.
     with translated(), h5py.File(raw, "r") as file:
         yield OpenedFile(path, raw.fileno(), file, written)
@@ -164,11 +164,11 @@ def translated() -> Iterator[None]:
     """Has what a damaged file leads to be one kind of error.
 
     Raises:
-        DamagedFileError: In its place.
+        CorruptFileError: In its place.
     """
     try:
         yield
     except _OTHERS:
         raise
     except _DAMAGE as error:
-        raise DamagedFileError(str(error)) from error
+        raise CorruptFileError(str(error)) from error

@@ -119,5 +119,5 @@ def _sum(path: PathLike, is_new: bool = False) -> tuple[int, int]:
 def _has(path: str, size: int, crc: int) -> bool:
     try:
         return _sum(path) == (size, crc)
-    except pieces.DamagedPieceError:
+    except pieces.CorruptPieceError:
         return False

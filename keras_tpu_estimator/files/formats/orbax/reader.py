@@ -11,8 +11,13 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.formats.intact import are_intact
+from keras_tpu_estimator.files.formats.orbax.main_file import MainFile
+from keras_tpu_estimator.files.formats.reader import ArraysReader
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import removed
 from keras_tpu_estimator.files.formats.reader import unambiguous
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
@@ -215,3 +220,103 @@ def _short(error: Exception) -> str:
     """What an error says, without the settings of TensorStore."""
     text, _, _ = str(error).partition(" [")
     return f"{type(error).__name__}: {text}"
+
+
+_LEGACY_TREE = "checkpoint"
+# The first byte of a map of MessagePack is not of a text, as the list of
+# checkpoints of that name is.
+_LEAST_OF_MAPS = b"\x80"
+
+
+def exists_legacy(path: str) -> bool:
+    """Whether a folder is such a checkpoint."""
+    tree = os.path.join(path, _LEGACY_TREE)
+    if not paths.is_file(tree) or exists(path):
+        return False
+    with paths.opened(tree) as file:
+        return file.read(1) >= _LEAST_OF_MAPS
+
+
+class LegacyReader(ArraysReader):
+    """Reads all arrays at once, for nothing else says what they are."""
+
+    def __init__(self, path: str):
+        with explained(path):
+            tree = handler().restore(folder_of(path))
+        super().__init__(tree)
+        self.path = path
+
+
+class TreeReader(CheckpointReader):
+    """Reads a checkpoint that `write` has written.
+
+    Args:
+        prefix: Its path, without '.orbax'.
+
+    Raises:
+        ValueError: A file is damaged. All are read to find out, for Orbax
+            would not tell.
+    """
+
+    def __init__(self, prefix: str):
+        self._prefix = prefix
+        self._main = main = MainFile.of(prefix)
+        self._check()
+        self._tree = OrbaxReader(main.folder)
+        stored = self._tree.by_any_name()
+        self._rows = main.rows
+        listed = {
+            name: Stored(
+                self._cut(name, stored[name].shape), stored[name].dtype
+            )
+            for name in self._tree.get_variable_to_shape_map()
+        }
+        super().__init__(prefix, listed)
+
+    def _cut(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        rows = self._rows.get(name)
+        return shape if rows is None else (rows, *shape[1:])
+
+    def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        with self._told():
+            found = self._tree.get_tensors(names)
+        return {
+            name: value[: self._rows[name]] if name in self._rows else value
+            for name, value in found.items()
+        }
+
+    def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
+        with self._told():
+            return self._tree.get_part(name, box.slices)
+
+    def _check(self) -> None:
+        """Raises if some of the files are not as they were."""
+        wrong = [
+            each.files[0]
+            for each in self._main.contents()
+            if not are_intact([each])
+        ]
+        if wrong and not self._is_there:
+            raise removed(self._prefix)
+        if wrong:
+            names = [os.path.relpath(path, self._main.folder) for path in wrong]
+            raise ValueError(
+                f"The checkpoint {self._prefix!r} is truncated or damaged: "
+                f"{names} of the folder {self._main.folder!r} are not as they "
+                "were written. Copy it again if it is a copy; otherwise use "
+                "another one."
+            )
+
+    @property
+    def _is_there(self) -> bool:
+        return paths.is_file(self._prefix + location.TREE)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Has who reads know that a checkpoint was removed meanwhile."""
+        try:
+            yield
+        except ValueError as error:
+            if self._is_there:
+                raise
+            raise removed(self._prefix) from error

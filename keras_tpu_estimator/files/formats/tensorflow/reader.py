@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory.location import INDEX
-from keras_tpu_estimator.files.formats.missing import removed
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import removed
 from keras_tpu_estimator.files.formats.reader import unambiguous
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy
@@ -49,7 +49,7 @@ def exists(prefix: str) -> bool:
 def suffixes(prefix: str) -> list[str]:
     """How the names of the files end that a prefix stands for."""
     if paths.is_file(prefix + INDEX):
-        data = tensorflow_index.data_files(prefix)
+        data = save_names.data_files(prefix)
         return [INDEX, *(path.removeprefix(prefix) for path in data)]
     return _numbers(prefix) or [""]
 

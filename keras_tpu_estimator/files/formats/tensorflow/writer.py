@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,15 +11,14 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic.stamp import NO_TOKEN
-from keras_tpu_estimator.files.atomic.stamp import SIZE
-from keras_tpu_estimator.files.atomic.stamp import stamp
-from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN
+from keras_tpu_estimator.files.atomic.checksum import SIZE
+from keras_tpu_estimator.files.atomic.checksum import stamp
+from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory.location import INDEX
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.directory.tensorflow_index import META
+from keras_tpu_estimator.files.directory.save_names import META
 from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.files.formats.tensorflow import metagraph
 from keras_tpu_estimator.files.formats.tensorflow.reader import TensorFlowReader
 from keras_tpu_estimator.files.formats.tensorflow.reader import suffixes
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
@@ -67,18 +67,16 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
                 f"The value of {name!r} should be an array of numbers or "
                 f"booleans. Received one of dtype {array.dtype}."
             )
-    count = 2 if len(tensorflow_index.data_files(prefix)) == 1 else 1
+    count = 2 if len(save_names.data_files(prefix)) == 1 else 1
     # Of the step alone, the data are the same as before.
     count = min(count, len(arrays))
     with commit.writing(prefix) as partial:
         _write(prefix, partial, arrays, count)
         for number in range(count):
-            data = tensorflow_index.data_file(partial, number, count)
+            data = save_names.data_file(partial, number, count)
             with open(data, "ab") as file:
                 file.write(stamp(saved.token))
-            commit.publish(
-                data, tensorflow_index.data_file(prefix, number, count)
-            )
+            commit.publish(data, save_names.data_file(prefix, number, count))
         with _described(saved, partial, arrays):
             commit.publish(partial + INDEX, prefix + INDEX)
 
@@ -92,7 +90,7 @@ def _described(
     That file has one name. Where it would be beside the wrong index, it is away
     for a moment: TensorFlow can do without.
     """
-    content = metagraph.serialized(arrays) + _META_END
+    content = serialized(arrays) + _META_END
     path = saved.prefix + META
     is_there = paths.is_file(saved.prefix + INDEX)
     if is_there and _content(path) == content:
@@ -193,3 +191,48 @@ def _what_the_system_said(error: "tf.errors.OpError") -> str:
     first = error.__context__
     told = (first if isinstance(first, type(error)) else error).message
     return told.partition("\n")[0]
+
+
+_NOT_IN_NAMES = re.compile(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_.\\/>-]")
+_Kinds = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
+
+
+def serialized(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """What the file has in it, for `tf.train.import_meta_graph`.
+
+    Args:
+        arrays: Arrays by the names of variables.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> made = tf.compat.v1.MetaGraphDef.FromString(
+    ...     serialized({"dense/bias": np.zeros(2)}))
+    >>> "variables" in made.collection_def
+    True
+    """
+    # The same for each checkpoint of a run.
+    return _made(
+        tuple((name, each.dtype, each.shape) for name, each in arrays.items())
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _made(kinds: _Kinds) -> bytes:
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        variables = {
+            name: v1.Variable(
+                lambda dtype=dtype, shape=shape: tf.zeros(shape, dtype),
+                trainable=False,
+                # Keras allows more in a name than TensorFlow.
+                name=_NOT_IN_NAMES.sub("_", name).lstrip("_") or None,
+                use_resource=True,
+            )
+            for name, dtype, shape in kinds
+        }
+        saver = v1.train.Saver(variables, allow_empty=True)
+        made: bytes = saver.export_meta_graph().SerializeToString()
+    return made

@@ -4,18 +4,70 @@ Nothing else in a directory of checkpoints is ever removed.
 """
 
 import contextlib
+import dataclasses
 import errno
 import os
 from collections.abc import Iterable
 from collections.abc import Iterator
+from typing import Self
 
-from keras_tpu_estimator.files.atomic.stamp import NO_TOKEN
-from keras_tpu_estimator.files.atomic.stamp import token_of
+from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN
+from keras_tpu_estimator.files.atomic.checksum import token_of
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory.save_names import SaveName
-from keras_tpu_estimator.files.directory.there import There
 from keras_tpu_estimator.ground.storage import paths
+
+
+@dataclasses.dataclass(frozen=True)
+class ExistingCheckpoint:
+    """The checkpoint that is at a prefix.
+
+    Example:
+
+    >>> ExistingCheckpoint.at("/nowhere/model.ckpt-20")
+    ExistingCheckpoint(main=None, data=(), token=None)
+
+    Attributes:
+        main: Its main file; `None` if there is none.
+        data: The data of the bundle at the prefix, which may be another one.
+        token: That of the save that has made it; `None` for another program.
+    """
+
+    main: str | None
+    data: tuple[str, ...]
+    token: str | None
+
+    @classmethod
+    def at(cls, prefix: str) -> Self:
+        """What is there."""
+        main = location.main_file(prefix)
+        data = tuple(save_names.data_files(prefix))
+        is_bundle = main == prefix + location.INDEX
+        marked = next(iter(data), None) if is_bundle else main
+        return cls(main, data, marked and token_of(marked))
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether it is one of TensorFlow."""
+        return self.main is not None and self.main.endswith(location.INDEX)
+
+    def may_have(self, path: str, named: SaveName) -> bool:
+        """Whether a file belongs to it, as far as anybody can tell.
+
+        Args:
+            path: The file.
+            named: What its name says.
+        """
+        if named.kind in ("data", "meta"):
+            is_own = named.kind == "meta" or path in self.data
+            return self.is_bundle and (is_own or not self.data)
+        if self.token is not None:
+            return named.token == self.token
+        # A main file that is damaged, or still being copied, does not tell. A
+        # bundle that another program has made has no such files.
+        return self.main is not None and not (self.is_bundle and self.data)
+
 
 # What a folder has in it to say whose it is.
 MARK = "kte_save"
@@ -32,7 +84,7 @@ def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
         files: Those that are there.
         failed: The token of a save that has failed. Defaults to none.
     """
-    there = There.at(prefix)
+    there = ExistingCheckpoint.at(prefix)
     if there.data and not there.is_bundle and token_of(there.data[0]):
         # Of a bundle that was about to take its place.
         remove_files([prefix + location.INDEX])
@@ -67,7 +119,7 @@ def mark_of(prefix: str, files: Named) -> str | None:
         if named.kind == "unlisted"
     }
     # Most have none, and are not opened. That of another program has no token.
-    token = There.at(prefix).token if marks else None
+    token = ExistingCheckpoint.at(prefix).token if marks else None
     return None if token is None else marks.get(token)
 
 
@@ -105,12 +157,12 @@ def whole(prefix: str) -> list[str]:
     files = [prefix + location.SUFFIX, prefix + location.TREE]
     if paths.is_file(prefix + location.INDEX):
         # Who finds both takes the other.
-        data = tensorflow_index.data_files(prefix)
+        data = save_names.data_files(prefix)
         files = [
             prefix + location.INDEX,
             *files,
             *data,
-            prefix + tensorflow_index.META,
+            prefix + save_names.META,
         ]
     return [path for path in files if paths.is_file(path)]
 

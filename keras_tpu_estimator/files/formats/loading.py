@@ -8,14 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.formats import arrays_in_memory
 from keras_tpu_estimator.files.formats import checkpoint_format
-from keras_tpu_estimator.files.formats import finding
 from keras_tpu_estimator.files.formats import keras_format
+from keras_tpu_estimator.files.formats import latest_checkpoints
 from keras_tpu_estimator.files.formats import safetensors_format
-from keras_tpu_estimator.files.formats.orbax import legacy as orbax_legacy
 from keras_tpu_estimator.files.formats.orbax import reader as orbax_reader
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.files.formats.reader import ArraysReader
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.tensorflow import (
     reader as tensorflow_reader,
@@ -34,7 +33,7 @@ _OTHERS: tuple[
     (keras_format.exists, keras_format.KerasReader),
     (safetensors_format.exists, safetensors_format.SafetensorsReader),
     (orbax_reader.exists, orbax_reader.OrbaxReader),
-    (orbax_legacy.exists, orbax_legacy.LegacyReader),
+    (orbax_reader.exists_legacy, orbax_reader.LegacyReader),
     (tensorflow_reader.exists, tensorflow_reader.TensorFlowReader),
 )
 
@@ -72,7 +71,7 @@ def load_checkpoint(
     Reference: `tf.train.load_checkpoint`.
     """
     if isinstance(ckpt_dir_or_file, Mapping):
-        return arrays_in_memory.ArraysReader(ckpt_dir_or_file)
+        return ArraysReader(ckpt_dir_or_file)
     path = os.fsdecode(ckpt_dir_or_file)
     found = _found(path)
     if found is not None:
@@ -80,9 +79,9 @@ def load_checkpoint(
         written = checkpoint_format.format_of(prefix)
         if written is not None:
             return written.read(prefix)
-        for exists, reader in _OTHERS:
+        for exists, opened_by in _OTHERS:
             if exists(found):
-                return reader(found)
+                return opened_by(found)
     raise ValueError(f"{path!r} is no checkpoint: {_what_is_wrong(path)}")
 
 
@@ -201,14 +200,14 @@ def _found(path: str) -> str | None:
     """What to read: a path, or what is found in it if it is a directory."""
     if not paths.is_directory(path) or location.exists(path):
         return path
-    if orbax_reader.exists(path) or orbax_legacy.exists(path):
+    if orbax_reader.exists(path) or orbax_reader.exists_legacy(path):
         return path
     for variables in ("variables/variables", "variables"):
         prefix = os.path.join(path, variables)
         if paths.is_file(prefix + location.INDEX):
             return prefix
     return (
-        finding.latest_checkpoint(path)
+        latest_checkpoints.latest_checkpoint(path)
         or safetensors_format.in_directory(path)
         or orbax_reader.latest_step(path)
     )

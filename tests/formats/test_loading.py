@@ -12,9 +12,7 @@ from tensorflow_files import save_tf1
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.formats.hdf5.opened_checkpoint import (
-    OpenedCheckpoint,
-)
+from keras_tpu_estimator.files.formats.hdf5.reader import OpenedCheckpoint
 
 KERNEL = np.arange(6, dtype="float32").reshape(3, 2)
 TF1 = {

@@ -1,11 +1,14 @@
 """One training at a time in a directory."""
 
 import contextlib
+import json
 import os
 from collections.abc import Iterator
 
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic import file_locks
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 
@@ -91,3 +94,67 @@ def _lock(descriptor: int, directory: PathLike) -> None:
             "one at a time: their checkpoints would replace each other. Wait "
             "for its end, or choose another `model_dir`."
         ) from error
+
+
+COMPLETE_FILE = "training_complete.json"
+
+
+def training_is_complete(model_dir: PathLike) -> bool:
+    """Whether `train_and_evaluate` has ended in a directory.
+
+    Args:
+        model_dir: The directory, which need not exist.
+
+    Returns:
+        A `bool`; false again as soon as training goes on.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> kte.checkpoints.training_is_complete(tempfile.mkdtemp())
+    False
+    """
+    return paths.is_file(os.path.join(os.fsdecode(model_dir), COMPLETE_FILE))
+
+
+def mark_complete(model_dir: PathLike, global_step: int) -> None:
+    """Marks the training in a directory as ended.
+
+    Args:
+        model_dir: The directory, made if need be.
+        global_step: The step that training came to, for who reads the file.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> mark_complete(directory, 20)
+    >>> training_is_complete(directory)
+    True
+    """
+    model_dir = os.fsdecode(model_dir)
+    paths.make_directory(model_dir)
+    path = os.path.join(model_dir, COMPLETE_FILE)
+    with commit.replacing(path) as partial:
+        with open(partial, "w", encoding="utf-8") as file:
+            json.dump({"global_step": global_step}, file)
+
+
+def unmark_complete(model_dir: PathLike) -> None:
+    """Takes the mark away, for training goes on.
+
+    Args:
+        model_dir: The directory, marked or not.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> mark_complete(directory, 20)
+    >>> unmark_complete(directory)
+    >>> training_is_complete(directory)
+    False
+    """
+    with contextlib.suppress(FileNotFoundError):
+        paths.remove(os.path.join(os.fsdecode(model_dir), COMPLETE_FILE))

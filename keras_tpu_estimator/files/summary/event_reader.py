@@ -10,8 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 from typing import BinaryIO
 
-from keras_tpu_estimator.files.summary.event_records import CHECKSUM_SIZE
-from keras_tpu_estimator.files.summary.event_records import checksum
+from keras_tpu_estimator.files.summary.event_file import CHECKSUM_SIZE
+from keras_tpu_estimator.files.summary.event_file import checksum
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths as stored
 
@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 _LENGTH = struct.Struct("<Q")
 
 
-class _DamagedError(Exception):
+class _CorruptEventError(Exception):
     """The rest of a file is no event."""
 
 
@@ -81,7 +81,7 @@ def _scalars(
                 }
                 if scalars:
                     events.append((event.step, scalars))
-        except (_DamagedError, message.DecodeError) as error:
+        except (_CorruptEventError, message.DecodeError) as error:
             _logger.warning("%s is read up to a damaged event: %s", path, error)
     return tuple(events)
 
@@ -89,9 +89,9 @@ def _scalars(
 def _records(file: BinaryIO) -> Iterator[bytes]:
     while header := file.read(_LENGTH.size):
         if file.read(CHECKSUM_SIZE) != checksum(header):
-            raise _DamagedError("its length is wrong or cut off")
+            raise _CorruptEventError("its length is wrong or cut off")
         (length,) = _LENGTH.unpack(header)
         record = file.read(length)
         if file.read(CHECKSUM_SIZE) != checksum(record):
-            raise _DamagedError("it is wrong or cut off")
+            raise _CorruptEventError("it is wrong or cut off")
         yield record
