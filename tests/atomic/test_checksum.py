@@ -64,9 +64,9 @@ def test_damage_concerns_only_those_who_read_it(file):
 
     np.testing.assert_array_equal(kte.load_variable(file, "dense/bias"), BIAS)
     assert checkpoints.step_of(file) == 7
-    with pytest.raises(ValueError, match=r"damaged.*its bytes at \d+ is wrong"):
+    with pytest.raises(ValueError, match=r"corrupt.*its bytes at \d+ is wrong"):
         kte.load_variable(file, "dense/kernel")
-    with pytest.raises(ValueError, match=r"damaged.*its bytes at \d+ is wrong"):
+    with pytest.raises(ValueError, match=r"corrupt.*its bytes at \d+ is wrong"):
         checkpoints.read(file)
 
 
@@ -106,7 +106,7 @@ def test_damage_to_one_of_many_pieces(tmp_path, small_pieces):
     flip(file, file.read_bytes().index(value.tobytes()) + 4000)
 
     assert not checksum.is_right(str(file))
-    with pytest.raises(ValueError, match="truncated or damaged"):
+    with pytest.raises(ValueError, match="truncated or corrupt"):
         kte.load_variable(file, "v")
 
 

@@ -342,9 +342,9 @@ def elsewhere(file):
         (external, "the values of 'a/0' lie in another file"),
         (virtual, "the values of 'a/0' lie in another file"),
         (huge, "'a/0' has 0 bytes, where its shape"),
-        (text, r"holds no numbers, but \|S4"),
+        (text, r"must contain numbers, but has dtype \|S4"),
         (unknown_dtype, "'object', a dtype unknown to the installed ml_dtypes"),
-        (too_wide, r"holds no numbers, but \|V1"),
+        (too_wide, r"must contain numbers, but has dtype \|V1"),
         (elsewhere, "'a/kernel' is not in a group 'vars'"),
     ],
 )

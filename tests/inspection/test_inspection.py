@@ -84,7 +84,7 @@ def test_verify(format_name, tmp_path, capsys):
     assert main(["verify", str(tmp_path)]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"intact   {prefixes[1]}"
-    assert said[1].startswith(f"DAMAGED  {prefixes[0]}: ")
+    assert said[1].startswith(f"CORRUPT  {prefixes[0]}: ")
     assert main(["verify", prefixes[1]]) == 0
 
 
@@ -98,7 +98,7 @@ def test_verify_finds_what_is_listed_and_gone(steps, tmp_path, capsys):
         os.remove(f"{saved[step]}.h5")
     assert main(["verify", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        f"GONE     {saved[step]}: the `checkpoint` file lists it"
+        f"MISSING  {saved[step]}: the `checkpoint` file lists it"
         if step in steps
         else f"intact   {saved[step]}"
         for step in (20, 10)
@@ -131,4 +131,4 @@ def test_what_is_removed_during_verifying_is_not_missed(
     verify = directories.verify
     monkeypatch.setattr(directories, "verify", read)
     assert main(["verify", str(tmp_path)]) == 0
-    assert "GONE" not in capsys.readouterr().out
+    assert "MISSING" not in capsys.readouterr().out

@@ -124,7 +124,7 @@ def test_a_damaged_one_is_passed_over(caplog):
     newer = checkpoints.save(URL, 2, VALUES)
     transfers.put_bytes(b"something else", f"{newer}.h5")
     assert checkpoints.latest_intact(URL) == older
-    with pytest.raises(ValueError, match=f"{newer}.h5.*truncated or damaged"):
+    with pytest.raises(ValueError, match=f"{newer}.h5.*truncated or corrupt"):
         checkpoints.read(newer)
 
 

@@ -314,7 +314,9 @@ def test_a_forgotten_writer_says_what_is_lost(tmp_path, unwritable, caplog):
     del writer
     gc.collect()
     (told,) = caplog.messages
-    assert told.startswith("Events are lost, for want of a file: ")
+    assert told.startswith(
+        "Events are lost, because their file cannot be written: "
+    )
 
 
 def test_closing_a_writer_tells_what_could_not_be_written(tmp_path, unwritable):

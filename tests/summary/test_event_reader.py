@@ -70,7 +70,7 @@ def damaged(content, kind):
 def test_a_damaged_file_is_read_up_to_there(path, kind, reason, caplog):
     path.write_bytes(damaged(path.read_bytes(), kind))
     assert read_scalars([path]) == {1: {"loss": 0.5}}
-    assert "read up to a damaged event" in caplog.text
+    assert "read up to a corrupt event" in caplog.text
     assert reason in caplog.text
 
 

@@ -1,4 +1,12 @@
-"""Files that appear whole or not at all."""
+"""Files that appear complete or not at all.
+
+A file is written under a temporary name, and renamed when it is on the disk:
+'model.ckpt-20.h5.0f0f0f0f.kte-partial' becomes 'model.ckpt-20.h5'. Temporary
+names are unique, so that processes can write into one directory. The writer
+holds the file's lock; the lock of a file from a killed process is free. Windows
+cannot rename open files, so there the age of a file shows whether its writer is
+alive.
+"""
 
 import contextlib
 import errno
@@ -21,20 +29,15 @@ from keras_tpu_estimator.ground.storage.urls import is_url
 
 @contextlib.contextmanager
 def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
-    """Gives a temporary name, which becomes `path` when the block succeeds.
+    """Yields a temporary name, which becomes `path` if the block succeeds.
 
-    The content is on the disk before the name changes, so that not even a
-    power cut leaves half a file under `path`, and the name is when this ends.
-    What belongs to a URL is written on this machine, and uploaded then.
+    The content is on the disk before the rename, so not even a power cut leaves
+    an incomplete file at `path`. The new name is on the disk when the block
+    ends. A file for a URL is written locally and then uploaded.
 
     Args:
-        path: The file to make or replace, or its URL.
-        is_kept: Whether a file for a URL will soon be read here again.
-            Defaults to `False`.
-
-    Yields:
-        A name in the same directory, or in a temporary one, to be written and
-        closed in the block.
+        path: The file to create or replace, or its URL.
+        is_kept: Whether the local copy of a URL's file is cached for reading.
 
     Example:
 
@@ -61,14 +64,10 @@ def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
 
 @contextlib.contextmanager
 def writing(prefix: str) -> Iterator[str]:
-    """Gives what the temporary names of several files begin with.
+    """Yields a prefix for the temporary names of several files.
 
-    Args:
-        prefix: What the names that they will have begin with, or their URLs.
-
-    Yields:
-        The beginning of names to write to and to `publish` in the block. If
-        that fails, nothing stays under them.
+    The block writes these files and calls `publish` for each. If it fails, all
+    temporary files are deleted.
 
     Example:
 
@@ -81,7 +80,7 @@ def writing(prefix: str) -> Iterator[str]:
     ['note.txt']
     """
     if is_url(prefix):
-        # It goes with its folder.
+        # Its temporary folder is deleted with the copy.
         copy = copies.Copy(os.path.basename(prefix))
         yield copy.path
         return
@@ -90,12 +89,7 @@ def writing(prefix: str) -> Iterator[str]:
 
 
 def publish(partial: str, path: str) -> None:
-    """Gives a file that is complete the name that it is to have.
-
-    Args:
-        partial: Its temporary name.
-        path: The name or URL. What is there is replaced.
-    """
+    """Moves a complete temporary file to its final path or URL."""
     if not is_url(path):
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
@@ -105,7 +99,7 @@ def publish(partial: str, path: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Has the names of files in a directory be on the disk."""
+    """Flushes the file names of a directory to the disk."""
     if operating_system.IS_WINDOWS:
         # Windows opens no directories, and NTFS has its own journal.
         return
@@ -113,7 +107,7 @@ def sync_directory(directory: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems do not know this, or need not.
+        # Some network file systems do not support or need this.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
@@ -121,22 +115,18 @@ def sync_directory(directory: str) -> None:
 
 
 _END = ".kte-partial"
-# TensorFlow adds ends of its own.
+# TensorFlow appends its own endings.
 _NAME = re.compile(rf"(?P<first>.+\.[0-9a-f]{{8}}{re.escape(_END)})(\..+)?")
-# About the start of this process.
+# The approximate start time of this process.
 _STARTED = time.time()
 
 
 @contextlib.contextmanager
 def partial_file(path: str) -> Iterator[str]:
-    """Makes an empty file to be written in a `with` block, and then renamed.
+    """Creates an empty, locked file that the block writes and then renames.
 
-    Args:
-        path: What it shall become, in an existing directory of this machine.
-
-    Yields:
-        Its name. At the end nothing stays under it; if the block fails,
-        nothing under names that begin with it.
+    Afterwards nothing remains under the temporary name. If the block fails,
+    nothing remains under any name that begins with it.
 
     Example:
 
@@ -155,7 +145,7 @@ def partial_file(path: str) -> Iterator[str]:
         _remove(paths.matching(glob.escape(name) + "*"))
         raise
     else:
-        # Nearly always it was renamed.
+        # The file has usually been renamed.
         if os.path.exists(name):
             _remove([name])
     finally:
@@ -164,11 +154,7 @@ def partial_file(path: str) -> Iterator[str]:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Removes files that nobody writes any more.
-
-    Args:
-        directory: An existing directory of this machine. Others may be writing
-            into it.
+    """Removes the temporary files that no process is writing.
 
     Example:
 
@@ -194,7 +180,7 @@ def remove_abandoned(directory: str) -> None:
 
 
 def _made(path: str) -> tuple[str, int | None]:
-    """A new file that this process has locked: its name, and the file.
+    """Creates and locks a new file, and returns its name and descriptor.
 
     On Windows it is neither open nor locked, because it could not be renamed.
     """
@@ -206,7 +192,7 @@ def _made(path: str) -> tuple[str, int | None]:
             return name, None
         try:
             file_locks.take(descriptor)
-            # Unless somebody took it for abandoned before it was locked.
+            # Another process may have removed it before it was locked.
             if os.path.exists(name):
                 return name, descriptor
         except file_locks.TakenError:
@@ -216,7 +202,7 @@ def _made(path: str) -> tuple[str, int | None]:
 
 @contextlib.contextmanager
 def _abandoned(path: str) -> Iterator[bool]:
-    """Whether nobody writes a file; in the `with` block nobody begins to."""
+    """Yields whether no process writes a file, and prevents new writers."""
     if operating_system.IS_WINDOWS:
         try:
             is_abandoned = _is_old(os.stat(path))
@@ -229,7 +215,7 @@ def _abandoned(path: str) -> Iterator[bool]:
     except FileNotFoundError:
         yield True
         return
-    except OSError:  # Another user's.
+    except OSError:  # The file of another user.
         yield False
         return
     try:
@@ -242,7 +228,7 @@ def _abandoned(path: str) -> Iterator[bool]:
 
 
 def _is_old(status: os.stat_result) -> bool:
-    """Whether a file was last written before this process started."""
+    """Returns whether a file was last written before this process started."""
     return status.st_mtime < _STARTED
 
 

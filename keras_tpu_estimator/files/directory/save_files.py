@@ -1,10 +1,9 @@
 """The files of a save, and of the checkpoint that it makes.
 
-A save writes its files beside those of an earlier one of the same step, and its
-main file, or the index of a bundle, makes them the checkpoint. What belongs to
-none is one question with one answer, before that moment and after it: the files
-with the token of another save than the main file's. Nothing else in a directory
-of checkpoints is ever removed.
+A save writes its files beside those of an earlier save of the same step. Its
+main file, or its TensorFlow index, makes them the checkpoint. Before and after
+that moment, a file is stale if its token differs from the main file's. No other
+files in a directory of checkpoints are ever removed.
 """
 
 import contextlib
@@ -32,9 +31,9 @@ class SaveFiles:
     """The files of one save.
 
     Attributes:
-        prefix: That of the checkpoint.
-        token: What tells the save from others of the same step. Defaults to a
-            new one.
+        prefix: The prefix of the checkpoint.
+        token: The identifier of this save, which other saves of the same step
+            lack.
 
     Example:
 
@@ -48,44 +47,27 @@ class SaveFiles:
 
     @classmethod
     def at(cls, prefix: str) -> Self | None:
-        """Those of the checkpoint that is there.
-
-        Args:
-            prefix: That of the checkpoint.
-
-        Returns:
-            Its files; `None` if there is none, or another program's.
-        """
+        """Returns a checkpoint's files; `None` if another program wrote it."""
         token = ExistingCheckpoint.at(prefix).token
         return None if token is None else cls(prefix, token)
 
     def part(self, number: int, count: int) -> str:
-        """The file with parts of variables that a host has.
-
-        Args:
-            number: Which of the files.
-            count: How many there are.
-        """
+        """Returns the path of a host's file with shards of variables."""
         return save_names.part(self.prefix, number, count, self.token)
 
     @property
     def tree(self) -> str:
-        """The folder with what Orbax writes."""
+        """The folder that Orbax writes."""
         return save_names.tree(self.prefix, self.token)
 
     def make_tree(self) -> None:
-        """Makes that folder, with the mark that it is of this save."""
+        """Creates the Orbax folder, with the marker of this save."""
         paths.make_directory(self.tree)
         with open(os.path.join(self.tree, stale_files.MARK), "wb") as file:
             file.write(stamp(self.token))
 
     def position(self, host: int, hosts: int) -> str:
-        """The file with the position of a host in its input.
-
-        Args:
-            host: Which host.
-            hosts: How many there are.
-        """
+        """Returns the path of the file with a host's iterator state."""
         return save_names.position(self.prefix, host, hosts, self.token)
 
     @property
@@ -94,11 +76,11 @@ class SaveFiles:
         return save_names.callbacks(self.prefix, self.token)
 
     def positions(self) -> list[str]:
-        """The positions that are there, of any number of hosts."""
+        """Returns the existing files of iterator states, of all hosts."""
         return self._of_kinds("position")
 
     def remove_resume_files(self) -> None:
-        """Removes what only an interrupted call needs: that one has ended."""
+        """Removes files that are needed only if the call is interrupted."""
         stale_files.remove_files(self._of_kinds("position", "callbacks"))
 
     def _of_kinds(self, *kinds: str) -> list[str]:
@@ -110,29 +92,29 @@ class SaveFiles:
         ]
 
     def remove_meta(self) -> None:
-        """Removes what describes another bundle at the prefix."""
+        """Removes the `.meta` file of another checkpoint at the prefix."""
         stale_files.remove_files([self.prefix + save_names.META])
 
     def mark_unlisted(self) -> None:
-        """Says that the checkpoint is to go, unless the list names it.
+        """Marks the checkpoint for deletion unless it is listed.
 
-        A process may be killed when the main file is there and not listed yet,
-        or listed no more and still there.
+        A process may be killed while the main file exists but is not yet, or no
+        longer, listed.
         """
         path = save_names.unlisted(self.prefix, self.token)
-        # An empty file has no content to wait for.
+        # An empty file is complete at once.
         named = contextlib.nullcontext(path)
         with commit.replacing(path) if is_url(path) else named as name:
             with open(name, "wb"):
                 pass
 
     def unmark(self) -> None:
-        """Takes the mark back."""
+        """Removes the marker."""
         stale_files.remove_files([save_names.unlisted(self.prefix, self.token)])
 
     @contextlib.contextmanager
     def marked_unlisted(self) -> Iterator[None]:
-        """Has the mark stay if the `with` block succeeds, or is killed."""
+        """Sets the marker, and removes it only if the block raises an error."""
         self.mark_unlisted()
         try:
             yield
@@ -143,10 +125,10 @@ class SaveFiles:
 
     @contextlib.contextmanager
     def replacing(self, main: str) -> Iterator[None]:
-        """Removes the checkpoint that gets another one in its place.
+        """Removes the previous checkpoint after the block wrote the new one.
 
         Args:
-            main: The main file that there is at the end of the `with` block.
+            main: The main file that exists at the end of the block.
         """
         before = stale_files.whole(self.prefix)
         yield
@@ -154,23 +136,25 @@ class SaveFiles:
         if main.endswith(location.INDEX):
             data = save_names.data_files(self.prefix)
             now |= {*data, self.prefix + save_names.META}
-        # That of the other format first, which may be what readers take.
+        # The main file of another format is removed first, because readers may
+        # prefer it.
         stale_files.remove_files(path for path in before if path not in now)
         stale_files.tidy(self.prefix, stale_files.listed(self.prefix))
 
     @contextlib.contextmanager
     def tidied_on_failure(self, *but: type[BaseException]) -> Iterator[None]:
-        """Leaves nothing of the save, if the `with` block fails uncompleted.
+        """Removes the files of an incomplete save if the block fails.
 
         Args:
-            *but: Failures in which another process may yet complete it.
+            *but: Errors after which another process may still complete the
+                save.
         """
         try:
             yield
         except but:
             raise
         except BaseException:
-            # The error that is told is the first one.
+            # The first error is the one to raise.
             with contextlib.suppress(Exception):
                 stale_files.tidy(
                     self.prefix, stale_files.listed(self.prefix), self.token
@@ -179,9 +163,9 @@ class SaveFiles:
 
     @contextlib.contextmanager
     def undone_on_failure(self) -> Iterator[None]:
-        """Leaves nothing of the save, if the `with` block fails.
+        """Removes the files of the save if the block fails.
 
-        What it has already put in the place of another checkpoint stays.
+        Files that have already replaced another checkpoint are kept.
         """
         is_new = not location.exists(self.prefix)
         with self.tidied_on_failure():
@@ -197,20 +181,15 @@ class SaveFiles:
 
 
 def tidy(prefix: str) -> None:
-    """Removes what saves have left beside the checkpoint that is there.
+    """Removes stale files beside the checkpoint at a prefix.
 
-    Args:
-        prefix: That of the checkpoint. If there is none, all is removed that
-            would belong to it.
+    If there is no checkpoint, this removes all files that would belong to it.
     """
     stale_files.tidy(prefix, stale_files.listed(prefix))
 
 
 def remove(prefix: str) -> None:
-    """Removes a checkpoint, whoever has written it.
-
-    Args:
-        prefix: Its prefix.
+    """Removes a checkpoint, whichever program wrote it.
 
     Example:
 
@@ -222,17 +201,18 @@ def remove(prefix: str) -> None:
     False
     """
     with shared_files.left_if_in_use(prefix):
-        # Main files first, which say that the others are whole.
+        # Main files first, because they mark the others as complete.
         stale_files.remove_files(stale_files.whole(prefix))
         tidy(prefix)
 
 
 def sweep(directory: str, but: SaveFiles | None = None) -> None:
-    """Removes what killed processes have left in a directory.
+    """Removes the stale files of killed processes from a directory.
+
+    No other process may save into the directory.
 
     Args:
-        directory: An existing one, which nobody else saves into.
-        but: The files of a save that is being made. Defaults to none.
+        but: The files of the save in progress, if any.
 
     Example:
 
@@ -264,19 +244,14 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
 
 
 def _is_listed(prefix: str) -> bool:
-    """Whether the list of its directory names a checkpoint, in whatever way."""
+    """Returns whether the `checkpoint` file lists a checkpoint."""
     listed = location.listed(os.path.dirname(prefix))
     return paths.canonical(prefix) in map(paths.canonical, listed)
 
 
 def sweep_if_alone(directory: str, but: SaveFiles) -> None:
-    """The same, unless a training has the directory, which has swept it.
-
-    Args:
-        directory: An existing one.
-        but: The files of a save that is being made.
-    """
-    # There are no locks in a store.
+    """Calls `sweep`, unless a training uses the directory and has swept it."""
+    # Object stores have no locks.
     if is_url(directory):
         return
     with if_no_training(directory) as is_alone:

@@ -1,6 +1,6 @@
-"""What saves have left that belongs to no checkpoint, and its removal.
+"""Removal of files of saves that belong to no checkpoint.
 
-Nothing else in a directory of checkpoints is ever removed.
+No other files in a directory of checkpoints are ever removed.
 """
 
 import contextlib
@@ -21,17 +21,19 @@ from keras_tpu_estimator.ground.storage import paths
 
 @dataclasses.dataclass(frozen=True)
 class ExistingCheckpoint:
-    """The checkpoint that is at a prefix.
+    """The checkpoint at a prefix, and the files that belong to it.
+
+    Attributes:
+        main: Its main file, or `None`.
+        data: The data files of the TensorFlow checkpoint at the prefix, which
+            may
+            be another one.
+        token: The token of its save; `None` if another program wrote it.
 
     Example:
 
     >>> ExistingCheckpoint.at("/nowhere/model.ckpt-20")
     ExistingCheckpoint(main=None, data=(), token=None)
-
-    Attributes:
-        main: Its main file; `None` if there is none.
-        data: The data of the bundle at the prefix, which may be another one.
-        token: That of the save that has made it; `None` for another program.
     """
 
     main: str | None
@@ -40,7 +42,7 @@ class ExistingCheckpoint:
 
     @classmethod
     def at(cls, prefix: str) -> Self:
-        """What is there."""
+        """Finds the checkpoint at a prefix."""
         main = location.main_file(prefix)
         data = tuple(save_names.data_files(prefix))
         is_bundle = main == prefix + location.INDEX
@@ -49,50 +51,44 @@ class ExistingCheckpoint:
 
     @property
     def is_bundle(self) -> bool:
-        """Whether it is one of TensorFlow."""
+        """Whether it is in TensorFlow's format."""
         return self.main is not None and self.main.endswith(location.INDEX)
 
     def may_have(self, path: str, named: SaveName) -> bool:
-        """Whether a file belongs to it, as far as anybody can tell.
-
-        Args:
-            path: The file.
-            named: What its name says.
-        """
+        """Returns whether a file may belong to it."""
         if named.kind in ("data", "meta"):
             is_own = named.kind == "meta" or path in self.data
             return self.is_bundle and (is_own or not self.data)
         if self.token is not None:
             return named.token == self.token
-        # A main file that is damaged, or still being copied, does not tell. A
-        # bundle that another program has made has no such files.
+        # A main file that is corrupt, or still being copied, has no token. A
+        # TensorFlow checkpoint of another program has no such files.
         return self.main is not None and not (self.is_bundle and self.data)
 
 
-# What a folder has in it to say whose it is.
+# The file in a folder that names its save.
 MARK = "kte_save"
 
-# Files by their paths.
+# Paths of files, and their parsed names.
 Named = Iterable[tuple[str, SaveName]]
 
 
 def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
-    """Removes files that are of no checkpoint.
+    """Removes the stale files at a prefix.
 
     Args:
-        prefix: The prefix that they have.
-        files: Those that are there.
-        failed: The token of a save that has failed. Defaults to none.
+        files: The existing files at the prefix.
+        failed: The token of a save that has failed, if any.
     """
     there = ExistingCheckpoint.at(prefix)
     if there.data and not there.is_bundle and token_of(there.data[0]):
-        # Of a bundle that was about to take its place.
+        # This index belongs to an unfinished TensorFlow checkpoint.
         remove_files([prefix + location.INDEX])
     tree = prefix + location.TREE
     if there.main not in (None, tree) and token_of(tree):
         remove_files([tree])
     if there.token == failed:
-        # It has failed when it was complete.
+        # The save failed after it was complete.
         failed = None
     for path, named in files:
         may_belong = there.may_have(path, named)
@@ -104,27 +100,23 @@ def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
 
 
 def mark_of(prefix: str, files: Named) -> str | None:
-    """The file that says that the checkpoint is to go unless it is listed.
+    """Returns the marker to delete the checkpoint if it is not listed.
 
-    Args:
-        prefix: Its prefix.
-        files: Those that have it.
-
-    Returns:
-        Its path, or `None` if there is none of that save.
+    The result is `None` if its save has no such marker.
     """
     marks = {
         _token_of(path, named): path
         for path, named in files
         if named.kind == "unlisted"
     }
-    # Most have none, and are not opened. That of another program has no token.
+    # Most checkpoints have no marker, and need not be opened. The file of
+    # another program has no token.
     token = ExistingCheckpoint.at(prefix).token if marks else None
     return None if token is None else marks.get(token)
 
 
 def _token_of(path: str, named: SaveName) -> str | None:
-    """The token of the save that a file or a folder belongs to."""
+    """Returns the token of the save that a file or folder belongs to."""
     if named.kind == "unlisted":
         with contextlib.suppress(OSError), paths.opened(path) as file:
             return None if file.read(1) else named.token
@@ -132,7 +124,7 @@ def _token_of(path: str, named: SaveName) -> str | None:
     if named.kind != "tree":
         return token_of(path)
     try:
-        # Of a save that came no farther, or a removal that nearly did.
+        # The folder is from an interrupted save or removal.
         is_empty = {*paths.names_in(path)} <= {MARK}
     except (FileNotFoundError, NotADirectoryError):
         return None
@@ -140,23 +132,23 @@ def _token_of(path: str, named: SaveName) -> str | None:
 
 
 def _is_ours(token: str | None, named: SaveName) -> bool:
-    """Whether this package has written a file: anybody may use such names.
+    """Returns whether this package wrote a file with such a name.
 
     Args:
-        token: What the file says.
-        named: What its name says.
+        token: The token in the file.
+        named: Its parsed name.
     """
     if named.kind == "data":
         return token is not None
-    # What describes a bundle is the same for every save.
+    # Files that describe a TensorFlow checkpoint are the same for every save.
     return token == (named.token or NO_TOKEN)
 
 
 def whole(prefix: str) -> list[str]:
-    """The files without which there is no checkpoint, of either format."""
+    """Returns the existing files that make up a checkpoint, in any format."""
     files = [prefix + location.SUFFIX, prefix + location.TREE]
     if paths.is_file(prefix + location.INDEX):
-        # Who finds both takes the other.
+        # Readers prefer the other format if both exist.
         data = save_names.data_files(prefix)
         files = [
             prefix + location.INDEX,
@@ -168,7 +160,7 @@ def whole(prefix: str) -> list[str]:
 
 
 def listed(prefix: str) -> list[tuple[str, SaveName]]:
-    """The files at a prefix whose names are those of saves."""
+    """Returns the files at a prefix that have names of saves."""
     directory, name = os.path.split(prefix)
     return [
         (path, named)
@@ -178,7 +170,7 @@ def listed(prefix: str) -> list[tuple[str, SaveName]]:
 
 
 def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
-    """The same in a directory, at any prefix."""
+    """Yields the files of a directory that have names of saves."""
     with contextlib.suppress(FileNotFoundError):
         for name in sorted(paths.names_in(directory or os.curdir)):
             named = SaveName.of(name)
@@ -187,9 +179,9 @@ def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
 
 
 def remove_files(files: Iterable[str]) -> None:
-    """Removes files, and folders of Orbax, that may be gone already.
+    """Removes files and Orbax folders, which may already be missing.
 
-    If this process is killed, the rest of a folder keeps its mark.
+    If this process is killed, the rest of a folder keeps its marker.
     """
     for path in files:
         try:
@@ -197,7 +189,7 @@ def remove_files(files: Iterable[str]) -> None:
         except FileNotFoundError:
             continue
         except OSError as error:
-            # When Orbax fails it does not wait for what it has begun to
-            # write. The next sweep removes the folder.
+            # After a failure, Orbax may still be writing. The next sweep
+            # removes the folder.
             if error.errno != errno.ENOTEMPTY:
                 raise

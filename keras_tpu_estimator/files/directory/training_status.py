@@ -1,4 +1,8 @@
-"""One training at a time in a directory."""
+"""The status of training in a directory: a lock while it runs, and a marker.
+
+Other processes, which see only the directory, learn from the marker that no
+more checkpoints will follow.
+"""
 
 import contextlib
 import json
@@ -14,19 +18,15 @@ from keras_tpu_estimator.ground.storage.urls import is_url
 
 @contextlib.contextmanager
 def only_training(directory: PathLike) -> Iterator[None]:
-    """Refuses a second training in a directory for the time of a `with` block.
+    """Prevents a second training in a directory during a `with` block.
 
-    The operating system keeps the lock, and frees it when the process ends, in
-    whatever way; processes that it forked do not hold it. Where a file system
-    knows no locks there is none, and there is none at a URL.
-
-    Args:
-        directory: The directory, or its URL. It is made, and stays if it does
-            not stay empty.
+    The operating system holds the lock, and releases it when the process ends
+    in any way. Forked processes do not hold it. There is no lock for a URL or
+    on a file system without locks. The directory is created, and removed again
+    if it stays empty.
 
     Raises:
-        RuntimeError: Another training has the directory, in this process or in
-            another one of this machine.
+        RuntimeError: Another training on this machine uses the directory.
 
     Example:
 
@@ -57,13 +57,7 @@ def only_training(directory: PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def if_no_training(directory: PathLike) -> Iterator[bool]:
-    """Keeps trainings out of a directory, if none is there.
-
-    Args:
-        directory: An existing directory of this machine.
-
-    Yields:
-        Whether none is, which stays so in the `with` block.
+    """Yields whether no training uses a directory, and keeps new ones out.
 
     Example:
 
@@ -90,9 +84,10 @@ def _lock(descriptor: int, directory: PathLike) -> None:
         file_locks.take(descriptor)
     except file_locks.TakenError as error:
         raise RuntimeError(
-            f"Another training writes into {os.fspath(directory)!r}. Expected "
-            "one at a time: their checkpoints would replace each other. Wait "
-            "for its end, or choose another `model_dir`."
+            f"Another training writes into {os.fspath(directory)!r}. Only one "
+            "training at a time may write into a directory, because their "
+            "checkpoints would replace each other. Wait until it ends, or "
+            "choose another `model_dir`."
         ) from error
 
 
@@ -100,13 +95,13 @@ COMPLETE_FILE = "training_complete.json"
 
 
 def training_is_complete(model_dir: PathLike) -> bool:
-    """Whether `train_and_evaluate` has ended in a directory.
+    """Returns whether `train_and_evaluate` has finished in a directory.
 
     Args:
         model_dir: The directory, which need not exist.
 
     Returns:
-        A `bool`; false again as soon as training goes on.
+        A `bool`, which is false again as soon as training continues.
 
     Example:
 
@@ -119,11 +114,10 @@ def training_is_complete(model_dir: PathLike) -> bool:
 
 
 def mark_complete(model_dir: PathLike, global_step: int) -> None:
-    """Marks the training in a directory as ended.
+    """Marks the training in a directory as complete.
 
     Args:
-        model_dir: The directory, made if need be.
-        global_step: The step that training came to, for who reads the file.
+        global_step: The last step, for readers of the file.
 
     Example:
 
@@ -142,10 +136,7 @@ def mark_complete(model_dir: PathLike, global_step: int) -> None:
 
 
 def unmark_complete(model_dir: PathLike) -> None:
-    """Takes the mark away, for training goes on.
-
-    Args:
-        model_dir: The directory, marked or not.
+    """Removes the marker, because training continues.
 
     Example:
 

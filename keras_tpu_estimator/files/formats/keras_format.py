@@ -1,4 +1,12 @@
-"""Reads the files of Keras: '.weights.h5', and the weights in '.keras'."""
+"""Reader of Keras's files: '.weights.h5', and the weights in '.keras'.
+
+Keras files number their variables: 'vars/0', 'vars/1' and so on, in a group
+whose path consists of attributes and of the classes of layers. The group's
+attribute `name` is the layer's name. This module names the variable
+'layers/dense_3/vars/0' of a layer called 'query' 'query/kernel': it uses layer
+names, omits containers, and names variables as Keras's layers do. An
+`EstimatorModel` stores all its variables under their paths.
+"""
 
 import collections
 import contextlib
@@ -26,13 +34,7 @@ _VARS = "vars"
 
 
 def exists(path: str) -> bool:
-    """Whether a path is that of a Keras file, by its name.
-
-    Args:
-        path: Any path.
-
-    Returns:
-        True for an existing '.weights.h5' or '.keras' file.
+    """Returns whether a path is an existing Keras file, by its name.
 
     Example:
 
@@ -43,18 +45,18 @@ def exists(path: str) -> bool:
 
 
 class KerasReader(CheckpointReader):
-    """Reads what `save_weights` and `save` of a Keras model wrote.
+    """A reader of files that `save_weights` and `save` of a Keras model wrote.
 
-    Nothing but arrays is read: no model is built, and no code of the file run.
-    A variable may also be called by its number in the layer ('dense/0'), with
-    the model's name in front ('sequential/dense/kernel'), and by its key in the
-    file ('layers/dense/vars/0').
+    It reads only arrays: it builds no model and runs no code of the file. A
+    variable also has the name of its number in the layer ('dense/0'), the name
+    with the model's name in front ('sequential/dense/kernel'), and its key in
+    the file ('layers/dense/vars/0').
 
     Args:
         path: A '.weights.h5' or '.keras' file.
 
     Raises:
-        ValueError: The file is damaged, or none of Keras.
+        ValueError: The file is corrupt, or not one of Keras.
     """
 
     def __init__(self, path: str):
@@ -97,7 +99,7 @@ def _aliases(
 def _survey(
     file: h5py.File,
 ) -> tuple[dict[str, h5py.Dataset], dict[str, str]]:
-    """The datasets of a file, and the names of its layers."""
+    """Returns the datasets of a file, and the names of its layers."""
     found: dict[str, h5py.Dataset] = {}
     layer_names: dict[str, str] = {}
 
@@ -110,14 +112,14 @@ def _survey(
         elif path[-1] == _VARS and isinstance(item.attrs.get("name"), str):
             layer_names["/".join(path[:-1])] = item.attrs["name"]
 
-    # This follows no links, which may lead to other files.
+    # This does not follow links, which may lead to other files.
     file.visititems(collect)
     return found, layer_names
 
 
 def _read_one(name: str, dataset: h5py.Dataset) -> np.ndarray:
     if dataset.external or dataset.is_virtual:
-        raise ValueError(f"the values of {name!r} lie in another file")
+        raise ValueError(f"the values of {name!r} are in another file")
     if dataset.id.get_storage_size() < dataset.nbytes:
         raise ValueError(
             f"{name!r} has {dataset.id.get_storage_size()} bytes, where its "
@@ -128,12 +130,14 @@ def _read_one(name: str, dataset: h5py.Dataset) -> np.ndarray:
 
 
 def _dtype_of(name: str, dataset: h5py.Dataset) -> np.dtype:
-    """The dtype, of which Keras stores the name where HDF5 has none for it."""
+    """Returns the dtype; Keras stores its name if HDF5 lacks it."""
     dtype = encoding.dtype_of(name, dataset)
-    # 2 is what NumPy says of dtypes that another package registered.
+    # NumPy returns 2 for dtypes that another package registered.
     are_numbers = dtype.kind in "biufc" or dtype.isbuiltin == 2
     if not are_numbers or dtype.itemsize != dataset.dtype.itemsize:
-        raise ValueError(f"{name!r} holds no numbers, but {dataset.dtype}")
+        raise ValueError(
+            f"{name!r} must contain numbers, but has dtype {dataset.dtype}"
+        )
     return dtype
 
 
@@ -158,15 +162,15 @@ def _opened(path: str) -> Iterator[h5py.File]:
         zipfile.BadZipFile,
     ) as error:
         raise ValueError(
-            f"The file {path!r} is truncated or damaged, or was not written by "
-            f"Keras 3 ({error}). Copy it again if it is a copy; otherwise save "
-            "the model again with `save_weights` or `save`."
+            f"The file {path!r} is truncated or corrupt, or was not written "
+            f"by Keras 3 ({error}). Copy it again if it is a copy; otherwise "
+            "save the model again with `save_weights` or `save`."
         ) from error
 
 
 _VARS = "vars"
 
-# Where files that lack names of layers keep lists of them.
+# The containers of layers in files that lack layer names.
 _CONTAINERS = ("layers", "_layer_checkpoint_dependencies")
 
 _KERNEL_BIAS = (("kernel",), ("kernel", "bias"))
@@ -181,8 +185,8 @@ _RECURRENT = (
 _GAMMA_BETA = ("gamma", "beta")
 _MOVING = ("moving_mean", "moving_variance")
 
-# What the variables of a class may be: how many there are tells which. One of
-# gamma and beta alone could be either, so it has no name here.
+# The possible variables of a class, told apart by their number. A single gamma
+# or beta is ambiguous, so it has no name here.
 _OF_CLASS: dict[str, tuple[tuple[str, ...], ...]] = {
     "dense": _KERNEL_BIAS,
     "einsum_dense": _KERNEL_BIAS,
@@ -211,17 +215,16 @@ _OF_CLASS: dict[str, tuple[tuple[str, ...], ...]] = {
 def variable_names(
     shapes: Mapping[str, Sequence[int]], layer_names: Mapping[str, str]
 ) -> dict[str, str]:
-    """Names the datasets of a Keras file.
+    """Returns the variables' names, such as 'dense/kernel', by key.
+
+    The name is 'dense/0' if the layer's class is unknown, and the key itself if
+    two layers have the same name.
 
     Args:
         shapes: Shapes by the key of a dataset, such as 'layers/dense/vars/0'.
         layer_names: Names of layers by their groups' paths, such as
-            'layers/dense'; that of the model itself under ''. Empty for a file
-            of a Keras that did not store them.
-
-    Returns:
-        By key, a name such as 'dense/kernel'; 'dense/0' where the class of the
-        layer is unknown; and the key itself where two layers have one name.
+            'layers/dense';
+            the model has the path ''. Files of old Keras versions have none.
 
     Example:
 
@@ -245,15 +248,9 @@ def variable_names(
 
 
 def layer_path(group: str, layer_names: Mapping[str, str]) -> str:
-    """The path of a layer in its model.
+    """Returns the path of a layer in its model: layer names joined by slashes.
 
-    Args:
-        group: The path of its group in the file.
-        layer_names: Names of layers by their groups' paths.
-
-    Returns:
-        Names of layers within layers, joined by slashes; that of the model
-        only for variables of its own.
+    The path of the model itself is its name.
 
     Example:
 
@@ -276,7 +273,7 @@ def layer_path(group: str, layer_names: Mapping[str, str]) -> str:
 
 
 def _path_of(key: str) -> str | None:
-    """The path that an `EstimatorModel` writes, where Keras has a number."""
+    """Returns the path that an `EstimatorModel` writes, or `None`."""
     _, _, name = key.rpartition("/")
     is_number = bool(_group(key)) or name.isdecimal()
     return None if is_number else urllib.parse.unquote(name)
@@ -292,7 +289,7 @@ def _place(key: str) -> tuple[str, int, str]:
 
 
 def _class_of(path: str) -> str:
-    """A class by a name that was made of it, such as 'layers/dense_1'."""
+    """Returns the class for a name made of it, such as 'layers/dense_1'."""
     return re.sub(r"_\d+$", "", path.rsplit("/", 1)[-1])
 
 
@@ -307,7 +304,7 @@ def _own_names(
 
 
 def _guess(shapes: Sequence[Sequence[int]]) -> tuple[str, ...] | None:
-    """Names by shapes, for a layer under an attribute and a name of its own."""
+    """Returns names by shapes, for a layer of an unknown class."""
     if len(shapes) == 2 and len(shapes[0]) >= 2:
         return ("kernel", "bias") if len(shapes[1]) < len(shapes[0]) else None
     are_vectors = all(len(shape) == 1 for shape in shapes)

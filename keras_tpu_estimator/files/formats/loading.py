@@ -1,4 +1,4 @@
-"""Opens a checkpoint, whatever wrote it."""
+"""The functions that open a checkpoint in any format and read from it."""
 
 import os
 from collections.abc import Callable
@@ -23,10 +23,10 @@ from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.types import CheckpointLike
 from keras_tpu_estimator.ground.storage import paths
 
-# What is asked for by the name of a file.
+# The endings of checkpoints that are named by their file.
 _FILES = (".weights.h5", ".keras", ".safetensors")
-# Those of other programs. TensorFlow's are the last, for the files of its first
-# format may have any name.
+# The formats of other programs. TensorFlow's is the last, because the files of
+# its first format may have any name.
 _OTHERS: tuple[
     tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], ...
 ] = (
@@ -45,19 +45,19 @@ def load_checkpoint(
 
     Args:
         ckpt_dir_or_file: A prefix such as 'dir/model.ckpt-20' of a checkpoint
-            of this package or of TensorFlow; a directory, whose latest one is
-            meant; a SavedModel; a '.weights.h5' or '.keras' file of Keras; a
-            directory of Orbax, or of its manager; a '.safetensors' file, its
-            index, or a directory of Hugging Face's libraries that has one; or a
-            dict of arrays, which may hold dicts.
+            of this package or of TensorFlow; a directory, for its latest
+            checkpoint; a SavedModel; a '.weights.h5' or '.keras' file of Keras;
+            a directory of Orbax, or of its manager; a '.safetensors' file, its
+            index, or a Hugging Face model directory that contains one; or a
+            dict of arrays, which may be nested.
 
     Returns:
         A reader of its variables. TensorFlow, Orbax and safetensors are
         imported only for their own files.
 
     Raises:
-        ValueError: There is no such checkpoint, or its file is damaged.
-        ImportError: Orbax or safetensors is needed, and not installed.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
+        ImportError: Orbax or safetensors is needed but not installed.
 
     Example:
 
@@ -82,7 +82,7 @@ def load_checkpoint(
         for exists, opened_by in _OTHERS:
             if exists(found):
                 return opened_by(found)
-    raise ValueError(f"{path!r} is no checkpoint: {_what_is_wrong(path)}")
+    raise ValueError(f"{path!r} is not a checkpoint: {_what_is_wrong(path)}")
 
 
 def list_variables(
@@ -97,7 +97,7 @@ def list_variables(
         Pairs of a name and a shape, sorted by name.
 
     Raises:
-        ValueError: There is no such checkpoint, or its file is damaged.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
 
     Example:
 
@@ -125,8 +125,9 @@ def load_variable(ckpt_dir_or_file: CheckpointLike, name: str) -> np.ndarray:
         Its value.
 
     Raises:
-        VariableNotFoundError: There is no such variable; this is a `KeyError`.
-        ValueError: There is no such checkpoint, or its file is damaged.
+        VariableNotFoundError: The variable does not exist. This is a
+            `KeyError`.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
 
     Example:
 
@@ -150,11 +151,11 @@ def step_of(ckpt_dir_or_file: CheckpointLike) -> int:
         ckpt_dir_or_file: As for `load_checkpoint`.
 
     Returns:
-        The step, as the file has it; its name is not looked at.
+        The step that is stored in the file; the file's name is ignored.
 
     Raises:
         VariableNotFoundError: It has no 'global_step'.
-        ValueError: There is no such checkpoint, or its file is damaged.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
 
     Example:
 
@@ -173,14 +174,14 @@ def read(
 
     Args:
         ckpt_dir_or_file: As for `load_checkpoint`.
-        names: Which ones. None, the default, is all.
+        names: The variables to read. None, the default, means all.
 
     Returns:
         Their values by name, with the dtypes and shapes that were saved.
 
     Raises:
         VariableNotFoundError: The checkpoint lacks one of `names`.
-        ValueError: There is no such checkpoint, or its file is damaged.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
 
     Example:
 
@@ -197,7 +198,7 @@ def read(
 
 
 def _found(path: str) -> str | None:
-    """What to read: a path, or what is found in it if it is a directory."""
+    """Returns the path to read, which may be in the given directory."""
     if not paths.is_directory(path) or location.exists(path):
         return path
     if orbax_reader.exists(path) or orbax_reader.exists_legacy(path):

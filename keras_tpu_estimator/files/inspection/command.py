@@ -1,4 +1,4 @@
-"""The commands `info` and `verify`: what training has written."""
+"""The commands `info` and `verify`, and their output."""
 
 import argparse
 import os
@@ -14,7 +14,7 @@ _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
 
 def as_text(directory: Directory) -> str:
-    """Checkpoints, variables and results, as tables."""
+    """Formats checkpoints, variables and results as tables."""
     newest = directory.checkpoints[0]
     ended = "complete" if directory.is_complete else "not marked as complete"
     parts = [
@@ -55,10 +55,7 @@ def as_text(directory: Directory) -> str:
 
 
 def verdicts_as_text(verdicts: Iterable[Verdict]) -> str:
-    """A line for each checkpoint.
-
-    Args:
-        verdicts: What reading them has shown.
+    """Formats the results of `verify`, one line for each checkpoint.
 
     Example:
 
@@ -71,7 +68,7 @@ def verdicts_as_text(verdicts: Iterable[Verdict]) -> str:
 def _line(verdict: Verdict) -> str:
     if verdict.is_intact:
         return f"intact   {verdict.prefix}"
-    heading = "GONE   " if verdict.is_gone else "DAMAGED"
+    heading = "MISSING" if verdict.is_gone else "CORRUPT"
     return f"{heading}  {verdict.prefix}: {verdict.problem}"
 
 
@@ -84,7 +81,7 @@ def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _size(num_bytes: float) -> str:
-    """A number of bytes in a unit that suits it."""
+    """Formats a number of bytes in a suitable unit."""
     for unit in _UNITS[:-1]:
         if num_bytes < 1000:
             return f"{num_bytes:.4g} {unit}"
@@ -95,11 +92,9 @@ def _size(num_bytes: float) -> str:
 def main(name: str, arguments: Sequence[str]) -> int:
     """Runs a command.
 
-    Args:
-        arguments: What follows it on the command line.
-
     Returns:
-        0; 1 if a checkpoint is damaged, or listed and gone; 2 if there is none.
+        0; 1 if a checkpoint is corrupt, or listed but missing; 2 if none
+        exists.
     """
     parser = argparse.ArgumentParser(
         f"python -m keras_tpu_estimator {name}",
@@ -107,7 +102,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         "the latest one and the last results."
         if name == "info"
         else "Reads all of each checkpoint. The exit status is 1 if one is "
-        "damaged, or gone although the `checkpoint` file lists it.",
+        "corrupt, or listed in the `checkpoint` file but missing.",
     )
     parser.add_argument(
         "path",
@@ -115,7 +110,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         help="a model_dir, or a checkpoint, such as run/model.ckpt-20",
     )
     options = parser.parse_args(arguments)
-    # TensorFlow, which reads its own checkpoints, would say more than we do.
+    # TensorFlow, which reads its own checkpoints, would otherwise log messages.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         if name == "info":

@@ -1,4 +1,4 @@
-"""What there is in a `model_dir`."""
+"""The content of a `model_dir`, and the verification of its checkpoints."""
 
 import dataclasses
 import glob
@@ -21,9 +21,9 @@ class Checkpoint:
     """One checkpoint.
 
     Attributes:
-        prefix: Its path, without the ends of its files.
-        step: The global step it was made at.
-        num_bytes: The size of its files.
+        prefix: The path without the endings of its files.
+        step: The global step of the save.
+        num_bytes: The total size of its files.
     """
 
     prefix: str
@@ -32,7 +32,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, prefix: str) -> Self:
-        """The one with a prefix."""
+        """Returns the checkpoint at a prefix."""
         pattern = glob.escape(prefix) + ".*"
         files = [
             file
@@ -49,14 +49,15 @@ class Checkpoint:
 
 @dataclasses.dataclass(frozen=True)
 class Directory:
-    """What training has left in a directory, or one checkpoint of it.
+    """The files that training has written into a directory.
 
     Attributes:
-        checkpoints: The newest first.
-        variables: Shapes and dtypes of the newest one's, by name.
+        checkpoints: The checkpoints, newest first.
+        variables: Shapes and dtypes in the newest checkpoint, by name.
         results: The last scalars of the event files in each folder, by its
-            name: "" for training's.
-        is_complete: Whether `train_and_evaluate` has come to its end.
+            name; ""
+            for training.
+        is_complete: Whether `train_and_evaluate` has finished.
     """
 
     path: str
@@ -67,10 +68,7 @@ class Directory:
 
     @classmethod
     def of(cls, path: str) -> Self:
-        """What there is for a path.
-
-        Args:
-            path: A directory, or the prefix or a file of a checkpoint.
+        """Reads the content of a directory, or of one checkpoint.
 
         Raises:
             ValueError: There is no checkpoint.
@@ -95,7 +93,7 @@ class Directory:
 
     @property
     def num_parameters(self) -> int:
-        """Numbers in all variables of the newest checkpoint."""
+        """The number of values in all variables of the newest checkpoint."""
         return sum(
             int(np.prod(shape, dtype=np.int64))
             for shape, _ in self.variables.values()
@@ -103,10 +101,7 @@ class Directory:
 
 
 def prefixes_of(path: str) -> list[str]:
-    """The checkpoints there are for a path, the newest first.
-
-    Args:
-        path: A directory, or the prefix or a file of a checkpoint.
+    """Returns the existing checkpoints at a path, newest first.
 
     Raises:
         ValueError: There is no checkpoint.
@@ -119,7 +114,7 @@ def prefixes_of(path: str) -> list[str]:
 
 
 def _results(directory: str) -> dict[str, Mapping[str, float]]:
-    """The scalars of the last step in the event files of each folder."""
+    """Returns the last scalars in each folder's event files."""
     pattern = os.path.join(glob.escape(directory), "**", "*.tfevents.*")
     files: dict[str, list[str]] = {}
     for path in sorted(glob.glob(pattern, recursive=True)):
@@ -135,12 +130,12 @@ def _results(directory: str) -> dict[str, Mapping[str, float]]:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What reading a checkpoint has shown.
+    """The result of verifying a checkpoint.
 
     Attributes:
-        prefix: Its path, without the ends of its files.
-        problem: What is wrong with it; `None`, the default, for nothing.
-        is_gone: Whether there is no such checkpoint. Defaults to `False`.
+        prefix: The path without the endings of its files.
+        problem: The problem, or `None`.
+        is_gone: Whether the checkpoint is missing.
     """
 
     prefix: str
@@ -149,18 +144,12 @@ class Verdict:
 
     @property
     def is_intact(self) -> bool:
-        """Whether nothing is."""
+        """Whether there is no problem."""
         return self.problem is None
 
 
 def verify_all(path: str) -> list[Verdict]:
-    """Reads all of the checkpoints that there should be for a path.
-
-    Args:
-        path: A directory, or the prefix or a file of a checkpoint.
-
-    Returns:
-        What that has shown, the newest first.
+    """Verifies all expected checkpoints of a path, newest first.
 
     Raises:
         ValueError: There is no checkpoint, and none is listed.
@@ -168,13 +157,13 @@ def verify_all(path: str) -> list[Verdict]:
     verdicts = [*map(verify, _expected_at(path))]
     if all(verdict.is_intact for verdict in verdicts):
         return verdicts
-    # A training may have removed one in the meantime.
+    # Training may have removed a checkpoint meanwhile.
     still = _expected_at(path)
     return [each for each in verdicts if each.is_intact or each.prefix in still]
 
 
 def _expected_at(path: str) -> list[str]:
-    """Those that the list of a directory names, or the one that is meant."""
+    """Returns the checkpoints that must exist at a path."""
     if paths.is_directory(path) and not location.exists(path):
         if listed := location.listed(path):
             return listed
@@ -182,10 +171,7 @@ def _expected_at(path: str) -> list[str]:
 
 
 def verify(prefix: str) -> Verdict:
-    """Reads all of a checkpoint.
-
-    Args:
-        prefix: Its path, without the ends of its files.
+    """Verifies a checkpoint by reading all of it.
 
     Example:
 
@@ -205,5 +191,5 @@ def verify(prefix: str) -> Verdict:
     except (ValueError, OSError) as error:
         return Verdict(prefix, str(error))
     if not formats.is_intact(prefix):
-        return Verdict(prefix, "it is not as it was written")
+        return Verdict(prefix, "it has changed since it was written")
     return Verdict(prefix)

@@ -1,4 +1,8 @@
-"""One event file of TensorBoard: records in the order they are written."""
+"""TensorBoard event files, and the records in them.
+
+A run may write one event for each of many thousand steps a second. Therefore
+this module encodes an event's few fields itself, without Protocol Buffers.
+"""
 
 import functools
 import itertools
@@ -16,13 +20,13 @@ from keras_tpu_estimator.ground.storage.growing_files import growing
 _DOUBLE = struct.Struct("<d")
 _UINT32 = struct.Struct("<I")
 CHECKSUM_SIZE = _UINT32.size
-# Added to a checksum, so that one of data with checksums inside is a good one.
+# The mask of TFRecord checksums, for data that contain checksums.
 _MASK = 0xA282EAD8
 _SIXTY_FOUR_BITS = (1 << 64) - 1
 
 
 def serialized(wall_time: float, step: int, summary: bytes) -> bytes:
-    """An `Event`: a summary at a step.
+    """Returns a serialized `Event`: a summary at a step.
 
     Args:
         wall_time: The time in seconds since 1970.
@@ -35,7 +39,7 @@ def serialized(wall_time: float, step: int, summary: bytes) -> bytes:
     >>> event_pb2.Event.FromString(event).step
     300
     """
-    # Each field comes after its key.
+    # Each field follows its key.
     return b"\x09%b\x10%b\x2a%b%b" % (
         _DOUBLE.pack(wall_time),
         varint(step),
@@ -45,10 +49,7 @@ def serialized(wall_time: float, step: int, summary: bytes) -> bytes:
 
 
 def varint(number: int) -> bytes:
-    """An integer of 64 bits as Protocol Buffers write it.
-
-    Args:
-        number: The integer.
+    """Encodes a 64-bit integer as Protocol Buffers do.
 
     Example:
 
@@ -65,13 +66,9 @@ def varint(number: int) -> bytes:
 
 
 def framed(events: Iterable[bytes]) -> bytes:
-    """Events as they are in a file.
+    """Returns serialized events as they are in a file.
 
-    Args:
-        events: Serialized events, in order.
-
-    Returns:
-        One record after the other: length, its checksum, event, its checksum.
+    Each record consists of a length, its checksum, the event, and its checksum.
 
     Example:
 
@@ -88,13 +85,7 @@ def framed(events: Iterable[bytes]) -> bytes:
 
 
 def checksum(data: bytes) -> bytes:
-    """The checksum of a record: CRC-32C, masked.
-
-    Args:
-        data: What it is of.
-
-    Returns:
-        Four bytes.
+    """Returns the four bytes of a record's checksum: CRC-32C, masked.
 
     Example:
 
@@ -120,10 +111,10 @@ _numbers = itertools.count()
 
 
 class EventFile:
-    """A new event file, which is open only while it is written to.
+    """A new event file, which is open only during writes.
 
     Args:
-        logdir: The directory of the file, made if need be, or its URL.
+        logdir: The directory of the file, created if necessary, or its URL.
         suffix: The end of its name. Defaults to none.
 
     Attributes:
@@ -148,8 +139,8 @@ class EventFile:
             f"{os.getpid()}.{next(_numbers)}{suffix}"
         )
         self._file = growing(os.path.join(logdir, name))
-        # `EventFileWriter` of TensorBoard would open the file by TensorFlow,
-        # wherever that is installed.
+        # TensorBoard's `EventFileWriter` would open the file through TensorFlow
+        # if it is installed.
         open(self._file.path, "xb").close()
         self._size = 0
         first = event_pb2.Event(wall_time=now, file_version=_FILE_VERSION)
@@ -157,16 +148,17 @@ class EventFile:
         self.flush()
 
     def flush(self) -> None:
-        """Hands all that waits to the operating system.
+        """Writes all waiting events to the file.
 
         Raises:
-            FileNotFoundError: Someone has deleted the file.
-            OSError: It could not be written; the events go on waiting.
+            FileNotFoundError: The file was deleted.
+            OSError: The file could not be written; the events remain waiting.
         """
         records = framed(self.waiting)
-        # Not for appending: that would make a deleted file anew, without its
-        # first event, and go on behind what a full disk has cut off.
-        # Without a buffer, which costs more than all else here.
+        # The file is not opened for appending, which would recreate a deleted
+        # file without its first event, and continue after bytes that a full
+        # disk has cut off. It has no buffer, which would be the largest cost
+        # here.
         with open(self._file.path, "rb+", buffering=0) as stream:
             stream.seek(self._size)
             written = 0
@@ -178,7 +170,7 @@ class EventFile:
         self.flushed_at = time.monotonic()
 
     def close(self) -> None:
-        """Flushes, unless someone has deleted it, and lets others see it."""
+        """Flushes the file, unless it was deleted, and publishes it."""
         if self.waiting:
             try:
                 self.flush()

@@ -1,4 +1,4 @@
-"""The metric writers by name, and several of them as one."""
+"""The metric writers of this package, by name."""
 
 import importlib
 import json
@@ -26,13 +26,13 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class Mlflow(MetricWriter):
-    """Logs into a run of MLflow: the active one, or one that MLflow starts.
+    """Logs into the active MLflow run, or into one that MLflow starts.
 
-    Needs `pip install mlflow`, or `mlflow-skinny`, tried with 3.17.
+    Needs `pip install mlflow`, or `mlflow-skinny`. Tested with 3.17.
 
     Raises:
-        ImportError: MLflow is not installed. It is looked for when a run is
-            first reported.
+        ImportError: MLflow is not installed. This is raised when metrics are
+            first logged.
 
     Example:
 
@@ -49,21 +49,21 @@ class Mlflow(MetricWriter):
         for name, each in images.items():
             for number, image in enumerate(each):
                 key = f"{name}/{number}" if len(each) > 1 else name
-                # Grey ones have no axis of channels there.
+                # MLflow's grey images have no axis of channels.
                 image = image[..., 0] if image.shape[-1] == 1 else image
                 _mlflow().log_image(image, key=key, step=step)
 
 
 def warn_of_autolog() -> None:
-    """Says that MLflow's autologging, if it is on, sees nothing of this."""
+    """Warns if MLflow's autologging is on, because it ignores estimators."""
     utils = sys.modules.get("mlflow.utils.autologging_utils")
     found = getattr(utils, "AUTOLOGGING_INTEGRATIONS", {}).get("keras")
     if found is not None and not found.get("disable"):
         _logger.warning(
-            "MLflow's autologging logs nothing of an estimator: it follows "
+            "MLflow's autologging does not log estimators: it supports only "
             "`fit` of Keras models. Choose "
-            'RunConfig(metric_writers=["tensorboard", "jsonl", "mlflow"]) to '
-            "log into the active run."
+            'RunConfig(metric_writers=["tensorboard", "jsonl", '
+            '"mlflow"]) to log into the active run.'
         )
 
 
@@ -72,28 +72,28 @@ def _mlflow() -> Any:
         return importlib.import_module("mlflow")
     except ImportError as error:
         raise ImportError(
-            "The metric writer 'mlflow' should find the package of MLflow. "
-            "Received none. Install it by `pip install mlflow`."
+            "The metric writer 'mlflow' needs the package MLflow, which is "
+            "not installed. Run `pip install mlflow`."
         ) from error
 
 
-# Steps of evaluations and of host calls may come after later ones.
+# Steps of evaluations and host calls may be logged after later ones.
 _WANDB_STEP = "global_step"
 
 
 class Wandb(MetricWriter):
-    """Logs into a run of Weights & Biases: the current one, or a new one.
+    """Logs into the current run of Weights & Biases, or into a new one.
 
-    Numbers are plotted over `global_step`. Needs `pip install wandb`, tried
+    Numbers are plotted over `global_step`. Needs `pip install wandb`. Tested
     with 0.31.
 
     Args:
-        **settings: What `wandb.init` is called with where there is no run
-            yet, such as `project` and `name`.
+        **settings: The arguments of `wandb.init` for a new run, such as
+            `project` and `name`.
 
     Raises:
-        ImportError: wandb is not installed. It is looked for when a run is
-            first reported.
+        ImportError: wandb is not installed. This is raised when metrics are
+            first logged.
 
     Example:
 
@@ -107,7 +107,7 @@ class Wandb(MetricWriter):
         self._run: Any = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """Its settings, without the run."""
+        """Returns the settings, without the run."""
         return {"_settings": self._settings, "_run": None}
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -122,7 +122,7 @@ class Wandb(MetricWriter):
         )
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
-        """Logs texts, as HTML shows them."""
+        """Logs texts as HTML."""
         of = _wandb().Html
         self._log(step, {name: of(text) for name, text in texts.items()})
 
@@ -151,26 +151,26 @@ def _wandb() -> Any:
         return importlib.import_module("wandb")
     except ImportError as error:
         raise ImportError(
-            "The metric writer 'wandb' should find the package of Weights & "
-            "Biases. Received none. Install it by `pip install wandb`."
+            "The metric writer 'wandb' needs the package of Weights & Biases, "
+            "which is not installed. Run `pip install wandb`."
         ) from error
 
 
 class TensorBoard(MetricWriter):
-    """Writes what TensorBoard shows into `model_dir` and `eval_dir()`."""
+    """Writes event files for TensorBoard into `model_dir` and `eval_dir()`."""
 
     def __init__(self, directory: str | None = None):
         self._directory = directory
 
     def at(self, directory: str, prefix: str) -> "TensorBoard":
-        """The writer of a directory."""
+        """Returns the writer of a directory."""
         del prefix
         return TensorBoard(directory)
 
     @property
     def _events(self) -> EventWriter:
         if self._directory is None:
-            raise RuntimeError("Expected a directory. Received: None.")
+            raise RuntimeError("The directory must be set. Received: None.")
         return EventWriter.for_dir(self._directory)
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
@@ -178,7 +178,7 @@ class TensorBoard(MetricWriter):
         self._events.scalars(scalars, step)
 
     def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Writes a report without its loss, which comes as a summary."""
+        """Writes logged metrics, except the loss, which is a summary."""
         self.write_scalars(
             step, {n: value for n, value in numbers.items() if n != "loss"}
         )
@@ -190,7 +190,7 @@ class TensorBoard(MetricWriter):
     def write_result(
         self, step: int, result: Mapping[str, Any], checkpoint: str | None
     ) -> None:
-        """Writes a result, arrays and images among it."""
+        """Writes a result, including arrays and images."""
         events = self._events
         events.metrics(result, step)
         if checkpoint is not None:
@@ -214,7 +214,7 @@ class TensorBoard(MetricWriter):
             self._events.text(tag, text, step)
 
     def flush(self) -> None:
-        """Makes what was written readable by others."""
+        """Makes all written values readable by other programs."""
         self._events.flush()
 
 
@@ -222,11 +222,11 @@ _JSON_LINES = "metrics.jsonl"
 
 
 class JsonLines(MetricWriter):
-    """Appends reports and results to `metrics.jsonl` in their directories.
+    """Appends metrics and results to `metrics.jsonl` in their directories.
 
     Args:
-        directory: The directory, made if need be, or its URL. Defaults to
-            those of the run.
+        directory: The directory, created if necessary, or its URL. Defaults to
+            the directories of the run.
 
     Example:
 
@@ -243,12 +243,12 @@ class JsonLines(MetricWriter):
         self._file: GrowingFile | None = None
 
     def at(self, directory: str, prefix: str) -> "JsonLines":
-        """The writer of a directory."""
+        """Returns the writer of a directory."""
         del prefix
         return JsonLines(directory)
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Appends a line; what is not finite becomes `null`, as JSON has it."""
+        """Appends a line; numbers that are not finite become `null`."""
         line = {"step": step, "time": time.time()} | {
             name: number if math.isfinite(number) else None
             for name, number in scalars.items()
@@ -266,11 +266,11 @@ class JsonLines(MetricWriter):
     def write_summary(
         self, step: int, summary: kinds.Summary, reduced: Any
     ) -> None:
-        """Leaves it out: a line is a whole report."""
+        """Ignores the summary, because each line has all metrics of a step."""
 
 
 def _append(line: bytes, path: str) -> None:
-    # Without a buffer, so that lines stay whole.
+    # There is no buffer, so that each line is written at once.
     with open(path, "ab", buffering=0) as file:
         file.write(line)
 
@@ -286,12 +286,12 @@ _BY_NAME: dict[str, MetricWriter] = {
 def opened(
     chosen: Iterable[object], directory: str, prefix: str
 ) -> SeveralWriters:
-    """The writers of what comes from one place.
+    """Returns the chosen writers for training, or for one evaluation, as one.
 
     Args:
-        chosen: Their names, or writers.
-        directory: As in `MetricWriter.at`, like the next one.
-        prefix: See there.
+        chosen: Names of writers, or writers.
+        directory: As in `MetricWriter.at`.
+        prefix: As in `MetricWriter.at`.
     """
     return SeveralWriters(
         [_writer(each).at(directory, prefix) for each in chosen]
@@ -299,11 +299,7 @@ def opened(
 
 
 def warn_if_autologging(chosen: Iterable[object]) -> None:
-    """Warns if MLflow is expected to log what nobody gives to it.
-
-    Args:
-        chosen: As in `opened`.
-    """
+    """Warns of MLflow's autologging if no MLflow writer is chosen."""
     if not any(isinstance(_writer(each), Mlflow) for each in chosen):
         warn_of_autolog()
 

@@ -1,4 +1,9 @@
-"""Variables of a model beside those of a checkpoint that they start from."""
+"""Variables of a model paired with the checkpoint's variables they start from.
+
+The values of a checkpoint are cast to the dtypes of the model's variables.
+Booleans, integers, floating-point and complex numbers can be cast to the same
+or a later kind in this order, as far as `as_dtype` supports each value.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -15,27 +20,17 @@ from keras_tpu_estimator.ground.base.dtype_changes import first_misfit
 from keras_tpu_estimator.ground.base.dtype_changes import kind_of
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
-# Each goes into those behind it.
+# Each kind can be cast to the later ones.
 _KINDS = ("bool", "whole", "real", "complex")
 
 
 def cast(
     value: np.ndarray, dtype: np.dtype, path: str, name: str, checkpoint: str
 ) -> np.ndarray:
-    """A value of a checkpoint in a variable's dtype.
-
-    Args:
-        value: The value.
-        dtype: The dtype.
-        path: The variable's path.
-        name: What the value is called in the checkpoint.
-        checkpoint: The checkpoint.
-
-    Returns:
-        The value itself, if it has the dtype.
+    """Casts a value of a checkpoint to a variable's dtype.
 
     Raises:
-        ValueError: The dtype cannot hold it.
+        ValueError: The dtype cannot represent the value.
 
     Example:
 
@@ -47,22 +42,20 @@ def cast(
     if result is not None:
         return result
     raise ValueError(
-        f"The variable {path!r} is of dtype {dtype}, which cannot hold the "
+        f"The variable {path!r} must have a dtype that can hold the "
         f"{value.dtype} values of {name!r} in the checkpoint {checkpoint!r}. "
-        "Give it a dtype that can in model_fn, or start without this one's "
-        "value: in another model_dir, or from other names."
+        f"Received: {dtype}. Change its dtype in model_fn, or do not start "
+        "from this value: use another model_dir, or other names."
     )
 
 
 def converted(
     value: np.ndarray, dtype: np.dtype, name: str
 ) -> np.ndarray | None:
-    """Returns a value in another dtype, or `None` if that cannot hold it.
+    """Returns a value in another dtype, or `None` if that cannot represent it.
 
     Args:
-        value: The value. It is returned itself if it has the dtype.
-        dtype: The dtype.
-        name: What the value is called in warnings.
+        name: The name of the value in warnings.
 
     Example:
 
@@ -81,11 +74,7 @@ def converted(
 
 
 def can_hold(dtype: np.dtype, other: np.dtype) -> bool:
-    """Whether a dtype is of a kind that can hold numbers of another.
-
-    Args:
-        dtype: That of a variable.
-        other: That of values.
+    """Returns whether a dtype's kind can hold numbers of another dtype.
 
     Example:
 
@@ -102,7 +91,7 @@ def can_hold(dtype: np.dtype, other: np.dtype) -> bool:
 
 
 class Described(Protocol):
-    """What has a shape and a dtype: a `keras.Variable`, say, or an array."""
+    """A value with a shape and a dtype, such as a `keras.Variable`."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -114,7 +103,7 @@ class Described(Protocol):
 
 
 class HasPath(Protocol):
-    """What can be named by its path: a `keras.Variable`."""
+    """A value with a path, such as a `keras.Variable`."""
 
     @property
     def path(self) -> str:
@@ -123,14 +112,14 @@ class HasPath(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Pairing:
-    """A variable of a model, and the one that it starts from.
+    """A variable of a model, and the checkpoint's variable it starts from.
 
     Attributes:
         path: The variable's path in the model.
-        shape: Its shape there.
+        shape: Its shape in the model.
         name: The name in the checkpoint.
-        stored_shape: The shape in the checkpoint. None, the default, if it has
-            no such variable.
+        stored_shape: The shape in the checkpoint. None, the default, if the
+            variable is missing.
     """
 
     path: str
@@ -155,15 +144,10 @@ def pairings(
     variables: Mapping[str, Described],
     stored: Mapping[str, Described],
 ) -> list[Pairing]:
-    """Puts variables beside what they start from.
+    """Pairs variables with those they start from, in the order of `names`.
 
     Args:
         names: Names in the checkpoint by a variable's path.
-        variables: What has a shape, by path; all of the model.
-        stored: What has a shape, by the name in the checkpoint.
-
-    Returns:
-        A pairing for each of `names`, in their order.
 
     Example:
 
@@ -186,19 +170,13 @@ def read_values(
     pairs: Iterable[Pairing],
     variables: Mapping[str, Described],
 ) -> dict[str, np.ndarray]:
-    """Reads what variables start from, in their own dtypes.
+    """Reads the values that variables start from, in the variables' dtypes.
 
-    Args:
-        reader: The checkpoint.
-        pairs: The variables, all of them in the checkpoint.
-        variables: What has a dtype, by path.
-
-    Returns:
-        Values by path, of the shapes in the checkpoint.
+    The values have the shapes in the checkpoint, which must contain all of
+    them.
 
     Raises:
-        ValueError: A value does not go into the variable's dtype, or the
-            checkpoint is damaged.
+        ValueError: A dtype cannot hold its value, or the checkpoint is corrupt.
 
     Example:
 
@@ -230,13 +208,7 @@ def read_part(
     dtype: npt.DTypeLike,
     box: IndexRanges,
 ) -> np.ndarray:
-    """Reads a part of what a variable starts from, in its own dtype.
-
-    Args:
-        reader: The checkpoint.
-        pair: The variable, which is in the checkpoint.
-        dtype: Its dtype.
-        box: The part.
+    """Reads a part of the value that a variable starts from, in its dtype.
 
     Raises:
         ValueError: As for `read_values`.
@@ -250,16 +222,16 @@ _HEADINGS = ("", "variable", "shape", "in the checkpoint", "shape there")
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartReport:
-    """Which variables were matched with a checkpoint, and which were not.
+    """A comparison of a model's variables with those of a checkpoint.
 
     Its `str` is a table.
 
     Attributes:
         checkpoint: The checkpoint.
         matched: Variables that start from it.
-        missing: Variables that should, but are not in it.
-        mismatched: Variables that should, but have another shape in it.
-        unselected: Paths of variables that were not to start from it.
+        missing: Selected variables that are not in it.
+        mismatched: Selected variables that have another shape in it.
+        unselected: Paths of variables that are not selected.
         unused: Names in it that no variable starts from.
 
     Example:
@@ -285,7 +257,7 @@ class WarmStartReport:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all that should start from the checkpoint does."""
+        """Whether all selected variables start from the checkpoint."""
         return not self.missing and not self.mismatched
 
     def __str__(self) -> str:
@@ -302,7 +274,7 @@ class WarmStartReport:
         return "\n".join([head, *lines])
 
     def _rows(self) -> list[tuple[str, ...]]:
-        # What is wrong comes first.
+        # Problems come first.
         kinds = ("missing", "mismatched", "matched")
         rows: list[tuple[str, ...]] = [
             (kind, pair.path, str(pair.shape), pair.name, _stored_shape(pair))

@@ -1,4 +1,4 @@
-"""Reads the checkpoints of this package like all others."""
+"""Reader of checkpoints in this package's own format."""
 
 import contextlib
 import functools
@@ -32,12 +32,12 @@ from keras_tpu_estimator.ground.storage.urls import is_url
 
 
 class OpenedCheckpoint:
-    """A checkpoint whose main file is as it was written.
+    """A checkpoint with an intact main file, open for reading.
 
     Args:
-        path: The main file.
-        main: The same, open.
-        stack: Closes what else is opened.
+        path: The path of the main file.
+        main: The open main file.
+        stack: Closes the other files.
     """
 
     def __init__(
@@ -55,20 +55,21 @@ class OpenedCheckpoint:
         self._held: dict[str, io.FileIO] = {}
 
     def hold(self) -> None:
-        """Opens all files, so that they can be read when they are removed.
+        """Opens all files, so that they can still be read after their removal.
 
-        Not those of a store, of which only what is needed is fetched.
+        Files in an object store are not opened, because only those needed are
+        fetched.
         """
         if is_url(self._path):
             return
         for name in shards.seals_of(self._main.file):
-            # One that is not there is missed by who reads it.
+            # Reading a missing file raises an error later.
             with contextlib.suppress(OSError):
                 raw = held(self._beside(name))
                 self._held[name] = self._stack.enter_context(raw)
 
     def describe(self) -> dict[str, Stored]:
-        """What is stored, by variable path."""
+        """Returns the shapes and dtypes of all variables, by path."""
         return {
             path: Stored(dataset.shape, encoding.dtype_of(path, dataset))
             for path, dataset in _all(self._main.file).items()
@@ -77,16 +78,8 @@ class OpenedCheckpoint:
     def read_plain(self, paths: Iterable[str]) -> dict[str, np.ndarray] | None:
         """Reads variables that are stored under their own paths.
 
-        To list all takes as long as a model has variables.
-
-        Args:
-            paths: Those to read.
-
-        Returns:
-            Values by path; `None` if one is not there, or stored otherwise.
-
-        Raises:
-            ValueError: As for `read`.
+        This avoids listing all variables, which is slow for large models. The
+        result is `None` if a variable is missing, or stored under another name.
         """
         found: dict[str, h5py.Dataset] = {}
         for path in paths:
@@ -100,12 +93,8 @@ class OpenedCheckpoint:
     def read(self, paths: Iterable[str]) -> dict[str, np.ndarray]:
         """Reads variables.
 
-        Args:
-            paths: Those to read.
-
         Raises:
-            ValueError: A file with parts of one is damaged, or one is not
-                there any more.
+            ValueError: A file with shards is corrupt or missing.
         """
         paths = list(paths)
         found = self._named(paths)
@@ -120,33 +109,25 @@ class OpenedCheckpoint:
         return {path: values[path] for path in paths}
 
     def read_box(self, path: str, box: IndexRanges) -> np.ndarray:
-        """Reads a part of a variable; little else is in memory meanwhile.
-
-        Args:
-            path: The variable.
-            box: The part.
-
-        Raises:
-            ValueError: As for `read`.
-        """
+        """Reads a part of a variable, with little else in memory."""
         dataset = self._named([path])[path]
         if dataset.is_virtual:
             return self._joined(path, dataset, box)
         return self._main.read_box(path, dataset, box)
 
     def _named(self, paths: list[str]) -> dict[str, h5py.Dataset]:
-        """At least those of the datasets of these variables."""
+        """Returns at least the datasets of these variables."""
         if not self._datasets.keys() >= {*paths}:
             self._datasets |= _named(self._main.file, paths)
         if not self._datasets.keys() >= {*paths}:
-            # Those that were listed are of another save.
+            # The listed variables belong to another save.
             raise removed(self._path)
         return self._datasets
 
     def _joined(
         self, path: str, dataset: h5py.Dataset, box: IndexRanges
     ) -> np.ndarray:
-        """A part of a variable, from the shards that have something of it."""
+        """Returns a part of a variable, joined from overlapping shards."""
         if path not in self._shards:
             encoding.check(path, dataset, self._path)
             self._shards[path] = shards.of(dataset)
@@ -163,8 +144,8 @@ class OpenedCheckpoint:
             missing -= value.size
         if missing:
             raise ValueError(
-                f"The parts of the variable {path!r} in the checkpoint "
-                f"{self._path!r} should make up all of it. Received parts that "
+                f"The shards of the variable {path!r} in the checkpoint "
+                f"{self._path!r} must cover all of it. Received shards that "
                 f"lack {missing} numbers of {box}. Use a checkpoint that this "
                 "package wrote."
             )
@@ -185,10 +166,10 @@ class OpenedCheckpoint:
             is_there = isinstance(error, CorruptFileError)
             if not is_there and self._is_gone:
                 raise removed(self._path) from error
-            reason = f"is damaged ({error})" if is_there else "is not there"
+            reason = f"is corrupt ({error})" if is_there else "is missing"
             name = self._beside(shard.file)
             raise ValueError(
-                f"The part {shard.box} of the variable {path!r} should be in "
+                f"The shard {shard.box} of the variable {path!r} must be in "
                 f"the file {name!r}, which {reason}. It belongs to the "
                 f"checkpoint {self._path!r}. Copy it again if that is a copy; "
                 "otherwise delete the checkpoint and use another one. "
@@ -204,7 +185,7 @@ class OpenedCheckpoint:
                 opened_file(path, self._held[shard.file])
             )
             if found.seal != shard.seal:
-                raise CorruptFileError("it is that of another checkpoint")
+                raise CorruptFileError("it belongs to another checkpoint")
             self._shard_files[shard.file] = found
         return self._shard_files[shard.file]
 
@@ -213,7 +194,7 @@ class OpenedCheckpoint:
 
     @property
     def _is_gone(self) -> bool:
-        """Whether the checkpoint was removed, or another one is there."""
+        """Whether the checkpoint was removed or replaced."""
         try:
             with held(self._path) as now:
                 return checksum.seal(now.fileno()) != self._main.seal
@@ -223,13 +204,10 @@ class OpenedCheckpoint:
 
 @contextlib.contextmanager
 def opened(prefix: str) -> Iterator[OpenedCheckpoint]:
-    """Opens a checkpoint that was there a moment ago.
-
-    Args:
-        prefix: Its path, without '.h5'.
+    """Opens an existing checkpoint.
 
     Raises:
-        ValueError: It is not there any more, or its file is damaged.
+        ValueError: It was removed meanwhile, or its main file is corrupt.
     """
     path = prefix + location.SUFFIX
     try:
@@ -241,34 +219,35 @@ def opened(prefix: str) -> Iterator[OpenedCheckpoint]:
             main = stack.enter_context(opened_file(path, raw))
             yield OpenedCheckpoint(path, main, stack)
     except CorruptFileError as error:
-        # Some network file systems forget a file that another machine removes.
+        # On some network file systems, a file that another machine removes
+        # disappears while it is open.
         if location.main_file(prefix) != path:
             raise removed(path) from error
         raise _damaged(path, error) from error
 
 
 def _named(file: h5py.File, paths: list[str]) -> dict[str, h5py.Dataset]:
-    """At least those of the datasets of these variables that are there."""
+    """Returns at least the existing datasets of these variables."""
     found = {path: encoding.find_plain(file, path) for path in paths}
     return _all(file) if None in found.values() else found
 
 
 def _all(file: h5py.File) -> dict[str, h5py.Dataset]:
-    """All datasets by variable path."""
+    """Returns all datasets by variable path."""
     found: dict[str, h5py.Dataset] = {}
 
     def collect(key: str, item: h5py.Group | h5py.Dataset) -> None:
         if isinstance(item, h5py.Dataset):
             found[encoding.path_of(key, item)] = item
 
-    # This follows no links, which may lead to other files.
+    # This does not follow links, which may lead to other files.
     file.visititems(collect)
     return found
 
 
 def _damaged(path: str, reason: str | Exception) -> ValueError:
     return ValueError(
-        f"The checkpoint file {path!r} is truncated or damaged, or was not "
+        f"The checkpoint file {path!r} is truncated or corrupt, or was not "
         f"written by this package ({reason}). Copy it again if it is a copy; "
         "otherwise delete it and use another one. "
         f"{location.alternatives(path)}"
@@ -276,20 +255,20 @@ def _damaged(path: str, reason: str | Exception) -> ValueError:
 
 
 class Hdf5Reader(CheckpointReader):
-    """Reads a checkpoint that this package wrote.
+    """A reader of a checkpoint that this package wrote.
 
     Args:
-        prefix: Its path, without '.h5'.
+        prefix: The path without '.h5'.
 
     Raises:
-        ValueError: The main file is damaged.
+        ValueError: The main file is corrupt.
     """
 
     def __init__(self, prefix: str):
         super().__init__(prefix, self._describe)
         self._opened: OpenedCheckpoint | None = None
         with opened(prefix):
-            pass  # It is there, and as it was written.
+            pass  # It exists and is intact.
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[Self]:
@@ -325,25 +304,22 @@ class Hdf5Reader(CheckpointReader):
     @property
     def _now_open(self) -> OpenedCheckpoint:
         if self._opened is None:
-            raise RuntimeError("The checkpoint should be open.")
+            raise RuntimeError("The checkpoint must be open.")
         return self._opened
 
 
 def contents(prefix: str) -> Iterator[Content]:
-    """The files of a checkpoint, the main file last.
+    """Yields the expected content of a checkpoint's files, the main file last.
 
-    So hosts that share them read those that they have written.
-
-    Args:
-        prefix: That of an existing checkpoint.
+    In this order, hosts that share the files read those that they have written.
 
     Raises:
-        ValueError: The main file is damaged; of the others nothing is known.
+        ValueError: The main file is corrupt, so the other files are unknown.
     """
     main = prefix + location.SUFFIX
     copy = local_copy(main)
     if checksum.load(copy.path) is None:
-        raise ValueError(f"{main!r} is truncated or damaged.")
+        raise ValueError(f"{main!r} is truncated or corrupt.")
     with h5py.File(copy.path, "r", locking=False) as file:
         seals = shards.seals_of(file)
     for name, seal in sorted(seals.items()):
@@ -355,6 +331,6 @@ def contents(prefix: str) -> Iterator[Content]:
 
 
 def _is_shard_file(path: str, seal: int) -> bool:
-    """Whether a file is right, and the one that belongs to the checkpoint."""
+    """Returns whether a file is intact, and belongs to the checkpoint."""
     is_its = checksum.seal(local_copy(path).path) == seal
     return is_its and checksum.is_right(path)

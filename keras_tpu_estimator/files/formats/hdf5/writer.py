@@ -1,4 +1,9 @@
-"""The checkpoint file: named variables in HDF5, followed by checksums."""
+"""Writers of checkpoint files: named variables in HDF5, followed by checksums.
+
+Each host writes its shards of variables into its own file, one after the other,
+so that no shard is in memory twice. When these are complete, the chief writes
+the main file, which contains the locations of the shards.
+"""
 
 import dataclasses
 import io
@@ -33,11 +38,12 @@ _PAGE = 1 << 12
 
 
 class SparseFile(io.RawIOBase):
-    """Takes the structure of an HDF5 file, whose data are left out.
+    """A file in memory that stores only the bytes written to it.
 
-    HDF5 cannot be told that a disk is full: it fails again when it is closed,
-    and can end the process. So it writes into memory, and only this package
-    writes to the disk.
+    It receives the structure of an HDF5 file, without the data. HDF5 cannot
+    handle a full disk: it fails again when it is closed, and can end the
+    process. Therefore HDF5 writes into memory, and only this package writes to
+    the disk.
 
     Example:
 
@@ -56,34 +62,34 @@ class SparseFile(io.RawIOBase):
         self._at = 0
 
     def readable(self) -> bool:
-        """It is."""
+        """Returns `True`."""
         return True
 
     def writable(self) -> bool:
-        """It is."""
+        """Returns `True`."""
         return True
 
     def seekable(self) -> bool:
-        """It is."""
+        """Returns `True`."""
         return True
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Goes to a place, counted from the beginning, here, or the end."""
+        """Moves to an offset from the start, the current place, or the end."""
         start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}
         self._at = start[whence] + offset
         return self._at
 
     def tell(self) -> int:
-        """The place where it is."""
+        """Returns the current offset."""
         return self._at
 
     def truncate(self, size: int | None = None) -> int:
-        """Makes it end at a place, by default here."""
+        """Sets the size, by default to the current offset."""
         self._size = self._at if size is None else size
         return self._size
 
     def write(self, content: "ReadableBuffer") -> int:
-        """Writes, and goes on."""
+        """Writes bytes, and moves behind them."""
         view = memoryview(content).cast("B")
         for number, part, done in self._parts(len(view)):
             page = self._pages.setdefault(number, bytearray(_PAGE))
@@ -93,7 +99,7 @@ class SparseFile(io.RawIOBase):
         return len(view)
 
     def readinto(self, buffer: "WriteableBuffer") -> int:
-        """Reads, and goes on; what was never written is zero."""
+        """Reads bytes, and moves behind them; unwritten bytes are zero."""
         view = memoryview(buffer).cast("B")
         view = view[: max(0, self._size - self._at)]
         for number, part, done in self._parts(len(view)):
@@ -103,7 +109,7 @@ class SparseFile(io.RawIOBase):
         return len(view)
 
     def pages(self) -> Iterator[tuple[int, memoryview]]:
-        """What was written, in order, with zeros between; and where it is."""
+        """Yields the offsets and contents of the written pages, in order."""
         for number in sorted(self._pages):
             start = number * _PAGE
             if start < self._size:
@@ -111,7 +117,7 @@ class SparseFile(io.RawIOBase):
                 yield start, page[: self._size - start]
 
     def _parts(self, length: int) -> Iterator[tuple[int, slice, int]]:
-        """Pages from here on: number, part, and how much comes before it."""
+        """Yields pages from here on: number, range, and bytes before it."""
         done = 0
         while done < length:
             number, start = divmod(self._at + done, _PAGE)
@@ -120,24 +126,21 @@ class SparseFile(io.RawIOBase):
             done += stop - start
 
 
-# HDF5 puts its structures together in blocks of so many bytes.
+# HDF5 groups its structures in blocks of this number of bytes.
 _STRUCTURE_BLOCK = 16 << 10
 
 
 def write(
     saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | Sharded]
 ) -> None:
-    """Writes the main file of a save, whole or not at all.
+    """Writes the main file of a save atomically.
 
     Args:
-        saved: The files of the save.
-        variables: Arrays of numbers or booleans by variable path. Whatever
-            `np.asarray` understands will do. Of those whose parts are in
-            other files, where they are.
+        variables: Arrays by variable path, or the locations of shards.
 
     Raises:
         TypeError: A value is not an array of numbers.
-        OSError: The disk is full, say.
+        OSError: The file cannot be written; for example, the disk is full.
 
     Example:
 
@@ -167,20 +170,15 @@ def write_file(
     values: Iterable[tuple[str, np.ndarray]],
     token: str,
 ) -> int:
-    """Writes a file, whole or not at all, one value after the other.
+    """Writes a file atomically, value by value, and returns its seal.
 
     Args:
-        path: The file to make or replace.
-        variables: What will be in it, as for `encoding.lay_out`.
-        values: The values of all arrays that are no scalars, by path.
-        token: That of the save that the file belongs to.
-
-    Returns:
-        What `checksum.seal` gives for it.
+        variables: The content, as for `encoding.lay_out`.
+        values: The values of all arrays that are not scalars, by path.
 
     Raises:
         TypeError: A value is not an array of numbers.
-        OSError: The disk is full, say.
+        OSError: The file cannot be written; for example, the disk is full.
     """
     with commit.replacing(path, is_kept=True) as partial:
         offsets = _write_structure(partial, variables)
@@ -202,9 +200,10 @@ def write_file(
 def _write_structure(
     path: str, variables: Mapping[str, np.ndarray | Stored | Sharded]
 ) -> dict[str, int]:
-    """Writes all but the data; returns where they belong, by path."""
+    """Writes everything except the data, and returns their offsets by path."""
     sparse = SparseFile()
-    # The format of HDF5 1.10 is written in half the time of the oldest.
+    # HDF5 writes the format of version 1.10 in half the time of the oldest
+    # format.
     with h5py.File(
         sparse,
         "w",
@@ -222,13 +221,12 @@ def _write_structure(
 
 @dataclasses.dataclass(frozen=True)
 class ShardedVariable:
-    """A variable whose parts lie on several cores.
+    """A variable with shards on several devices.
 
     Attributes:
-        shape: Its shape.
-        dtype: The NumPy dtype that it is saved with.
-        hosts: Its parts, and which host writes each.
-        part: Gives one that this host writes.
+        dtype: The NumPy dtype in the checkpoint.
+        hosts: Its shards, and the host that writes each.
+        part: Returns a shard that this host writes.
     """
 
     shape: tuple[int, ...]
@@ -239,9 +237,7 @@ class ShardedVariable:
 
 @dataclasses.dataclass(frozen=True)
 class ShardFiles:
-    """The files with parts of variables that belong to a checkpoint.
-
-    All hosts know all of them.
+    """The files with shards of variables in a checkpoint, known to all hosts.
 
     Attributes:
         saved: All files of the save.
@@ -270,14 +266,9 @@ class ShardFiles:
     variables: Mapping[str, ShardedVariable]
 
     def write(self, host: int) -> int | None:
-        """Writes the file of a host.
+        """Writes the file of this host, and returns its seal for `sharded`.
 
-        Args:
-            host: This one.
-
-        Returns:
-            What tells the file from others, for `sharded`. `None` if it has
-            no parts to write.
+        The result is `None` if the host has no shards to write.
         """
         own = dict(self._parts(host))
         if not own:
@@ -294,10 +285,10 @@ class ShardFiles:
         return write_file(self._file(host), described, values, self.saved.token)
 
     def sharded(self, seals: list[int | None]) -> dict[str, Sharded]:
-        """What the main file is to say of the variables.
+        """Returns the locations of shards, for the main file.
 
         Args:
-            seals: What `write` has returned, by host.
+            seals: The results of `write`, by host.
         """
         found: dict[str, list[Shard]] = {path: [] for path in self.variables}
         for host in self._writers:
@@ -307,7 +298,9 @@ class ShardFiles:
             for part, (path, box) in parts.items():
                 seal = seals[host]
                 if seal is None:
-                    raise RuntimeError(f"Host {host} should have written.")
+                    raise RuntimeError(
+                        f"Host {host} must have written its shards."
+                    )
                 found[path].append(Shard(box, name, keys[part], seal))
         return {
             path: Sharded(each.shape, each.dtype, tuple(found[path]))
@@ -316,7 +309,7 @@ class ShardFiles:
 
     @property
     def _writers(self) -> list[int]:
-        """The hosts that have parts to write."""
+        """The hosts that have shards to write."""
         return sorted(
             {h for each in self.variables.values() for h in each.hosts.values()}
         )
@@ -328,7 +321,7 @@ class ShardFiles:
     def _parts(
         self, host: int
     ) -> Iterator[tuple[str, tuple[str, IndexRanges]]]:
-        """What they are called in the file of a host, and what they are."""
+        """Yields the name, variable and box of each shard in a host's file."""
         for path, variable in sorted(self.variables.items()):
             for box, owner in sorted(variable.hosts.items()):
                 if owner == host:
