@@ -339,8 +339,8 @@ def elsewhere(file):
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (external, "the values of 'a/0' lie in another file"),
-        (virtual, "the values of 'a/0' lie in another file"),
+        (external, "the values of 'a/0' are in another file"),
+        (virtual, "the values of 'a/0' are in another file"),
         (huge, "'a/0' has 0 bytes, where its shape"),
         (text, r"must contain numbers, but has dtype \|S4"),
         (unknown_dtype, "'object', a dtype unknown to the installed ml_dtypes"),

@@ -198,7 +198,7 @@ def test_commands(tmp_path, capsys):
 def test_what_orbax_cannot_save_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"without elements.*\['none'\]"):
         save(tmp_path, values={"none": np.zeros((0, 3))})
-    with pytest.raises(TypeError, match="'text' should be an array"):
+    with pytest.raises(TypeError, match="'text' must be an array"):
         save(tmp_path, values={"text": np.array("words")})
     assert os.listdir(tmp_path) == []
     with pytest.raises(ValueError, match="Received: 'memory://bucket/"):

@@ -181,7 +181,7 @@ def test_what_is_no_writer(writers, exception, message):
 
 
 def test_a_writer_has_to_write():
-    with pytest.raises(NotImplementedError, match="MetricWriter should have"):
+    with pytest.raises(NotImplementedError, match="MetricWriter must have"):
         summary.MetricWriter().write_scalars(1, {})
 
 
