@@ -22,11 +22,15 @@ from keras_tpu_estimator import summary
 from keras_tpu_estimator import tf1
 from keras_tpu_estimator import typing
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.files.formats.finding import checkpoints_iterator
-from keras_tpu_estimator.files.formats.finding import latest_checkpoint
-from keras_tpu_estimator.files.formats.reading import list_variables
-from keras_tpu_estimator.files.formats.reading import load_checkpoint
-from keras_tpu_estimator.files.formats.reading import load_variable
+from keras_tpu_estimator.files.formats.latest_checkpoints import (
+    checkpoints_iterator,
+)
+from keras_tpu_estimator.files.formats.latest_checkpoints import (
+    latest_checkpoint,
+)
+from keras_tpu_estimator.files.formats.loading import list_variables
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
+from keras_tpu_estimator.files.formats.loading import load_variable
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.front_ends.keras.keras_file import export_keras

@@ -19,7 +19,7 @@ COMMANDS = {
     ),
     "verify": (
         "files.inspection.command",
-        "reads all of each checkpoint, and says which are damaged",
+        "reads all of each checkpoint, and reports which are corrupt",
     ),
     "launch": (
         "ground.hosts.launching",

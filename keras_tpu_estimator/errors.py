@@ -11,7 +11,7 @@ Wrong arguments raise Python's own `ValueError` and `TypeError`.
 """
 
 from keras_tpu_estimator.export.stablehlo import UnservableError
-from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.files.warm_start.values import WarmStartError
 from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.ground.tracing.leftovers import LeftoverError

@@ -391,12 +391,11 @@ REMOVERS = {
     "ground.storage.shared_files",
     # What stands for the lock of a directory.
     "files.atomic.file_locks",
-    # In a directory of checkpoints: those of saves, what is half written, the
-    # mark that is this file's own, and the directory itself if it is empty.
-    "files.directory.leftovers",
-    "files.atomic.partial_files",
-    "files.directory.completion",
-    "files.directory.training_lock",
+    # In a directory of checkpoints: files of saves, unfinished files, the
+    # marker of a completed training, and the directory itself if it is empty.
+    "files.directory.stale_files",
+    "files.atomic.commit",
+    "files.directory.training_status",
     # Folders that were made by the same file.
     "ground.storage.copies",
     "export.folders",

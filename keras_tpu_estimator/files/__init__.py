@@ -1,1 +1,1 @@
-"""What training leaves in a directory, and reading it again."""
+"""The files that training writes, and the code that reads them."""

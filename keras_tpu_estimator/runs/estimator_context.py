@@ -26,8 +26,8 @@ from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.unlisted import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats import finding
-from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.files.formats import latest_checkpoints
+from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
@@ -228,7 +228,7 @@ class EstimatorContext:
                 `checkpoint` file names none of them.
         """
         with self.hosts.busy(_READS):
-            latest = finding.latest_intact(self.model_dir)
+            latest = latest_checkpoints.latest_intact(self.model_dir)
             if latest is None:
                 check_listed(self.model_dir)
             return latest
@@ -257,7 +257,7 @@ class EstimatorContext:
                 formats.trust(prefix)
             return are_intact
 
-        latest = finding.latest_intact(self.model_dir, is_intact)
+        latest = latest_checkpoints.latest_intact(self.model_dir, is_intact)
         if latest is None:
             check_listed(self.model_dir)
         return latest
@@ -266,13 +266,13 @@ class EstimatorContext:
         """Whether a checkpoint has come so far that there is nothing to do."""
         if checkpoint is None or max_steps is None:
             return False
-        if reading.step_of(checkpoint) < max_steps:
+        if loading.step_of(checkpoint) < max_steps:
             return False
         _logger.warning(
             "There is nothing to train: %s has come to step %d, and "
             "max_steps=%d counts the steps of all calls.",
             checkpoint,
-            reading.step_of(checkpoint),
+            loading.step_of(checkpoint),
             max_steps,
         )
         return True

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
 

@@ -12,7 +12,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import Source
 from keras_tpu_estimator.engine.device.run_state import Version
-from keras_tpu_estimator.files.atomic.stamp import new_token
+from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.files.directory.background_writer import Writer
 from keras_tpu_estimator.files.directory.location import name_for
 from keras_tpu_estimator.files.directory.retention import Retention

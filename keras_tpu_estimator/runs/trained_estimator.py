@@ -11,9 +11,9 @@ from typing import Any
 
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.formats import reading
-from keras_tpu_estimator.files.formats.reading import load_checkpoint
-from keras_tpu_estimator.files.formats.reading import load_variable
+from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
+from keras_tpu_estimator.files.formats.loading import load_variable
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.plain_names import plain_name
@@ -193,7 +193,7 @@ class TrainedEstimator:
             return load_variable(checkpoint, name)
         # One opening of the file for all of them.
         paths = [*map(plain_name, name)]
-        values = reading.read(checkpoint, paths)
+        values = loading.read(checkpoint, paths)
         return [values[path] for path in paths]
 
     def _existing_checkpoint(self) -> str:

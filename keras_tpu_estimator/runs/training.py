@@ -19,10 +19,10 @@ from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
 from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.directory import save_files
-from keras_tpu_estimator.files.directory.training_lock import only_training
-from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory.training_status import only_training
+from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.ground.base import terminal_line
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
@@ -112,8 +112,8 @@ class Training:
             if self.context.is_done(checkpoint, self.max_steps):
                 return
             if self.context.hosts.is_chief:
-                completion.unmark(self.context.model_dir)
-            first = 0 if checkpoint is None else reading.step_of(checkpoint)
+                training_status.unmark_complete(self.context.model_dir)
+            first = 0 if checkpoint is None else loading.step_of(checkpoint)
             steps = self._steps_from(first)
             counting = StepCounting()
             plan = LoopPlan(

@@ -19,12 +19,12 @@ from keras_tpu_estimator.files.summary.functions import histogram
 from keras_tpu_estimator.files.summary.functions import image
 from keras_tpu_estimator.files.summary.functions import scalar
 from keras_tpu_estimator.files.summary.functions import text
-from keras_tpu_estimator.files.summary.json_lines import JsonLines
 from keras_tpu_estimator.files.summary.metric_writer import MetricWriter
-from keras_tpu_estimator.files.summary.mlflow import Mlflow
+from keras_tpu_estimator.files.summary.metric_writers import JsonLines
+from keras_tpu_estimator.files.summary.metric_writers import Mlflow
+from keras_tpu_estimator.files.summary.metric_writers import TensorBoard
+from keras_tpu_estimator.files.summary.metric_writers import Wandb
 from keras_tpu_estimator.files.summary.recording import record_if
-from keras_tpu_estimator.files.summary.tensorboard import TensorBoard
-from keras_tpu_estimator.files.summary.wandb import Wandb
 from keras_tpu_estimator.files.summary.writer import SummaryWriter
 from keras_tpu_estimator.files.summary.writer import create_file_writer
 from keras_tpu_estimator.summary import experimental

@@ -15,9 +15,9 @@ from keras_tpu_estimator.export.serving_graph import check_any
 from keras_tpu_estimator.export.serving_graph import check_fed
 from keras_tpu_estimator.export.serving_graph import checked_receiver
 from keras_tpu_estimator.export.serving_graph import signature_defs
-from keras_tpu_estimator.files.formats import reading
-from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
-from keras_tpu_estimator.files.warm_start.casting import cast
+from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
+from keras_tpu_estimator.files.warm_start.pairing import cast
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.tf1.batch_functions import call_batched
 from keras_tpu_estimator.tf1.building import building
@@ -108,7 +108,7 @@ def _values(
     """The values that a checkpoint has of variables, by their names."""
     sources = {name: names.get(name, name) for name in variables}
     try:
-        read = reading.read(checkpoint, sorted(set(sources.values())))
+        read = loading.read(checkpoint, sorted(set(sources.values())))
     except VariableNotFoundError as error:
         raise ValueError(
             f"In mode {mode!r}: the checkpoint does not fit the model. {error} "

@@ -11,8 +11,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic import partial_files
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.signatures import argument_names
 from keras_tpu_estimator.ground.storage import paths
@@ -251,7 +250,7 @@ def _kept_in(export_path: str) -> str:
 def _store(export_path: str, best: Mapping[str, Any]) -> None:
     path = _kept_in(export_path)
     if not is_url(path):
-        partial_files.remove_abandoned(os.path.dirname(path) or os.curdir)
+        commit.remove_abandoned(os.path.dirname(path) or os.curdir)
     with commit.replacing(path) as partial:
         with open(partial, "w", encoding="utf-8") as file:
             json.dump(best, file, indent=2, sort_keys=True)

@@ -9,9 +9,9 @@ from typing import Any
 from typing import NamedTuple
 
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.files.directory import completion
+from keras_tpu_estimator.files.directory import training_status
 from keras_tpu_estimator.files.directory.location import exists
-from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.runs import rehearsing
 from keras_tpu_estimator.workflow.checks import check_estimator
@@ -155,7 +155,7 @@ class ContinuousEvaluator:
         delays = (each.spec.start_delay_secs for each in self._evaluations)
         if self._clock() - self._began < min(delays):
             return False
-        return completion.training_is_complete(self._estimator.model_dir)
+        return training_status.training_is_complete(self._estimator.model_dir)
 
     def _look(self) -> "_Found | None":
         """Finds the newest checkpoint."""
@@ -164,7 +164,7 @@ class ContinuousEvaluator:
             self._newest, self._newest_since = newest, self._clock()
         if newest is None:
             return None
-        return _Found(reading.step_of(newest), newest)
+        return _Found(loading.step_of(newest), newest)
 
     def _evaluate(self, found: "_Found", is_last: bool) -> None:
         """Evaluates a checkpoint where it is due, or the last."""

@@ -4,7 +4,7 @@ import functools
 import logging
 
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
@@ -29,7 +29,7 @@ class EvaluationListener(CheckpointSaverListener):
     def begin(self) -> None:
         """Notes where training starts."""
         latest = self._estimator.latest_checkpoint()
-        self._start = None if latest is None else reading.step_of(latest)
+        self._start = None if latest is None else loading.step_of(latest)
 
     def after_save(self, session: Session, global_step_value: int) -> None:
         """Evaluates what is due, but not what training starts from."""
@@ -56,7 +56,7 @@ class EvaluationListener(CheckpointSaverListener):
             _logger.warning("Step %d is not evaluated: asked to stop.", step)
             return
         checkpoint = self._estimator.latest_checkpoint()
-        if checkpoint is None or reading.step_of(checkpoint) != step:
+        if checkpoint is None or loading.step_of(checkpoint) != step:
             _logger.warning(
                 "Step %d is not evaluated: it is not in %s, where the latest "
                 "checkpoint is %s.",

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable
 from collections.abc import Iterator
 
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths
 

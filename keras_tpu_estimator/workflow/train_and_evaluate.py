@@ -4,8 +4,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.files.directory import completion
-from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.runs import rehearsing
 from keras_tpu_estimator.spec.config.run_config import RunConfig
@@ -116,8 +116,8 @@ def _train(
     )
     if estimator.config.is_chief:
         latest = estimator.latest_checkpoint()
-        step = 0 if latest is None else reading.step_of(latest)
-        completion.mark_complete(estimator.model_dir, step)
+        step = 0 if latest is None else loading.step_of(latest)
+        training_status.mark_complete(estimator.model_dir, step)
 
 
 def _check_part(config: RunConfig) -> None:

@@ -64,9 +64,9 @@ def test_damage_concerns_only_those_who_read_it(file):
 
     np.testing.assert_array_equal(kte.load_variable(file, "dense/bias"), BIAS)
     assert checkpoints.step_of(file) == 7
-    with pytest.raises(ValueError, match=r"damaged.*its bytes at \d+ is wrong"):
+    with pytest.raises(ValueError, match=r"corrupt.*its bytes at \d+ is wrong"):
         kte.load_variable(file, "dense/kernel")
-    with pytest.raises(ValueError, match=r"damaged.*its bytes at \d+ is wrong"):
+    with pytest.raises(ValueError, match=r"corrupt.*its bytes at \d+ is wrong"):
         checkpoints.read(file)
 
 
@@ -106,7 +106,7 @@ def test_damage_to_one_of_many_pieces(tmp_path, small_pieces):
     flip(file, file.read_bytes().index(value.tobytes()) + 4000)
 
     assert not checksum.is_right(str(file))
-    with pytest.raises(ValueError, match="truncated or damaged"):
+    with pytest.raises(ValueError, match="truncated or corrupt"):
         kte.load_variable(file, "v")
 
 
@@ -121,7 +121,7 @@ def test_damage_to_one_of_many_pieces(tmp_path, small_pieces):
 def test_pieces_that_cannot_be(tmp_path, table):
     path = tmp_path / "file"
     path.write_bytes(b"content")
-    with pytest.raises(pieces.DamagedPieceError):
+    with pytest.raises(pieces.CorruptPieceError):
         checksum.append(str(path), table)
 
 
@@ -131,7 +131,7 @@ def test_pieces_that_cannot_be(tmp_path, table):
 def test_a_range_has_to_be_made_of_pieces(tmp_path, known):
     path = tmp_path / "file"
     path.write_bytes(b"contents")
-    with pytest.raises(pieces.DamagedPieceError, match="its bytes at 0"):
+    with pytest.raises(pieces.CorruptPieceError, match="its bytes at 0"):
         pieces.read(str(path), [Extent.of(0, np.empty(2, "float32"))], known)
 
 

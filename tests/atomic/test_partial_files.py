@@ -9,12 +9,11 @@ import pytest
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic import file_locks
-from keras_tpu_estimator.files.atomic import partial_files
 from keras_tpu_estimator.files.directory.keep_best import note
 
 _WRITING = """
 import signal, sys
-from keras_tpu_estimator.files.atomic.partial_files import partial_file
+from keras_tpu_estimator.files.atomic.commit import partial_file
 with partial_file(sys.argv[1]) as partial:
     print(partial, flush=True)
     signal.pause()
@@ -39,7 +38,7 @@ def test_what_another_process_writes_stays_until_it_is_killed(
 ):
     process, partial = writing
     checkpoints.save(tmp_path, 20, {})
-    partial_files.remove_abandoned(str(tmp_path))
+    commit.remove_abandoned(str(tmp_path))
     assert os.path.exists(partial)
     process.kill()
     process.communicate()
@@ -83,7 +82,7 @@ def test_without_locks_the_age_counts(tmp_path, monkeypatch, age, stays):
     monkeypatch.setattr(file_locks.fcntl, "flock", flock)
     lost = tmp_path / _LOST
     lost.touch()
-    changed = partial_files._STARTED + age
+    changed = commit._STARTED + age
     os.utime(lost, (changed, changed))
     checkpoints.save(tmp_path, 20, {})
     assert lost.exists() == stays
@@ -95,10 +94,10 @@ def test_what_tensorflow_has_made_of_a_name_goes_with_it(tmp_path):
         (tmp_path / name).touch()
     descriptor = os.open(tmp_path / _LOST, os.O_RDWR)
     file_locks.take(descriptor)
-    partial_files.remove_abandoned(str(tmp_path))
+    commit.remove_abandoned(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == sorted(names)
     file_locks.close(descriptor)
-    partial_files.remove_abandoned(str(tmp_path))
+    commit.remove_abandoned(str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
@@ -110,7 +109,7 @@ def test_a_file_that_was_taken_for_abandoned_is_made_again(
 
     def late(descriptor):
         if next(times, None) == 1:
-            partial_files.remove_abandoned(str(tmp_path))
+            commit.remove_abandoned(str(tmp_path))
         return take(descriptor)
 
     monkeypatch.setattr(file_locks, "take", late)
@@ -128,5 +127,5 @@ def test_another_users_file_stays(tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "open", refused)
-        partial_files.remove_abandoned(str(tmp_path))
+        commit.remove_abandoned(str(tmp_path))
     assert os.listdir(tmp_path) == [_LOST]

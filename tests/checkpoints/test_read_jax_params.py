@@ -470,7 +470,7 @@ STORED = {
             "net",
             {"a": np.zeros((3, 2)), "b": [np.zeros(1)] * 2},
             {},
-            r"`like` must have the structure .* does not fit 'net' in "
+            r"`like` must have the structure .* does not match 'net' in "
             r".*\n  like\['a'\] of shape \(3, 2\): the variable 'net/a' has "
             r"shape \(2, 3\)\n  like\['b'\]\[1\]: no variable 'net/b/1'. Did "
             r"you mean 'net/b/0'\?\n  no leaf for the variable 'net/key'\n"
@@ -502,7 +502,7 @@ STORED = {
             "net",
             {"a": np.zeros((2, 3))},
             {"partial": True, "averages": True},
-            r"`averages` must be False .* Received: True, .* none is called "
+            r"`averages` must be False .* Received: True, .* no name is "
             r"'net/a/ExponentialMovingAverage' or "
             r"'<optimizer>/net_a_average'\. Leave .*",
         ),

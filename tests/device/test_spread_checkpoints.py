@@ -17,7 +17,7 @@ from keras_tpu_estimator.engine.device.saving import check_whole
 from keras_tpu_estimator.engine.device.saving import spread_of
 from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.runs.finite_values import FiniteValues
 from tests.torture import memory

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.files.directory import completion
+from keras_tpu_estimator.files.directory import training_status
 
 
 @pytest.mark.parametrize(
@@ -12,8 +12,8 @@ from keras_tpu_estimator.files.directory import completion
 )
 def test_a_directory_may_be_named_in_every_way(tmp_path, as_path):
     directory = as_path(tmp_path)
-    assert not completion.training_is_complete(directory)
-    completion.mark_complete(directory, 20)
-    assert completion.training_is_complete(directory)
-    completion.unmark(directory)
-    assert not completion.training_is_complete(directory)
+    assert not training_status.training_is_complete(directory)
+    training_status.mark_complete(directory, 20)
+    assert training_status.training_is_complete(directory)
+    training_status.unmark_complete(directory)
+    assert not training_status.training_is_complete(directory)

@@ -125,9 +125,9 @@ def test_an_unreadable_file_says_what_to_do(tmp_path, content):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"mode": "auto"}, "mode should be 'min' or 'max'"),
-        ({"metric": ""}, "metric should be the name"),
-        ({"metric": None}, "metric should be the name"),
+        ({"mode": "auto"}, "`mode` must be 'min' or 'max'"),
+        ({"metric": ""}, "`metric` must be the name"),
+        ({"metric": None}, "`metric` must be the name"),
     ],
 )
 def test_arguments_are_checked(arguments, message):

@@ -97,7 +97,7 @@ def test_latest_warns_when_all_are_gone(saved, caplog):
         os.remove(saved / f"model.ckpt-{step}.h5")
 
     assert checkpoints.latest(saved) is None
-    assert "None of the others" in caplog.text
+    assert "The other checkpoints in" in caplog.text
 
 
 def test_latest_follows_an_edited_state_file(saved, tmp_path_factory, caplog):

@@ -116,11 +116,13 @@ def test_the_state_never_names_a_deleted_checkpoint(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", [-1, 2.0, True, "5"])
 def test_max_to_keep_is_checked(value):
-    with pytest.raises(ValueError, match=f"max_to_keep .*; got {value!r}"):
+    with pytest.raises(
+        ValueError, match=f"`max_to_keep` .*Received: {value!r}"
+    ):
         Retention(max_to_keep=value)
 
 
 @pytest.mark.parametrize("value", [0, -1.0, float("nan"), True, None, "5"])
 def test_keep_every_n_hours_is_checked(value):
-    with pytest.raises(ValueError, match=f"keep_every.*; got {value!r}"):
+    with pytest.raises(ValueError, match=f"`keep_every.*Received: {value!r}"):
         Retention(keep_every_n_hours=value)

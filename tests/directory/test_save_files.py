@@ -18,17 +18,17 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.inputs.position import StepRecipe
-from keras_tpu_estimator.files.atomic.stamp import stamp
+from keras_tpu_estimator.files.atomic.checksum import stamp
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_files
+from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory import state_file
-from keras_tpu_estimator.files.directory import tensorflow_index
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 
@@ -406,7 +406,7 @@ def test_a_step_that_is_saved_again(tmp_path, before, after):
     names |= {SaveFiles.at(prefix).position(0, 1), str(tmp_path / "checkpoint")}
     if after == "parts":
         names.add(SaveFiles.at(prefix).part(0, 1))
-    names |= {*tensorflow_index.data_files(prefix)}
+    names |= {*save_names.data_files(prefix)}
     assert {*map(str, tmp_path.iterdir())} == names
 
 
@@ -436,7 +436,7 @@ def test_a_bundle_has_data_of_its_own_whenever_it_is_saved(tmp_path):
     counts = []
     for value in (1.0, 2.0, 3.0):
         prefix = save(tmp_path, 10, value, "tensorflow").prefix
-        counts.append(len(tensorflow_index.data_files(prefix)))
+        counts.append(len(save_names.data_files(prefix)))
         reader = tf.train.NewCheckpointReader(prefix)
         assert reader.get_tensor("table").tolist() == [value] * 4
         with tf.Graph().as_default(), tf.Session() as session:
@@ -479,4 +479,4 @@ def test_another_models_description_is_not_beside_the_wrong_index(
 @pytest.mark.parametrize("head", [b"", b"\0", b"\0\0\x06", bytes(64)])
 def test_an_index_that_makes_no_sense_has_no_data(tmp_path, head):
     (tmp_path / "model.ckpt-10.index").write_bytes(head)
-    assert tensorflow_index.data_files(str(tmp_path / "model.ckpt-10")) == []
+    assert save_names.data_files(str(tmp_path / "model.ckpt-10")) == []

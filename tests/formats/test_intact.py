@@ -55,7 +55,7 @@ def test_the_one_before_is_used_and_the_damaged_one_named(saved, caplog, how):
         assert found == str(saved / "model.ckpt-10")
     (record,) = caplog.records
     assert record.levelno == logging.WARNING
-    assert f"{path!r} is truncated or damaged. Using {found!r}" in caplog.text
+    assert f"{path!r} is truncated or corrupt. Using {found!r}" in caplog.text
 
 
 def test_several_are_damaged_or_gone(saved):
@@ -117,7 +117,7 @@ def linear_estimator(directory):
 
 def test_training_resumes_from_the_one_before(trained, tmp_path, caplog):
     trained.train(repeated(X, Y), max_steps=8)
-    assert "model.ckpt-8.h5' is truncated or damaged" in caplog.text
+    assert "model.ckpt-8.h5' is truncated or corrupt" in caplog.text
     assert checkpoints.latest_intact(tmp_path).endswith("model.ckpt-8")
 
 

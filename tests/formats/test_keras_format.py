@@ -7,7 +7,7 @@ from helpers import linear
 from helpers import model_fn_of
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.formats.keras_names import variable_names
+from keras_tpu_estimator.files.formats.keras_format import variable_names
 
 IMAGE = (None, 8, 8, 3)
 # Layers of Keras, and the shapes of their inputs.
@@ -339,12 +339,12 @@ def elsewhere(file):
 @pytest.mark.parametrize(
     ("write", "message"),
     [
-        (external, "the values of 'a/0' lie in another file"),
-        (virtual, "the values of 'a/0' lie in another file"),
+        (external, "the values of 'a/0' are in another file"),
+        (virtual, "the values of 'a/0' are in another file"),
         (huge, "'a/0' has 0 bytes, where its shape"),
-        (text, r"holds no numbers, but \|S4"),
+        (text, r"must contain numbers, but has dtype \|S4"),
         (unknown_dtype, "'object', a dtype unknown to the installed ml_dtypes"),
-        (too_wide, r"holds no numbers, but \|V1"),
+        (too_wide, r"must contain numbers, but has dtype \|V1"),
         (elsewhere, "'a/kernel' is not in a group 'vars'"),
     ],
 )

@@ -173,7 +173,7 @@ def test_any_damaged_file_is_found(tmp_path):
         content = path.read_bytes()
         changed(path)
         assert checkpoints.latest_intact(tmp_path) == older
-        with pytest.raises(ValueError, match="truncated or damaged"):
+        with pytest.raises(ValueError, match="truncated or corrupt"):
             kte.load_variable(prefix, "count")
         path.write_bytes(content)
     files[0].unlink()
@@ -192,13 +192,13 @@ def test_commands(tmp_path, capsys):
     assert main(["verify", str(tmp_path)]) == 0
     changed(next(folder_of(prefix).glob("d/*")))
     assert main(["verify", str(tmp_path)]) == 1
-    assert "truncated or damaged" in capsys.readouterr().out
+    assert "truncated or corrupt" in capsys.readouterr().out
 
 
 def test_what_orbax_cannot_save_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"without elements.*\['none'\]"):
         save(tmp_path, values={"none": np.zeros((0, 3))})
-    with pytest.raises(TypeError, match="'text' should be an array"):
+    with pytest.raises(TypeError, match="'text' must be an array"):
         save(tmp_path, values={"text": np.array("words")})
     assert os.listdir(tmp_path) == []
     with pytest.raises(ValueError, match="Received: 'memory://bucket/"):
@@ -209,7 +209,7 @@ def test_stores_are_refused_before_training():
     made = estimator_of(
         model_fn_of(linear), "memory://bucket/orbax", config=ORBAX
     )
-    with pytest.raises(ValueError, match="should be with a model_dir of this"):
+    with pytest.raises(ValueError, match="must have a `model_dir` on this"):
         made.train(batches_of(X, Y))
 
 

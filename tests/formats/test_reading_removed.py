@@ -11,9 +11,9 @@ from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.hdf5 import opened_checkpoint
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5 import reader
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 TABLE = np.arange(8.0)
@@ -76,7 +76,7 @@ def test_parts_that_go_before_they_are_opened_are_named(
     tmp_path, monkeypatch, gone
 ):
     prefix = save(tmp_path, True)
-    hold = opened_checkpoint.OpenedCheckpoint.hold
+    hold = reader.OpenedCheckpoint.hold
 
     def late(self):
         with monkeypatch.context() as patch:
@@ -84,7 +84,7 @@ def test_parts_that_go_before_they_are_opened_are_named(
             gone(tmp_path, True)
         hold(self)
 
-    monkeypatch.setattr(opened_checkpoint.OpenedCheckpoint, "hold", late)
+    monkeypatch.setattr(reader.OpenedCheckpoint, "hold", late)
     with pytest.raises(ValueError, match=SAID):
         checkpoints.read(prefix)
 

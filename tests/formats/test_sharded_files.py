@@ -16,10 +16,10 @@ from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.files.inspection.directories import Directory
-from keras_tpu_estimator.files.inspection.verifying import verify
+from keras_tpu_estimator.files.inspection.directories import verify
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.index_ranges import boxes_of_run
 
@@ -167,10 +167,10 @@ def take_another(path):
 @pytest.mark.parametrize(
     ("harm", "reason"),
     [
-        (remove, "is not there"),
-        (damage, r"is damaged \(the checksum of its bytes"),
-        (cut, r"is damaged \(its checksum is wrong or missing"),
-        (take_another, r"is damaged \(it is that of another checkpoint"),
+        (remove, "is missing"),
+        (damage, r"is corrupt \(the checksum of its bytes"),
+        (cut, r"is corrupt \(its checksum is wrong or missing"),
+        (take_another, r"is corrupt \(it belongs to another checkpoint"),
     ],
 )
 def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
@@ -178,7 +178,7 @@ def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
     prefix = save(tmp_path)
     shard = part_of(prefix, 1)
     harm(shard)
-    said = rf"part \[\S+, \S+\] of the variable 'up/kernel' .*{shard}', "
+    said = rf"shard \[\S+, \S+\] of the variable 'up/kernel' .*{shard}', "
     with pytest.raises(ValueError, match=said + "which " + reason):
         checkpoints.read(prefix, ["up/kernel"])
     assert checkpoints.latest_intact(tmp_path) == older
@@ -235,7 +235,7 @@ def test_other_files_are_not_followed(tmp_path):
         file.create_virtual_dataset("a", layout)
         file.attrs[str(secret)] = 1
     checksum.append(path)
-    with pytest.raises(ValueError, match="lie in another file"):
+    with pytest.raises(ValueError, match="are in another file"):
         checkpoints.read(path)
     assert checkpoints.latest_intact(tmp_path) == prefix
 

@@ -6,7 +6,7 @@ import os
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.files.formats.hdf5.sparse import SparseFile
+from keras_tpu_estimator.files.formats.hdf5.writer import SparseFile
 
 
 @pytest.mark.parametrize("seed", range(4))

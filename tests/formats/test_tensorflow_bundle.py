@@ -207,7 +207,7 @@ def test_what_tensorflow_cannot_write_is_told_in_a_line(tmp_path):
 
 
 def test_strings_are_an_error(tmp_path):
-    with pytest.raises(TypeError, match="'name' should be an array of numbers"):
+    with pytest.raises(TypeError, match="'name' must be an array of numbers"):
         save(tmp_path, 20, {"name": np.array(["a"])})
 
 

@@ -12,8 +12,8 @@ from helpers import repeated
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
-from keras_tpu_estimator.files.directory import completion
-from keras_tpu_estimator.files.inspection import verifying
+from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.inspection import directories
 from keras_tpu_estimator.files.inspection.directories import Directory
 
 
@@ -57,7 +57,7 @@ def test_info_of_nothing(tmp_path, capsys):
 def test_a_complete_training(tmp_path):
     checkpoints.save(str(tmp_path), 20, {"bias": [0.0]})
     assert not Directory.of(str(tmp_path)).is_complete
-    completion.mark_complete(str(tmp_path), 20)
+    training_status.mark_complete(str(tmp_path), 20)
     assert Directory.of(str(tmp_path)).is_complete
 
 
@@ -84,7 +84,7 @@ def test_verify(format_name, tmp_path, capsys):
     assert main(["verify", str(tmp_path)]) == 1
     said = capsys.readouterr().out.splitlines()
     assert said[0] == f"intact   {prefixes[1]}"
-    assert said[1].startswith(f"DAMAGED  {prefixes[0]}: ")
+    assert said[1].startswith(f"CORRUPT  {prefixes[0]}: ")
     assert main(["verify", prefixes[1]]) == 0
 
 
@@ -98,7 +98,7 @@ def test_verify_finds_what_is_listed_and_gone(steps, tmp_path, capsys):
         os.remove(f"{saved[step]}.h5")
     assert main(["verify", str(tmp_path)]) == 1
     assert capsys.readouterr().out.splitlines() == [
-        f"GONE     {saved[step]}: the `checkpoint` file lists it"
+        f"MISSING  {saved[step]}: the `checkpoint` file lists it"
         if step in steps
         else f"intact   {saved[step]}"
         for step in (20, 10)
@@ -128,7 +128,7 @@ def test_what_is_removed_during_verifying_is_not_missed(
             checkpoints.save(tmp_path, 20, {}, retention=retention)
         return verify(prefix)
 
-    verify = verifying.verify
-    monkeypatch.setattr(verifying, "verify", read)
+    verify = directories.verify
+    monkeypatch.setattr(directories, "verify", read)
     assert main(["verify", str(tmp_path)]) == 0
-    assert "GONE" not in capsys.readouterr().out
+    assert "MISSING" not in capsys.readouterr().out

@@ -194,7 +194,7 @@ def test_all_hosts_find_what_one_finds_damaged(two, base):
     expected = spread_scenarios.estimator_of(Here(str(base / "whole")), None)
     expected.train(spread_scenarios.dealt, max_steps=8)
     assert_close(first, spread_scenarios.weights(expected))
-    damaged = "ckpt-4.h5' is truncated or damaged. Using"
+    damaged = "ckpt-4.h5' is truncated or corrupt. Using"
     for host in range(2):
         assert damaged in two.log(host)
 

@@ -19,8 +19,8 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.files.summary.json_lines import JsonLines
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
+from keras_tpu_estimator.files.summary.metric_writers import JsonLines
 from keras_tpu_estimator.runs import training_hooks
 from keras_tpu_estimator.spec.hooks.training_log import TrainingLogHook
 

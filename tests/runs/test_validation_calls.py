@@ -732,7 +732,7 @@ def test_variables_without_checkpoint(model_dir):
 def test_unknown_variable(name, trained):
     with pytest.raises(
         KeyError,
-        match="model.ckpt-1' has no variable 'dense/kernl'. Close to the "
+        match="model.ckpt-1' has no variable 'dense/kernl'. Similar to the "
         "first: 'dense/kernel'",
     ):
         trained.get_variable_value(name)

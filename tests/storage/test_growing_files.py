@@ -5,7 +5,7 @@ import logging
 
 import pytest
 
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.ground.storage import growing_files as module
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage import transfers

@@ -16,9 +16,9 @@ from helpers import repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.directory import keep_best
 from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import training_status
 from keras_tpu_estimator.ground.storage import copies
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage import transfers
@@ -124,7 +124,7 @@ def test_a_damaged_one_is_passed_over(caplog):
     newer = checkpoints.save(URL, 2, VALUES)
     transfers.put_bytes(b"something else", f"{newer}.h5")
     assert checkpoints.latest_intact(URL) == older
-    with pytest.raises(ValueError, match=f"{newer}.h5.*truncated or damaged"):
+    with pytest.raises(ValueError, match=f"{newer}.h5.*truncated or corrupt"):
         checkpoints.read(newer)
 
 
@@ -148,9 +148,9 @@ def test_a_list_may_name_a_url(directory, tmp_path, monkeypatch):
 
 def test_the_end_of_training_is_marked():
     assert not checkpoints.training_is_complete(URL)
-    completion.mark_complete(URL, 20)
+    training_status.mark_complete(URL, 20)
     assert checkpoints.training_is_complete(URL)
-    completion.unmark(URL)
+    training_status.unmark_complete(URL)
     assert not checkpoints.training_is_complete(URL)
 
 

@@ -17,7 +17,7 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.ground.storage import copies
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage import transfers

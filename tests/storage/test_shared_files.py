@@ -6,7 +6,7 @@ import time
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import partial_files
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.storage import shared_files
 
@@ -151,7 +151,7 @@ def test_what_another_process_is_writing_is_left_to_it(tmp_path, monkeypatch):
     os.utime(lost, (0, 0))
     with monkeypatch.context() as patch:
         refusing(patch, "remove", 100)
-        partial_files.remove_abandoned(str(tmp_path))
+        commit.remove_abandoned(str(tmp_path))
     assert lost.exists()
-    partial_files.remove_abandoned(str(tmp_path))
+    commit.remove_abandoned(str(tmp_path))
     assert not lost.exists()

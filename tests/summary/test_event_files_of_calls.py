@@ -16,7 +16,7 @@ from helpers import repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.summary import event_file
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.summary import EventWriter
 
 X, Y = regression_data()
@@ -314,7 +314,9 @@ def test_a_forgotten_writer_says_what_is_lost(tmp_path, unwritable, caplog):
     del writer
     gc.collect()
     (told,) = caplog.messages
-    assert told.startswith("Events are lost, for want of a file: ")
+    assert told.startswith(
+        "Events are lost, because their file cannot be written: "
+    )
 
 
 def test_closing_a_writer_tells_what_could_not_be_written(tmp_path, unwritable):

@@ -14,7 +14,7 @@ import tensorflow as tf  # noqa: TID253 - whose summaries these are
 
 from keras_tpu_estimator import summary
 from keras_tpu_estimator.files.summary import buckets as bucketing
-from keras_tpu_estimator.files.summary.png import encode_png
+from keras_tpu_estimator.files.summary.kinds import encode_png
 
 RNG = np.random.default_rng(0)
 
@@ -230,13 +230,13 @@ def test_no_images_and_no_sounds(tmp_path: pathlib.Path) -> None:
 
 WRONG = [
     (lambda: summary.scalar("x", np.ones(2)), r"shape \(2,\)\. Reduce them"),
-    (lambda: summary.scalar("x", [0.5]), "should be one number"),
+    (lambda: summary.scalar("x", [0.5]), "must be one number"),
     (lambda: summary.scalar("x", "0.5"), "real numbers. Received data of dt"),
-    (lambda: summary.scalar("x", 1j), "should have real numbers"),
+    (lambda: summary.scalar("x", 1j), "must have real numbers"),
     (lambda: summary.scalar("", 1), "string that is not empty. Received: ''"),
     (lambda: summary.scalar(["x"], 1), "string that is not empty. Received: "),
     (lambda: summary.scalar(None, 1), "Received: None"),
-    (lambda: summary.histogram("x", "abc"), "should have real numbers"),
+    (lambda: summary.histogram("x", "abc"), "must have real numbers"),
     (lambda: summary.histogram("x", [1], buckets=0), "a positive integer"),
     (lambda: summary.histogram("x", [1], buckets=2.5), "Received: 2.5"),
     (lambda: summary.image("x", np.ones((2, 2, 3))), "need an axis of 1"),
@@ -247,7 +247,7 @@ WRONG = [
     ),
     (
         lambda: summary.image("x", np.ones((1, 2, 2, 1)), max_outputs=-1),
-        "`max_outputs` should be 0 or a positive",
+        "`max_outputs` must be 0 or a positive",
     ),
     (lambda: summary.text("x", 5), "a string or an array of strings"),
     (lambda: summary.text("x", ["a", None]), "Format it first"),
@@ -259,7 +259,7 @@ WRONG = [
     (lambda: summary.audio("x", np.ones((1, 9, 1)), 0), "`sample_rate`"),
     (
         lambda: summary.audio("x", np.ones((1, 9, 1)), 8, encoding="mp3"),
-        "should be 'wav' or None. Received: 'mp3'",
+        "must be 'wav' or None. Received: 'mp3'",
     ),
 ]
 

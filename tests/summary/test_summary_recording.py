@@ -121,7 +121,9 @@ def test_a_step_is_one_integer(tmp_path: pathlib.Path, step: Any) -> None:
 
 def test_a_summary_needs_a_step(tmp_path: pathlib.Path) -> None:
     with summary.create_file_writer(tmp_path).as_default():
-        with pytest.raises(ValueError, match="'x' has no step. .*pass `step`"):
+        with pytest.raises(
+            ValueError, match="'x' must have a step. .*Pass `step`"
+        ):
             summary.scalar("x", 1)
         with summary.record_if(False):
             assert summary.scalar("x", 1) is False
@@ -227,7 +229,7 @@ def test_a_closed_writer_takes_nothing(tmp_path: pathlib.Path) -> None:
     writer.close()
     writer.close()
     writer.flush()
-    with pytest.raises(RuntimeError, match="is closed. .*make another"):
+    with pytest.raises(RuntimeError, match="must be open. .*Make another"):
         with writer.as_default():
             pass
     with summary.create_file_writer(tmp_path).as_default(step=2):

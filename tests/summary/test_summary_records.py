@@ -5,8 +5,8 @@ import io
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.files.summary.event_records import framed
-from keras_tpu_estimator.files.summary.event_records import serialized
+from keras_tpu_estimator.files.summary.event_file import framed
+from keras_tpu_estimator.files.summary.event_file import serialized
 
 
 def framed_by_tensorboard(events):

@@ -15,7 +15,7 @@ from tf1_programs import metric_fn
 from tf1_programs import plain_session
 
 from keras_tpu_estimator import export
-from keras_tpu_estimator.files.directory import completion
+from keras_tpu_estimator.files.directory import training_status
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -484,7 +484,7 @@ def test_checkpoints_are_evaluated_as_they_appear(tmp_path):
 
 def test_an_evaluator_follows_a_training(tmp_path):
     made = trained(tmp_path)
-    completion.mark_complete(str(tmp_path), 3)
+    training_status.mark_complete(str(tmp_path), 3)
     seen = []
 
     class Evaluated(kte.Exporter):

@@ -26,7 +26,7 @@ from keras_tpu_estimator.engine.device.saving import on_host
 from keras_tpu_estimator.engine.device.saving import spread_of
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from tests.torture import memory
 from tests.torture import states

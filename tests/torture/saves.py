@@ -18,13 +18,13 @@ from keras_tpu_estimator.engine.inputs.position import StepRecipe
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_files
-from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.hdf5 import contents as hdf5_contents
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
@@ -290,10 +290,10 @@ def _files_of(prefix: str) -> Iterator[str]:
     expect(saved is not None, f"{prefix} is of a save.")
     yield from (*saved.positions(), saved.callbacks)
     if main.endswith(location.INDEX):
-        yield from tensorflow_index.data_files(prefix)
-        yield from (main, prefix + tensorflow_index.META)
+        yield from save_names.data_files(prefix)
+        yield from (main, prefix + save_names.META)
     elif main.endswith(location.TREE):
         yield from (main, saved.tree)
     else:
-        contents = hdf5_contents.of(prefix)
+        contents = hdf5_reader.contents(prefix)
         yield from (path for each in contents for path in each.files)

@@ -8,7 +8,7 @@ from helpers import estimator_of
 from helpers import regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 
 X, Y = regression_data(examples=64)
 

@@ -134,21 +134,26 @@ def test_the_old_value_stays(info):
 @pytest.mark.parametrize(
     ("new", "size", "more", "message"),
     [
-        (b"c\n", 2, {}, r"new.txt' should have 2 lines or more. It has 1\."),
-        (b"", 1, {}, r"new.txt' should have 1 lines or more. It has 0\."),
-        (b"c\nb\n", 2, {"old_vocab_size": 4}, "old.txt' should have 4 lines"),
-        (b"c\n\nb\n", 3, {}, "Line 2 of the vocabulary '.*new.txt' is empty"),
-        (b"c\nb\n", 2, {"old": b"a\n\nc\n"}, "Line 2 of .*old.txt' is empty"),
-        (b"c\nb\n", 2, {"old": b"a\nb\na\n"}, "has the word 'a' twice"),
-        (b"c\nb\n", 2, {"old": b"a\nb\nx\nc\n"}, "Line 4 of the old vocabular"),
-        (b"c\nb\na\n", 3, {}, "should have 3 entries .* shape .2, 1."),
-        (b"c\n", 1, {}, "should have 1 entries .* 0 for other words"),
-        (b"c\nb\n", 2, {"axis": 1}, "axis 1 should have 2 entries"),
+        (b"c\n", 2, {}, r"new.txt' must have 2 lines or more. Received 1\."),
+        (b"", 1, {}, r"new.txt' must have 1 lines or more. Received 0\."),
+        (b"c\nb\n", 2, {"old_vocab_size": 4}, "old.txt' must have 4 lines"),
+        (b"c\n\nb\n", 3, {}, "vocabulary '.*new.txt' must .*empty line 2"),
+        (b"c\nb\n", 2, {"old": b"a\n\nc\n"}, "old.txt' must .*empty line 2"),
+        (b"c\nb\n", 2, {"old": b"a\nb\na\n"}, "Received 'a' twice"),
+        (
+            b"c\nb\n",
+            2,
+            {"old": b"a\nb\nx\nc\n"},
+            "for line 4 of the old vocabular",
+        ),
+        (b"c\nb\na\n", 3, {}, "must have 3 entries .* shape .2, 1."),
+        (b"c\n", 1, {}, "must have 1 entries .* 0 for other words"),
+        (b"c\nb\n", 2, {"axis": 1}, "Axis 1 .* must have 2 entries"),
         (
             b"c\nb\n",
             2,
             {"backup_initializer": lambda shape, dtype: np.zeros(3)},
-            r"should return shape \(2, 1\), .* Received: \(3,\)",
+            r"must return the shape \(2, 1\), .* Received: \(3,\)",
         ),
     ],
 )
@@ -159,24 +164,24 @@ def test_what_does_not_fit_is_refused(info, new, size, more, message):
 
 def test_other_axes_must_be_the_same(info):
     with pytest.raises(
-        ValueError, match=r"checkpoint has \(3, 2\), the variable \(2, 1\)"
+        ValueError, match=r"\(3, 2\) in the checkpoint and \(2, 1\) in the"
     ):
         info(b"c\nb\n", 2).remap(rows(3, 2), (2, 1), "float32")
-    with pytest.raises(ValueError, match="axis 1 should have 2 entries"):
+    with pytest.raises(ValueError, match="Axis 1 .* must have 2 entries"):
         info(b"c\nb\n", 2, axis=1).remap(np.zeros(3), (2,), "float32")
 
 
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"axis": 2}, ValueError, "`axis` should be 0 or 1. Received: 2"),
-        ({"axis": -1}, ValueError, "`axis` should be 0 or 1. Received: -1"),
-        ({"axis": True}, ValueError, "`axis` should be 0 or 1. Received: True"),
-        ({"new_vocab": ""}, ValueError, "`new_vocab` should be the path"),
-        ({"old_vocab": None}, ValueError, "`old_vocab` should be the path"),
-        ({"new_vocab_size": 0}, ValueError, "`new_vocab_size` should be an in"),
+        ({"axis": 2}, ValueError, "`axis` must be 0 or 1. Received: 2"),
+        ({"axis": -1}, ValueError, "`axis` must be 0 or 1. Received: -1"),
+        ({"axis": True}, ValueError, "`axis` must be 0 or 1. Received: True"),
+        ({"new_vocab": ""}, ValueError, "`new_vocab` must be the path"),
+        ({"old_vocab": None}, ValueError, "`old_vocab` must be the path"),
+        ({"new_vocab_size": 0}, ValueError, "`new_vocab_size` must be an in"),
         ({"new_vocab_size": 2.0}, ValueError, "of at least 1. Received: 2.0"),
-        ({"num_oov_buckets": -1}, ValueError, "`num_oov_buckets` should be an"),
+        ({"num_oov_buckets": -1}, ValueError, "`num_oov_buckets` must be an"),
         ({"num_oov_buckets": True}, ValueError, "at least 0. Received: True"),
         ({"old_vocab_size": 0}, ValueError, "1 or -1, for the whole file. Rec"),
         ({"backup_initializer": "zeros"}, TypeError, "Pass a Keras initialize"),

@@ -297,7 +297,7 @@ def test_unused_names_are_refused_as_in_the_original(saved, settings):
     [unused] = settings["var_name_to_prev_var_name"]
     with pytest.raises(
         ValueError,
-        match=rf"`var_name_to_prev_var_name` should be .* others: \['{unused}'",
+        match=rf"`var_name_to_prev_var_name` must name .* others: \['{unused}'",
     ):
         warm_start_values(kte.WarmStartSettings(**settings), described(MODEL))
 
@@ -306,7 +306,7 @@ def test_unused_vocabularies_are_refused(saved, vocabularies):
     settings = kte.WarmStartSettings(
         saved, "w2", {"w": kte.VocabInfo(*vocabularies)}
     )
-    with pytest.raises(ValueError, match="`var_name_to_vocab_info` should be"):
+    with pytest.raises(ValueError, match="`var_name_to_vocab_info` must name"):
         warm_start_values(settings, described(MODEL))
 
 
@@ -314,12 +314,12 @@ def test_a_vocabulary_that_does_not_fit_names_the_variable(saved, vocabularies):
     settings = kte.WarmStartSettings(
         saved, "w$", {"w": kte.VocabInfo(*vocabularies)}
     )
-    with pytest.raises(ValueError, match="VocabInfo of the variable 'w' does"):
+    with pytest.raises(ValueError, match="VocabInfo of the variable 'w' must"):
         warm_start_values(settings, {"w": Variable((4, 1))})
 
 
 def test_a_checkpoint_that_is_not_there_is_refused():
-    with pytest.raises(ValueError, match="'/nowhere/a' is no checkpoint"):
+    with pytest.raises(ValueError, match="'/nowhere/a' is not a checkpoint"):
         warm_start_values(kte.WarmStartSettings("/nowhere/a"), {})
 
 
@@ -345,8 +345,8 @@ VARIABLE = keras.Variable(np.zeros(1), name="a")
         ({"vars_to_warm_start": 3}, ValueError, "a string, a list or None. Re"),
         ({"vars_to_warm_start": ["a", VARIABLE]}, ValueError, "only strings, "),
         ({"vars_to_warm_start": ["a", 3]}, ValueError, "of only strings, or "),
-        ({"vars_to_warm_start": "("}, ValueError, r"'\(' .* no regular expres"),
-        ({"vars_to_warm_start": ["a", "["]}, ValueError, r"'\[' .* no regular"),
+        ({"vars_to_warm_start": "("}, ValueError, r"'\(' .* a regular expres"),
+        ({"vars_to_warm_start": ["a", "["]}, ValueError, r"'\[' .* a regular"),
         ({"var_name_to_vocab_info": {"a": "b"}}, TypeError, "to VocabInfo. Re"),
         ({"var_name_to_prev_var_name": {"a": 3}}, TypeError, "to str. Receive"),
         ({"var_name_to_prev_var_name": ["a"]}, TypeError, "be a dict from pat"),

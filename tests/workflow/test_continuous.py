@@ -12,7 +12,7 @@ from training_helpers import Recorder
 from training_helpers import linear_estimator
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.directory import completion
+from keras_tpu_estimator.files.directory import training_status
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluations
 
@@ -95,7 +95,7 @@ def train_to(tmp_path):
 @pytest.fixture
 def ends(tmp_path):
     """Marks the training as complete."""
-    return lambda: completion.mark_complete(tmp_path, 0)
+    return lambda: training_status.mark_complete(tmp_path, 0)
 
 
 def steps(calls):
@@ -150,7 +150,7 @@ def test_the_mark_of_an_earlier_training_does_not_count(
     calls, now = evaluate_beside(
         tmp_path,
         {
-            3: lambda: completion.unmark(tmp_path),
+            3: lambda: training_status.unmark_complete(tmp_path),
             7: train_to(4),
             8: ends,
         },
@@ -187,7 +187,7 @@ def test_waiting_may_have_an_end(tmp_path, train_to, caplog):
     )
     assert steps(calls) == [2, 4]
     assert now == 11
-    assert "No new checkpoint in 5 s" in caplog.text
+    assert "No new checkpoint appeared in 5 s" in caplog.text
 
 
 @pytest.fixture

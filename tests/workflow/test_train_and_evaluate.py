@@ -165,7 +165,7 @@ def test_training_input_and_programs_are_kept(tmp_path):
 def test_checkpoints_are_not_read_again(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(
-        "keras_tpu_estimator.files.formats.reading.read",
+        "keras_tpu_estimator.files.formats.loading.read",
         lambda *arguments: read.append(arguments),
     )
     kte.train_and_evaluate(

@@ -17,7 +17,7 @@ import jax
 from jax.experimental import serialize_executable
 
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
-from keras_tpu_estimator.files.atomic import partial_files
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage import trusted
 
@@ -62,7 +62,7 @@ class Executables:
         """
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         trusted.check_folder(self.folder)
-        partial_files.remove_abandoned(self.folder)
+        commit.remove_abandoned(self.folder)
 
     def save(self, key: ExecutableKey, compiled: jax.stages.Compiled) -> str:
         """Stores an executable, in place of one of the same key.
@@ -82,7 +82,7 @@ class Executables:
         # What the arguments and results are, a lowered program knows as well.
         payload, _, _ = serialize_executable.serialize(compiled)
         path = self._path(key)
-        with partial_files.partial_file(path) as partial:
+        with commit.partial_file(path) as partial:
             with open(partial, "wb") as file:
                 file.write(_Header.of(key, payload).as_line() + payload)
             # Nobody else may write it, whatever new files are like here.

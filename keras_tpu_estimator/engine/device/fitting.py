@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from collections.abc import Mapping
 
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reading import load_checkpoint
 from keras_tpu_estimator.files.warm_start.pairing import Described
 
 

@@ -8,8 +8,8 @@ import numpy as np
 
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.warm_start.casting import can_hold
 from keras_tpu_estimator.files.warm_start.pairing import Described
+from keras_tpu_estimator.files.warm_start.pairing import can_hold
 from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 
 _logger = logging.getLogger("keras_tpu_estimator")

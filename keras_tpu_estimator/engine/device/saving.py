@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.formats.hdf5.shard_files import ShardedVariable
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.files.formats.orbax.writer import TreeArray
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.mesh.aliases import alias

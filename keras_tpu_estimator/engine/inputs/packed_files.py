@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic.stamp import stamp
+from keras_tpu_estimator.files.atomic.checksum import stamp
 from keras_tpu_estimator.ground.storage import paths
 
 

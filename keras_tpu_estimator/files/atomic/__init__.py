@@ -1,1 +1,1 @@
-"""Files that appear whole or not at all, and checksums that show damage."""
+"""Atomic file writes, and checksums that detect corruption."""

@@ -1,13 +1,19 @@
-"""Checksums at the end of a file, so that damage is an error.
+"""Checksums at the end of a file, so that corruption raises an error.
 
-HDF5 protects no data, and a damaged structure can crash the whole process
-inside the HDF5 library. HDF5 ignores what follows its own end, so a trailer
-there leaves the file readable by everybody. It has a table of the pieces that
-data were written in, each with its checksum, and one checksum of all the rest,
-the table included. So the structure is checked without reading the data.
+HDF5 does not protect its data, and a corrupt structure can crash the process
+inside the HDF5 library. HDF5 ignores everything after its own end, so other
+programs can still read a file with a trailer there. The trailer contains a
+table of the pieces in which the data were written, each with its checksum, and
+one checksum of everything else, including the table. This lets readers check
+the structure without reading the data.
+
+The last bytes of each file are a stamp: it marks the file as this package's,
+and names the save that wrote it. A file name alone could be a user's.
 """
 
 import os
+import re
+import secrets
 import struct
 import zlib
 from collections.abc import Iterable
@@ -16,15 +22,76 @@ from typing import BinaryIO
 import numpy as np
 
 from keras_tpu_estimator.files.atomic import pieces as pieces_of
-from keras_tpu_estimator.files.atomic.pieces import DamagedPieceError
+from keras_tpu_estimator.files.atomic.pieces import CorruptPieceError
 from keras_tpu_estimator.files.atomic.pieces import Piece
-from keras_tpu_estimator.files.atomic.stamp import NO_TOKEN
-from keras_tpu_estimator.files.atomic.stamp import SIZE
-from keras_tpu_estimator.files.atomic.stamp import stamp
-from keras_tpu_estimator.files.atomic.stamp import token_in
+from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy
 
-# Bytes before the table, rows of the table, CRC of all but the pieces, stamp.
+_MAGIC = b"KTESAVED"
+_TOKEN = re.compile(rb"[0-9a-f]{8}")
+# The token of files that are the same in every save.
+NO_TOKEN = "0" * 8
+SIZE = len(_MAGIC) + len(NO_TOKEN)
+
+
+def new_token() -> str:
+    """Returns a token that identifies one save.
+
+    Example:
+
+    >>> len(new_token())
+    8
+    """
+    return secrets.token_hex(4)
+
+
+def stamp(token: str) -> bytes:
+    """Returns the last bytes of a file of a save.
+
+    Example:
+
+    >>> stamp("0f0f0f0f"), token_in(stamp("0f0f0f0f"))
+    (b'KTESAVED0f0f0f0f', '0f0f0f0f')
+    """
+    return _MAGIC + token.encode()
+
+
+def token_in(end: bytes) -> str | None:
+    """Returns the save's token in the last bytes of a file, or `None`.
+
+    Args:
+        end: At least the last `SIZE` bytes.
+    """
+    magic, token = end[-SIZE : -len(NO_TOKEN)], end[-len(NO_TOKEN) :]
+    is_ours = magic == _MAGIC and _TOKEN.fullmatch(token)
+    return token.decode() if is_ours else None
+
+
+def token_of(path: str) -> str | None:
+    """Returns the token of the save that wrote a file or URL.
+
+    The result is `None` if no save wrote the file, or if it is missing or
+    unreadable.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
+    >>> size = path.write_bytes(b"content" + stamp("0f0f0f0f"))
+    >>> token_of(str(path)), token_of("/nowhere")
+    ('0f0f0f0f', None)
+    """
+    try:
+        with paths.opened(path) as file:
+            size = file.seek(0, os.SEEK_END)
+            file.seek(max(0, size - SIZE))
+            return token_in(file.read(SIZE))
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        return None
+
+
+# Bytes before the table, rows of the table, checksum of everything except the
+# pieces, stamp.
 _TRAILER = struct.Struct(f"<QQI{SIZE}s")
 _ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
 
@@ -32,16 +99,11 @@ _ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
 def append(
     path: str, pieces: Iterable[Piece] = (), token: str = NO_TOKEN
 ) -> int:
-    """Adds checksums to the end of a file.
+    """Appends checksums to a complete file, and returns its `seal`.
 
     Args:
-        path: A complete file without checksums.
-        pieces: The pieces of it whose checksums are known. Defaults to none.
-        token: That of the save that the file belongs to. Defaults to that of
-            none.
-
-    Returns:
-        What `seal` gives for the file from now on.
+        pieces: The pieces of the file whose checksums are known.
+        token: The token of the save that the file belongs to.
 
     Example:
 
@@ -63,16 +125,11 @@ def append(
 
 
 def seal(path: str | int) -> int | None:
-    """What tells a file with checksums from others.
+    """Returns the checksum that identifies a file's content.
 
-    It is a checksum of the others, and of all else: it says which content the
-    file should have, not that it has it.
-
-    Args:
-        path: An existing file, or its descriptor.
-
-    Returns:
-        A number; `None` if there are no checksums at its end.
+    It covers all other checksums. It says which content the file should have,
+    without checking that it has it. The result is `None` for a file without
+    checksums.
 
     Example:
 
@@ -88,15 +145,10 @@ def seal(path: str | int) -> int | None:
 
 
 def load(path: str | int) -> dict[int, Piece] | None:
-    """Checks all of a file but its pieces.
+    """Checks a file except its pieces, and returns these by offset.
 
-    Args:
-        path: An existing file, or its descriptor.
-
-    Returns:
-        The pieces by offset, still to be checked. `None` if bytes were
-        changed, or if there are no checksums: the end was cut off, or another
-        program wrote the file.
+    The result is `None` if bytes were changed, if the end was cut off, or if
+    another program wrote the file.
 
     Example:
 
@@ -120,16 +172,15 @@ def load(path: str | int) -> dict[int, Piece] | None:
         try:
             if _crc_of_rest(file.fileno(), length, table, token) != crc:
                 return None
-        except DamagedPieceError:
+        except CorruptPieceError:
             return None
     return {row[0]: Piece(*row) for row in table.tolist()}
 
 
 def is_right(path: str) -> bool:
-    """Whether a file is as it was when its checksums were added.
+    """Returns whether a file is unchanged since its checksums were added.
 
-    Args:
-        path: An existing file, or its URL, of which every byte is read.
+    This reads every byte of the file.
 
     Example:
 
@@ -145,13 +196,13 @@ def is_right(path: str) -> bool:
         return False
     try:
         pieces_of.check(copy.path, pieces.values())
-    except DamagedPieceError:
+    except CorruptPieceError:
         return False
     return True
 
 
 def _trailer(file: BinaryIO) -> tuple[int, int, int, str] | None:
-    """Bytes before the table, its rows, the CRC of all that, and the token."""
+    """Returns the bytes before the table, its rows, the checksum and token."""
     size = file.seek(0, os.SEEK_END)
     if size < _TRAILER.size:
         return None
@@ -166,18 +217,18 @@ def _trailer(file: BinaryIO) -> tuple[int, int, int, str] | None:
 def _crc_of_rest(
     descriptor: int, length: int, table: np.ndarray, token: str
 ) -> int:
-    """The checksum of what is between the pieces, of their table, and token.
+    """Returns the checksum of everything except the pieces.
 
     Raises:
-        DamagedPieceError: There cannot be such pieces.
+        CorruptPieceError: The pieces overlap or exceed the file.
     """
     crc = at = 0
     for offset, size, _ in table.tolist():
         if offset < at:
-            raise DamagedPieceError(offset)
+            raise CorruptPieceError(offset)
         crc = pieces_of.crc_of(descriptor, at, offset, crc)
         at = offset + size
     if at > length:
-        raise DamagedPieceError(at)
+        raise CorruptPieceError(at)
     crc = pieces_of.crc_of(descriptor, at, length, crc)
     return zlib.crc32(table.tobytes() + token.encode(), crc)

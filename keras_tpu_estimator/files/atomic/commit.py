@@ -1,33 +1,43 @@
-"""Files that appear whole or not at all."""
+"""Files that appear complete or not at all.
+
+A file is written under a temporary name, and renamed when it is on the disk:
+'model.ckpt-20.h5.0f0f0f0f.kte-partial' becomes 'model.ckpt-20.h5'. Temporary
+names are unique, so that processes can write into one directory. The writer
+holds the file's lock; the lock of a file from a killed process is free. Windows
+cannot rename open files, so there the age of a file shows whether its writer is
+alive.
+"""
 
 import contextlib
 import errno
+import glob
 import os
+import re
+import time
+from collections.abc import Iterable
 from collections.abc import Iterator
 
-from keras_tpu_estimator.files.atomic.partial_files import partial_file
+from keras_tpu_estimator.files.atomic import file_locks
+from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.storage import copies
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage import transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 
 @contextlib.contextmanager
 def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
-    """Gives a temporary name, which becomes `path` when the block succeeds.
+    """Yields a temporary name, which becomes `path` if the block succeeds.
 
-    The content is on the disk before the name changes, so that not even a
-    power cut leaves half a file under `path`, and the name is when this ends.
-    What belongs to a URL is written on this machine, and uploaded then.
+    The content is on the disk before the rename, so not even a power cut leaves
+    an incomplete file at `path`. The new name is on the disk when the block
+    ends. A file for a URL is written locally and then uploaded.
 
     Args:
-        path: The file to make or replace, or its URL.
-        is_kept: Whether a file for a URL will soon be read here again.
-            Defaults to `False`.
-
-    Yields:
-        A name in the same directory, or in a temporary one, to be written and
-        closed in the block.
+        path: The file to create or replace, or its URL.
+        is_kept: Whether the local copy of a URL's file is cached for reading.
 
     Example:
 
@@ -54,14 +64,10 @@ def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
 
 @contextlib.contextmanager
 def writing(prefix: str) -> Iterator[str]:
-    """Gives what the temporary names of several files begin with.
+    """Yields a prefix for the temporary names of several files.
 
-    Args:
-        prefix: What the names that they will have begin with, or their URLs.
-
-    Yields:
-        The beginning of names to write to and to `publish` in the block. If
-        that fails, nothing stays under them.
+    The block writes these files and calls `publish` for each. If it fails, all
+    temporary files are deleted.
 
     Example:
 
@@ -74,7 +80,7 @@ def writing(prefix: str) -> Iterator[str]:
     ['note.txt']
     """
     if is_url(prefix):
-        # It goes with its folder.
+        # Its temporary folder is deleted with the copy.
         copy = copies.Copy(os.path.basename(prefix))
         yield copy.path
         return
@@ -83,12 +89,7 @@ def writing(prefix: str) -> Iterator[str]:
 
 
 def publish(partial: str, path: str) -> None:
-    """Gives a file that is complete the name that it is to have.
-
-    Args:
-        partial: Its temporary name.
-        path: The name or URL. What is there is replaced.
-    """
+    """Moves a complete temporary file to its final path or URL."""
     if not is_url(path):
         with open(partial, "rb+") as file:
             os.fsync(file.fileno())
@@ -98,7 +99,7 @@ def publish(partial: str, path: str) -> None:
 
 
 def sync_directory(directory: str) -> None:
-    """Has the names of files in a directory be on the disk."""
+    """Flushes the file names of a directory to the disk."""
     if operating_system.IS_WINDOWS:
         # Windows opens no directories, and NTFS has its own journal.
         return
@@ -106,8 +107,135 @@ def sync_directory(directory: str) -> None:
     try:
         os.fsync(descriptor)
     except OSError as error:
-        # Some network file systems do not know this, or need not.
+        # Some network file systems do not support or need this.
         if error.errno not in (errno.EINVAL, errno.ENOTSUP):
             raise
     finally:
         os.close(descriptor)
+
+
+_END = ".kte-partial"
+# TensorFlow appends its own endings.
+_NAME = re.compile(rf"(?P<first>.+\.[0-9a-f]{{8}}{re.escape(_END)})(\..+)?")
+# The approximate start time of this process.
+_STARTED = time.time()
+
+
+@contextlib.contextmanager
+def partial_file(path: str) -> Iterator[str]:
+    """Creates an empty, locked file that the block writes and then renames.
+
+    Afterwards nothing remains under the temporary name. If the block fails,
+    nothing remains under any name that begins with it.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> with partial_file(os.path.join(directory, "note")) as partial:
+    ...     len(os.listdir(directory))
+    1
+    >>> os.listdir(directory)
+    []
+    """
+    name, descriptor = _made(path)
+    try:
+        yield name
+    except BaseException:
+        _remove(paths.matching(glob.escape(name) + "*"))
+        raise
+    else:
+        # The file has usually been renamed.
+        if os.path.exists(name):
+            _remove([name])
+    finally:
+        if descriptor is not None:
+            file_locks.close(descriptor)
+
+
+def remove_abandoned(directory: str) -> None:
+    """Removes the temporary files that no process is writing.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> directory = pathlib.Path(tempfile.mkdtemp())
+    >>> (directory / "model.ckpt-5.h5.0f0f0f0f.kte-partial").touch()
+    >>> (directory / "notes.kte-partial").touch()
+    >>> remove_abandoned(str(directory))
+    >>> os.listdir(directory)
+    ['notes.kte-partial']
+    """
+    found: dict[str, list[str]] = {}
+    for name in sorted(paths.names_in(directory)):
+        match = _NAME.fullmatch(name)
+        if match is not None:
+            path = os.path.join(directory, name)
+            first = os.path.join(directory, match["first"])
+            found.setdefault(first, []).append(path)
+    for first, files in found.items():
+        with _abandoned(first) as is_abandoned:
+            if is_abandoned:
+                _remove(files)
+
+
+def _made(path: str) -> tuple[str, int | None]:
+    """Creates and locks a new file, and returns its name and descriptor.
+
+    On Windows it is neither open nor locked, because it could not be renamed.
+    """
+    while True:
+        name = f"{path}.{new_token()}{_END}"
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
+        if operating_system.IS_WINDOWS:
+            os.close(descriptor)
+            return name, None
+        try:
+            file_locks.take(descriptor)
+            # Another process may have removed it before it was locked.
+            if os.path.exists(name):
+                return name, descriptor
+        except file_locks.TakenError:
+            pass
+        file_locks.close(descriptor)
+
+
+@contextlib.contextmanager
+def _abandoned(path: str) -> Iterator[bool]:
+    """Yields whether no process writes a file, and prevents new writers."""
+    if operating_system.IS_WINDOWS:
+        try:
+            is_abandoned = _is_old(os.stat(path))
+        except FileNotFoundError:
+            is_abandoned = True
+        yield is_abandoned
+        return
+    try:
+        descriptor = os.open(path, os.O_RDWR)
+    except FileNotFoundError:
+        yield True
+        return
+    except OSError:  # The file of another user.
+        yield False
+        return
+    try:
+        has_locks = file_locks.take(descriptor)
+        yield has_locks or _is_old(os.fstat(descriptor))
+    except file_locks.TakenError:
+        yield False
+    finally:
+        file_locks.close(descriptor)
+
+
+def _is_old(status: os.stat_result) -> bool:
+    """Returns whether a file was last written before this process started."""
+    return status.st_mtime < _STARTED
+
+
+def _remove(files: Iterable[str]) -> None:
+    for path in files:
+        with (
+            contextlib.suppress(FileNotFoundError),
+            shared_files.left_if_in_use(path),
+        ):
+            paths.remove(path)

@@ -1,7 +1,7 @@
-"""Locks that the operating system keeps, and frees when a process ends.
+"""Locks of the operating system, which are released when a process ends.
 
-Windows opens no directories. There a file in a directory is locked in its
-place, and is deleted when the lock is freed.
+Windows cannot open directories, so there a file in the directory is locked
+instead, and deleted when the lock is released.
 """
 
 import contextlib
@@ -12,23 +12,23 @@ from typing import Any
 try:
     import fcntl
 except ImportError:  # Not on Windows.
-    # To a checker a module is never `None`.
+    # Type checkers do not expect a module to be `None`.
     fcntl = None  # type: ignore[assignment]
 
 from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.base.types import PathLike
 
 _IS_TAKEN = (BlockingIOError, PermissionError)
-# On Windows, what is locked in place of a directory.
+# The file that is locked instead of a directory on Windows.
 LOCK_FILE = "training.kte-lock"
-# By descriptor, the file to delete after it is closed, if any.
+# The file to delete after closing, if any, by descriptor.
 _held: dict[int, str | None] = {}
 
 
 def _leave_to_parent() -> None:
-    """Lets a forked process not keep locks, such as a data loader's worker."""
+    """Closes inherited locks in a forked process, such as a data loader."""
     while _held:
-        # This frees no lock while the parent process holds it.
+        # The parent process still holds the lock.
         os.close(_held.popitem()[0])
 
 
@@ -37,20 +37,13 @@ if fcntl is not None:
 
 
 class TakenError(Exception):
-    """Somebody else holds a lock."""
+    """Another process, or another descriptor of this process, holds a lock."""
 
 
 def opened(directory: PathLike) -> int:
-    """Opens a directory for `take`.
-
-    Args:
-        directory: An existing directory of this machine.
-
-    Returns:
-        A descriptor to `close`.
-    """
+    """Opens a local directory, and returns a descriptor for `take`."""
     if not operating_system.IS_WINDOWS:
-        # The directory itself, so that no file stays behind.
+        # This opens the directory itself, so that no file remains.
         return os.open(directory, os.O_RDONLY)
     path = os.path.join(os.fsdecode(directory), LOCK_FILE)
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -59,18 +52,17 @@ def opened(directory: PathLike) -> int:
 
 
 def take(descriptor: int) -> bool:
-    """Takes the lock of a file or directory, until `close`.
+    """Takes the lock of a file or directory until `close`.
 
     Args:
-        descriptor: The open file or directory, which `close` closes. On
-            Windows it must be from `opened`, because no other program can read
-            what is locked.
+        descriptor: The open file or directory. On Windows it must come from
+            `opened`, because no other program can read a locked file.
 
     Returns:
-        Whether there are locks here at all: some file systems know none.
+        Whether the file system supports locks.
 
     Raises:
-        TakenError: Another process has it, or this one by another descriptor.
+        TakenError: Another process, or another descriptor, holds the lock.
 
     Example:
 
@@ -92,24 +84,22 @@ def take(descriptor: int) -> bool:
     try:
         _lock(descriptor)
     except _IS_TAKEN as error:
-        raise TakenError("It is held.") from error
+        raise TakenError(
+            "Another process or descriptor holds the lock."
+        ) from error
     except OSError:  # A file system without locks.
         return False
     return True
 
 
 def close(descriptor: int) -> None:
-    """Closes a file, and frees its lock.
-
-    Args:
-        descriptor: One that `take` was called with.
-    """
-    # A forked process has closed it.
+    """Closes a file that was passed to `take`, and releases its lock."""
+    # A forked process has already closed it.
     if descriptor in _held:
         path = _held.pop(descriptor)
         os.close(descriptor)
         if path is not None:
-            # Another process that has opened the file keeps it.
+            # Windows refuses this while another process has the file open.
             with contextlib.suppress(OSError):
                 os.remove(path)
 

@@ -1,7 +1,8 @@
-"""Content of a file in pieces, each with a checksum of its own.
+"""Pieces of a file, each with its own checksum.
 
-What is written is summed on its way, while it is in the processor's cache, so
-that a large file is not gone through twice. Neither holds Python's lock.
+Checksums are computed while written data are in the processor's cache, so that
+a large file is not read twice. Writing and computing checksums both release
+Python's lock.
 """
 
 import concurrent.futures
@@ -27,9 +28,9 @@ class Piece(NamedTuple):
     """A range of a file.
 
     Attributes:
-        offset: Where it begins.
-        length: How many bytes it has.
-        crc: Their checksum.
+        offset: Its first byte.
+        length: Its number of bytes.
+        crc: Its checksum.
     """
 
     offset: int
@@ -38,15 +39,15 @@ class Piece(NamedTuple):
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """The offset after its last byte."""
         return self.offset + self.length
 
 
 class Extent(NamedTuple):
-    """Memory that belongs to a range of a file.
+    """Memory for a range of a file.
 
     Attributes:
-        offset: Where the range begins.
+        offset: The first byte of the range.
         content: The memory, as bytes.
     """
 
@@ -55,15 +56,15 @@ class Extent(NamedTuple):
 
     @classmethod
     def of(cls, offset: int, array: np.ndarray) -> "Extent":
-        """The place of an array, whose elements lie one after the other."""
+        """Returns the extent of a contiguous array."""
         return cls(offset, array.reshape(-1).view(np.uint8).data)
 
 
-class DamagedPieceError(Exception):
-    """A piece is not as it was written, or not there.
+class CorruptPieceError(Exception):
+    """A piece is missing, or has changed since it was written.
 
     Args:
-        offset: Where it should be.
+        offset: The first byte of the piece.
     """
 
     def __init__(self, offset: int):
@@ -71,14 +72,7 @@ class DamagedPieceError(Exception):
 
 
 def write(path: str, extents: Iterable[Extent]) -> list[Piece]:
-    """Writes memory into a file.
-
-    Args:
-        path: An existing file.
-        extents: What is written, and where.
-
-    Returns:
-        The pieces that it was written in.
+    """Writes memory into an existing file, and returns the pieces written.
 
     Example:
 
@@ -98,15 +92,13 @@ def write(path: str, extents: Iterable[Extent]) -> list[Piece]:
 def read(
     path: str | int, extents: Iterable[Extent], pieces: Mapping[int, Piece]
 ) -> None:
-    """Reads a file into memory, and checks what it reads.
+    """Reads parts of a file into memory, and checks them.
 
     Args:
-        path: A file, or its descriptor.
-        extents: What is read, and where.
-        pieces: The pieces that each of them was written in, by offset.
+        pieces: The pieces of these extents, by offset.
 
     Raises:
-        DamagedPieceError: A checksum is wrong.
+        CorruptPieceError: A checksum is wrong.
 
     Example:
 
@@ -122,18 +114,15 @@ def read(
 
 
 def chunks(path: str | int, piece: Piece) -> Iterator[tuple[int, memoryview]]:
-    """Reads a piece bit by bit, and checks it.
-
-    Args:
-        path: A file, or its descriptor.
-        piece: The piece.
+    """Reads a piece in small chunks, and checks it at the end.
 
     Yields:
-        How many bytes of the piece come before, and the next ones, in memory
-        that is used again.
+        The chunk's offset within the piece, and its bytes, in memory that the
+        next
+        chunk overwrites.
 
     Raises:
-        DamagedPieceError: The checksum is wrong, which is known at the end.
+        CorruptPieceError: The checksum is wrong.
 
     Example:
 
@@ -152,18 +141,11 @@ def chunks(path: str | int, piece: Piece) -> Iterator[tuple[int, memoryview]]:
             crc = zlib.crc32(chunk, crc)
             yield at, chunk
     if crc != piece.crc:
-        raise DamagedPieceError(piece.offset)
+        raise CorruptPieceError(piece.offset)
 
 
 def check(path: str, pieces: Iterable[Piece]) -> None:
-    """Checks pieces of a file.
-
-    Args:
-        path: The file.
-        pieces: What was written.
-
-    Raises:
-        DamagedPieceError: A checksum is wrong.
+    """Raises `CorruptPieceError` if the checksum of a piece is wrong.
 
     Example:
 
@@ -175,16 +157,13 @@ def check(path: str, pieces: Iterable[Piece]) -> None:
 
 
 def crc_of(descriptor: int, start: int, end: int, crc: int = 0) -> int:
-    """The checksum of a range of a file.
+    """Returns the checksum of a range of a file.
 
     Args:
-        descriptor: Of the file.
-        start: Where the range begins.
-        end: Where it ends.
-        crc: The checksum of what is before it. Defaults to that of nothing.
+        crc: The checksum of the bytes before the range.
 
     Raises:
-        DamagedPieceError: The file ends before.
+        CorruptPieceError: The file ends inside the range.
 
     Example:
 
@@ -205,7 +184,7 @@ def crc_of(descriptor: int, start: int, end: int, crc: int = 0) -> int:
 
 
 def _cut(memory: memoryview, size: int) -> Iterator[tuple[int, memoryview]]:
-    """Parts of memory, and where they begin."""
+    """Yields parts of memory with their offsets."""
     for at in range(0, len(memory), size):
         yield at, memory[at : at + size]
 
@@ -222,7 +201,7 @@ def _write_piece(descriptor: int, extent: Extent) -> Piece:
 
 
 class _Job(NamedTuple):
-    """A piece to check, and the memory that its content goes to, if any."""
+    """A piece to check, and the memory to read it into, if any."""
 
     piece: Piece
     memory: memoryview | None = None
@@ -234,7 +213,7 @@ class _Job(NamedTuple):
         else:
             crc = _read_piece(descriptor, piece.offset, self.memory)
         if crc != piece.crc:
-            raise DamagedPieceError(piece.offset)
+            raise CorruptPieceError(piece.offset)
 
 
 def _jobs(extent: Extent, pieces: Mapping[int, Piece]) -> Iterator[_Job]:
@@ -242,7 +221,7 @@ def _jobs(extent: Extent, pieces: Mapping[int, Piece]) -> Iterator[_Job]:
     while at < end:
         piece = pieces.get(extent.offset + at)
         if piece is None or not 0 < piece.length <= end - at:
-            raise DamagedPieceError(extent.offset + at)
+            raise CorruptPieceError(extent.offset + at)
         yield _Job(piece, extent.content[at : at + piece.length])
         at += piece.length
 
@@ -252,7 +231,7 @@ def _opened(path: str | int) -> io.FileIO:
 
 
 def _verify(path: str | int, jobs: Sequence[_Job]) -> None:
-    """Runs all jobs, on several threads if they are worth it."""
+    """Runs all jobs, on several threads if there is enough data."""
     with _opened(path) as file:
         if sum(job.piece.length for job in jobs) <= _PIECE:
             for job in jobs:
@@ -277,5 +256,5 @@ def _fill(descriptor: int, memory: memoryview, offset: int) -> None:
     while memory:
         count = positioned.read(descriptor, memory, offset)
         if not count:
-            raise DamagedPieceError(offset)
+            raise CorruptPieceError(offset)
         memory, offset = memory[count:], offset + count

@@ -1,4 +1,4 @@
-"""The names that moving averages of variables have in a checkpoint."""
+"""Names of moving averages in a checkpoint."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -13,8 +13,8 @@ class AverageNames:
     """The averages in a checkpoint.
 
     Attributes:
-        names: All variables of the checkpoint, by what follows the name of an
-            optimizer, or by their names.
+        names: All variables of the checkpoint, by name, or by the part of the
+            name after that of an optimizer.
         last: The last part of an average's name.
         of_keras: Whether the averages of Keras's optimizers also count.
 
@@ -61,7 +61,7 @@ class AverageNames:
         return found
 
     def examples(self, path: str) -> str:
-        """Returns what an average may be called, for a message."""
+        """Returns possible names of a variable's average, for a message."""
         shown = [repr(f"{path}/{self.last}")]
         if self.of_keras:
             shown.append(repr(f"<optimizer>{self._candidates(path)[1]}"))

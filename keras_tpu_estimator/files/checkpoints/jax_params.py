@@ -1,4 +1,4 @@
-"""The way back of `jax_params`: from a checkpoint to a pytree of arrays."""
+"""Reading of a checkpoint into a pytree: the inverse of `jax_params`."""
 
 import dataclasses
 import functools
@@ -15,11 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.files.checkpoints.average_names import AverageNames
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.reader import Stored
-from keras_tpu_estimator.files.formats.reading import load_checkpoint
-from keras_tpu_estimator.files.warm_start.casting import converted
+from keras_tpu_estimator.files.warm_start.pairing import converted
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.shown import some
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
@@ -46,21 +46,21 @@ def read_jax_params(
     averages: bool | str = False,
     partial: bool = False,
 ) -> Tree:
-    """Reads what `jax_params` has trained into a pytree of the same structure.
+    """Reads variables trained through `jax_params` into a pytree.
 
-    For use outside an estimator: a module of flax or equinox, or the parameters
-    of flax.linen, haiku or plain JAX, with the values of a checkpoint.
+    Use this to load a checkpoint outside an estimator, into a module of flax or
+    equinox, or into the parameters of flax.linen, haiku or plain JAX.
 
     Args:
         ckpt_dir_or_file: As for `load_checkpoint`: the prefix of a checkpoint,
             or a `model_dir` for its latest one.
-        name: The name that `jax_params` was called with. "" stands for the
-            root, for checkpoints of other programs.
-        like: The pytree that `jax_params` was called with, or one of its
+        name: The name that `jax_params` was called with. Pass "" for the root,
+            as in checkpoints of other programs.
+        like: The pytree that `jax_params` was called with, or one of the same
             structure with arrays or `jax.ShapeDtypeStruct`s; or a function that
-            makes it, as for `jax_params`, which is traced but not run.
-        averages: Whether variables that have a moving average are read from
-            it: `False` (the default); `True` for those of
+            makes it, which is traced but not run.
+        averages: Whether variables that have a moving average are read from it:
+            `False` (the default); `True` for those of
             `ExponentialMovingAverage` and of Keras's `use_ema`; or the `name`
             that an `ExponentialMovingAverage` was given.
         partial: Whether the checkpoint may have variables under `name` that
@@ -69,15 +69,15 @@ def read_jax_params(
     Returns:
         A new pytree of the structure of `like`. Its arrays have the dtypes of
         `like`: arrays of NumPy where `like` has those, and else arrays of JAX.
-        Where `like` has a sharding, they have it as well, and of a variable
-        that is sharded over devices each process reads its own shards. All
-        that is no array is what `like` has.
+            If `like` has a sharding, so do they, and each process reads only
+            its own shards of a variable that is sharded over devices. Leaves
+            that are not arrays are those of `like`.
 
     Raises:
-        ValueError: `like` and the checkpoint do not fit: a variable is missing,
-            has another shape or a dtype that does not fit, or has no leaf; the
-            checkpoint has no averages; it is missing or corrupt; or `like` has
-            no arrays.
+        ValueError: `like` and the checkpoint do not match: a variable is
+            missing, has another shape or an incompatible dtype, or has no leaf;
+            the checkpoint has no averages; it is missing or corrupt; or `like`
+            has no arrays.
 
     Example:
 
@@ -125,9 +125,7 @@ class _Wanted:
     """A variable that a leaf is read from.
 
     Attributes:
-        leaf: The leaf.
-        shape: The shape that the variable must have.
-        dtype: The dtype that its values get.
+        dtype: The dtype of the resulting values.
     """
 
     leaf: Leaf
@@ -136,7 +134,7 @@ class _Wanted:
 
     @classmethod
     def of(cls, leaf: Leaf) -> "_Wanted":
-        """Returns what a leaf needs, which is the data of a PRNG key."""
+        """Returns the variable of a leaf; a PRNG key needs its data."""
         value = leaf.value
         if leaf.key_impl is not None:
             value = jax.eval_shape(as_value, value)
@@ -152,7 +150,7 @@ class _Wanted:
 
     @property
     def sharding(self) -> jax.sharding.Sharding | None:
-        """Where the values belong, or `None` if `like` does not say."""
+        """The sharding of the values, or `None` if `like` has none."""
         value = self.leaf.value
         if isinstance(value, np.ndarray | jax.core.Tracer):
             return None
@@ -164,7 +162,7 @@ class _Wanted:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether it is laid out over several devices."""
+        """Whether the values are sharded over several devices."""
         sharding = self.sharding
         return (
             sharding is not None
@@ -186,9 +184,8 @@ class _Found:
     """The variables of a checkpoint.
 
     Attributes:
-        reader: Its reader.
-        name: What those of `like` are below.
-        stored: All variables, by any name.
+        name: The path above the variables of `like`.
+        stored: All variables, by every name.
     """
 
     reader: CheckpointReader
@@ -198,16 +195,16 @@ class _Found:
     def averages(
         self, wanted: Mapping[str, _Wanted], kind: bool | str
     ) -> dict[str, str]:
-        """Returns the names of the averages that there are, by path."""
+        """Returns the names of the existing averages, by path."""
         known = AverageNames.of(self.stored, kind)
         found = known.of_paths(wanted)
         if not found:
             path = next(iter(wanted))
             raise ValueError(
-                "`averages` must be False where no moving averages were "
-                f"saved. Received: {kind!r}, and the checkpoint "
-                f"{self.reader.path!r} has none of {path!r} or of the other "
-                f"variables: none is called {known.examples(path)}. Leave "
+                "`averages` must be False for a checkpoint without moving "
+                f"averages. Received: {kind!r}, and the checkpoint "
+                f"{self.reader.path!r} has no average of {path!r} or of the "
+                f"other variables: no name is {known.examples(path)}. Leave "
                 "`averages` out, or pass the `name` that "
                 "`ExponentialMovingAverage` was given."
             )
@@ -219,7 +216,7 @@ class _Found:
         names: Mapping[str, str],
         partial: bool,
     ) -> None:
-        """Raises if leaves and variables do not fit each other."""
+        """Raises an error if leaves and variables do not match."""
         below = [path for path in self.stored if self._is_below(path)]
         if not below:
             firsts = sorted({path.partition("/")[0] for path in self.stored})
@@ -242,13 +239,13 @@ class _Found:
             if others:
                 advice = (
                     f"{advice[:-1]}, or pass `partial=True` if it is only a "
-                    "part of what was trained."
+                    "part of the trained parameters."
                 )
         if problems:
             listed = some(problems, _MOST_PROBLEMS, "\n  ")
             raise ValueError(
                 "`like` must have the structure that `jax_params` was called "
-                f"with. Received one that does not fit {self.name!r} in the "
+                f"with. Received one that does not match {self.name!r} in the "
                 f"checkpoint {self.reader.path!r}:\n  {listed}\n{advice}"
             )
 
@@ -272,14 +269,14 @@ class _Found:
     def _others(
         self, wanted: Mapping[str, _Wanted], below: Iterable[str]
     ) -> Iterator[str]:
-        """Yields variables that no leaf is read from."""
+        """Yields the variables that no leaf is read from."""
         read = {
             self.reader.listed_name(path)
             for path in wanted
             if path in self.stored
         }
         for path in below:
-            # A variable below another one is its average or its slot.
+            # A variable below another one is its average or optimizer state.
             parts = path.split("/")
             parents = ("/".join(parts[:end]) for end in range(len(parts)))
             if (
@@ -295,13 +292,7 @@ class _Found:
 
 
 class _Values:
-    """The values of variables, on the devices of the leaves.
-
-    Args:
-        reader: The checkpoint.
-        wanted: What is needed, by path.
-        names: The names in the checkpoint, by path.
-    """
+    """The values of variables, on the devices of the leaves."""
 
     def __init__(
         self,
@@ -317,12 +308,7 @@ class _Values:
         )
 
     def of(self, path: str, leaf: Leaf) -> Any:
-        """Returns the value of a leaf.
-
-        Args:
-            path: The path of its variable.
-            leaf: The leaf, which may be in a second place.
-        """
+        """Returns the value of a leaf, which may occur twice in the pytree."""
         one = self._wanted[path]
         sharding = one.sharding
         if sharding is not None and one.is_sharded:

@@ -1,4 +1,4 @@
-"""Adds a checkpoint to a directory."""
+"""Saving of a checkpoint into a directory."""
 
 import contextlib
 import operator
@@ -38,33 +38,33 @@ def save(
 ) -> str:
     """Saves variables as '<model_dir>/model.ckpt-<step>.h5'.
 
-    The file is made under another name and renamed once it is on the disk;
-    then the `checkpoint` file is replaced in the same way; then older
-    checkpoints are deleted. A process killed at any moment leaves a directory
-    whose latest checkpoint is whole, and what else it leaves goes with the
-    next. One process at a time may save. The best checkpoint stays, if
-    `KeepBest` has found one.
+    The file is written under another name and renamed once it is on the disk.
+    Then the `checkpoint` file is replaced in the same way, and older
+    checkpoints are deleted. If the process is killed at any moment, the latest
+    checkpoint is complete, and the next save removes the stale files. Only one
+    process at a time may save. The best checkpoint, if `KeepBest` has found
+    one, is not deleted.
 
     Args:
-        model_dir: The directory, made if need be.
+        model_dir: The directory, which is created if necessary.
         step: The global step, at least 0; also saved, as 'global_step'.
-        variables: Arrays of numbers or booleans by variable path.
-        retention: Which older checkpoints stay. Defaults to the newest five.
-        basename: What the file's name begins with. Defaults to 'model.ckpt'.
+        variables: Arrays of numbers or booleans, by variable path.
+        retention: The older checkpoints to keep. Defaults to the newest five.
+        basename: The beginning of the file's name. Defaults to 'model.ckpt'.
         now: The time in seconds since 1970. Defaults to the clock.
-        format_name: 'hdf5'; or 'tensorflow' for the files that TensorFlow's
-            `Saver` writes in its place, or 'orbax'. Defaults to 'hdf5'.
+        format_name: 'hdf5', 'orbax', or 'tensorflow' for the files of
+            TensorFlow's `Saver`. Defaults to 'hdf5'.
 
     Returns:
-        The prefix, that is the file's path without '.h5'.
+        The prefix: the file's path without '.h5'.
 
     Raises:
-        TypeError: A value is not an array of numbers, a name no string, or
-            `step` no integer.
-        ValueError: `step` is negative, a name empty, there is no such format,
+        TypeError: A value is not an array of numbers, a name is not a string,
+            or `step` is not an integer.
+        ValueError: `step` is negative, a name is empty, the format is unknown,
             or the `checkpoint` file of the directory is unreadable. Nothing is
-            written then.
-        ImportError: What writes the format is not installed.
+            written in these cases.
+        ImportError: The package for the format is not installed.
 
     Example:
 
@@ -117,20 +117,13 @@ def save_into(
     now: float | None = None,
     format_name: str = formats.HDF5,
 ) -> None:
-    """Completes a save of which other files may be there.
+    """Completes a save, some files of which may already exist.
 
     Args:
-        saved: Its files.
-        step: As in `save`.
-        variables: The same. In HDF5 also what `ShardFiles` says of those whose
-            parts are in other files, and as trees those that are written.
-        retention: As in `save`.
-        now: The same. Defaults to the clock.
-        format_name: The same. Defaults to 'hdf5'.
-
-    Raises:
-        TypeError: A value is not an array of numbers.
-        ValueError: The `checkpoint` file of the directory is unreadable.
+        variables: Arrays by variable path. In HDF5, entries may be `Sharded`,
+            and in
+            Orbax checkpoints `InTree`, for variables that hosts have already
+            written.
     """
     model_dir, name = os.path.split(saved.prefix)
     paths.make_directory(model_dir)
@@ -144,7 +137,8 @@ def save_into(
             {**variables, GLOBAL_STEP: np.int64(step)},
             format_name,
         )
-        # In this order, for a `checkpoint` file must never name a deleted one.
+        # This order ensures that a `checkpoint` file never lists a deleted
+        # checkpoint.
         best = keep_best.best(model_dir)
         after, dropped = retention.split(
             _append(model_dir, before, new), best and os.path.basename(best)
@@ -162,7 +156,7 @@ def save_into(
 def _append(
     model_dir: str, before: CheckpointState | None, new: Saved
 ) -> CheckpointState:
-    """The state with one checkpoint more, less those that are gone."""
+    """Returns the state with the new checkpoint and without missing ones."""
     saved = before.saved if before else ()
     last_preserved = before.last_preserved if before else None
     still_there = (
@@ -178,7 +172,7 @@ def _append(
 
 
 def _is_own(model_dir: str, name: str) -> bool:
-    # Users edit the state file to start from a checkpoint elsewhere; that one
-    # is not ours to delete.
+    # Users edit the state file to start from a checkpoint elsewhere. That
+    # checkpoint must not be deleted.
     is_inside = not os.path.dirname(name)
     return is_inside and location.exists(os.path.join(model_dir, name))

@@ -1,1 +1,1 @@
-"""What is in a directory of checkpoints: names, state, locks, what may go."""
+"""A checkpoint directory: names, state, locks, and deletion of files."""

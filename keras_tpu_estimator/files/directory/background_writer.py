@@ -1,4 +1,4 @@
-"""Writing in the background, one checkpoint at a time."""
+"""Writing of checkpoints in the background, one at a time."""
 
 import os
 import threading
@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 from keras_tpu_estimator.ground.base.types import PathLike
 
-# The threads that write into each directory. All of them have started.
+# The running threads that write into each directory.
 _IN_FLIGHT: dict[str, set[threading.Thread]] = {}
 _LOCK = threading.Lock()
 
 
 class Writer:
-    """Runs what writes a checkpoint on a thread.
+    """Writes checkpoints on a thread.
 
-    An error there is raised as itself, where the writer is used next. A
-    process that ends in the meantime waits for the thread.
+    The next use of the writer raises an error of the thread. A process waits
+    for the thread before it exits.
 
     Example:
 
@@ -33,19 +33,18 @@ class Writer:
 
     @property
     def is_busy(self) -> bool:
-        """Whether something is being written."""
+        """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, directory: PathLike, write: Callable[[], object]) -> None:
-        """Begins to write, once what is being written is there.
+        """Begins to write after the previous checkpoint is complete.
 
         Args:
-            directory: Where to, for `wait_for`.
-            write: Writes.
+            directory: The target directory, for `wait_for`.
 
         Raises:
-            Exception: The one before failed.
-            RuntimeError: There can be no more threads.
+            Exception: The previous write failed.
+            RuntimeError: No thread could be started.
         """
         self.wait()
         path = os.path.realpath(os.fsdecode(directory))
@@ -61,11 +60,7 @@ class Writer:
         self._thread = thread
 
     def wait(self) -> None:
-        """Waits until what is being written is there.
-
-        Raises:
-            Exception: It failed.
-        """
+        """Waits for the current write, and raises its error if it failed."""
         if self._thread is not None:
             self._thread.join()
         self._thread = None
@@ -87,12 +82,9 @@ class Writer:
 
 
 def wait_for(directory: PathLike) -> None:
-    """Waits for what this process is writing into a directory.
+    """Waits until this process has finished writing into a directory.
 
-    Whether that succeeds is for those to know who write.
-
-    Args:
-        directory: The directory.
+    Errors are raised by the writers, not here.
 
     Example:
 

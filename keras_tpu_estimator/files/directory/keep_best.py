@@ -1,4 +1,4 @@
-"""The checkpoint that an evaluation found to be the best one."""
+"""The best checkpoint of a directory, according to its evaluations."""
 
 import dataclasses
 import json
@@ -17,11 +17,11 @@ FILE_NAME = "best_checkpoint.json"
 
 @dataclasses.dataclass(frozen=True)
 class KeepBest:
-    """Which checkpoint is the best, and so is never deleted.
+    """A rule that determines the best checkpoint, which is never deleted.
 
-    Each time that `evaluate` has evaluated a checkpoint of `model_dir`, it is
-    compared with the best one so far. That one is named in the file
-    'best_checkpoint.json', which other processes read, too.
+    After each evaluation of a checkpoint in `model_dir`, it is compared with
+    the best one so far. The file 'best_checkpoint.json' names the best one, so
+    that other processes can read it.
 
     Args:
         metric: The name of a result of `evaluate`. Defaults to 'loss'.
@@ -30,7 +30,7 @@ class KeepBest:
             those without a name.
 
     Raises:
-        ValueError: There is no such mode, or `metric` is no name.
+        ValueError: `mode` is unknown, or `metric` is not a name.
 
     Example:
 
@@ -46,18 +46,22 @@ class KeepBest:
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
             raise ValueError(
-                f"mode should be 'min' or 'max'. Received: {self.mode!r}."
+                f"`mode` must be 'min' or 'max'. Received: {self.mode!r}."
             )
         if not isinstance(self.metric, str) or not self.metric:
             raise ValueError(
-                "metric should be the name of a result of `evaluate`, such as "
+                "`metric` must be the name of a result of `evaluate`, such as "
                 f"'loss'. Received: {self.metric!r}."
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class _Best:
-    """What the file says: a name relative to its directory, and why."""
+    """The content of the file.
+
+    Attributes:
+        checkpoint: A name relative to the directory.
+    """
 
     checkpoint: str
     metric: str
@@ -65,7 +69,7 @@ class _Best:
     value: float
 
     def outdoes(self, new: "_Best") -> bool:
-        """Whether it is another one, by the same metric, and as good."""
+        """Returns whether this is another checkpoint, and at least as good."""
         is_other = self.checkpoint != new.checkpoint
         is_comparable = (self.metric, self.mode) == (new.metric, new.mode)
         if not is_other or not is_comparable:
@@ -76,14 +80,14 @@ class _Best:
 
 
 def best(model_dir: PathLike) -> str | None:
-    """Finds the best checkpoint of a directory, as `KeepBest` has it.
+    """Finds the best checkpoint of a directory, according to `KeepBest`.
 
     Args:
         model_dir: A directory, which need not exist.
 
     Returns:
-        A prefix such as '<model_dir>/model.ckpt-20', or None if none was
-        found to be the best, or it is gone.
+        A prefix such as '<model_dir>/model.ckpt-20', or None if no best
+        checkpoint is known, or it was deleted.
 
     Raises:
         ValueError: 'best_checkpoint.json' is unreadable.
@@ -121,16 +125,10 @@ def note(
     checkpoint: str,
     result: Mapping[str, SupportsFloat],
 ) -> None:
-    """Tells of the evaluation of a checkpoint.
-
-    Args:
-        keep: Says which is the best.
-        model_dir: The directory. A checkpoint elsewhere does not count.
-        checkpoint: The prefix of the checkpoint.
-        result: What `evaluate` returns.
+    """Records the evaluation of a checkpoint.
 
     Raises:
-        ValueError: The result lacks the metric, or it is no number.
+        ValueError: The result lacks the metric, or it is not a number.
     """
     value = _number(keep, result)
     directory, name = os.path.split(checkpoint)
@@ -151,9 +149,9 @@ def _number(keep: KeepBest, result: Mapping[str, SupportsFloat]) -> float:
         return float(result[keep.metric])
     except (KeyError, TypeError, ValueError):
         raise ValueError(
-            f"keep_best is about the metric {keep.metric!r}, which should be "
-            f"a number among the results of `evaluate`. Received: "
-            f"{dict(result)}. Name one of {sorted(result)}."
+            f"The metric of `keep_best`, {keep.metric!r}, must be a number "
+            f"among the results of `evaluate`. Received: {dict(result)}. Name "
+            f"one of {sorted(result)}."
         ) from None
 
 
@@ -168,7 +166,7 @@ def _load(model_dir: str) -> _Best | None:
         return None
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"{path!r} does not say which checkpoint is the best ({error}). "
-            "Delete it; the next evaluation writes it anew."
+            f"{path!r} must name the best checkpoint. Received an invalid "
+            f"file ({error}). Delete it; the next evaluation writes a new one."
         ) from error
     return found

@@ -1,4 +1,4 @@
-"""Where a checkpoint is: prefixes, files, directories."""
+"""Paths of checkpoints: prefixes, files and directories."""
 
 import difflib
 import logging
@@ -12,28 +12,21 @@ from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 SUFFIX = ".h5"
-# A bundle of TensorFlow has its data in other files.
+# The data of a TensorFlow checkpoint are in other files.
 INDEX = ".index"
-# A tree of Orbax has its data in a folder.
+# The data of an Orbax checkpoint are in a folder.
 TREE = ".orbax"
-# Of several that there are for a moment, the first is the checkpoint.
+# If several exist for a moment, the first is the checkpoint.
 _ENDS = (SUFFIX, INDEX, TREE)
 BASENAME = "model.ckpt"
-# What Keras saves the weights of a model as.
+# The ending of Keras's weight files.
 _KERAS = ".weights.h5"
 
 _logger = logging.getLogger(__name__)
 
 
 def name_for(step: int, basename: str = BASENAME) -> str:
-    """The name of the checkpoint of a step, relative to its directory.
-
-    Args:
-        step: The global step.
-        basename: What the name begins with. Defaults to TensorFlow's.
-
-    Returns:
-        TensorFlow's name for it.
+    """Returns the name of the checkpoint of a step, as TensorFlow writes it.
 
     Example:
 
@@ -44,10 +37,7 @@ def name_for(step: int, basename: str = BASENAME) -> str:
 
 
 def prefix_of(path: str) -> str:
-    """The prefix of the checkpoint that a main file belongs to.
-
-    Args:
-        path: The path of a main file, or any other, which is returned.
+    """Returns the prefix for a main file; other paths stay the same.
 
     Example:
 
@@ -62,24 +52,12 @@ def prefix_of(path: str) -> str:
 
 
 def prefix_at(path: str) -> str:
-    """The prefix that a user's path stands for; a directory is no main file.
-
-    Args:
-        path: A prefix, a main file, or a directory, which is returned.
-    """
+    """Returns the prefix for a user's path; a directory stays the same."""
     return path if paths.is_directory(path) else prefix_of(path)
 
 
 def exists(prefix: str) -> bool:
-    """Whether there is a checkpoint file for a prefix.
-
-    Args:
-        prefix: The path of a checkpoint file, without '.h5', of a bundle of
-            TensorFlow, without '.index', or of a tree of Orbax, without
-            '.orbax'.
-
-    Returns:
-        True if the file is there; it is not opened.
+    """Returns whether there is a main file for a prefix, without opening it.
 
     Example:
 
@@ -90,14 +68,7 @@ def exists(prefix: str) -> bool:
 
 
 def main_file(prefix: str) -> str | None:
-    """The file by which there is a checkpoint for a prefix.
-
-    Args:
-        prefix: The path of a checkpoint, without '.h5', '.index' or '.orbax'.
-
-    Returns:
-        Its path, the first of these if there are several; None if there is no
-        checkpoint.
+    """Returns the main file of a prefix, or `None` if there is no checkpoint.
 
     Example:
 
@@ -111,9 +82,9 @@ def main_file(prefix: str) -> str | None:
 def latest(model_dir: PathLike) -> str | None:
     """Finds the latest checkpoint of a directory.
 
-    Where the one that the `checkpoint` file calls the latest is gone, it is
-    the newest of those listed that is still there, and a warning is logged.
-    One that this process is writing is waited for.
+    If the latest checkpoint that the `checkpoint` file lists is missing, the
+    newest existing one is returned, and a warning is logged. If this process is
+    writing a checkpoint, this waits for it.
 
     Args:
         model_dir: A directory, which need not exist.
@@ -146,17 +117,14 @@ def newest(
     is_there: Callable[[str], bool],
     state_name: str = state_file.FILE_NAME,
 ) -> str | None:
-    """Finds the newest checkpoint of a directory, of any kind.
+    """Finds the newest checkpoint of a directory, in any format.
 
-    One that this process is writing is waited for.
+    If this process is writing one, this waits for it.
 
     Args:
         model_dir: A directory, which need not exist.
-        is_there: Whether there is a checkpoint for a prefix.
-        state_name: The name of its state file. Defaults to 'checkpoint'.
-
-    Returns:
-        A prefix, or None if there is no checkpoint.
+        is_there: Returns whether a prefix has a checkpoint.
+        state_name: The name of its state file.
 
     Raises:
         ValueError: The state file is unreadable.
@@ -177,25 +145,21 @@ def newest(
     found = next(filter(is_there, prefixes), None)
     if found != prefixes[0]:
         _logger.warning(
-            "The latest checkpoint of %r is gone: there is no %r. %s",
+            "The latest checkpoint of %r, %r, is missing. %s",
             model_dir,
             prefixes[0],
             f"Using {found!r} instead."
             if found
-            else "None of the others that its 'checkpoint' file lists exists.",
+            else "The other checkpoints in its 'checkpoint' file are also "
+            "missing.",
         )
     return found
 
 
 def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
-    """The checkpoints that a directory's state file lists.
+    """Returns the prefixes in a directory's state file, newest first.
 
-    Args:
-        model_dir: A directory, which need not exist.
-        state_name: The name of its state file. Defaults to 'checkpoint'.
-
-    Returns:
-        Prefixes, the newest first, whether or not there are such files.
+    The files need not exist.
 
     Raises:
         ValueError: The state file is unreadable.
@@ -209,7 +173,7 @@ def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
     if state is None:
         return []
     names = [state.latest, *(saved.name for saved in reversed(state.saved))]
-    # Absolute names, which TensorFlow may write, are left as they are.
+    # TensorFlow may write absolute names, which stay the same.
     return [
         name if is_url(name) else os.path.join(model_dir, name)
         for name in dict.fromkeys(names)
@@ -217,19 +181,19 @@ def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
 
 
 def resolve(checkpoint_path: PathLike) -> str:
-    """Finds the checkpoint that a user means.
+    """Finds the checkpoint at a path.
 
     Args:
         checkpoint_path: A prefix such as 'dir/model.ckpt-20', the file
-            'dir/model.ckpt-20.h5', one that ends with '.index' or '.orbax', or
-            a directory, whose latest checkpoint is meant.
+            'dir/model.ckpt-20.h5', a file that ends with '.index' or '.orbax',
+            or a directory, for its latest checkpoint.
 
     Returns:
         The prefix.
 
     Raises:
-        ValueError: There is no such checkpoint; the message says where it
-            was looked for and what is there instead.
+        ValueError: The checkpoint does not exist. The message lists the paths
+            that were tried, and the checkpoints that exist.
 
     Example:
 
@@ -260,15 +224,10 @@ def resolve(checkpoint_path: PathLike) -> str:
 
 
 def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
-    """Says which checkpoints there are near a path that did not do.
+    """Returns a sentence for an error message: the checkpoints near a path.
 
     Args:
-        path: A directory, or what would be a file or a prefix in one.
-        others: How names of files end that are checkpoints of other programs.
-            Defaults to none.
-
-    Returns:
-        A sentence for an error message.
+        others: Endings of files that are checkpoints of other programs.
 
     Example:
 
@@ -282,7 +241,7 @@ def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
     if not paths.is_directory(directory):
         return f"The directory {directory!r} does not exist."
     there = {
-        # One of another program is asked for by its file.
+        # The checkpoint of another program is named by its file.
         file if others and file.endswith(others) else prefix_of(file)
         for file in paths.names_in(directory)
         if file.endswith((*_ENDS, *others))

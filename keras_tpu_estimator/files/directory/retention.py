@@ -1,4 +1,4 @@
-"""Which checkpoints stay."""
+"""The rule that decides which checkpoints are kept."""
 
 import dataclasses
 import math
@@ -10,18 +10,18 @@ _SECONDS_PER_HOUR = 3600.0
 
 @dataclasses.dataclass(frozen=True)
 class Retention:
-    """How many checkpoints stay on the disk, and which stay for ever.
+    """The number of checkpoints to keep, and those to keep forever.
 
     Args:
-        max_to_keep: The most recent ones to keep, an integer. None or 0 keeps
+        max_to_keep: The number of recent checkpoints to keep. None or 0 keeps
             all. Defaults to 5.
-        keep_every_n_hours: A checkpoint that `max_to_keep` would delete stays
-            for ever if it is at least so many hours younger than the last one
-            that stayed for this reason (or than the first one saved).
-            Defaults to 10000.0, which is never in practice.
+        keep_every_n_hours: A checkpoint that `max_to_keep` would delete is kept
+            forever if it was saved at least this many hours after the last one
+            kept for this reason (or after the first one saved). Defaults to
+            10000.0, in practice never.
 
     Raises:
-        ValueError: `max_to_keep` is no integer or negative, or
+        ValueError: `max_to_keep` is negative or not an integer, or
             `keep_every_n_hours` is not a positive number.
 
     Example:
@@ -46,8 +46,8 @@ class Retention:
             isinstance(keep, bool) or not isinstance(keep, int) or keep < 0
         ):
             raise ValueError(
-                "max_to_keep must be an integer of at least 0, or None to keep "
-                f"all checkpoints; got {keep!r}."
+                "`max_to_keep` must be an integer of at least 0, or None to "
+                f"keep all checkpoints. Received: {keep!r}."
             )
         hours = self.keep_every_n_hours
         if (
@@ -57,23 +57,23 @@ class Retention:
             or hours <= 0
         ):
             raise ValueError(
-                "keep_every_n_hours must be a positive number of hours; got "
-                f"{hours!r}."
+                "`keep_every_n_hours` must be a positive number of hours. "
+                f"Received: {hours!r}."
             )
 
     def split(
         self, state: CheckpointState, best: str | None = None
     ) -> tuple[CheckpointState, tuple[str, ...]]:
-        """Decides what leaves a directory.
+        """Decides which checkpoints to delete.
 
         Args:
-            state: The checkpoints in it, the newest included.
-            best: The name of one that stays for as long as it is the best.
-                Defaults to None.
+            state: The checkpoints, including the newest.
+            best: The name of the best checkpoint, which is kept. Defaults to
+                None.
 
         Returns:
-            The state afterwards, and the names of the checkpoints to delete.
-            One that stays for ever is in neither: it no longer counts.
+            The state afterwards, and the names of the checkpoints to delete. A
+            checkpoint that is kept forever is in neither.
 
         Example:
 

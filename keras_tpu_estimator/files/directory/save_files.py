@@ -1,10 +1,9 @@
 """The files of a save, and of the checkpoint that it makes.
 
-A save writes its files beside those of an earlier one of the same step, and its
-main file, or the index of a bundle, makes them the checkpoint. What belongs to
-none is one question with one answer, before that moment and after it: the files
-with the token of another save than the main file's. Nothing else in a directory
-of checkpoints is ever removed.
+A save writes its files beside those of an earlier save of the same step. Its
+main file, or its TensorFlow index, makes them the checkpoint. Before and after
+that moment, a file is stale if its token differs from the main file's. No other
+files in a directory of checkpoints are ever removed.
 """
 
 import contextlib
@@ -14,16 +13,14 @@ from collections.abc import Iterator
 from typing import Self
 
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic import partial_files
-from keras_tpu_estimator.files.atomic.stamp import new_token
-from keras_tpu_estimator.files.atomic.stamp import stamp
-from keras_tpu_estimator.files.directory import leftovers
+from keras_tpu_estimator.files.atomic.checksum import new_token
+from keras_tpu_estimator.files.atomic.checksum import stamp
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory import save_names
-from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory import stale_files
 from keras_tpu_estimator.files.directory.save_names import SaveName
-from keras_tpu_estimator.files.directory.there import There
-from keras_tpu_estimator.files.directory.training_lock import if_no_training
+from keras_tpu_estimator.files.directory.stale_files import ExistingCheckpoint
+from keras_tpu_estimator.files.directory.training_status import if_no_training
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage.urls import is_url
@@ -34,9 +31,9 @@ class SaveFiles:
     """The files of one save.
 
     Attributes:
-        prefix: That of the checkpoint.
-        token: What tells the save from others of the same step. Defaults to a
-            new one.
+        prefix: The prefix of the checkpoint.
+        token: The identifier of this save, which other saves of the same step
+            lack.
 
     Example:
 
@@ -50,44 +47,27 @@ class SaveFiles:
 
     @classmethod
     def at(cls, prefix: str) -> Self | None:
-        """Those of the checkpoint that is there.
-
-        Args:
-            prefix: That of the checkpoint.
-
-        Returns:
-            Its files; `None` if there is none, or another program's.
-        """
-        token = There.at(prefix).token
+        """Returns a checkpoint's files; `None` if another program wrote it."""
+        token = ExistingCheckpoint.at(prefix).token
         return None if token is None else cls(prefix, token)
 
     def part(self, number: int, count: int) -> str:
-        """The file with parts of variables that a host has.
-
-        Args:
-            number: Which of the files.
-            count: How many there are.
-        """
+        """Returns the path of a host's file with shards of variables."""
         return save_names.part(self.prefix, number, count, self.token)
 
     @property
     def tree(self) -> str:
-        """The folder with what Orbax writes."""
+        """The folder that Orbax writes."""
         return save_names.tree(self.prefix, self.token)
 
     def make_tree(self) -> None:
-        """Makes that folder, with the mark that it is of this save."""
+        """Creates the Orbax folder, with the marker of this save."""
         paths.make_directory(self.tree)
-        with open(os.path.join(self.tree, leftovers.MARK), "wb") as file:
+        with open(os.path.join(self.tree, stale_files.MARK), "wb") as file:
             file.write(stamp(self.token))
 
     def position(self, host: int, hosts: int) -> str:
-        """The file with the position of a host in its input.
-
-        Args:
-            host: Which host.
-            hosts: How many there are.
-        """
+        """Returns the path of the file with a host's iterator state."""
         return save_names.position(self.prefix, host, hosts, self.token)
 
     @property
@@ -96,45 +76,45 @@ class SaveFiles:
         return save_names.callbacks(self.prefix, self.token)
 
     def positions(self) -> list[str]:
-        """The positions that are there, of any number of hosts."""
+        """Returns the existing files of iterator states, of all hosts."""
         return self._of_kinds("position")
 
     def remove_resume_files(self) -> None:
-        """Removes what only an interrupted call needs: that one has ended."""
-        leftovers.remove_files(self._of_kinds("position", "callbacks"))
+        """Removes files that are needed only if the call is interrupted."""
+        stale_files.remove_files(self._of_kinds("position", "callbacks"))
 
     def _of_kinds(self, *kinds: str) -> list[str]:
         """Returns the existing files of this save that are of some kinds."""
         return [
             path
-            for path, named in leftovers.listed(self.prefix)
+            for path, named in stale_files.listed(self.prefix)
             if named.kind in kinds and named.token == self.token
         ]
 
     def remove_meta(self) -> None:
-        """Removes what describes another bundle at the prefix."""
-        leftovers.remove_files([self.prefix + tensorflow_index.META])
+        """Removes the `.meta` file of another checkpoint at the prefix."""
+        stale_files.remove_files([self.prefix + save_names.META])
 
     def mark_unlisted(self) -> None:
-        """Says that the checkpoint is to go, unless the list names it.
+        """Marks the checkpoint for deletion unless it is listed.
 
-        A process may be killed when the main file is there and not listed yet,
-        or listed no more and still there.
+        A process may be killed while the main file exists but is not yet, or no
+        longer, listed.
         """
         path = save_names.unlisted(self.prefix, self.token)
-        # An empty file has no content to wait for.
+        # An empty file is complete at once.
         named = contextlib.nullcontext(path)
         with commit.replacing(path) if is_url(path) else named as name:
             with open(name, "wb"):
                 pass
 
     def unmark(self) -> None:
-        """Takes the mark back."""
-        leftovers.remove_files([save_names.unlisted(self.prefix, self.token)])
+        """Removes the marker."""
+        stale_files.remove_files([save_names.unlisted(self.prefix, self.token)])
 
     @contextlib.contextmanager
     def marked_unlisted(self) -> Iterator[None]:
-        """Has the mark stay if the `with` block succeeds, or is killed."""
+        """Sets the marker, and removes it only if the block raises an error."""
         self.mark_unlisted()
         try:
             yield
@@ -145,45 +125,47 @@ class SaveFiles:
 
     @contextlib.contextmanager
     def replacing(self, main: str) -> Iterator[None]:
-        """Removes the checkpoint that gets another one in its place.
+        """Removes the previous checkpoint after the block wrote the new one.
 
         Args:
-            main: The main file that there is at the end of the `with` block.
+            main: The main file that exists at the end of the block.
         """
-        before = leftovers.whole(self.prefix)
+        before = stale_files.whole(self.prefix)
         yield
         now = {main}
         if main.endswith(location.INDEX):
-            data = tensorflow_index.data_files(self.prefix)
-            now |= {*data, self.prefix + tensorflow_index.META}
-        # That of the other format first, which may be what readers take.
-        leftovers.remove_files(path for path in before if path not in now)
-        leftovers.tidy(self.prefix, leftovers.listed(self.prefix))
+            data = save_names.data_files(self.prefix)
+            now |= {*data, self.prefix + save_names.META}
+        # The main file of another format is removed first, because readers may
+        # prefer it.
+        stale_files.remove_files(path for path in before if path not in now)
+        stale_files.tidy(self.prefix, stale_files.listed(self.prefix))
 
     @contextlib.contextmanager
     def tidied_on_failure(self, *but: type[BaseException]) -> Iterator[None]:
-        """Leaves nothing of the save, if the `with` block fails uncompleted.
+        """Removes the files of an incomplete save if the block fails.
 
         Args:
-            *but: Failures in which another process may yet complete it.
+            *but: Errors after which another process may still complete the
+                save.
         """
         try:
             yield
         except but:
             raise
         except BaseException:
-            # The error that is told is the first one.
+            # The first error is the one to raise.
             with contextlib.suppress(Exception):
-                leftovers.tidy(
-                    self.prefix, leftovers.listed(self.prefix), self.token
+                stale_files.tidy(
+                    self.prefix, stale_files.listed(self.prefix), self.token
                 )
             raise
 
     @contextlib.contextmanager
     def undone_on_failure(self) -> Iterator[None]:
-        """Leaves nothing of the save, if the `with` block fails.
+        """Removes the files of the save if the block fails.
 
-        What it has already put in the place of another checkpoint stays.
+        Files that have already replaced another checkpoint are kept.
         """
         is_new = not location.exists(self.prefix)
         with self.tidied_on_failure():
@@ -192,27 +174,22 @@ class SaveFiles:
             except BaseException:
                 with contextlib.suppress(Exception):
                     if is_new:
-                        leftovers.remove_files(leftovers.whole(self.prefix))
+                        stale_files.remove_files(stale_files.whole(self.prefix))
                     else:
                         self.unmark()
                 raise
 
 
 def tidy(prefix: str) -> None:
-    """Removes what saves have left beside the checkpoint that is there.
+    """Removes stale files beside the checkpoint at a prefix.
 
-    Args:
-        prefix: That of the checkpoint. If there is none, all is removed that
-            would belong to it.
+    If there is no checkpoint, this removes all files that would belong to it.
     """
-    leftovers.tidy(prefix, leftovers.listed(prefix))
+    stale_files.tidy(prefix, stale_files.listed(prefix))
 
 
 def remove(prefix: str) -> None:
-    """Removes a checkpoint, whoever has written it.
-
-    Args:
-        prefix: Its prefix.
+    """Removes a checkpoint, whichever program wrote it.
 
     Example:
 
@@ -224,17 +201,18 @@ def remove(prefix: str) -> None:
     False
     """
     with shared_files.left_if_in_use(prefix):
-        # Main files first, which say that the others are whole.
-        leftovers.remove_files(leftovers.whole(prefix))
+        # Main files first, because they mark the others as complete.
+        stale_files.remove_files(stale_files.whole(prefix))
         tidy(prefix)
 
 
 def sweep(directory: str, but: SaveFiles | None = None) -> None:
-    """Removes what killed processes have left in a directory.
+    """Removes the stale files of killed processes from a directory.
+
+    No other process may save into the directory.
 
     Args:
-        directory: An existing one, which nobody else saves into.
-        but: The files of a save that is being made. Defaults to none.
+        but: The files of the save in progress, if any.
 
     Example:
 
@@ -246,9 +224,9 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
     ['mnist.input.zip']
     """
     if not is_url(directory):
-        partial_files.remove_abandoned(directory)
+        commit.remove_abandoned(directory)
     found: dict[str, list[tuple[str, SaveName]]] = {}
-    for path, named in leftovers.files_in(directory):
+    for path, named in stale_files.files_in(directory):
         if but is None or (named.prefix, named.token) != (
             os.path.basename(but.prefix),
             but.token,
@@ -256,29 +234,24 @@ def sweep(directory: str, but: SaveFiles | None = None) -> None:
             found.setdefault(named.prefix, []).append((path, named))
     for name, files in found.items():
         prefix = os.path.join(directory, name)
-        mark = leftovers.mark_of(prefix, files)
+        mark = stale_files.mark_of(prefix, files)
         if mark is not None and _is_listed(prefix):
-            leftovers.remove_files([mark])
+            stale_files.remove_files([mark])
         elif mark is not None:
             remove(prefix)
         with shared_files.left_if_in_use(prefix):
-            leftovers.tidy(prefix, files)
+            stale_files.tidy(prefix, files)
 
 
 def _is_listed(prefix: str) -> bool:
-    """Whether the list of its directory names a checkpoint, in whatever way."""
+    """Returns whether the `checkpoint` file lists a checkpoint."""
     listed = location.listed(os.path.dirname(prefix))
     return paths.canonical(prefix) in map(paths.canonical, listed)
 
 
 def sweep_if_alone(directory: str, but: SaveFiles) -> None:
-    """The same, unless a training has the directory, which has swept it.
-
-    Args:
-        directory: An existing one.
-        but: The files of a save that is being made.
-    """
-    # There are no locks in a store.
+    """Calls `sweep`, unless a training uses the directory and has swept it."""
+    # Object stores have no locks.
     if is_url(directory):
         return
     with if_no_training(directory) as is_alone:

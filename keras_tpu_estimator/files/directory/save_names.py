@@ -1,14 +1,18 @@
-"""What the files of a checkpoint are called.
+"""Names of the files of a checkpoint.
 
-'model.ckpt-20.h5', or the 'model.ckpt-20.index' of a bundle of TensorFlow, is
-its main file. Those that belong to it have the token of one save in their names
+The main file is 'model.ckpt-20.h5', or 'model.ckpt-20.index' for a TensorFlow
+checkpoint. Other files have the token of their save in their names
 ('model.ckpt-20.shard-0-of-2.0f0f0f0f'), so that the same step can be saved
-again beside them. A bundle's have the names that TensorFlow gives them.
+again beside them. The data files of a TensorFlow checkpoint have TensorFlow's
+names.
 """
 
 import dataclasses
 import re
 from typing import Self
+
+from keras_tpu_estimator.files.directory.location import INDEX
+from keras_tpu_estimator.ground.storage import paths
 
 _TOKEN = "(?P<{}>[0-9a-f]{{8}})"
 _NAME = re.compile(
@@ -24,13 +28,7 @@ _NAME = re.compile(
 
 
 def part(prefix: str, number: int, count: int, token: str) -> str:
-    """The file with parts of variables that a host has.
-
-    Args:
-        prefix: That of the checkpoint.
-        number: Which of the files.
-        count: How many there are.
-        token: That of the save.
+    """Returns the path of a host's file with shards of variables.
 
     Example:
 
@@ -41,11 +39,7 @@ def part(prefix: str, number: int, count: int, token: str) -> str:
 
 
 def tree(prefix: str, token: str) -> str:
-    """The folder with what Orbax writes.
-
-    Args:
-        prefix: That of the checkpoint.
-        token: That of the save.
+    """Returns the path of the folder that Orbax writes.
 
     Example:
 
@@ -56,13 +50,7 @@ def tree(prefix: str, token: str) -> str:
 
 
 def position(prefix: str, host: int, hosts: int, token: str) -> str:
-    """The file with the position of a host in its input.
-
-    Args:
-        prefix: That of the checkpoint.
-        host: Which host.
-        hosts: How many there are.
-        token: That of the save.
+    """Returns the path of the file with a host's iterator state.
 
     Example:
 
@@ -76,11 +64,7 @@ def position(prefix: str, host: int, hosts: int, token: str) -> str:
 
 
 def callbacks(prefix: str, token: str) -> str:
-    """Returns the file with the state of callbacks and hooks.
-
-    Args:
-        prefix: The prefix of the checkpoint.
-        token: The token of the save.
+    """Returns the path of the file with the state of callbacks and hooks.
 
     Example:
 
@@ -91,11 +75,7 @@ def callbacks(prefix: str, token: str) -> str:
 
 
 def unlisted(prefix: str, token: str) -> str:
-    """The file that says that a checkpoint is to go if it is not listed.
-
-    Args:
-        prefix: That of the checkpoint.
-        token: That of the save.
+    """Returns the path of the marker to delete a checkpoint that is not listed.
 
     Example:
 
@@ -107,13 +87,13 @@ def unlisted(prefix: str, token: str) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class SaveName:
-    """A name that a file of a checkpoint could have, but for a main file.
+    """The parsed name of a file of a checkpoint, except a main file.
 
     Attributes:
-        prefix: That of the checkpoint.
+        prefix: The prefix of the checkpoint.
         kind: 'part', 'tree', 'position', 'callbacks', 'unlisted', 'data' or
             'meta'.
-        token: That of the save; `None` if the name has none.
+        token: The token of the save; `None` if the name has none.
 
     Example:
 
@@ -129,14 +109,67 @@ class SaveName:
 
     @classmethod
     def of(cls, name: str) -> Self | None:
-        """What a name says; `None` if it is none of those.
-
-        Args:
-            name: The name of any file, or its path.
-        """
+        """Parses a name or path; returns `None` for any other file."""
         match = _NAME.fullmatch(name)
         if match is None:
             return None
         kind = match.lastgroup or ""
         has_token = kind not in ("data", "meta")
         return cls(match["prefix"], kind, match[kind] if has_token else None)
+
+
+# The ending of the file that describes a TensorFlow checkpoint.
+META = ".meta"
+# More bytes than the first entry of the index, which describes the checkpoint.
+_HEAD = 64
+# Numbers in file names have five digits.
+_MOST = 10**5
+
+
+def data_file(prefix: str, number: int, count: int) -> str:
+    """Returns the path of a data file of a TensorFlow checkpoint.
+
+    Example:
+
+    >>> data_file("model.ckpt-20", 0, 1)
+    'model.ckpt-20.data-00000-of-00001'
+    """
+    return f"{prefix}.data-{number:05d}-of-{count:05d}"
+
+
+def data_files(prefix: str) -> list[str]:
+    """Returns a TensorFlow checkpoint's data files, from its index.
+
+    The list is empty if the index is missing or corrupt.
+
+    Example:
+
+    >>> data_files("/nowhere/model.ckpt-20")
+    []
+    """
+    try:
+        with paths.opened(prefix + INDEX) as file:
+            count = _count(file.read(_HEAD))
+    except (FileNotFoundError, IsADirectoryError, PermissionError):
+        return []
+    return [data_file(prefix, number, count) for number in range(count)]
+
+
+def _count(head: bytes) -> int:
+    """Returns the number of data files, from the first bytes of an index.
+
+    The first entry of the index has no key, and contains a `BundleHeaderProto`,
+    whose first field is the number. TensorFlow does not compress these bytes.
+    """
+    # The lengths of the prefix shared with the previous key, of the key, and of
+    # the value; then the value.
+    has_header = head[:2] == b"\0\0" and head[3:4] == b"\x08"
+    if not has_header:
+        return 0
+    count = shift = 0
+    for byte in head[4 : 3 + head[2]]:
+        count |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return count if count < _MOST else 0
+    return 0

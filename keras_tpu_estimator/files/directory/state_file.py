@@ -1,7 +1,7 @@
-"""The `checkpoint` file: which checkpoints a directory holds.
+"""The `checkpoint` file, which lists the checkpoints of a directory.
 
-It has the text form of TensorFlow's `CheckpointState` message, so that
-`tf.train.get_checkpoint_state` and TensorBoard read it as well.
+It has the text format of TensorFlow's `CheckpointState` message, so
+`tf.train.get_checkpoint_state` and TensorBoard can also read it.
 """
 
 import contextlib
@@ -28,8 +28,8 @@ class Saved:
 
     Attributes:
         name: Its prefix, relative to the directory.
-        time: When it was saved, in seconds since 1970. 0.0, the default, is
-            "unknown".
+        time: The time of the save, in seconds since 1970. 0.0, the default,
+            means unknown.
     """
 
     name: str
@@ -38,14 +38,15 @@ class Saved:
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointState:
-    """The checkpoints of a directory that count for retention.
+    """The checkpoints of a directory to which retention applies.
 
     Attributes:
-        latest: Prefix of the one to restore, relative to the directory.
-        saved: All of them, oldest first. Defaults to none.
-        last_preserved: Time of the last checkpoint that was kept for ever, or
+        latest: The prefix of the checkpoint to restore, relative to the
+            directory.
+        saved: All checkpoints, oldest first. Defaults to none.
+        last_preserved: The time of the last checkpoint that is kept forever, or
             else of the first save, in seconds since 1970. None, the default,
-            is "unknown".
+            means unknown.
     """
 
     latest: str
@@ -54,17 +55,10 @@ class CheckpointState:
 
 
 def load(model_dir: str, file_name: str = FILE_NAME) -> CheckpointState | None:
-    """Reads the state file of a directory.
-
-    Args:
-        model_dir: A directory, which need not exist.
-        file_name: The name of the file. Defaults to 'checkpoint'.
-
-    Returns:
-        Its state, or None where there is no state file.
+    """Reads the state file of a directory; returns `None` if it is missing.
 
     Raises:
-        ValueError: The file is there but names no checkpoint.
+        ValueError: The file names no checkpoint.
 
     Example:
 
@@ -87,19 +81,15 @@ def load(model_dir: str, file_name: str = FILE_NAME) -> CheckpointState | None:
         return _parse(text, model_dir)
     except ValueError as error:
         raise ValueError(
-            f"{path!r} does not say which checkpoint is the latest ({error}). "
-            "Repair it by writing the one line "
+            f"{path!r} must name the latest checkpoint. Received an invalid "
+            f"file ({error}). Repair it by writing the one line "
             "'model_checkpoint_path: \"model.ckpt-<step>\"', or delete it "
             "with the checkpoints to train from the beginning."
         ) from error
 
 
 def store(model_dir: str, state: CheckpointState) -> None:
-    """Writes the state file of a directory, whole or not at all.
-
-    Args:
-        model_dir: An existing directory.
-        state: What to write.
+    """Writes the state file of an existing directory atomically.
 
     Example:
 
@@ -120,7 +110,7 @@ def store(model_dir: str, state: CheckpointState) -> None:
     if state.last_preserved is not None:
         lines.append(f"last_preserved_timestamp: {state.last_preserved!r}")
     with commit.replacing(os.path.join(model_dir, FILE_NAME)) as partial:
-        # The same bytes on Windows.
+        # The bytes must be the same on Windows.
         with open(partial, "w", encoding="utf-8", newline="\n") as file:
             file.write("\n".join(lines) + "\n")
 
@@ -146,7 +136,7 @@ def _parse(text: str, model_dir: str) -> CheckpointState:
 
 
 def _relative(name: str, model_dir: str) -> str:
-    """A name within the directory, of which a `Saver` has the whole path."""
+    """Returns a name relative to the directory, also for a full path."""
     directory, base = os.path.split(name)
     is_whole = os.path.isabs(name) or is_url(name)
     is_here = is_whole and canonical(directory) == canonical(model_dir)

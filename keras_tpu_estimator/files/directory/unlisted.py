@@ -1,14 +1,14 @@
-"""Checkpoints that the `checkpoint` file of their directory does not name.
+"""Detection of checkpoints that are not listed in the `checkpoint` file.
 
-A `model_dir` that was copied without that file would train from the beginning,
-beside the checkpoints that it has.
+If a `model_dir` is copied without that file, training would start from the
+beginning, beside the copied checkpoints.
 """
 
 import os
 import re
 
-from keras_tpu_estimator.files.directory import leftovers
 from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import stale_files
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.ground.storage import paths
@@ -20,9 +20,6 @@ _NAMED = 5
 
 def check_listed(model_dir: str) -> None:
     """Checks that a directory without a latest checkpoint contains none.
-
-    Args:
-        model_dir: A directory, which need not exist.
 
     Raises:
         ValueError: It contains checkpoints of an estimator.
@@ -42,7 +39,7 @@ def check_listed(model_dir: str) -> None:
     checkpoints. Received: ... with 'model.ckpt-20' ...
     """
     names = _names_in(model_dir)
-    # A training of another process may list its first one meanwhile.
+    # Another process may list its first checkpoint meanwhile.
     if not names or location.latest(model_dir) is not None:
         return
     shown = ", ".join(map(repr, names[:_NAMED]))
@@ -59,7 +56,7 @@ def check_listed(model_dir: str) -> None:
 
 
 def _names_in(directory: str) -> list[str]:
-    """The names of the checkpoints in a directory, the newest first."""
+    """Returns the names of the checkpoints in a directory, newest first."""
     try:
         files = paths.names_in(directory)
     except FileNotFoundError:
@@ -71,13 +68,15 @@ def _names_in(directory: str) -> list[str]:
     steps = sorted((int(match[1]), match[0]) for match in matches)[::-1]
     if not steps:
         return []
-    # A killed save is removed by the next training.
+    # The next training removes the files of a killed save.
     saves: dict[str, list[tuple[str, SaveName]]] = {}
-    for path, named in leftovers.files_in(directory):
+    for path, named in stale_files.files_in(directory):
         saves.setdefault(named.prefix, []).append((path, named))
     return [
         name
         for _, name in steps
-        if leftovers.mark_of(os.path.join(directory, name), saves.get(name, []))
+        if stale_files.mark_of(
+            os.path.join(directory, name), saves.get(name, [])
+        )
         is None
     ]

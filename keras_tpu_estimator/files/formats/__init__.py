@@ -1,1 +1,1 @@
-"""Checkpoints in every format: one door to read them, and who writes them."""
+"""The entry point for reading all checkpoint formats, and their writers."""

@@ -1,4 +1,4 @@
-"""The formats that checkpoints are written in, by name."""
+"""The formats in which checkpoints are written, by name."""
 
 import dataclasses
 from collections.abc import Callable
@@ -11,15 +11,14 @@ import numpy.typing as npt
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import intact
-from keras_tpu_estimator.files.formats.hdf5 import contents as hdf5_contents
+from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
 from keras_tpu_estimator.files.formats.hdf5 import writer as hdf5_writer
-from keras_tpu_estimator.files.formats.hdf5.reader import Hdf5Reader
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
 from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.orbax import main_file as orbax_main
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from keras_tpu_estimator.files.formats.orbax.tree_reader import TreeReader
+from keras_tpu_estimator.files.formats.orbax.reader import TreeReader
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.tensorflow import (
     writer as tensorflow_writer,
@@ -34,16 +33,16 @@ ORBAX = "orbax"
 
 @dataclasses.dataclass(frozen=True)
 class CheckpointFormat:
-    """A format that checkpoints are written in.
+    """A format in which checkpoints are written.
 
     Attributes:
-        ending: What the name of a main file has behind the prefix.
-        read: Opens the checkpoint of a prefix.
-        write: Writes variables by path, in place of a checkpoint in any format.
-        contents: What the files of the checkpoint of a prefix should have in
-            them; `ValueError` if its main file makes no sense.
-        check_can_write: Raises if none can be written into a directory.
-            Defaults to a check that passes.
+        ending: The ending of a main file, after the prefix.
+        read: Opens the checkpoint at a prefix.
+        write: Writes variables by path, replacing a checkpoint in any format.
+        contents: Returns the expected content of the checkpoint's files; raises
+            `ValueError` if its main file is corrupt.
+        check_can_write: Raises an error if no checkpoint can be written into a
+            directory.
     """
 
     ending: str
@@ -56,9 +55,9 @@ class CheckpointFormat:
 _FORMATS = {
     HDF5: CheckpointFormat(
         location.SUFFIX,
-        Hdf5Reader,
+        hdf5_reader.Hdf5Reader,
         hdf5_writer.write,
-        hdf5_contents.of,
+        hdf5_reader.contents,
     ),
     TENSORFLOW: CheckpointFormat(
         location.INDEX,
@@ -77,10 +76,7 @@ _FORMATS = {
 
 
 def format_of(prefix: str) -> CheckpointFormat | None:
-    """The format of the checkpoint that there is for a prefix.
-
-    Args:
-        prefix: Its path, without the ends of its files.
+    """Returns the format of the existing checkpoint at a prefix, or `None`.
 
     Example:
 
@@ -99,17 +95,15 @@ def write(
     variables: Mapping[str, npt.ArrayLike | Sharded | InTree],
     format_name: str,
 ) -> None:
-    """Writes a checkpoint, in place of one in any format.
+    """Writes a checkpoint, replacing a checkpoint in any format.
 
     Args:
-        saved: Its files.
-        variables: Arrays of numbers or booleans by variable path; in HDF5 and
-            as trees also what says where those of several hosts are.
-        format_name: The name of the format.
+        variables: Arrays by variable path; in HDF5 also `Sharded`, and in Orbax
+            checkpoints also `InTree`, for variables that hosts have written.
 
     Raises:
         TypeError: A value is not an array of numbers.
-        OSError: The disk is full, say.
+        OSError: A file cannot be written; for example, the disk is full.
 
     Example:
 
@@ -129,13 +123,9 @@ def write(
 def check_can_write(format_name: str, directory: str) -> None:
     """Checks that checkpoints can be written, before there is one to write.
 
-    Args:
-        format_name: The name of the format.
-        directory: Where.
-
     Raises:
-        ValueError: There is no such format, or it is not written there.
-        ImportError: What writes them is not installed.
+        ValueError: The format is unknown, or does not support the directory.
+        ImportError: The package for the format is not installed.
     """
     _named(format_name).check_can_write(directory)
 
@@ -143,22 +133,20 @@ def check_can_write(format_name: str, directory: str) -> None:
 def _named(format_name: str) -> CheckpointFormat:
     if format_name not in _FORMATS:
         raise ValueError(
-            f"A format of checkpoints should be one of {[*_FORMATS]}. "
-            f"Received: {shown(format_name)}. Leave it out for {HDF5!r}."
+            f"The checkpoint format must be one of {[*_FORMATS]}. Received: "
+            f"{shown(format_name)}. Leave it out for {HDF5!r}."
         )
     return _FORMATS[format_name]
 
 
 def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:
-    """Whether a checkpoint is as it was written.
+    """Returns whether a checkpoint is unchanged since it was written.
+
+    The result is also `False` if it is removed meanwhile.
 
     Args:
-        prefix: Its prefix.
-        host: As in `intact.are_intact`. Defaults to 0.
-        hosts: The same. Defaults to 1.
-
-    Returns:
-        `False` also if it is removed meanwhile.
+        host: The number of this host, which reads its share of the files.
+        hosts: The number of hosts.
 
     Example:
 
@@ -173,16 +161,12 @@ def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:
 
 
 def trust(prefix: str) -> None:
-    """Has `is_intact` believe in what this process and others have written.
-
-    Args:
-        prefix: That of the checkpoint.
-    """
+    """Marks a checkpoint that was just written as intact, for `is_intact`."""
     intact.trust(_contents(prefix))
 
 
 def _contents(prefix: str) -> list[Content]:
-    """What its files should have in them; none if it makes no sense."""
+    """Returns the expected content; none if the main file is corrupt."""
     found = format_of(prefix)
     try:
         return [] if found is None else list(found.contents(prefix))

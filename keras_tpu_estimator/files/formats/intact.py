@@ -1,7 +1,7 @@
-"""Whether the files of a checkpoint are as they were written.
+"""Checks that the files of a checkpoint are unchanged since they were written.
 
-Every format says what its files should have in them. Which of them this process
-has written, or read to the last byte, is known here and nowhere else.
+Each format describes the expected content of its files. This module remembers
+the files that this process has written or completely read.
 """
 
 import contextlib
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from keras_tpu_estimator.ground.storage import paths
 
-# Whether content is right that was read, or written.
+# The results for content that was read or written.
 _KNOWN: dict[tuple[object, ...], bool] = {}
 _MOST_KNOWN = 1 << 14
 _KNOWN_LOCK = threading.Lock()
@@ -20,12 +20,12 @@ _KNOWN_LOCK = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """What files of a checkpoint should have in them.
+    """The expected content of files of a checkpoint.
 
     Attributes:
-        files: Their paths or URLs: one, unless they make sense only together.
-        is_right: Reads all of them to find out.
-        seal: What the checkpoint says of them, if it does. Defaults to `None`.
+        files: Paths or URLs: one, or several that can only be checked together.
+        is_right: Reads all of them and returns whether they are correct.
+        seal: The identifier of the content in the checkpoint, if any.
     """
 
     files: tuple[str, ...]
@@ -34,10 +34,10 @@ class Content:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """What is another one as soon as one of the files is.
+        """A key that changes whenever one of the files does.
 
         Raises:
-            FileNotFoundError: One is not there.
+            FileNotFoundError: A file is missing.
         """
         return (*map(paths.version, self.files), self.seal)
 
@@ -45,18 +45,14 @@ class Content:
 def are_intact(
     contents: Iterable[Content], host: int = 0, hosts: int = 1
 ) -> bool:
-    """Whether files are as they were written.
+    """Returns whether files are unchanged since they were written.
 
-    Every byte is read, once for as long as size and time of a file stay.
+    Every byte is read, but only once while the size and time of a file stay the
+    same. The result is `False` if a file is missing.
 
     Args:
-        contents: What they should have in them.
-        host: Which of several hosts this is, each of which reads some of the
-            files. Defaults to 0.
-        hosts: How many there are. Defaults to 1.
-
-    Returns:
-        `False` also if one is not there.
+        host: The number of this host, which reads its share of the files.
+        hosts: The number of hosts.
 
     Example:
 
@@ -67,7 +63,7 @@ def are_intact(
     [True, True]
     """
     try:
-        # Nobody need read if one is not there.
+        # No file is read if one is missing.
         found = [(each.identity, each) for each in contents]
         return all(_is_right(*each) for each in found[host::hosts])
     except FileNotFoundError:
@@ -75,11 +71,9 @@ def are_intact(
 
 
 def trust(contents: Iterable[Content]) -> None:
-    """Has `are_intact` believe in files that were just written.
+    """Records files that were just written as intact.
 
-    Args:
-        contents: What they should have in them. What another machine sees only
-            later is read to be checked.
+    A file that another machine sees only later is still read to be checked.
     """
     for each in contents:
         with contextlib.suppress(FileNotFoundError):

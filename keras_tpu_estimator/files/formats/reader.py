@@ -1,22 +1,94 @@
-"""What readers of all kinds of checkpoints have in common."""
+"""The base class of checkpoint readers, their errors, and a dict's reader."""
 
 import abc
 import collections
 import contextlib
 import dataclasses
+import difflib
 import functools
+import os
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Mapping
 from collections.abc import Sequence
+from typing import Any
 from typing import Self
 
+import jax
 import numpy as np
 
-from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
-from keras_tpu_estimator.files.formats.missing import explain_missing
+from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.base.types import PathLike
+
+
+class VariableNotFoundError(KeyError):
+    """A checkpoint has no variable with the requested name.
+
+    Args:
+        message: The requested name, and the names in the checkpoint.
+
+    Example:
+
+    >>> from keras_tpu_estimator.errors import VariableNotFoundError
+    >>> try:
+    ...     raise VariableNotFoundError("no 'kernel'")
+    ... except KeyError as error:
+    ...     print(error)
+    no 'kernel'
+    """
+
+    def __str__(self) -> str:
+        # `KeyError` would show the message in quotes, with escaped quotes.
+        return self.args[0]
+
+
+def explain_missing(
+    missing: list[str],
+    there: list[str],
+    checkpoint_path: PathLike,
+) -> str:
+    """Returns an error message about missing variables.
+
+    Example:
+
+    >>> explain_missing(["biases"], ["bias", "kernel"], "/model.ckpt-20")
+    "The checkpoint '/model.ckpt-20' has no variable 'biases'. Similar to the
+    first: 'bias'."
+    """
+    near = difflib.get_close_matches(missing[0], there, n=5, cutoff=0.5)
+    hint = "Similar to the first" if near else "Its variables include"
+    return (
+        f"The checkpoint {os.fsdecode(checkpoint_path)!r} has no variable "
+        f"{_listed(missing)}. {hint}: {_listed(near or there)}."
+    )
+
+
+def _listed(paths: list[str], limit: int = 10) -> str:
+    more = len(paths) - limit
+    suffix = f" and {more} more" if more > 0 else ""
+    return ", ".join(map(repr, paths[:limit])) + suffix
+
+
+def removed(path: str) -> ValueError:
+    """Returns an error for a checkpoint that was removed while it was read.
+
+    Example:
+
+    >>> raise removed("/nowhere/model.ckpt-20")
+    Traceback (most recent call last):
+    ...
+    ValueError: The checkpoint '/nowhere/model.ckpt-20' was removed or replaced
+    before all of it was read...
+    """
+    return ValueError(
+        f"The checkpoint {path!r} was removed or replaced before all of it "
+        "was read. Training keeps only as many as "
+        "`RunConfig(keep_checkpoint_max=...)` allows. Read a newer one, or "
+        f"keep more of them. {location.alternatives(path)}"
+    )
+
 
 GLOBAL_STEP = "global_step"
 
@@ -37,13 +109,12 @@ class Stored:
 class CheckpointReader(abc.ABC):
     """Names, shapes and values of the variables of a checkpoint.
 
-    Made by `load_checkpoint`, whatever wrote the checkpoint.
+    `load_checkpoint` returns a reader for checkpoints of any format.
 
     Args:
         path: The checkpoint, for messages.
-        listed: Its variables by name, or what lists them when it is asked for.
-        aliases: Other names that some of them may be called by. Defaults to
-            none.
+        listed: Its variables by name, or a function that lists them on demand.
+        aliases: Other names of variables. Defaults to none.
 
     Example:
 
@@ -58,8 +129,8 @@ class CheckpointReader(abc.ABC):
     >>> reader.get_tensor("dense/bias")
     array([1., 1.], dtype=float32)
 
-    Reference: what `tf.train.load_checkpoint` returns. Dtypes are NumPy's
-    here, and a missing variable is a `VariableNotFoundError`.
+    Reference: the result of `tf.train.load_checkpoint`. Here dtypes are
+    NumPy's, and a missing variable raises a `VariableNotFoundError`.
     """
 
     def __init__(
@@ -71,7 +142,7 @@ class CheckpointReader(abc.ABC):
         self.path = path
         self._given = listed
         self._aliases = aliases or {}
-        # The variable of which a part was read last.
+        # The variable of the last partial read.
         self._last: tuple[str, np.ndarray] | None = None
 
     @functools.cached_property
@@ -81,11 +152,11 @@ class CheckpointReader(abc.ABC):
 
     @functools.cached_property
     def _names(self) -> dict[str, str]:
-        """The variables under every name, with the one that is listed."""
+        """The listed name of each variable, by every name."""
         return {**self._aliases, **{name: name for name in self._listed}}
 
     def get_variable_to_shape_map(self) -> dict[str, list[int]]:
-        """Shapes by name.
+        """Returns shapes by name.
 
         Returns:
             A list of dimensions for each variable, sorted by name.
@@ -93,7 +164,7 @@ class CheckpointReader(abc.ABC):
         return {name: list(one.shape) for name, one in self._listed.items()}
 
     def get_variable_to_dtype_map(self) -> dict[str, np.dtype]:
-        """Dtypes by name.
+        """Returns dtypes by name.
 
         Returns:
             A NumPy dtype for each variable, sorted by name.
@@ -101,7 +172,7 @@ class CheckpointReader(abc.ABC):
         return {name: one.dtype for name, one in self._listed.items()}
 
     def has_tensor(self, name: str) -> bool:
-        """Whether there is a variable of a name.
+        """Returns whether a variable exists.
 
         Args:
             name: The name.
@@ -121,14 +192,14 @@ class CheckpointReader(abc.ABC):
             Its value, with the dtype and shape that were saved.
 
         Raises:
-            VariableNotFoundError: There is no such variable; this is a
-                `KeyError`, and its message lists names that are close.
-            ValueError: The file is damaged.
+            VariableNotFoundError: The variable does not exist. This is a
+                `KeyError`, and its message lists similar names.
+            ValueError: The file is corrupt.
         """
         return self.get_tensors([name])[name]
 
     def get_tensors(self, names: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads several variables at once, which is faster.
+        """Reads several variables at once, which is faster than one by one.
 
         Args:
             names: Their names.
@@ -137,8 +208,8 @@ class CheckpointReader(abc.ABC):
             Values by name.
 
         Raises:
-            VariableNotFoundError: One of them is not there.
-            ValueError: The file is damaged.
+            VariableNotFoundError: One of them does not exist.
+            ValueError: The file is corrupt.
         """
         names = list(names)
         unlisted = self._read_unlisted(names)
@@ -153,8 +224,8 @@ class CheckpointReader(abc.ABC):
     def get_part(self, name: str, index: Sequence[slice]) -> np.ndarray:
         """Reads a part of a variable.
 
-        Of a checkpoint of this package little more than that is in memory
-        meanwhile; of another one, the whole variable.
+        For checkpoints of this package, this needs little more memory than the
+        part; for other formats, the memory of the complete variable.
 
         Args:
             name: Its name.
@@ -164,8 +235,9 @@ class CheckpointReader(abc.ABC):
             The values, with the dtype that was saved.
 
         Raises:
-            VariableNotFoundError: There is no such variable.
-            ValueError: The file is damaged, or the slices do not fit.
+            VariableNotFoundError: The variable does not exist.
+            ValueError: The file is corrupt, or the slices do not match the
+                shape.
         """
         if name not in self._names:
             raise VariableNotFoundError(self.explain_missing([name]))
@@ -174,24 +246,24 @@ class CheckpointReader(abc.ABC):
         steps = {1, None}
         if len(index) != len(shape) or {s.step for s in index} - steps:
             raise ValueError(
-                "`index` should have a slice of step 1 for each dimension of "
+                "`index` must have a slice of step 1 for each dimension of "
                 f"{name!r}, whose shape is {shape}. Received: {index}."
             )
         return self._read_part(name, IndexRanges.of(index, shape))
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[Self]:
-        """Reads faster in a `with` block, if much is read in turn."""
+        """Keeps files open in a `with` block, for faster reads."""
         try:
             yield self
         finally:
             self._last = None
 
     def explain_missing(self, missing: list[str]) -> str:
-        """Says that names are not there, and which are like them.
+        """Returns an error message about missing variables.
 
         Args:
-            missing: Names.
+            missing: The missing names.
 
         Returns:
             Sentences for an error message.
@@ -199,32 +271,30 @@ class CheckpointReader(abc.ABC):
         return explain_missing(missing, list(self._listed), self.path)
 
     def by_any_name(self) -> dict[str, Stored]:
-        """The variables under every name that they may be called by.
+        """Returns the shapes and dtypes of variables by every name of theirs.
 
         Returns:
-            Shapes and dtypes by name; one that is listed counts for more than
-            another variable's alias.
+            Shapes and dtypes by name. A listed name takes precedence over
+            another
+            variable's alias.
         """
         return {name: self._listed[own] for name, own in self._names.items()}
 
     def listed_name(self, name: str) -> str:
-        """The name that a variable is listed under.
+        """Returns the name under which a variable is listed.
 
         Args:
-            name: Any name of it.
+            name: Any name of the variable.
 
         Returns:
-            The one that `get_variable_to_shape_map` shows.
+            Its name in `get_variable_to_shape_map`.
         """
         return self._names[name]
 
     def _read_unlisted(
         self, names: Sequence[str]
     ) -> dict[str, np.ndarray] | None:
-        """Reads variables without a list of all, where that is possible.
-
-        Args:
-            names: Any names of theirs.
+        """Reads variables by any name without listing all of them, if possible.
 
         Returns:
             Values by name; `None` if a list is needed.
@@ -234,23 +304,20 @@ class CheckpointReader(abc.ABC):
 
     @abc.abstractmethod
     def _read(self, names: Sequence[str]) -> Mapping[str, np.ndarray]:
-        """Reads variables by the names that they are listed under."""
+        """Reads variables by their listed names."""
 
     def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
-        """Reads a part of a variable by the name that it is listed under."""
+        """Reads a part of a variable by its listed name."""
         if self._last is None or self._last[0] != name:
             self._last = name, self._read([name])[name]
         return self._last[1][box.slices]
 
 
 def unambiguous(aliases: Iterable[tuple[str, str]]) -> dict[str, str]:
-    """Drops names that several variables share.
+    """Returns the variables of aliases that only one variable has.
 
     Args:
-        aliases: Pairs of another name and a variable's own one.
-
-    Returns:
-        The variable of each name that has only one.
+        aliases: Pairs of an alias and a variable's name.
 
     Example:
 
@@ -265,3 +332,46 @@ def unambiguous(aliases: Iterable[tuple[str, str]]) -> dict[str, str]:
         for alias, names in meant.items()
         if len(names) == 1
     }
+
+
+# The value of `isbuiltin` for dtypes that another package registered, such as
+# bfloat16.
+_REGISTERED = 2
+
+
+class ArraysReader(CheckpointReader):
+    """A reader of arrays in nested dicts, by paths ('dense/kernel')."""
+
+    def __init__(self, arrays: Mapping[str, Any]):
+        self._values: dict[str, jax.Array | np.ndarray] = {}
+        for path, leaf in jax.tree_util.tree_leaves_with_path(dict(arrays)):
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            if name in self._values:
+                raise ValueError(
+                    "The dict must have one array for each name. Received two "
+                    f"for the name {name!r}."
+                )
+            self._values[name] = _array(name, leaf)
+        listed = {
+            name: Stored(value.shape, np.dtype(value.dtype))
+            for name, value in self._values.items()
+        }
+        super().__init__("a dict of arrays", listed)
+
+    def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        # These are copies, because the program may modify its arrays.
+        return {name: np.array(self._values[name]) for name in names}
+
+
+def _array(name: str, value: Any) -> jax.Array | np.ndarray:
+    """Returns a NumPy array, or a JAX array, which is not fetched yet."""
+    array = value if isinstance(value, jax.Array) else np.asarray(value)
+    kind, is_builtin = (
+        getattr(array.dtype, each, None) for each in ("kind", "isbuiltin")
+    )
+    if kind is None or (kind not in "biufc" and is_builtin != _REGISTERED):
+        raise ValueError(
+            f"The dict must contain arrays of numbers. Received at {name!r}: "
+            f"a {type(value).__name__} of dtype {array.dtype}."
+        )
+    return array

@@ -1,4 +1,4 @@
-"""Reads the '.safetensors' files of Hugging Face's libraries."""
+"""Reader of the '.safetensors' files of Hugging Face's libraries."""
 
 import contextlib
 import json
@@ -21,7 +21,7 @@ from keras_tpu_estimator.ground.storage.copies import local_copy
 
 SUFFIX = ".safetensors"
 INDEX = ".safetensors.index.json"
-# What their libraries look for in a directory.
+# The files that these libraries expect in a directory.
 _NAMES = ("model" + INDEX, "model" + SUFFIX)
 _WEIGHT_MAP = "weight_map"
 _DTYPES = {
@@ -39,23 +39,23 @@ _DTYPES = {
 }
 # A file begins with the size of its header, which is JSON.
 _HEADER_SIZE = 8
-# An array of a file, by its name.
+# A function that returns an array of a file by name.
 _Stored: TypeAlias = Callable[[str], np.ndarray]
 
 
 def exists(path: str) -> bool:
-    """Whether there is a file, or the index of several, of that name."""
+    """Returns whether a path is an existing file or index of safetensors."""
     return path.endswith((SUFFIX, INDEX)) and paths.is_file(path)
 
 
 def in_directory(directory: str) -> str | None:
-    """The file, or the index, that a directory of a model has."""
+    """Returns the file, or the index, in the directory of a model."""
     files = (os.path.join(directory, name) for name in _NAMES)
     return next(filter(paths.is_file, files), None)
 
 
 class SafetensorsReader(CheckpointReader):
-    """Reads arrays by their names, in one file or in those of an index."""
+    """A reader of arrays by name, in one file or in the files of an index."""
 
     def __init__(self, path: str):
         weight_map = _weight_map(path) if path.endswith(INDEX) else None
@@ -92,16 +92,17 @@ class SafetensorsReader(CheckpointReader):
 
 
 def _weight_map(path: str) -> dict[str, str]:
-    """The files of an index, by the names of arrays."""
+    """Returns the files of an index, by the names of arrays."""
     try:
         with paths.opened(path) as file:
             found = {**json.load(file)[_WEIGHT_MAP]}
         _check_beside(found.values())
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(
-            f"{path!r} is no index of safetensors files, or it is damaged "
-            f"({type(error).__name__}: {error}). It should be JSON with a "
-            f"{_WEIGHT_MAP!r} from names of arrays to files beside it."
+            f"{path!r} must be an index of safetensors files: JSON with a "
+            f"{_WEIGHT_MAP!r} from names of arrays to files beside it. "
+            f"Received an invalid or corrupt file ({type(error).__name__}: "
+            f"{error})."
         ) from error
     directory = os.path.dirname(path)
     return {name: os.path.join(directory, file) for name, file in found.items()}
@@ -123,8 +124,8 @@ def _described(path: str) -> dict[str, Stored]:
     for name, (_, dtype) in found.items():
         if dtype not in _DTYPES:
             raise ValueError(
-                f"The array {name!r} of {path!r} is of dtype {dtype}, which "
-                f"NumPy lacks. Expected one of {sorted(_DTYPES)}."
+                f"The array {name!r} of {path!r} must have one of the dtypes "
+                f"{sorted(_DTYPES)}. Received: {dtype}, which NumPy lacks."
             )
     return {
         name: Stored(shape, _DTYPES[dtype])
@@ -139,7 +140,7 @@ def _opened(path: str) -> Iterator[tuple[Any, _Stored]]:
         import safetensors
     except ImportError as error:
         raise ImportError(
-            f"{path!r} is read by safetensors, which is not installed "
+            f"Reading {path!r} needs safetensors, which is not installed "
             f"({error}). Run `pip install safetensors`."
         ) from error
     copy = local_copy(path)
@@ -148,20 +149,20 @@ def _opened(path: str) -> Iterator[tuple[Any, _Stored]]:
             yield file, _mapped(copy.path)
     except FileNotFoundError as error:
         raise ValueError(
-            f"There is no file {path!r}. Copy all files of the model."
+            f"The file {path!r} is missing. Copy all files of the model."
         ) from error
     except (safetensors.SafetensorError, ValueError) as error:
         raise ValueError(
-            f"The file {path!r} is truncated or damaged, or no file of "
-            f"safetensors ({error}). Copy it again if it is a copy; otherwise "
-            "use another one."
+            f"The file {path!r} is truncated or corrupt, or not a safetensors "
+            f"file ({error}). Copy it again if it is a copy; otherwise use "
+            "another one."
         ) from error
 
 
 def _mapped(path: str) -> _Stored:
-    """The arrays of a file that has been checked, as views of its bytes.
+    """Returns the arrays of a checked file, as views of its bytes.
 
-    The library's own reader for NumPy lacks float8 and parts of empty arrays.
+    The library's own NumPy reader lacks float8 and parts of empty arrays.
     """
     content = np.memmap(path, np.uint8, "r")
     start = _HEADER_SIZE + int.from_bytes(content[:_HEADER_SIZE], "little")

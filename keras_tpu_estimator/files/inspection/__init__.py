@@ -1,4 +1,1 @@
-"""What training has written, for who looks at it from outside.
-
-Behind the command `python -m keras_tpu_estimator`.
-"""
+"""Reports about the files of training, for `python -m keras_tpu_estimator`."""

@@ -1,4 +1,4 @@
-"""What there is in a `model_dir`."""
+"""The content of a `model_dir`, and the verification of its checkpoints."""
 
 import dataclasses
 import glob
@@ -8,10 +8,11 @@ from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.files.directory import completion
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.formats import reading
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.ground.storage import paths
 
 
@@ -20,9 +21,9 @@ class Checkpoint:
     """One checkpoint.
 
     Attributes:
-        prefix: Its path, without the ends of its files.
-        step: The global step it was made at.
-        num_bytes: The size of its files.
+        prefix: The path without the endings of its files.
+        step: The global step of the save.
+        num_bytes: The total size of its files.
     """
 
     prefix: str
@@ -31,7 +32,7 @@ class Checkpoint:
 
     @classmethod
     def of(cls, prefix: str) -> Self:
-        """The one with a prefix."""
+        """Returns the checkpoint at a prefix."""
         pattern = glob.escape(prefix) + ".*"
         files = [
             file
@@ -41,21 +42,22 @@ class Checkpoint:
         ]
         return cls(
             prefix,
-            reading.step_of(prefix),
+            loading.step_of(prefix),
             sum(os.path.getsize(file) for file in files),
         )
 
 
 @dataclasses.dataclass(frozen=True)
 class Directory:
-    """What training has left in a directory, or one checkpoint of it.
+    """The files that training has written into a directory.
 
     Attributes:
-        checkpoints: The newest first.
-        variables: Shapes and dtypes of the newest one's, by name.
+        checkpoints: The checkpoints, newest first.
+        variables: Shapes and dtypes in the newest checkpoint, by name.
         results: The last scalars of the event files in each folder, by its
-            name: "" for training's.
-        is_complete: Whether `train_and_evaluate` has come to its end.
+            name; ""
+            for training.
+        is_complete: Whether `train_and_evaluate` has finished.
     """
 
     path: str
@@ -66,10 +68,7 @@ class Directory:
 
     @classmethod
     def of(cls, path: str) -> Self:
-        """What there is for a path.
-
-        Args:
-            path: A directory, or the prefix or a file of a checkpoint.
+        """Reads the content of a directory, or of one checkpoint.
 
         Raises:
             ValueError: There is no checkpoint.
@@ -77,7 +76,7 @@ class Directory:
         prefixes = prefixes_of(path)
         newest = prefixes[0]
         directory = os.path.dirname(newest)
-        reader = reading.load_checkpoint(newest)
+        reader = loading.load_checkpoint(newest)
         dtypes = reader.get_variable_to_dtype_map()
         return cls(
             directory,
@@ -89,12 +88,12 @@ class Directory:
                 )
             },
             _results(directory),
-            completion.training_is_complete(directory),
+            training_status.training_is_complete(directory),
         )
 
     @property
     def num_parameters(self) -> int:
-        """Numbers in all variables of the newest checkpoint."""
+        """The number of values in all variables of the newest checkpoint."""
         return sum(
             int(np.prod(shape, dtype=np.int64))
             for shape, _ in self.variables.values()
@@ -102,10 +101,7 @@ class Directory:
 
 
 def prefixes_of(path: str) -> list[str]:
-    """The checkpoints there are for a path, the newest first.
-
-    Args:
-        path: A directory, or the prefix or a file of a checkpoint.
+    """Returns the existing checkpoints at a path, newest first.
 
     Raises:
         ValueError: There is no checkpoint.
@@ -118,7 +114,7 @@ def prefixes_of(path: str) -> list[str]:
 
 
 def _results(directory: str) -> dict[str, Mapping[str, float]]:
-    """The scalars of the last step in the event files of each folder."""
+    """Returns the last scalars in each folder's event files."""
     pattern = os.path.join(glob.escape(directory), "**", "*.tfevents.*")
     files: dict[str, list[str]] = {}
     for path in sorted(glob.glob(pattern, recursive=True)):
@@ -130,3 +126,70 @@ def _results(directory: str) -> dict[str, Mapping[str, float]]:
         for folder, scalars in steps.items()
         if (last := max(scalars, default=None)) is not None
     }
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """The result of verifying a checkpoint.
+
+    Attributes:
+        prefix: The path without the endings of its files.
+        problem: The problem, or `None`.
+        is_gone: Whether the checkpoint is missing.
+    """
+
+    prefix: str
+    problem: str | None = None
+    is_gone: bool = False
+
+    @property
+    def is_intact(self) -> bool:
+        """Whether there is no problem."""
+        return self.problem is None
+
+
+def verify_all(path: str) -> list[Verdict]:
+    """Verifies all expected checkpoints of a path, newest first.
+
+    Raises:
+        ValueError: There is no checkpoint, and none is listed.
+    """
+    verdicts = [*map(verify, _expected_at(path))]
+    if all(verdict.is_intact for verdict in verdicts):
+        return verdicts
+    # Training may have removed a checkpoint meanwhile.
+    still = _expected_at(path)
+    return [each for each in verdicts if each.is_intact or each.prefix in still]
+
+
+def _expected_at(path: str) -> list[str]:
+    """Returns the checkpoints that must exist at a path."""
+    if paths.is_directory(path) and not location.exists(path):
+        if listed := location.listed(path):
+            return listed
+    return [location.resolve(path)]
+
+
+def verify(prefix: str) -> Verdict:
+    """Verifies a checkpoint by reading all of it.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"bias": [0.0]})
+    >>> verify(prefix).is_intact
+    True
+    """
+    if not location.exists(prefix):
+        return Verdict(prefix, "the `checkpoint` file lists it", is_gone=True)
+    try:
+        reader = loading.load_checkpoint(prefix)
+        with reader.held_open():
+            for name in reader.get_variable_to_shape_map():
+                reader.get_tensor(name)
+    except (ValueError, OSError) as error:
+        return Verdict(prefix, str(error))
+    if not formats.is_intact(prefix):
+        return Verdict(prefix, "it has changed since it was written")
+    return Verdict(prefix)

@@ -1,7 +1,7 @@
-"""Histograms: how many values there are in each part of their range.
+"""Histograms: counts of values in buckets of equal width.
 
-Counted on the devices where the values are there, so that only the counts
-leave them; on the host they are counted in float64.
+Values on devices are counted there, so that only the counts are copied to the
+host. Values on the host are counted in float64.
 """
 
 from typing import Any
@@ -13,10 +13,11 @@ import numpy as np
 
 
 class Buckets(NamedTuple):
-    """Counts in parts of equal width; the last one includes its upper edge.
+    """Counts in buckets of equal width; the last one includes its upper edge.
 
     Attributes:
         low: The smallest value.
+        high: The largest value.
         counts: Integers of shape `[buckets]`.
     """
 
@@ -25,7 +26,7 @@ class Buckets(NamedTuple):
     counts: Any
 
     def table(self) -> np.ndarray:
-        """Rows of left edge, right edge and count, as TensorBoard has them."""
+        """Returns rows of left edge, right edge and count, for TensorBoard."""
         counts = np.asarray(self.counts, np.float64)
         edges = np.linspace(
             np.float64(self.low), np.float64(self.high), len(counts) + 1
@@ -34,13 +35,12 @@ class Buckets(NamedTuple):
 
 
 def count(values: Any, buckets: int) -> Buckets:
-    """Counts values; those that are not finite are left out.
+    """Counts values; those that are not finite are ignored.
 
-    Equal values all count for the last bucket, whose edges are equal then.
+    Equal values all count in the last bucket, whose edges are then equal.
 
     Args:
-        values: Array of floats of shape `[values]`.
-        buckets: The number of buckets.
+        values: Floats of shape `[values]`.
 
     Example:
 
@@ -66,13 +66,13 @@ def _count_on_devices(values: jax.Array, buckets: int) -> Buckets:
     is_empty = low > high
     low, high = jnp.where(is_empty, 0, low), jnp.where(is_empty, 0, high)
     places = _places(jnp.where(finite, values, low), low, high, buckets, jnp)
-    # What lies past the end is dropped.
+    # Values past the end are dropped.
     places = jnp.where(finite, places, buckets)
     return Buckets(low, high, jnp.bincount(places, length=buckets))
 
 
 def _places(values: Any, low: Any, high: Any, buckets: int, xp: Any) -> Any:
-    """The number of each value's bucket."""
+    """Returns the number of each value's bucket."""
     width = high - low
     is_one = width == 0
     share = (values - low) / xp.where(is_one, 1, width)

@@ -1,6 +1,6 @@
-"""Summaries in a `model_fn`: tensors that leave the devices when it is time.
+"""Summaries in a `model_fn`, which become outputs of its traced step.
 
-While `model_fn` is traced they are collected, and become outputs of its step.
+The tensors are copied to the host only when summaries are written.
 """
 
 import dataclasses
@@ -21,12 +21,12 @@ from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """A summary and its tensors: a node of JAX's trees.
+    """A summary and its tensors, as a node of JAX's pytrees.
 
     Attributes:
-        tensors: What `Summary.tensors` returned, or what became of it.
-        step: The step that it was given, or `None`.
-        events: Where it is written, or `None` for where all others are.
+        tensors: The result of `Summary.tensors`, or a value derived from it.
+        step: The step passed with it, or `None`.
+        events: Its event writer, or `None` for the default one.
     """
 
     summary: Summary
@@ -35,38 +35,34 @@ class Collected:
     events: EventWriter | None = None
 
     def of_cores(self, mean: Callable[[Any], Any]) -> "Collected":
-        """Averages the tensors over the cores, if they are to be averaged."""
+        """Averages the tensors over devices, if the summary is averaged."""
         if not self.summary.is_averaged:
             return self
         return dataclasses.replace(self, tensors=mean(self.tensors))
 
     def split(self, is_split: bool) -> "Collected":
-        """Which of its tensors are concatenated over cores that share a batch.
-
-        Args:
-            is_split: Whether they share it.
-        """
+        """Marks tensors to concatenate over devices that share a batch."""
         concatenated = is_split and not self.summary.is_averaged
         return dataclasses.replace(self, tensors=concatenated, step=False)
 
     def averaged(self) -> "Collected":
-        """The part of it that is averaged over micro-batches."""
+        """Returns the part that is averaged over micro-batches."""
         tensors = self.tensors if self.summary.is_averaged else ()
         return dataclasses.replace(self, tensors=tensors)
 
     def concatenated(self) -> "Collected":
-        """The part of it that is concatenated over micro-batches."""
+        """Returns the part that is concatenated over micro-batches."""
         tensors = () if self.summary.is_averaged else self.tensors
         return dataclasses.replace(self, tensors=tensors, step=None)
 
     def with_rows(self, rows: "Collected") -> "Collected":
-        """The whole of which the averaged and concatenated parts are these."""
+        """Joins the averaged and the concatenated part."""
         if self.summary.is_averaged:
             return self
         return dataclasses.replace(self, tensors=rows.tensors)
 
     def reduced(self) -> "Collected":
-        """The same with its tensors made small."""
+        """Returns the same summary with reduced tensors."""
         reduced = self.summary.reduced(self.tensors)
         return dataclasses.replace(self, tensors=reduced)
 
@@ -82,8 +78,8 @@ class Collector(Sink):
     """Collects the summaries of one call of `model_fn`.
 
     Args:
-        is_on: Whether they are wanted.
-        events: Where they are written. Defaults to where all others are.
+        is_on: Whether summaries are needed.
+        events: The event writer, or `None` for the default one.
     """
 
     def __init__(
@@ -97,7 +93,7 @@ class Collector(Sink):
         self.collected = [] if collected is None else collected
 
     def replaced_by(self, sink: Sink) -> Sink:
-        """Collects what goes to a writer, too: there are only traces yet."""
+        """Collects a writer's summaries, because values are still traced."""
         return Collector(self._is_on, sink.events, self.collected)
 
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
@@ -120,12 +116,11 @@ def write(
     step: int,
     without: Collection[str] = (),
 ) -> None:
-    """Brings summaries to the host and writes them.
+    """Copies summaries to the host and writes them.
 
     Args:
-        collected: Summaries with tensors on the devices.
-        step: The step of those that were given none.
-        without: Tags to leave out there.
+        step: The step of summaries without one.
+        without: Tags that the default writer omits.
     """
     wanted = [
         each

@@ -1,13 +1,108 @@
-"""One event file of TensorBoard: records in the order they are written."""
+"""TensorBoard event files, and the records in them.
 
+A run may write one event for each of many thousand steps a second. Therefore
+this module encodes an event's few fields itself, without Protocol Buffers.
+"""
+
+import functools
 import itertools
 import os
 import socket
+import struct
 import time
+from collections.abc import Iterable
 
-from keras_tpu_estimator.files.summary.event_records import framed
+import google_crc32c
+
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.growing_files import growing
+
+_DOUBLE = struct.Struct("<d")
+_UINT32 = struct.Struct("<I")
+CHECKSUM_SIZE = _UINT32.size
+# The mask of TFRecord checksums, for data that contain checksums.
+_MASK = 0xA282EAD8
+_SIXTY_FOUR_BITS = (1 << 64) - 1
+
+
+def serialized(wall_time: float, step: int, summary: bytes) -> bytes:
+    """Returns a serialized `Event`: a summary at a step.
+
+    Args:
+        wall_time: The time in seconds since 1970.
+        summary: A serialized `Summary`.
+
+    Example:
+
+    >>> from tensorboard.compat.proto import event_pb2
+    >>> event = serialized(wall_time=0.5, step=300, summary=b"")
+    >>> event_pb2.Event.FromString(event).step
+    300
+    """
+    # Each field follows its key.
+    return b"\x09%b\x10%b\x2a%b%b" % (
+        _DOUBLE.pack(wall_time),
+        varint(step),
+        varint(len(summary)),
+        summary,
+    )
+
+
+def varint(number: int) -> bytes:
+    """Encodes a 64-bit integer as Protocol Buffers do.
+
+    Example:
+
+    >>> varint(300)
+    b'\\xac\\x02'
+    """
+    rest = number & _SIXTY_FOUR_BITS
+    groups = []
+    while rest > 0x7F:
+        groups.append(rest & 0x7F | 0x80)
+        rest >>= 7
+    groups.append(rest)
+    return bytes(groups)
+
+
+def framed(events: Iterable[bytes]) -> bytes:
+    """Returns serialized events as they are in a file.
+
+    Each record consists of a length, its checksum, the event, and its checksum.
+
+    Example:
+
+    >>> len(framed([b"one", b"three"]))
+    40
+
+    Reference: the TFRecord format of TensorFlow.
+    """
+    return b"".join(
+        part
+        for event in events
+        for part in (_header(len(event)), event, checksum(event))
+    )
+
+
+def checksum(data: bytes) -> bytes:
+    """Returns the four bytes of a record's checksum: CRC-32C, masked.
+
+    Example:
+
+    >>> checksum(b"123456789")
+    b'\xe5\xb0\x8a\xc7'
+
+    Reference: the TFRecord format of TensorFlow.
+    """
+    crc = google_crc32c.value(data)
+    return _UINT32.pack(((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF)
+
+
+@functools.lru_cache(maxsize=1024)
+def _header(length: int) -> bytes:
+    packed = struct.pack("<Q", length)
+    return packed + checksum(packed)
+
 
 # TensorBoard expects this in the first event of a file.
 _FILE_VERSION = "brain.Event:2"
@@ -16,10 +111,10 @@ _numbers = itertools.count()
 
 
 class EventFile:
-    """A new event file, which is open only while it is written to.
+    """A new event file, which is open only during writes.
 
     Args:
-        logdir: The directory of the file, made if need be, or its URL.
+        logdir: The directory of the file, created if necessary, or its URL.
         suffix: The end of its name. Defaults to none.
 
     Attributes:
@@ -44,8 +139,8 @@ class EventFile:
             f"{os.getpid()}.{next(_numbers)}{suffix}"
         )
         self._file = growing(os.path.join(logdir, name))
-        # `EventFileWriter` of TensorBoard would open the file by TensorFlow,
-        # wherever that is installed.
+        # TensorBoard's `EventFileWriter` would open the file through TensorFlow
+        # if it is installed.
         open(self._file.path, "xb").close()
         self._size = 0
         first = event_pb2.Event(wall_time=now, file_version=_FILE_VERSION)
@@ -53,16 +148,17 @@ class EventFile:
         self.flush()
 
     def flush(self) -> None:
-        """Hands all that waits to the operating system.
+        """Writes all waiting events to the file.
 
         Raises:
-            FileNotFoundError: Someone has deleted the file.
-            OSError: It could not be written; the events go on waiting.
+            FileNotFoundError: The file was deleted.
+            OSError: The file could not be written; the events remain waiting.
         """
         records = framed(self.waiting)
-        # Not for appending: that would make a deleted file anew, without its
-        # first event, and go on behind what a full disk has cut off.
-        # Without a buffer, which costs more than all else here.
+        # The file is not opened for appending, which would recreate a deleted
+        # file without its first event, and continue after bytes that a full
+        # disk has cut off. It has no buffer, which would be the largest cost
+        # here.
         with open(self._file.path, "rb+", buffering=0) as stream:
             stream.seek(self._size)
             written = 0
@@ -74,7 +170,7 @@ class EventFile:
         self.flushed_at = time.monotonic()
 
     def close(self) -> None:
-        """Flushes, unless someone has deleted it, and lets others see it."""
+        """Flushes the file, unless it was deleted, and publishes it."""
         if self.waiting:
             try:
                 self.flush()

@@ -1,4 +1,4 @@
-"""Event files for TensorBoard, written without TensorFlow."""
+"""A writer of TensorBoard event files, without TensorFlow."""
 
 import logging
 import os
@@ -13,7 +13,7 @@ from typing import Self
 import numpy as np
 
 from keras_tpu_estimator.files.summary.event_file import EventFile
-from keras_tpu_estimator.files.summary.event_records import serialized
+from keras_tpu_estimator.files.summary.event_file import serialized
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.agreement import is_chief
@@ -27,21 +27,20 @@ _logger = logging.getLogger(__name__)
 
 
 class EventWriter:
-    """Writes summaries of a run where TensorBoard finds them.
+    """Writes summaries to event files for TensorBoard.
 
-    They go into one event file, which is made when something is first
-    written, and is open only while it is written to. After `close`, or if
-    someone deletes the directory, the next flush starts a new file, which
-    TensorBoard shows as the continuation. Any thread may write. The end of
-    each `train`, `evaluate` and `predict` flushes all writers there are. Of
-    several hosts only the chief writes.
+    The first write creates an event file, which is open only during writes.
+    After `close`, or if the directory is deleted, the next flush starts a new
+    file, which TensorBoard shows as the continuation. Any thread may write. The
+    end of each `train`, `evaluate` and `predict` flushes all existing writers.
+    With several hosts, only the chief writes.
 
     Args:
-        logdir: The directory of the file, made if need be, or its URL.
-        flush_secs: When the last flush is so many seconds ago, a write also
-            flushes. Defaults to 10.0.
-        max_queue: A write also flushes if more than so many events wait for
-            it. Defaults to 1000.
+        logdir: The directory of the file, created if necessary, or its URL.
+        flush_secs: A write also flushes if this many seconds have passed since
+            the last flush. Defaults to 10.0.
+        max_queue: A write also flushes if more than this number of events are
+            waiting. Defaults to 1000.
         filename_suffix: The end of the file's name. Defaults to none.
 
     Example:
@@ -68,12 +67,12 @@ class EventWriter:
 
     @staticmethod
     def for_dir(logdir: PathLike, **settings: Any) -> "EventWriter":
-        """Gives the writer that this process shares for a directory.
+        """Returns this process's shared writer for a directory.
 
         Args:
-            logdir: The directory of the file, under any of its names.
-            **settings: Those of the constructor. Writers with other settings
-                are others.
+            logdir: The directory of the file, by any of its paths.
+            **settings: The arguments of the constructor. Other settings select
+                another writer.
 
         Returns:
             The same writer each time, usable even after `close`.
@@ -129,12 +128,12 @@ class EventWriter:
         """Writes the results of an evaluation.
 
         Python and NumPy numbers become scalars, NumPy arrays become tensors,
-        and bytes are taken for a serialized `Summary`, whose values get the
-        tags 'name/0', 'name/1' and so on: images, say. None is left out, as is
-        'global_step'. Whatever else is left out is logged as a warning.
+        and bytes must be a serialized `Summary`, for example of images, whose
+        values get the tags 'name/0', 'name/1' and so on. None and 'global_step'
+        are ignored. A warning is logged for other values that are not written.
 
         Args:
-            values: What `evaluate` returns: results by name.
+            values: Results by name, as `evaluate` returns them.
             step: The global step that was evaluated.
 
         Example:
@@ -155,8 +154,8 @@ class EventWriter:
         """Writes a text, which TensorBoard shows in its text tab.
 
         Args:
-            tag: Its name.
-            string: The text; TensorBoard takes it for Markdown.
+            tag: The name of the text.
+            string: The text, which TensorBoard renders as Markdown.
             step: The global step that it belongs to.
 
         Example:
@@ -184,7 +183,7 @@ class EventWriter:
         step: int,
         wall_time: float | None = None,
     ) -> None:
-        """Writes what is already in TensorBoard's format.
+        """Writes a serialized summary.
 
         Args:
             summary: A serialized `Summary` of `tensorboard.compat.proto`.
@@ -218,7 +217,7 @@ class EventWriter:
                 self._flush()
 
     def flush(self) -> None:
-        """Makes all that was written readable by others.
+        """Makes all written events readable by other programs.
 
         Example:
 
@@ -269,7 +268,8 @@ class EventWriter:
 
     def _new_file(self) -> EventFile:
         file = EventFile(self._logdir, self._suffix)
-        # A forgotten writer writes, too, at the latest when Python exits.
+        # A writer without references also writes its events, at the latest when
+        # Python exits.
         self._close_file = weakref.finalize(self, _closed, file)
         return file
 
@@ -286,11 +286,13 @@ class EventWriter:
 
 
 def _closed(file: EventFile) -> None:
-    """Closes the file of a writer that nobody has any more."""
+    """Closes the file of a writer without references."""
     try:
         file.close()
     except Exception as error:
-        _logger.warning("Events are lost, for want of a file: %s", error)
+        _logger.warning(
+            "Events are lost, because their file cannot be written: %s", error
+        )
 
 
 _shared_writers: dict[tuple[Any, ...], EventWriter] = {}
@@ -301,8 +303,8 @@ def _number(tag: str, value: Any) -> float:
         return float(np.asarray(value).item())
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"The scalar {tag!r} must be one number; got {shown(value)}. "
-            "Reduce an array first, by its mean for instance."
+            f"The scalar {tag!r} must be one number. Received: "
+            f"{shown(value)}. Reduce an array first, for example to its mean."
         ) from error
 
 
@@ -319,7 +321,7 @@ def _metric(name: str, value: Any) -> "list[Summary.Value]":
         return _tensor(name, value)
     if isinstance(value, bytes):
         return _parsed(name, value)
-    _warn_left_out(name, f"a {type(value).__name__} has no place there")
+    _warn_left_out(name, f"a {type(value).__name__} is not supported")
     return []
 
 

@@ -1,4 +1,4 @@
-"""What programs call: one function for each kind of summary."""
+"""The functions that record summaries, one for each kind."""
 
 import functools
 from typing import Any
@@ -16,18 +16,18 @@ def scalar(
 ) -> bool:
     """Records a number, which TensorBoard plots over the steps.
 
-    In a `model_fn` on several cores it is averaged over them.
+    In a `model_fn` on several devices it is averaged over them.
 
     Args:
         name: Its tag.
         data: A number, or a real tensor without axes.
-        step: The step it belongs to. By default the one of the `host_call` or
-            `model_fn`, or that of the writer.
-        description: A text in Markdown that TensorBoard shows with it.
-            Defaults to none.
+        step: The global step. Defaults to the step of the `host_call` or
+            `model_fn`, or of the writer.
+        description: A Markdown text that TensorBoard shows with it. Defaults to
+            none.
 
     Returns:
-        Whether it is recorded: there is a writer, and `record_if` allows it.
+        Whether it is recorded: a writer exists, and `record_if` allows it.
 
     Raises:
         ValueError: `data` is not one real number, or there is no step.
@@ -36,7 +36,7 @@ def scalar(
 
     >>> import keras_tpu_estimator as kte
     >>> import tempfile
-    >>> kte.summary.scalar("loss", 0.25, step=1)  # Nowhere to go.
+    >>> kte.summary.scalar("loss", 0.25, step=1)  # No writer.
     False
     >>> with kte.summary.create_file_writer(tempfile.mkdtemp()).as_default():
     ...     kte.summary.scalar("loss", 0.25, step=1)
@@ -46,7 +46,7 @@ def scalar(
     """
     try:
         summary = _scalar(name, description)
-    except TypeError:  # A name that cannot be looked up is none: says so.
+    except TypeError:  # An unhashable name raises an error here.
         summary = Scalar(tag=name, description=description)
     return record(summary, data, step)
 
@@ -60,15 +60,14 @@ def histogram(
 ) -> bool:
     """Records the distribution of numbers.
 
-    In a `model_fn` it is that of all cores, and is counted on them. Values
-    that are not finite are left out.
+    In a `model_fn` it includes the values of all devices, which count them.
+    Values that are not finite are ignored.
 
     Args:
         name: Its tag.
         data: Real tensor of any shape.
         step: As in `scalar`.
-        buckets: Into how many parts of equal width the range is divided.
-            Defaults to 30.
+        buckets: The number of buckets of equal width. Defaults to 30.
         description: As in `scalar`.
 
     Returns:
@@ -110,7 +109,7 @@ def image(
             floats, which are clipped to 0 (black) to 1. One channel is grey, 3
             are RGB; with 2 or 4 the last is the opacity.
         step: As in `scalar`.
-        max_outputs: How many images are recorded. Defaults to 3.
+        max_outputs: The number of images to record. Defaults to 3.
         description: As in `scalar`.
 
     Returns:
@@ -137,12 +136,12 @@ def image(
 def text(
     name: str, data: Any, step: Any = None, description: str | None = None
 ) -> bool:
-    """Records a text, which TensorBoard takes for Markdown.
+    """Records a text, which TensorBoard renders as Markdown.
 
     Args:
         name: Its tag.
-        data: A string, or an array of strings, which is shown as a table.
-            Python has to know it: in a `model_fn` it is the same at each step.
+        data: A string, or an array of strings, which is shown as a table. It
+            must be a Python value: in a `model_fn` it is the same at each step.
         step: As in `scalar`.
         description: As in `scalar`.
 
@@ -150,7 +149,7 @@ def text(
         Whether it is recorded.
 
     Raises:
-        ValueError: `data` is no text, or there is no step.
+        ValueError: `data` is not a text, or there is no step.
 
     Example:
 
@@ -178,12 +177,12 @@ def audio(
 
     Args:
         name: Their tag.
-        data: Floats of shape `[sounds, frames, channels]`, which are clipped
-            to -1 to 1.
+        data: Floats of shape `[sounds, frames, channels]`, clipped to the range
+            -1 to 1.
         sample_rate: Frames per second.
         step: As in `scalar`.
-        max_outputs: How many sounds are recorded. Defaults to 3.
-        encoding: `"wav"`, which is also the default.
+        max_outputs: The number of sounds to record. Defaults to 3.
+        encoding: `"wav"` or `None`, which mean the same.
         description: As in `scalar`.
 
     Returns:
@@ -205,7 +204,7 @@ def audio(
     """
     if encoding not in (None, "wav"):
         raise ValueError(
-            f"`encoding` should be 'wav' or None. Received: {encoding!r}"
+            f"`encoding` must be 'wav' or None. Received: {encoding!r}"
         )
     summary = Audio(
         tag=name,

@@ -1,14 +1,17 @@
-"""The kinds of summaries: what each takes, and how TensorBoard has it.
+"""The kinds of summaries: their data, and their encoding for TensorBoard.
 
-A summary's data go three steps: `tensors` checks them and keeps what is wanted,
-in NumPy or in a trace of `model_fn`; `reduced` makes that small where it is;
-`serialized` makes TensorBoard's record of it on the host.
+A summary's data pass three steps. `tensors` checks and selects them, in NumPy
+or in a trace of `model_fn`. `reduced` makes them small on their device.
+`serialized` encodes them as TensorBoard's record on the host.
 """
 
 import abc
 import dataclasses
 import functools
+import io
 import struct
+import wave
+import zlib
 from typing import TYPE_CHECKING
 from typing import Any
 from typing import ClassVar
@@ -19,9 +22,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.files.summary import buckets as bucketing
-from keras_tpu_estimator.files.summary import png
-from keras_tpu_estimator.files.summary import wav
-from keras_tpu_estimator.files.summary.event_records import varint
+from keras_tpu_estimator.files.summary.event_file import varint
 from keras_tpu_estimator.ground.base.shown import shown
 
 if TYPE_CHECKING:
@@ -32,13 +33,14 @@ _FLOAT = struct.Struct("<f")
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Summary(abc.ABC):
-    """One summary but for its data.
+    """One summary without its data.
 
     Attributes:
         tag: Its name in TensorBoard.
-        description: A text in Markdown, or `None`.
-        is_averaged: Whether tensors of several cores are averaged; the others
-            are concatenated along their first axis.
+        description: A Markdown text, or `None`.
+        is_averaged: Whether tensors are averaged over devices. Other tensors
+            are
+            concatenated along their first axis.
     """
 
     tag: str
@@ -48,29 +50,29 @@ class Summary(abc.ABC):
     def __post_init__(self) -> None:
         if not isinstance(self.tag, str) or not self.tag:
             raise ValueError(
-                "The name of a summary should be a string that is not empty. "
+                "The name of a summary must be a string that is not empty. "
                 f"Received: {self.tag!r}"
             )
 
     @abc.abstractmethod
     def tensors(self, data: Any, xp: Any) -> Any:
-        """The part of the data that is wanted, checked.
+        """Checks data and selects the part to record.
 
         Args:
-            data: What the user passed.
-            xp: `numpy` or `jax.numpy`, whose arrays are returned.
+            data: The user's data.
+            xp: `numpy` or `jax.numpy`, which determines the type of the result.
 
         Raises:
             ValueError: The data are not of this kind.
         """
 
     def reduced(self, tensors: Any) -> Any:
-        """The tensors of all cores made as small as may be."""
+        """Reduces the tensors of all devices as far as possible."""
         return tensors
 
     @abc.abstractmethod
     def serialized(self, reduced: Any) -> bytes:
-        """The `Summary` of TensorBoard with what `reduced` returned."""
+        """Encodes the result of `reduced` as TensorBoard's `Summary`."""
 
     def _record(self, array: Any, metadata: "SummaryMetadata") -> bytes:
         from tensorboard.compat.proto import summary_pb2
@@ -84,14 +86,15 @@ class Summary(abc.ABC):
         return summary_pb2.Summary(value=[value]).SerializeToString()
 
     def _numbers(self, data: Any, xp: Any) -> Any:
-        """The data as an array of real numbers."""
+        """Returns the data as an array of real numbers."""
         if isinstance(data, keras.Variable):
             data = data.value
         array = xp.asarray(data)
         if not _is_real(array.dtype):
             raise ValueError(
-                f"The summary {self.tag!r} should have real numbers. Received "
-                f"data of dtype {array.dtype}. Take the real part, or convert."
+                f"The summary {self.tag!r} must have real numbers. Received "
+                f"data of dtype {array.dtype}. Take the real part, or convert "
+                "the data."
             )
         return array
 
@@ -103,30 +106,31 @@ class Scalar(Summary):
     is_averaged: ClassVar[bool] = True
 
     def tensors(self, data: Any, xp: Any) -> Any:
-        """A float32 scalar."""
-        if type(data) is np.float32:  # As most are in a `host_call`.
+        """Returns a float32 scalar."""
+        if type(data) is np.float32:  # The usual type in a `host_call`.
             return data
         number = self._numbers(data, xp)
         if number.ndim:
             raise ValueError(
-                f"The scalar {self.tag!r} should be one number. Received data "
-                f"of shape {tuple(number.shape)}. Reduce them first, by their "
-                "mean for instance, or record a histogram."
+                f"The scalar {self.tag!r} must be one number. Received data "
+                f"of shape {tuple(number.shape)}. Reduce them first, for "
+                "example to their mean, or record a histogram."
             )
         return number.astype("float32")
 
     def serialized(self, reduced: Any) -> bytes:
-        """A tensor that TensorBoard plots."""
-        # By hand, as there may be one on each of many thousand steps a second.
+        """Returns a tensor that TensorBoard plots."""
+        # Encoded here for speed, because a run may write many thousand scalars
+        # a second.
         return _before_number(self.tag, self.description) + _FLOAT.pack(reduced)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Histogram(Summary):
-    """The distribution of some numbers.
+    """The distribution of numbers.
 
     Attributes:
-        buckets: Into how many parts their range is divided.
+        buckets: The number of buckets of their range.
     """
 
     buckets: int = 30
@@ -136,17 +140,17 @@ class Histogram(Summary):
         _check_positive("buckets", self.buckets)
 
     def tensors(self, data: Any, xp: Any) -> Any:
-        """Floats of shape `[values]`."""
+        """Returns floats of shape `[values]`."""
         numbers = self._numbers(data, xp)
-        # JAX has no float64 unless it is told to.
+        # JAX has no float64 by default.
         return numbers.astype("float32" if xp is jnp else "float64").ravel()
 
     def reduced(self, tensors: Any) -> bucketing.Buckets:
-        """The counts."""
+        """Returns the counts."""
         return bucketing.count(tensors, self.buckets)
 
     def serialized(self, reduced: bucketing.Buckets) -> bytes:
-        """A table of edges and counts."""
+        """Returns a table of edges and counts."""
         from tensorboard.plugins.histogram import metadata
 
         return self._record(
@@ -157,7 +161,7 @@ class Histogram(Summary):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Image(Summary):
-    """The first few images of a batch."""
+    """The first images of a batch."""
 
     max_outputs: int = 3
 
@@ -166,11 +170,11 @@ class Image(Summary):
         _check_positive("max_outputs", self.max_outputs, or_zero=True)
 
     def tensors(self, data: Any, xp: Any) -> Any:
-        """Bytes of shape `[images, height, width, channels]`."""
+        """Returns bytes of shape `[images, height, width, channels]`."""
         images = self._numbers(data, xp)
-        if images.ndim != 4 or images.shape[-1] not in png.CHANNELS:
+        if images.ndim != 4 or images.shape[-1] not in PNG_CHANNELS:
             raise ValueError(
-                f"The images {self.tag!r} should have the shape [images, "
+                f"The images {self.tag!r} must have the shape [images, "
                 "height, width, channels] with 1 to 4 channels. Received: "
                 f"{tuple(images.shape)}. Grey images need an axis of 1."
             )
@@ -179,25 +183,24 @@ class Image(Summary):
             return images
         if not jnp.issubdtype(images.dtype, jnp.floating):
             raise ValueError(
-                f"The images {self.tag!r} should be uint8, or floats from 0 "
-                f"to 1. Received: {images.dtype}. Convert them to one of "
-                "these."
+                f"The images {self.tag!r} must be uint8, or floats from 0 to "
+                f"1. Received: {images.dtype}. Convert them to one of these."
             )
         share = _clipped(images, 0, 1, xp)
-        # The half makes the parts that belong to each byte equally wide.
+        # The half makes the ranges of all bytes equally wide.
         return xp.minimum(share * 255.5, 255).astype("uint8")
 
     def reduced(self, tensors: Any) -> Any:
-        """The first images of the first cores."""
+        """Returns the first images of the first devices."""
         return tensors[: self.max_outputs]
 
     def serialized(self, reduced: Any) -> bytes:
-        """Width, height and PNG files."""
+        """Returns width, height and PNG files."""
         from tensorboard.plugins.image import metadata
 
         height, width = reduced.shape[1:3]
         size = [str(width).encode(), str(height).encode()]
-        files = [png.encode_png(image) for image in reduced]
+        files = [encode_png(image) for image in reduced]
         return self._record(
             size + files,
             metadata.create_summary_metadata(None, self.description),
@@ -206,11 +209,11 @@ class Image(Summary):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audio(Summary):
-    """The first few sounds of a batch.
+    """The first sounds of a batch.
 
     Attributes:
         sample_rate: Frames per second.
-        max_outputs: How many sounds.
+        max_outputs: The number of sounds.
     """
 
     sample_rate: int
@@ -222,28 +225,28 @@ class Audio(Summary):
         _check_positive("max_outputs", self.max_outputs, or_zero=True)
 
     def tensors(self, data: Any, xp: Any) -> Any:
-        """16-bit samples of shape `[sounds, frames, channels]`."""
+        """Returns 16-bit samples of shape `[sounds, frames, channels]`."""
         sounds = self._numbers(data, xp)
         is_float = jnp.issubdtype(sounds.dtype, jnp.floating)
         if sounds.ndim != 3 or not sounds.shape[-1] or not is_float:
             raise ValueError(
-                f"The sounds {self.tag!r} should be floats from -1 to 1 of the "
-                "shape [sounds, frames, channels]. Received: "
-                f"{sounds.dtype} of shape {tuple(sounds.shape)}. Sounds of one "
-                "channel need an axis of 1."
+                f"The sounds {self.tag!r} must be floats from -1 to 1 of the "
+                f"shape [sounds, frames, channels]. Received: {sounds.dtype} "
+                f"of shape {tuple(sounds.shape)}. Sounds of one channel need "
+                "an axis of 1."
             )
         share = _clipped(sounds[: self.max_outputs], -1, 1, xp)
         return xp.minimum(xp.round(share * 32768), 32767).astype("int16")
 
     def reduced(self, tensors: Any) -> Any:
-        """The first sounds of the first cores."""
+        """Returns the first sounds of the first devices."""
         return tensors[: self.max_outputs]
 
     def serialized(self, reduced: Any) -> bytes:
-        """Rows of a WAV file and its label, which is empty."""
+        """Returns rows of a WAV file and its label, which is empty."""
         from tensorboard.plugins.audio import metadata
 
-        files = [wav.encode_wav(clip, self.sample_rate) for clip in reduced]
+        files = [encode_wav(clip, self.sample_rate) for clip in reduced]
         rows = np.array([[file, b""] for file in files], object)
         return self._record(
             rows.reshape(-1, 2),
@@ -255,11 +258,11 @@ class Audio(Summary):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text(Summary):
-    """A text, or a table of texts, which are known to Python at once.
+    """A text, or a table of texts, which must be Python values.
 
     Attributes:
         strings: The texts in UTF-8, row by row.
-        shape: That of the table; empty for a single text.
+        shape: The shape of the table; empty for a single text.
     """
 
     strings: tuple[bytes, ...]
@@ -267,25 +270,24 @@ class Text(Summary):
 
     @classmethod
     def of(cls, name: str, data: Any, description: str | None) -> "Text":
-        """A summary of a string, of bytes, or of an array of these.
+        """Returns a summary of a string, of bytes, or of an array of these.
 
         Raises:
-            ValueError: The data are something else.
+            ValueError: The data are of another type.
         """
         try:
             array = np.asarray(data, object)
         except jax.errors.TracerArrayConversionError:
             raise ValueError(
-                f"The text {name!r} should be a string or an array of strings "
-                "that Python knows while model_fn is traced. Received a "
-                f"tensor: {shown(data)}. To tell of its values, record the "
-                "text in `host_call`."
+                f"The text {name!r} must be a string or an array of strings "
+                "that is known while model_fn is traced. Received a tensor: "
+                f"{shown(data)}. To record a text about its values, use "
+                "`host_call`."
             ) from None
         if not all(isinstance(each, str | bytes) for each in array.flat):
             raise ValueError(
-                f"The text {name!r} should be a string or an array of strings. "
-                f"Received: {shown(data)}. Format it "
-                "first."
+                f"The text {name!r} must be a string or an array of strings. "
+                f"Received: {shown(data)}. Format it first."
             )
         strings = tuple(
             each.encode() if isinstance(each, str) else each
@@ -299,12 +301,12 @@ class Text(Summary):
         )
 
     def tensors(self, data: Any, xp: Any) -> Any:
-        """Nothing: devices hold no strings."""
+        """Returns nothing, because devices do not support strings."""
         del data, xp
         return ()
 
     def serialized(self, reduced: Any) -> bytes:
-        """A tensor of strings, which TensorBoard takes for Markdown."""
+        """Returns a tensor of strings for TensorBoard."""
         del reduced
         from tensorboard.plugins.text import metadata
 
@@ -315,7 +317,7 @@ class Text(Summary):
 
 
 def _clipped(array: Any, low: float, high: float, xp: Any) -> Any:
-    """Floats in a range, 0 for those that are not numbers."""
+    """Clips floats to a range, and replaces NaN by 0."""
     return xp.nan_to_num(xp.clip(array.astype("float32"), low, high))
 
 
@@ -324,14 +326,14 @@ def _check_positive(name: str, value: Any, or_zero: bool = False) -> None:
     if not is_int or value < (0 if or_zero else 1):
         least = "0 or a positive" if or_zero else "a positive"
         raise ValueError(
-            f"`{name}` should be {least} integer. Received: {shown(value)}"
+            f"`{name}` must be {least} integer. Received: {shown(value)}"
         )
 
 
 @functools.cache
 def _is_real(dtype: np.dtype) -> bool:
-    """Whether a dtype is one of real numbers, or boolean."""
-    # JAX's question, because bfloat16 is unknown to NumPy.
+    """Returns whether a dtype is real or boolean."""
+    # This asks JAX, because NumPy does not know bfloat16.
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return False
     return dtype.kind == "b" or jnp.issubdtype(dtype, jnp.number)
@@ -339,7 +341,7 @@ def _is_real(dtype: np.dtype) -> bool:
 
 @functools.lru_cache(maxsize=1024)
 def _before_number(tag: str, description: str | None) -> bytes:
-    """A `Summary` of a scalar up to its last four bytes, the number."""
+    """Returns a scalar's `Summary` up to its last four bytes, the number."""
     from tensorboard.compat.proto import summary_pb2
     from tensorboard.plugins.scalar import metadata
     from tensorboard.util import tensor_util
@@ -351,3 +353,61 @@ def _before_number(tag: str, description: str | None) -> bytes:
     # The keys of the fields `tensor` and `value`, each before its length.
     fields = value.SerializeToString() + b"\x42" + varint(len(tensor)) + tensor
     return (b"\x0a" + varint(len(fields)) + fields)[: -_FLOAT.size]
+
+
+def encode_wav(clip: np.ndarray, sample_rate: int) -> bytes:
+    """Encodes int16 samples of shape `[frames, channels]` as a WAV file.
+
+    Example:
+
+    >>> from keras_tpu_estimator.files.summary.kinds import encode_wav
+    >>> encode_wav(np.zeros((100, 1), np.int16), 8000)[:4]
+    b'RIFF'
+    """
+    file = io.BytesIO()
+    with wave.open(file, "wb") as writer:
+        writer.setnchannels(clip.shape[1])
+        writer.setsampwidth(2)
+        writer.setframerate(sample_rate)
+        writer.writeframes(clip.astype("<i2").tobytes())
+    return file.getvalue()
+
+
+_SIGNATURE = b"\x89PNG\r\n\x1a\n"
+# PNG's numbers of grey, grey with alpha, RGB and RGBA.
+_COLOR_TYPES = {1: 0, 2: 4, 3: 2, 4: 6}
+PNG_CHANNELS = tuple(_COLOR_TYPES)
+
+
+def encode_png(image: np.ndarray) -> bytes:
+    """Encodes uint8 values of shape `[height, width, channels]` as a PNG file.
+
+    Example:
+
+    >>> from keras_tpu_estimator.files.summary.kinds import encode_png
+    >>> encode_png(np.zeros((2, 2, 3), np.uint8))[1:4]
+    b'PNG'
+
+    Reference: https://www.w3.org/TR/png-3/
+    """
+    height, width, channels = image.shape
+    eight_bits = 8
+    header = struct.pack(
+        ">IIBBBBB", width, height, eight_bits, _COLOR_TYPES[channels], 0, 0, 0
+    )
+    rows = image.reshape(height, width * channels)
+    # Each row begins with its filter; 0 means none.
+    filtered = np.pad(rows, ((0, 0), (1, 0)))
+    return (
+        _SIGNATURE
+        + _png_chunk(b"IHDR", header)
+        + _png_chunk(b"IDAT", zlib.compress(filtered.tobytes()))
+        + _png_chunk(b"IEND", b"")
+    )
+
+
+def _png_chunk(name: bytes, data: bytes) -> bytes:
+    checksum = zlib.crc32(name + data)
+    return (
+        struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
+    )

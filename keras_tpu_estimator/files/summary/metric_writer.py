@@ -1,4 +1,4 @@
-"""What takes the numbers, images and texts that runs report."""
+"""The base class of writers of metrics, images and texts."""
 
 import threading
 from collections.abc import Mapping
@@ -12,11 +12,11 @@ from keras_tpu_estimator.files.summary.buckets import Buckets
 
 
 class MetricWriter:
-    """Takes what training and evaluation report; a base class.
+    """A base class of writers of training and evaluation metrics.
 
-    A subclass needs a `write_scalars`; what else it overrides, it gets. It is
-    called on the chief alone, by one thread at a time. The methods are those of
-    `clu.metric_writers`, whose writers may be chosen as well.
+    A subclass must define `write_scalars`, and may override other methods. They
+    are called only on the chief, by one thread at a time. The methods are those
+    of `clu.metric_writers`, whose writers are also supported.
 
     Example:
 
@@ -28,21 +28,21 @@ class MetricWriter:
     """
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Takes numbers.
+        """Writes numbers.
 
         Args:
             step: The global step that they belong to.
-            scalars: Numbers by name. In training these are "loss" and what
-                else a report has; those of an evaluation begin with "eval/",
+            scalars: Numbers by name. In training these are "loss" and the other
+                logged metrics. The names of an evaluation begin with "eval/",
                 or with "eval_" and its name.
         """
         raise NotImplementedError(
-            f"{type(self).__name__} should have a method "
-            "`write_scalars(step, scalars)`. Define it."
+            f"{type(self).__name__} must have a method `write_scalars(step, "
+            "scalars)`. Define it."
         )
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """Takes images that `summary.image` recorded; does nothing here.
+        """Writes images from `summary.image`; does nothing by default.
 
         Args:
             step: The global step.
@@ -50,7 +50,7 @@ class MetricWriter:
         """
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
-        """Takes what `summary.text` recorded; does nothing here.
+        """Writes texts from `summary.text`; does nothing by default.
 
         Args:
             step: The global step.
@@ -60,46 +60,46 @@ class MetricWriter:
     def write_bucket_counts(
         self, step: int, counts: Mapping[str, tuple[np.ndarray, np.ndarray]]
     ) -> None:
-        """Takes what `summary.histogram` recorded; does nothing here.
+        """Writes counts from `summary.histogram`; does nothing by default.
 
         Args:
             step: The global step.
-            counts: Counts of shape `[buckets]` and edges of shape
-                `[buckets + 1]`, as `np.histogram` returns them.
+            counts: Counts of shape `[buckets]` and edges of shape `[buckets +
+                1]`, as `np.histogram` returns them.
         """
 
     def flush(self) -> None:
-        """Makes all that was taken visible to others; does nothing here."""
+        """Makes written values visible to others; does nothing by default."""
 
     def at(self, directory: str, prefix: str) -> "MetricWriter":
-        """The writer of what comes from one place.
+        """Returns the writer for training, or for one evaluation.
 
         Args:
-            directory: That of the place, for who writes files into it.
-            prefix: What distinguishes it elsewhere, such as "eval/"; empty for
-                training.
+            directory: The directory for files of this writer.
+            prefix: The prefix of names in other writers, such as "eval/"; empty
+                for training.
         """
         del directory
         return _Prefixed(self, prefix) if prefix else self
 
     def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Takes a report of training, with its loss."""
+        """Writes the logged metrics of training, including the loss."""
         self.write_scalars(step, numbers)
 
     def write_loss(self, step: int, loss: float) -> None:
-        """Takes the loss at the time of a summary; reports have it, too."""
+        """Writes the loss of a summary; logged metrics also contain it."""
 
     def write_result(
         self, step: int, result: Mapping[str, Any], checkpoint: str | None
     ) -> None:
-        """Takes the result of an evaluation, and of which checkpoint it is."""
+        """Writes the result of an evaluation of a checkpoint."""
         del checkpoint
         self.write_scalars(step, scalars_of(result))
 
     def write_summary(
         self, step: int, summary: kinds.Summary, reduced: Any
     ) -> None:
-        """Takes a summary that was recorded, with its reduced tensors."""
+        """Writes a recorded summary with its reduced tensors."""
         tag = summary.tag
         match summary:
             case kinds.Scalar():
@@ -114,7 +114,7 @@ class MetricWriter:
 
 
 class _Prefixed(MetricWriter):
-    """Hands everything on with a prefix before its name."""
+    """A writer that adds a prefix to all names."""
 
     def __init__(self, writer: MetricWriter, prefix: str):
         self._writer, self._prefix = writer, prefix
@@ -143,54 +143,50 @@ class _Prefixed(MetricWriter):
 
 
 class Foreign(MetricWriter):
-    """A writer that is no `MetricWriter`, but has the methods of one.
+    """A writer with the methods of a `MetricWriter` but another base class.
 
     Args:
-        writer: Such as one of `clu.metric_writers`.
+        writer: The writer, such as one of `clu.metric_writers`.
     """
 
     def __init__(self, writer: Any):
         self._writer = writer
 
     def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
-        """Hands them on."""
+        """Passes numbers to the writer."""
         self._writer.write_scalars(step, scalars)
 
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
-        """Hands them on, if they are wanted."""
+        """Passes images to the writer, if it supports them."""
         if hasattr(self._writer, "write_images"):
             self._writer.write_images(step, images)
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
-        """Hands them on, if they are wanted."""
+        """Passes texts to the writer, if it supports them."""
         if hasattr(self._writer, "write_texts"):
             self._writer.write_texts(step, texts)
 
     def flush(self) -> None:
-        """Flushes, if it can."""
+        """Flushes the writer, if it supports that."""
         if hasattr(self._writer, "flush"):
             self._writer.flush()
 
 
 class SeveralWriters:
-    """Gives the same to several writers, one thread at a time.
-
-    Args:
-        writers: The writers.
-    """
+    """Passes the same values to several writers, one thread at a time."""
 
     def __init__(self, writers: Sequence[MetricWriter]):
         self._writers = writers
         self._lock = threading.Lock()
 
     def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
-        """Writes a report of training."""
+        """Writes the logged metrics of training."""
         with self._lock:
             for writer in self._writers:
                 writer.write_report(step, numbers)
 
     def write_loss(self, step: int, loss: float) -> None:
-        """Writes the loss at the time of a summary."""
+        """Writes the loss at the step of a summary."""
         with self._lock:
             for writer in self._writers:
                 writer.write_loss(step, loss)
@@ -212,14 +208,14 @@ class SeveralWriters:
                 writer.write_summary(step, summary, reduced)
 
     def flush(self) -> None:
-        """Makes all that was written visible to others."""
+        """Makes all written values visible to others."""
         with self._lock:
             for writer in self._writers:
                 writer.flush()
 
 
 def scalars_of(result: Mapping[str, Any]) -> dict[str, float]:
-    """The numbers among the results of an evaluation."""
+    """Returns the numbers among the results of an evaluation."""
     return {
         name: float(value)
         for name, value in result.items()

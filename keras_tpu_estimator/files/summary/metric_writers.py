@@ -1,15 +1,279 @@
-"""The metric writers by name, and several of them as one."""
+"""The metric writers of this package, by name."""
 
+import importlib
+import json
+import logging
+import math
+import os
+import sys
+import time
 from collections.abc import Iterable
+from collections.abc import Mapping
+from typing import Any
 
-from keras_tpu_estimator.files.summary.json_lines import JsonLines
+import numpy as np
+
+from keras_tpu_estimator.files.summary import kinds
+from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.metric_writer import Foreign
 from keras_tpu_estimator.files.summary.metric_writer import MetricWriter
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
-from keras_tpu_estimator.files.summary.mlflow import Mlflow
-from keras_tpu_estimator.files.summary.mlflow import warn_of_autolog
-from keras_tpu_estimator.files.summary.tensorboard import TensorBoard
-from keras_tpu_estimator.files.summary.wandb import Wandb
+from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.ground.storage.growing_files import GrowingFile
+from keras_tpu_estimator.ground.storage.growing_files import growing
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class Mlflow(MetricWriter):
+    """Logs into the active MLflow run, or into one that MLflow starts.
+
+    Needs `pip install mlflow`, or `mlflow-skinny`. Tested with 3.17.
+
+    Raises:
+        ImportError: MLflow is not installed. This is raised when metrics are
+            first logged.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> config = kte.RunConfig(metric_writers=["tensorboard", "mlflow"])
+    """
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Logs numbers."""
+        _mlflow().log_metrics(dict(scalars), step=step)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Logs images, for which MLflow needs Pillow."""
+        for name, each in images.items():
+            for number, image in enumerate(each):
+                key = f"{name}/{number}" if len(each) > 1 else name
+                # MLflow's grey images have no axis of channels.
+                image = image[..., 0] if image.shape[-1] == 1 else image
+                _mlflow().log_image(image, key=key, step=step)
+
+
+def warn_of_autolog() -> None:
+    """Warns if MLflow's autologging is on, because it ignores estimators."""
+    utils = sys.modules.get("mlflow.utils.autologging_utils")
+    found = getattr(utils, "AUTOLOGGING_INTEGRATIONS", {}).get("keras")
+    if found is not None and not found.get("disable"):
+        _logger.warning(
+            "MLflow's autologging does not log estimators: it supports only "
+            "`fit` of Keras models. Choose "
+            'RunConfig(metric_writers=["tensorboard", "jsonl", '
+            '"mlflow"]) to log into the active run.'
+        )
+
+
+def _mlflow() -> Any:
+    try:
+        return importlib.import_module("mlflow")
+    except ImportError as error:
+        raise ImportError(
+            "The metric writer 'mlflow' needs the package MLflow, which is "
+            "not installed. Run `pip install mlflow`."
+        ) from error
+
+
+# Steps of evaluations and host calls may be logged after later ones.
+_WANDB_STEP = "global_step"
+
+
+class Wandb(MetricWriter):
+    """Logs into the current run of Weights & Biases, or into a new one.
+
+    Numbers are plotted over `global_step`. Needs `pip install wandb`. Tested
+    with 0.31.
+
+    Args:
+        **settings: The arguments of `wandb.init` for a new run, such as
+            `project` and `name`.
+
+    Raises:
+        ImportError: wandb is not installed. This is raised when metrics are
+            first logged.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> digits = kte.summary.Wandb(project="digits")
+    >>> config = kte.RunConfig(metric_writers=["tensorboard", digits])
+    """
+
+    def __init__(self, **settings: Any):
+        self._settings = settings
+        self._run: Any = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Returns the settings, without the run."""
+        return {"_settings": self._settings, "_run": None}
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Logs numbers."""
+        self._log(step, scalars)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Logs images."""
+        of = _wandb().Image
+        self._log(
+            step, {n: [of(i) for i in each] for n, each in images.items()}
+        )
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Logs texts as HTML."""
+        of = _wandb().Html
+        self._log(step, {name: of(text) for name, text in texts.items()})
+
+    def write_bucket_counts(
+        self, step: int, counts: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    ) -> None:
+        """Logs histograms."""
+        of = _wandb().Histogram
+        self._log(
+            step,
+            {name: of(np_histogram=each) for name, each in counts.items()},
+        )
+
+    def _log(self, step: int, values: Mapping[str, Any]) -> None:
+        wandb = _wandb()
+        run = wandb.run or wandb.init(**self._settings)
+        if run is not self._run:
+            run.define_metric(_WANDB_STEP)
+            run.define_metric("*", step_metric=_WANDB_STEP)
+            self._run = run
+        run.log({**values, _WANDB_STEP: step})
+
+
+def _wandb() -> Any:
+    try:
+        return importlib.import_module("wandb")
+    except ImportError as error:
+        raise ImportError(
+            "The metric writer 'wandb' needs the package of Weights & Biases, "
+            "which is not installed. Run `pip install wandb`."
+        ) from error
+
+
+class TensorBoard(MetricWriter):
+    """Writes event files for TensorBoard into `model_dir` and `eval_dir()`."""
+
+    def __init__(self, directory: str | None = None):
+        self._directory = directory
+
+    def at(self, directory: str, prefix: str) -> "TensorBoard":
+        """Returns the writer of a directory."""
+        del prefix
+        return TensorBoard(directory)
+
+    @property
+    def _events(self) -> EventWriter:
+        if self._directory is None:
+            raise RuntimeError("The directory must be set. Received: None.")
+        return EventWriter.for_dir(self._directory)
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Writes numbers."""
+        self._events.scalars(scalars, step)
+
+    def write_report(self, step: int, numbers: Mapping[str, float]) -> None:
+        """Writes logged metrics, except the loss, which is a summary."""
+        self.write_scalars(
+            step, {n: value for n, value in numbers.items() if n != "loss"}
+        )
+
+    def write_loss(self, step: int, loss: float) -> None:
+        """Writes the loss."""
+        self.write_scalars(step, {"loss": loss})
+
+    def write_result(
+        self, step: int, result: Mapping[str, Any], checkpoint: str | None
+    ) -> None:
+        """Writes a result, including arrays and images."""
+        events = self._events
+        events.metrics(result, step)
+        if checkpoint is not None:
+            events.text("checkpoint_path", checkpoint, step)
+
+    def write_summary(
+        self, step: int, summary: kinds.Summary, reduced: Any
+    ) -> None:
+        """Writes a summary of any kind."""
+        self._events.write(summary.serialized(reduced), step)
+
+    def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
+        """Writes images."""
+        for tag, each in images.items():
+            summary = kinds.Image(tag=tag, max_outputs=len(each))
+            self.write_summary(step, summary, each)
+
+    def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
+        """Writes texts."""
+        for tag, text in texts.items():
+            self._events.text(tag, text, step)
+
+    def flush(self) -> None:
+        """Makes all written values readable by other programs."""
+        self._events.flush()
+
+
+_JSON_LINES = "metrics.jsonl"
+
+
+class JsonLines(MetricWriter):
+    """Appends metrics and results to `metrics.jsonl` in their directories.
+
+    Args:
+        directory: The directory, created if necessary, or its URL. Defaults to
+            the directories of the run.
+
+    Example:
+
+    >>> import pathlib, tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> directory = tempfile.mkdtemp()
+    >>> kte.summary.JsonLines(directory).write_scalars(100, {"loss": 0.25})
+    >>> print(pathlib.Path(directory, "metrics.jsonl").read_text())
+    {"step": 100, "time": ..., "loss": 0.25}
+    """
+
+    def __init__(self, directory: str = ""):
+        self._path = os.path.join(directory, _JSON_LINES)
+        self._file: GrowingFile | None = None
+
+    def at(self, directory: str, prefix: str) -> "JsonLines":
+        """Returns the writer of a directory."""
+        del prefix
+        return JsonLines(directory)
+
+    def write_scalars(self, step: int, scalars: Mapping[str, float]) -> None:
+        """Appends a line; numbers that are not finite become `null`."""
+        line = {"step": step, "time": time.time()} | {
+            name: number if math.isfinite(number) else None
+            for name, number in scalars.items()
+        }
+        if self._file is None:
+            self._file = growing(self._path, resumes=True)
+        written = json.dumps(line).encode() + b"\n"
+        try:
+            _append(written, self._file.path)
+        except FileNotFoundError:
+            paths.make_directory(os.path.dirname(self._path))
+            _append(written, self._file.path)
+        self._file.changed()
+
+    def write_summary(
+        self, step: int, summary: kinds.Summary, reduced: Any
+    ) -> None:
+        """Ignores the summary, because each line has all metrics of a step."""
+
+
+def _append(line: bytes, path: str) -> None:
+    # There is no buffer, so that each line is written at once.
+    with open(path, "ab", buffering=0) as file:
+        file.write(line)
+
 
 _BY_NAME: dict[str, MetricWriter] = {
     "tensorboard": TensorBoard(),
@@ -22,12 +286,12 @@ _BY_NAME: dict[str, MetricWriter] = {
 def opened(
     chosen: Iterable[object], directory: str, prefix: str
 ) -> SeveralWriters:
-    """The writers of what comes from one place.
+    """Returns the chosen writers for training, or for one evaluation, as one.
 
     Args:
-        chosen: Their names, or writers.
-        directory: As in `MetricWriter.at`, like the next one.
-        prefix: See there.
+        chosen: Names of writers, or writers.
+        directory: As in `MetricWriter.at`.
+        prefix: As in `MetricWriter.at`.
     """
     return SeveralWriters(
         [_writer(each).at(directory, prefix) for each in chosen]
@@ -35,11 +299,7 @@ def opened(
 
 
 def warn_if_autologging(chosen: Iterable[object]) -> None:
-    """Warns if MLflow is expected to log what nobody gives to it.
-
-    Args:
-        chosen: As in `opened`.
-    """
+    """Warns of MLflow's autologging if no MLflow writer is chosen."""
     if not any(isinstance(_writer(each), Mlflow) for each in chosen):
         warn_of_autolog()
 

@@ -1,4 +1,4 @@
-"""Where this thread's summaries go, at which step, and whether at all."""
+"""The current thread's destination, step and condition of summaries."""
 
 import abc
 import contextlib
@@ -19,26 +19,26 @@ Condition = bool | Callable[[], Any] | None
 
 
 class Sink(abc.ABC):
-    """What takes summaries.
+    """A destination of summaries.
 
     Attributes:
-        events: What writes them, if it is known.
+        events: The event writer behind it, if known.
     """
 
     events: EventWriter | None = None
 
     def replaced_by(self, sink: "Sink") -> "Sink":
-        """What takes summaries when a sink becomes the default after this."""
+        """Returns the destination when another sink becomes the default."""
         return sink
 
     @abc.abstractmethod
     def take(self, summary: Summary, data: Any, step: Any) -> bool:
-        """Takes one summary.
+        """Receives one summary.
 
         Args:
-            summary: What it is.
+            summary: The summary.
             data: The data it was called with.
-            step: The step, or `None` if there is none.
+            step: The step, or `None`.
 
         Returns:
             Whether it is, or will be, written.
@@ -47,9 +47,9 @@ class Sink(abc.ABC):
 
 S = TypeVar("S", bound=Sink)
 
-# Of this thread: where summaries go, the step of those that have none of their
-# own, whether they are recorded, and what is done when the host calls of a loop
-# are over, or `None` outside of them.
+# These variables belong to a thread: the destination of summaries, the step of
+# those without one, whether they are recorded, and the functions to call after
+# the host calls of a loop, or `None` outside of these.
 _sink: ContextVar[Sink | None] = ContextVar("sink", default=None)
 _step: ContextVar[Any] = ContextVar("step", default=None)
 _condition: ContextVar[Condition] = ContextVar("condition", default=True)
@@ -59,15 +59,10 @@ _at_end: ContextVar[set[Callable[[], None]] | None] = ContextVar(
 
 
 def record(summary: Summary, data: Any, step: Any) -> bool:
-    """Hands a summary to the current sink.
+    """Passes a summary to the current sink, and returns whether it is recorded.
 
     Args:
-        summary: What it is.
-        data: Its data.
-        step: Its step, or `None` for the default one.
-
-    Returns:
-        Whether it is recorded.
+        step: The step, or `None` for the default one.
     """
     sink = _sink.get()
     if sink is None or not _is_met(_condition.get()):
@@ -80,12 +75,12 @@ def record_if(
 ) -> contextlib.AbstractContextManager[None]:
     """Records the summaries in a `with` block only on a condition.
 
-    Outside of such a block they are recorded. An inner block decides alone.
+    Outside of such a block they are recorded. The innermost block decides.
 
     Args:
-        condition: A boolean, or a function without arguments that is asked at
-            each summary. In a `model_fn` it has to be known while the function
-            is traced, as `mode` is.
+        condition: A boolean, or a function without arguments that is called at
+            each summary. In a `model_fn` it must be known while the function is
+            traced, as `mode` is.
 
     Raises:
         ValueError: In a `model_fn` the condition is a tensor.
@@ -109,16 +104,15 @@ def record_if(
 
 
 class GoingTo(Generic[S]):
-    """Makes a sink the default of this thread, and perhaps a step.
+    """Makes a sink, and optionally a step, the defaults of this thread.
 
     Args:
-        step: The step of those that have none of their own, or `None` for the
-            one that there is.
+        step: The step of summaries without one; `None` keeps the current one.
         flush: Called at the end of the `with` block, or of the loop's host
             calls.
     """
 
-    # A class, as there may be one on each of many thousand steps a second.
+    # A class is faster than a generator; there may be many thousand a second.
     __slots__ = ("_flush", "_sink", "_sink_before", "_step", "_step_before")
 
     def __init__(self, sink: S, step: Any, flush: Callable[[], None]):
@@ -136,7 +130,7 @@ class GoingTo(Generic[S]):
         return self._sink
 
     def __exit__(self, *exception: object) -> None:
-        # Without a step of its own, one that was set inside outlives it.
+        # Without a step here, a step that was set inside the block stays.
         if self._step is not None:
             _step.set(self._step_before)
         _sink.set(self._sink_before)
@@ -145,7 +139,7 @@ class GoingTo(Generic[S]):
 
 @contextlib.contextmanager
 def only_to(sink: Sink) -> Iterator[None]:
-    """Forgets all settings, and sends summaries to one sink."""
+    """Resets all settings, and sends summaries to one sink."""
     with _Set(_sink, sink), _Set(_step, None), _Set(_condition, True):
         yield
 
@@ -163,11 +157,11 @@ def host_calls() -> Iterator[None]:
 
 
 def get_step() -> Any:
-    """The step of summaries that are given none, on this thread.
+    """Returns the default step of summaries on this thread.
 
     Returns:
-        In a `host_call` the number of the step, counted from 1; elsewhere what
-        `set_step` or `as_default` said, or else `None`.
+        In a `host_call` the number of the step, counted from 1; otherwise the
+        step from `set_step` or `as_default`, or `None`.
 
     Example:
 
@@ -181,7 +175,7 @@ def get_step() -> Any:
 
 
 def set_step(step: Any) -> None:
-    """Sets the step of summaries that are given none, on this thread.
+    """Sets the default step of summaries on this thread.
 
     Args:
         step: An integer, or `None` for no default.
@@ -200,7 +194,7 @@ def set_step(step: Any) -> None:
 
 
 class _Set:
-    """Sets a variable of this thread for the time of a `with` block."""
+    """Sets a variable of this thread during a `with` block."""
 
     __slots__ = ("_before", "_value", "_variable")
 
@@ -230,9 +224,9 @@ def _is_met(condition: Condition) -> bool:
     value = condition() if callable(condition) else condition
     if isinstance(value, jax.core.Tracer):
         raise ValueError(
-            "The condition of `record_if` is a tensor of model_fn. Expected a "
-            "boolean that is known while model_fn is traced. What model_fn "
-            "records is written every `save_summary_steps`; to decide by "
+            "The condition of `record_if` must be a boolean that is known "
+            "while model_fn is traced. Received a tensor. Summaries of "
+            "model_fn are written every `save_summary_steps`; to decide by "
             "values, record in `host_call`."
         )
     return value is None or bool(np.asarray(value))

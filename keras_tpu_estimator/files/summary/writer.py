@@ -1,4 +1,4 @@
-"""Summaries on the host: the writer that takes them."""
+"""The writer of summaries on the host."""
 
 import contextlib
 from typing import Any
@@ -13,13 +13,13 @@ from keras_tpu_estimator.ground.base.types import PathLike
 
 
 class SummaryWriter(recording.Sink):
-    """Writes the summaries of the `with` blocks that it is the default of.
+    """Writes the summaries in `with` blocks of `as_default`.
 
-    Made by `create_file_writer`; the counterpart of
+    `create_file_writer` makes one. The counterpart of
     `tf.summary.SummaryWriter`.
 
     Args:
-        events: Writes the file.
+        events: The writer of the event file.
     """
 
     events: EventWriter
@@ -31,15 +31,15 @@ class SummaryWriter(recording.Sink):
     def as_default(
         self, step: Any = None
     ) -> contextlib.AbstractContextManager["SummaryWriter"]:
-        """Sends this thread's summaries here for the time of a `with` block.
+        """Makes this the thread's default writer during a `with` block.
 
-        What was written is flushed at its end; in a `host_call`, at the end
-        of the loop. In a `model_fn` it is written when the other summaries
-        there are.
+        The summaries are flushed at its end; in a `host_call`, at the end of
+        the loop. In a `model_fn` they are written together with its other
+        summaries.
 
         Args:
-            step: The step of summaries that have none of their own. By
-                default it stays as it is.
+            step: The step of summaries without one. By default it does not
+                change.
 
         Raises:
             RuntimeError: The writer is closed.
@@ -55,7 +55,7 @@ class SummaryWriter(recording.Sink):
         """
         if self._is_closed:
             raise RuntimeError(
-                "This summary writer is closed. Expected an open one: make "
+                "The summary writer must be open. Received a closed one. Make "
                 "another by `create_file_writer`, or close it later."
             )
         return recording.GoingTo(self, step, self.flush)
@@ -64,8 +64,8 @@ class SummaryWriter(recording.Sink):
         """Writes one summary."""
         if step is None:
             raise ValueError(
-                f"The summary {summary.tag!r} has no step. Expected an "
-                "integer: pass `step`, or set a default by "
+                f"The summary {summary.tag!r} must have a step. Received "
+                "none. Pass `step`, or set a default by "
                 "`writer.as_default(step=...)` or "
                 "`summary.experimental.set_step(...)`."
             )
@@ -74,7 +74,7 @@ class SummaryWriter(recording.Sink):
         return True
 
     def flush(self) -> None:
-        """Makes all that was written readable by others."""
+        """Makes all written summaries readable by other programs."""
         if not self._is_closed:
             self.events.flush()
 
@@ -94,15 +94,15 @@ def create_file_writer(
 ) -> SummaryWriter:
     """Makes a writer of summaries.
 
-    All writers of one directory with the same arguments share an event file,
-    so that a `host_call` may make one at every step.
+    All writers of one directory with the same arguments share an event file, so
+    a `host_call` may make one at every step.
 
     Args:
-        logdir: The directory of the event file, made if need be.
-        max_queue: A write also flushes if more than so many summaries wait
-            for it. Defaults to no limit.
-        flush_millis: When the last flush is so many milliseconds ago, a write
-            also flushes. Defaults to 10000.
+        logdir: The directory of the event file, created if necessary.
+        max_queue: A write also flushes if more than this number of summaries
+            are waiting. Defaults to no limit.
+        flush_millis: A write also flushes if this many milliseconds have passed
+            since the last flush. Defaults to 10000.
         filename_suffix: The end of the file's name. Defaults to none.
         name: Accepted for compatibility. Defaults to `None`.
 
@@ -127,7 +127,7 @@ def create_file_writer(
     del name
     if logdir is None:
         raise ValueError(
-            "`logdir` should be the path of a directory. Received: None"
+            "`logdir` must be the path of a directory. Received: None"
         )
     settings: dict[str, Any] = {}
     if max_queue is not None:
@@ -140,14 +140,14 @@ def create_file_writer(
 
 
 def integer_step(step: Any) -> int:
-    """A step as an integer, whatever kind of one it is."""
+    """Returns a step of any integer type as an `int`."""
     if type(step) is int:
         return step
     array = np.asarray(step)
     if array.size != 1 or not np.issubdtype(array.dtype, np.integer):
         raise ValueError(
-            "The step of a summary should be one integer. Received: "
-            f"{shown(step)}. In a `host_call` a step from `model_fn` comes "
-            "once for each core: take step[0]."
+            "The step of a summary must be one integer. Received: "
+            f"{shown(step)}. In a `host_call` a step from `model_fn` has one "
+            "element for each core: take step[0]."
         )
     return int(array.item())

@@ -1,1 +1,1 @@
-"""Variables of one model that start from the values of another's checkpoint."""
+"""Initialization of a model's variables from another model's checkpoint."""

@@ -1,4 +1,4 @@
-"""What an `assignment_map` of `init_from_checkpoint` means."""
+"""Resolution of the `assignment_map` of `init_from_checkpoint`."""
 
 import difflib
 from collections.abc import Iterable
@@ -23,7 +23,7 @@ def resolve_assignments(
     variables: Mapping[str, Described],
     reader: CheckpointReader,
 ) -> dict[str, str]:
-    """Finds out which variable starts from which one of a checkpoint.
+    """Resolves an assignment map to pairs of variables.
 
     | from, in the checkpoint | to, in the model | |
     |---|---|---|
@@ -35,20 +35,19 @@ def resolve_assignments(
     Args:
         assignment_map: Dict, or pairs, from names or scopes in the checkpoint
             to paths, scopes or variables of the model. Names and paths may end
-            with ':0'. Where two entries are about one variable, that with the
-            name which is later in the alphabet counts.
-        variables: What has a shape, by path: the variables of the model that
-            scopes are about.
+            with ':0'. If two entries assign to one variable, the one with the
+            alphabetically later name counts.
+        variables: The variables of the model that scopes can match, by path.
+            Each must have a shape.
         reader: The checkpoint.
 
     Returns:
         Names in the checkpoint by paths of variables.
 
     Raises:
-        ValueError: The model has no such variable or scope, the checkpoint has
-            no such name, or the shapes differ.
-        TypeError: The map, a name, or what it is assigned to is of another
-            type.
+        ValueError: A variable or scope of the map does not exist in the model,
+            a name does not exist in the checkpoint, or the shapes differ.
+        TypeError: The map, a name, or a target has a wrong type.
 
     Example:
 
@@ -77,15 +76,15 @@ def resolve_assignments(
 
 
 def _checked(assignment_map: AssignmentMap) -> list[tuple[str, str]]:
-    """Names and paths as strings without ':0'."""
+    """Returns names and paths as strings without ':0'."""
     if isinstance(assignment_map, Mapping):
         assignment_map = assignment_map.items()
     try:
         pairs = [(name, target) for name, target in assignment_map]
     except (TypeError, ValueError) as error:
         raise TypeError(
-            "`assignment_map` should be a dict, or a list of pairs. Received: "
-            f"{assignment_map!r}. Pass {{'scope/': 'scope/'}}, say."
+            "`assignment_map` must be a dict, or a list of pairs. Received: "
+            f"{assignment_map!r}. Pass a dict such as {{'scope/': 'scope/'}}."
         ) from error
     return [
         (_name(name).removesuffix(_TENSOR), _path(target).removesuffix(_TENSOR))
@@ -97,7 +96,7 @@ def _name(name: object) -> str:
     if isinstance(name, str):
         return name
     raise TypeError(
-        "`assignment_map` should be from names in the checkpoint. Received: "
+        "`assignment_map` must map names in the checkpoint. Received: "
         f"{name!r} of type {type(name).__name__}. Pass a string such as "
         "'dense/kernel' or 'scope/'."
     )
@@ -105,13 +104,13 @@ def _name(name: object) -> str:
 
 def _path(target: object) -> str:
     if isinstance(target, list | tuple) and len(target) == 1:
-        # What programs for partitioned variables pass.
+        # Scripts for partitioned variables pass a list.
         target = target[0]
     path = getattr(target, "path", target)
     if isinstance(path, str):
         return path
     raise TypeError(
-        "`assignment_map` should be to variables or their paths. Received: "
+        "`assignment_map` must map to variables or their paths. Received: "
         f"{target!r} of type {type(target).__name__}. Pass a keras.Variable, "
         "or a string such as 'dense/kernel' or 'scope/'."
     )
@@ -122,18 +121,18 @@ def _within_scope(
 ) -> dict[str, str]:
     if not name.endswith(_ROOT) or not scope.endswith(_ROOT):
         raise ValueError(
-            f"There is no variable {scope!r} in the model, which "
-            f"{name!r} of the checkpoint is assigned to. "
-            f"{_near(scope, variables)} For all variables of a scope, both "
-            "have to end with a slash, as in {'scope/': 'other_scope/'}."
+            f"The variable {scope!r}, to which {name!r} of the checkpoint is "
+            "assigned, does not exist in the model. "
+            f"{_near(scope, variables)} To assign all variables of a scope, "
+            f"end both names with a slash, as in {{'scope/': 'other_scope/'}}."
         )
     below = scope.removeprefix(_ROOT)
     above = name.removeprefix(_ROOT)
     paths = [path for path in variables if path.startswith(below)]
     if not paths:
         raise ValueError(
-            f"There is no variable in the scope {scope!r} of the model, which "
-            f"{name!r} of the checkpoint is assigned to. "
+            f"The scope {scope!r} of the model, to which {name!r} of the "
+            "checkpoint is assigned, has no variables. "
             f"{_near(scope, variables)}"
         )
     return {path: above + path.removeprefix(below) for path in paths}
@@ -141,9 +140,12 @@ def _within_scope(
 
 def _near(path: str, variables: Mapping[str, Described]) -> str:
     if not variables:
-        return "It has no variables yet: create layers first."
+        return "The model has no variables yet: create layers first."
     near = difflib.get_close_matches(path, variables, n=5, cutoff=0.0)
-    return f"It has {len(variables)}, such as {', '.join(map(repr, near))}."
+    return (
+        f"The model has {len(variables)} variables, such as "
+        f"{', '.join(map(repr, near))}."
+    )
 
 
 def _check_found(pairs: list[Pairing], reader: CheckpointReader) -> None:
@@ -151,9 +153,9 @@ def _check_found(pairs: list[Pairing], reader: CheckpointReader) -> None:
     if missing:
         raise ValueError(
             f"{reader.explain_missing([pair.name for pair in missing])} The "
-            f"assignment map wants the first for the variable "
-            f"{missing[0].path!r} of the model. Assign only what is there, for "
-            "instance by pairs of names."
+            "assignment map assigns the first one to the variable "
+            f"{missing[0].path!r} of the model. Assign only existing "
+            "variables, for example by pairs of names."
         )
 
 
@@ -161,7 +163,8 @@ def _check_shapes(pairs: list[Pairing], reader: CheckpointReader) -> None:
     wrong = [str(pair) for pair in pairs if not pair.fits]
     if wrong:
         raise ValueError(
-            "A variable should have the same shape in the model as in the "
-            f"checkpoint {reader.path!r}. Received: {'; '.join(wrong)}. Change "
-            "the layer's size, or leave the variable out of the assignment map."
+            "A variable must have the same shape in the model as in the "
+            f"checkpoint {reader.path!r}. Received: {'; '.join(wrong)}. "
+            "Change the layer's size, or leave the variable out of the "
+            "assignment map."
         )

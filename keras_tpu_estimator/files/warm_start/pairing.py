@@ -1,4 +1,9 @@
-"""Variables of a model beside those of a checkpoint that they start from."""
+"""Variables of a model paired with the checkpoint's variables they start from.
+
+The values of a checkpoint are cast to the dtypes of the model's variables.
+Booleans, integers, floating-point and complex numbers can be cast to the same
+or a later kind in this order, as far as `as_dtype` supports each value.
+"""
 
 import dataclasses
 from collections.abc import Iterable
@@ -10,12 +15,83 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.warm_start.casting import cast
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
+from keras_tpu_estimator.ground.base.dtype_changes import first_misfit
+from keras_tpu_estimator.ground.base.dtype_changes import kind_of
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+
+# Each kind can be cast to the later ones.
+_KINDS = ("bool", "whole", "real", "complex")
+
+
+def cast(
+    value: np.ndarray, dtype: np.dtype, path: str, name: str, checkpoint: str
+) -> np.ndarray:
+    """Casts a value of a checkpoint to a variable's dtype.
+
+    Raises:
+        ValueError: The dtype cannot represent the value.
+
+    Example:
+
+    >>> import numpy as np
+    >>> cast(np.array([0.1]), np.dtype("float32"), "a", "b", "model.ckpt-20")
+    array([0.1], dtype=float32)
+    """
+    result = converted(value, dtype, f"{name!r} in {checkpoint!r}")
+    if result is not None:
+        return result
+    raise ValueError(
+        f"The variable {path!r} must have a dtype that can hold the "
+        f"{value.dtype} values of {name!r} in the checkpoint {checkpoint!r}. "
+        f"Received: {dtype}. Change its dtype in model_fn, or do not start "
+        "from this value: use another model_dir, or other names."
+    )
+
+
+def converted(
+    value: np.ndarray, dtype: np.dtype, name: str
+) -> np.ndarray | None:
+    """Returns a value in another dtype, or `None` if that cannot represent it.
+
+    Args:
+        name: The name of the value in warnings.
+
+    Example:
+
+    >>> import numpy as np
+    >>> converted(np.array([1, 300]), np.dtype("uint8"), "w") is None
+    True
+    """
+    value = np.asarray(value)
+    if value.dtype == dtype:
+        return value
+    if not can_hold(dtype, value.dtype) or (
+        first_misfit(value, dtype) is not None
+    ):
+        return None
+    return np.asarray(as_dtype(value, dtype, name))
+
+
+def can_hold(dtype: np.dtype, other: np.dtype) -> bool:
+    """Returns whether a dtype's kind can hold numbers of another dtype.
+
+    Example:
+
+    >>> import numpy as np
+    >>> can_hold(np.dtype("bfloat16"), np.dtype("int8"))
+    True
+    >>> can_hold(np.dtype("int8"), np.dtype("bfloat16"))
+    False
+    """
+    kind, others = kind_of(dtype), kind_of(other)
+    if kind is None or others is None:
+        return False
+    return _KINDS.index(others) <= _KINDS.index(kind)
 
 
 class Described(Protocol):
-    """What has a shape and a dtype: a `keras.Variable`, say, or an array."""
+    """A value with a shape and a dtype, such as a `keras.Variable`."""
 
     @property
     def shape(self) -> Sequence[int]:
@@ -27,7 +103,7 @@ class Described(Protocol):
 
 
 class HasPath(Protocol):
-    """What can be named by its path: a `keras.Variable`."""
+    """A value with a path, such as a `keras.Variable`."""
 
     @property
     def path(self) -> str:
@@ -36,14 +112,14 @@ class HasPath(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Pairing:
-    """A variable of a model, and the one that it starts from.
+    """A variable of a model, and the checkpoint's variable it starts from.
 
     Attributes:
         path: The variable's path in the model.
-        shape: Its shape there.
+        shape: Its shape in the model.
         name: The name in the checkpoint.
-        stored_shape: The shape in the checkpoint. None, the default, if it has
-            no such variable.
+        stored_shape: The shape in the checkpoint. None, the default, if the
+            variable is missing.
     """
 
     path: str
@@ -68,15 +144,10 @@ def pairings(
     variables: Mapping[str, Described],
     stored: Mapping[str, Described],
 ) -> list[Pairing]:
-    """Puts variables beside what they start from.
+    """Pairs variables with those they start from, in the order of `names`.
 
     Args:
         names: Names in the checkpoint by a variable's path.
-        variables: What has a shape, by path; all of the model.
-        stored: What has a shape, by the name in the checkpoint.
-
-    Returns:
-        A pairing for each of `names`, in their order.
 
     Example:
 
@@ -99,19 +170,13 @@ def read_values(
     pairs: Iterable[Pairing],
     variables: Mapping[str, Described],
 ) -> dict[str, np.ndarray]:
-    """Reads what variables start from, in their own dtypes.
+    """Reads the values that variables start from, in the variables' dtypes.
 
-    Args:
-        reader: The checkpoint.
-        pairs: The variables, all of them in the checkpoint.
-        variables: What has a dtype, by path.
-
-    Returns:
-        Values by path, of the shapes in the checkpoint.
+    The values have the shapes in the checkpoint, which must contain all of
+    them.
 
     Raises:
-        ValueError: A value does not go into the variable's dtype, or the
-            checkpoint is damaged.
+        ValueError: A dtype cannot hold its value, or the checkpoint is corrupt.
 
     Example:
 
@@ -143,16 +208,83 @@ def read_part(
     dtype: npt.DTypeLike,
     box: IndexRanges,
 ) -> np.ndarray:
-    """Reads a part of what a variable starts from, in its own dtype.
-
-    Args:
-        reader: The checkpoint.
-        pair: The variable, which is in the checkpoint.
-        dtype: Its dtype.
-        box: The part.
+    """Reads a part of the value that a variable starts from, in its dtype.
 
     Raises:
         ValueError: As for `read_values`.
     """
     value = reader.get_part(pair.name, box.slices)
     return cast(value, np.dtype(dtype), pair.path, pair.name, reader.path)
+
+
+_HEADINGS = ("", "variable", "shape", "in the checkpoint", "shape there")
+
+
+@dataclasses.dataclass(frozen=True)
+class WarmStartReport:
+    """A comparison of a model's variables with those of a checkpoint.
+
+    Its `str` is a table.
+
+    Attributes:
+        checkpoint: The checkpoint.
+        matched: Variables that start from it.
+        missing: Selected variables that are not in it.
+        mismatched: Selected variables that have another shape in it.
+        unselected: Paths of variables that are not selected.
+        unused: Names in it that no variable starts from.
+
+    Example:
+
+    >>> from keras_tpu_estimator.checkpoints import WarmStartReport
+    >>> from keras_tpu_estimator.typing import Pairing
+    >>> print(WarmStartReport(
+    ...     "/model.ckpt-20", matched=(Pairing("a", (2,), "b", (2,)),),
+    ...     unused=("c",)))
+    Warm start from '/model.ckpt-20': 1 matched, 0 missing, 0 mismatched,
+    0 unselected, 1 unused
+               variable  shape  in the checkpoint  shape there
+    matched    a         (2,)   b                  (2,)
+    unused                      c
+    """
+
+    checkpoint: str
+    matched: tuple[Pairing, ...] = ()
+    missing: tuple[Pairing, ...] = ()
+    mismatched: tuple[Pairing, ...] = ()
+    unselected: tuple[str, ...] = ()
+    unused: tuple[str, ...] = ()
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all selected variables start from the checkpoint."""
+        return not self.missing and not self.mismatched
+
+    def __str__(self) -> str:
+        kinds = ("matched", "missing", "mismatched", "unselected", "unused")
+        counts = ", ".join(
+            f"{len(getattr(self, kind))} {kind}" for kind in kinds
+        )
+        rows = [_HEADINGS, *self._rows()]
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = (
+            "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
+        )
+        head = f"Warm start from {self.checkpoint!r}: {counts}"
+        return "\n".join([head, *lines])
+
+    def _rows(self) -> list[tuple[str, ...]]:
+        # Problems come first.
+        kinds = ("missing", "mismatched", "matched")
+        rows: list[tuple[str, ...]] = [
+            (kind, pair.path, str(pair.shape), pair.name, _stored_shape(pair))
+            for kind in kinds
+            for pair in getattr(self, kind)
+        ]
+        rows += [("unselected", path, "", "", "") for path in self.unselected]
+        rows += [("unused", "", "", name, "") for name in self.unused]
+        return rows
+
+
+def _stored_shape(pair: Pairing) -> str:
+    return "none" if pair.stored_shape is None else str(pair.stored_shape)

@@ -1,4 +1,4 @@
-"""Which variables of a model start from a checkpoint."""
+"""Settings that select the variables that start from a checkpoint."""
 
 import dataclasses
 import os
@@ -18,27 +18,28 @@ _TENSOR = ":0"
 
 @dataclasses.dataclass(frozen=True)
 class WarmStartSettings:
-    """Which variables start from a checkpoint, and from which of its names.
+    """Selects the variables that start from a checkpoint.
 
     Args:
-        ckpt_to_initialize_from: Whatever `load_checkpoint` reads: a prefix or a
-            directory of checkpoints, of this package or of TensorFlow, a
-            SavedModel, a '.weights.h5', '.keras' or '.safetensors' file, a
-            directory of Orbax, or a dict of arrays, which may hold dicts.
+        ckpt_to_initialize_from: Any checkpoint that `load_checkpoint` reads: a
+            prefix or a directory of checkpoints, of this package or of
+            TensorFlow, a SavedModel, a '.weights.h5', '.keras' or
+            '.safetensors' file, an Orbax directory, or a dict of arrays, which
+            may be nested.
         vars_to_warm_start: A regular expression that selects trainable
-            variables by the beginning of their paths; or a list of them, which
+            variables by the beginning of their paths; or a list of these, which
             select from all variables; or a list of variables; or None, for only
-            those of `var_name_to_vocab_info`. Defaults to '.*', which is all
+            those of `var_name_to_vocab_info`. Defaults to '.*', for all
             trainable variables.
-        var_name_to_vocab_info: Dict from paths of variables to their
-            `VocabInfo`, or that of `tf.train`. Defaults to None, for none.
-        var_name_to_prev_var_name: Dict from paths of variables to names in the
-            checkpoint, where they differ. Defaults to None, for none.
+        var_name_to_vocab_info: A dict from paths of variables to their
+            `VocabInfo`, or to TensorFlow's. Defaults to None, for none.
+        var_name_to_prev_var_name: A dict from paths of variables to names in
+            the checkpoint, where these differ. Defaults to None, for none.
 
     Raises:
         ValueError: The path or dict is empty, or `vars_to_warm_start` is
-            something else.
-        TypeError: Something is of a wrong type.
+            invalid.
+        TypeError: An argument has a wrong type.
 
     Example:
 
@@ -61,14 +62,13 @@ class WarmStartSettings:
         path = self.ckpt_to_initialize_from
         if not path:
             raise ValueError(
-                "`ckpt_to_initialize_from` should be a checkpoint. Received: "
+                "`ckpt_to_initialize_from` must be a checkpoint. Received: "
                 f"{path!r}. Pass a prefix, a directory, a file or a dict."
             )
         if not isinstance(path, str | bytes | os.PathLike | Mapping):
             raise TypeError(
-                "`ckpt_to_initialize_from` should be a path, or a dict of "
-                "arrays. Received: "
-                f"{path!r} of type {type(path).__name__}."
+                "`ckpt_to_initialize_from` must be a path, or a dict of "
+                f"arrays. Received: {path!r} of type {type(path).__name__}."
             )
         if isinstance(path, Mapping):
             _check_arrays(path)
@@ -77,7 +77,7 @@ class WarmStartSettings:
             ("var_name_to_vocab_info", VocabInfo),
             ("var_name_to_prev_var_name", str),
         ):
-            # A copy, so that nobody changes what was checked.
+            # These are copies, so that the checked values cannot change.
             checked = _by_path(field, getattr(self, field), kind)
             object.__setattr__(self, field, checked)
         if isinstance(self.vars_to_warm_start, list):
@@ -85,18 +85,18 @@ class WarmStartSettings:
             object.__setattr__(self, "vars_to_warm_start", selection)
 
     def select(self, variables: Mapping[str, Described]) -> list[str]:
-        """The variables that start from the checkpoint.
+        """Returns the variables that start from the checkpoint.
 
         Args:
-            variables: All variables of the model by path. One with a false
-                attribute `trainable` is not trainable.
+            variables: All variables of the model by path. A variable is
+                trainable unless its attribute `trainable` is false.
 
         Returns:
             Their paths, in the order of `variables`.
 
         Raises:
             ValueError: `var_name_to_vocab_info` or `var_name_to_prev_var_name`
-                has something that is not selected.
+                names a variable that is not selected.
         """
         wanted = self.vars_to_warm_start
         if wanted is None or isinstance(wanted, str):
@@ -112,9 +112,9 @@ class WarmStartSettings:
             unknown = sorted(getattr(self, field).keys() - set(paths))
             if unknown:
                 raise ValueError(
-                    f"`{field}` should be about variables that "
-                    f"`vars_to_warm_start` selects. Received others: {unknown}."
-                    f" It selects {paths}. Correct the names, or select them."
+                    f"`{field}` must name variables that `vars_to_warm_start` "
+                    f"selects. Received others: {unknown}. It selects "
+                    f"{paths}. Correct the names, or select them."
                 )
         if wanted:
             return paths
@@ -143,23 +143,24 @@ def _check_selection(wanted: object) -> None:
         are_variables = all(map(_path_of, wanted))
         if len(patterns) != len(wanted) and not are_variables:
             raise ValueError(
-                "`vars_to_warm_start` should be a list of only strings, or of "
+                "`vars_to_warm_start` must be a list of only strings, or of "
                 f"only variables. Received: {wanted!r}. Pass the variables' "
                 "paths, all as strings."
             )
     else:
         raise ValueError(
-            "`vars_to_warm_start` should be a string, a list or None. "
-            f"Received: {wanted!r} of type {type(wanted).__name__}. Pass a "
-            "regular expression such as '.*'."
+            "`vars_to_warm_start` must be a string, a list or None. Received: "
+            f"{wanted!r} of type {type(wanted).__name__}. Pass a regular "
+            "expression such as '.*'."
         )
     for pattern in patterns:
         try:
             re.compile(pattern)
         except re.error as error:
             raise ValueError(
-                f"{pattern!r} in `vars_to_warm_start` is no regular expression "
-                f"({error}). Escape special characters with a backslash."
+                f"{pattern!r} in `vars_to_warm_start` must be a regular "
+                f"expression ({error}). Escape special characters with a "
+                "backslash."
             ) from error
 
 
@@ -174,7 +175,7 @@ def _by_path(field: str, given: object, kind: type) -> dict[str, Any]:
         for path, value in wanted.items()
     ):
         raise TypeError(
-            f"`{field}` should be a dict from paths of variables to "
+            f"`{field}` must be a dict from paths of variables to "
             f"{kind.__name__}. Received: {given!r}."
         )
     return {_named(path): _named(one) for path, one in wanted.items()}
@@ -192,7 +193,8 @@ def _is_among(path: str, wanted: Sequence[object]) -> bool:
 
 
 def _matches(path: str, pattern: str) -> bool:
-    # In a graph the names ended with ':0', which some programs' patterns do.
+    # In a graph the names ended with ':0', and so do the patterns of some
+    # scripts.
     return any(re.match(pattern, name) for name in (path, path + _TENSOR))
 
 

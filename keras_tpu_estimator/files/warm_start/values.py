@@ -1,4 +1,4 @@
-"""Values for a model's variables from a checkpoint of another model."""
+"""Values of a model's variables from a checkpoint of another model."""
 
 import logging
 from collections.abc import Mapping
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reading import load_checkpoint
 from keras_tpu_estimator.files.warm_start.pairing import Described
 from keras_tpu_estimator.files.warm_start.pairing import Pairing
+from keras_tpu_estimator.files.warm_start.pairing import WarmStartReport
 from keras_tpu_estimator.files.warm_start.pairing import pairings
 from keras_tpu_estimator.files.warm_start.pairing import read_values
-from keras_tpu_estimator.files.warm_start.report import WarmStartReport
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.ground.base.pickling import reduce_error
@@ -22,7 +22,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class WarmStartError(ValueError):
-    """A checkpoint lacks variables, or has them in other shapes.
+    """A checkpoint lacks selected variables, or has them in other shapes.
 
     Args:
         report: The comparison of the model with the checkpoint.
@@ -35,10 +35,10 @@ class WarmStartError(ValueError):
 
     def __init__(self, report: WarmStartReport):
         super().__init__(
-            "All variables that `vars_to_warm_start` selects should be in the "
-            "checkpoint, with the model's shapes. Select others, or say with "
-            "`var_name_to_prev_var_name` what they are called there.\n"
-            f"{report}"
+            "All variables that `vars_to_warm_start` selects must be in the "
+            "checkpoint, with the model's shapes. Select others, or pass "
+            "their names in the checkpoint as "
+            f"`var_name_to_prev_var_name`.\n{report}"
         )
         self.report = report
 
@@ -48,19 +48,15 @@ def compare(
     variables: Mapping[str, Described],
     reader: CheckpointReader,
 ) -> WarmStartReport:
-    """Compares a model with a checkpoint, of which no values are read.
+    """Compares a model with a checkpoint, without reading values.
 
     Args:
-        settings: Which variables start from which names.
-        variables: All variables of the model by path: what has a shape, a dtype
-            and, where it is false, `trainable`.
-        reader: The checkpoint.
-
-    Returns:
-        What would be taken, and what would not.
+        variables: All variables of the model by path. Each has a shape, a dtype
+            and
+            optionally an attribute `trainable`.
 
     Raises:
-        ValueError: As `WarmStartSettings.select`.
+        ValueError: As for `WarmStartSettings.select`.
 
     Example:
 
@@ -101,18 +97,18 @@ def warm_start_values(
     """Reads the values that variables start from.
 
     Args:
-        settings: Which variables start from which names.
-        variables: All variables of the model by path: what has a shape, a dtype
-            and, where it is false, `trainable`.
+        settings: The selected variables, and their names in the checkpoint.
+        variables: All variables of the model by path. Each must have a shape
+            and a dtype, and an attribute `trainable` if it is false.
 
     Returns:
-        Values by path, of the variables' shapes and dtypes, and a report.
+        Values by path, with the variables' shapes and dtypes, and a report.
 
     Raises:
         WarmStartError: The checkpoint lacks a variable, or has it in another
-            shape; this is a `ValueError`, and has the report.
-        ValueError: There is no such checkpoint, it is damaged, a vocabulary
-            does not fit, or settings are about unknown variables.
+            shape. This is a `ValueError` with the report.
+        ValueError: The checkpoint does not exist or is corrupt, a vocabulary
+            does not match its variable, or the settings name unknown variables.
 
     Example:
 
@@ -134,14 +130,10 @@ def warm_start_values(
 def compared(
     settings: WarmStartSettings, variables: Mapping[str, Described]
 ) -> tuple[CheckpointReader, WarmStartReport]:
-    """The checkpoint that variables start from, all of which are there.
-
-    Args:
-        settings: As for `warm_start_values`.
-        variables: The same.
+    """Opens the checkpoint, which must contain all selected variables.
 
     Raises:
-        WarmStartError: Some are not.
+        WarmStartError: Some are missing.
         ValueError: As for `warm_start_values`.
     """
     reader = load_checkpoint(settings.ckpt_to_initialize_from)
@@ -165,13 +157,10 @@ def values_of(
     reader: CheckpointReader,
     pairs: Sequence[Pairing],
 ) -> dict[str, np.ndarray]:
-    """Reads what some variables start from.
+    """Reads the values of some variables.
 
     Args:
-        settings: As for `warm_start_values`.
-        variables: The same.
-        reader: The checkpoint.
-        pairs: The variables.
+        pairs: These variables.
     """
     values = read_values(reader, pairs, variables)
     remapped = settings.var_name_to_vocab_info or {}
@@ -187,5 +176,6 @@ def _remap(info: VocabInfo, old: np.ndarray, pair: Pairing) -> np.ndarray:
         return info.remap(old, pair.shape, old.dtype)
     except ValueError as error:
         raise ValueError(
-            f"The VocabInfo of the variable {pair.path!r} does not fit: {error}"
+            f"The VocabInfo of the variable {pair.path!r} must match it: "
+            f"{error}"
         ) from error

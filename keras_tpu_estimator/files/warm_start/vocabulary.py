@@ -1,4 +1,4 @@
-"""Rows and columns that belong to the words of a vocabulary."""
+"""Rows and columns of variables that belong to the words of a vocabulary."""
 
 import dataclasses
 import functools
@@ -13,33 +13,33 @@ from keras_tpu_estimator.ground.base import tensorflow_session
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths
 
-# `old_vocab_size` of VocabInfo: the whole file.
+# The value of `old_vocab_size` that means all lines of the file.
 _ALL = -1
 
 
 @dataclasses.dataclass(frozen=True)
 class VocabInfo:
-    """How a variable's vocabulary has changed since the checkpoint.
+    """The change of a variable's vocabulary since the checkpoint.
 
     Each row (or column) of the variable belongs to a line of a text file. The
-    new variable takes the rows of the same words, wherever they were.
+    new variable gets the rows of the same words, whatever their old lines.
 
     Args:
-        new_vocab: Path of the vocabulary file of the model.
-        new_vocab_size: How many lines of it the model uses.
-        num_oov_buckets: How many rows for other words come after those.
-        old_vocab: Path of the vocabulary file of the checkpoint.
-        old_vocab_size: How many lines of it the checkpoint used. Defaults to
-            -1, for all of them.
+        new_vocab: The path of the model's vocabulary file.
+        new_vocab_size: The number of its lines that the model uses.
+        num_oov_buckets: The number of rows for other words after these.
+        old_vocab: The path of the checkpoint's vocabulary file.
+        old_vocab_size: The number of its lines that the checkpoint used.
+            Defaults to -1, for all of them.
         backup_initializer: A Keras initializer for rows of new words and of
-            other words, called with the shape of the whole variable and its
+            other words, called with the shape of the complete variable and its
             dtype. Defaults to None, for zeros.
         axis: 0 for rows, 1 for columns. Defaults to 0.
 
     Raises:
-        ValueError: `axis` is neither 0 nor 1, or a path is empty, or a size is
-            not possible.
-        TypeError: `backup_initializer` cannot be called.
+        ValueError: `axis` is neither 0 nor 1, a path is empty, or a size is
+            invalid.
+        TypeError: `backup_initializer` is not callable.
 
     Example:
 
@@ -68,14 +68,14 @@ class VocabInfo:
     def __post_init__(self) -> None:
         if isinstance(self.axis, bool) or self.axis not in (0, 1):
             raise ValueError(
-                f"`axis` should be 0 or 1. Received: {self.axis!r}. Pass 0 for "
+                f"`axis` must be 0 or 1. Received: {self.axis!r}. Pass 0 for "
                 "rows, as of an embedding, or 1 for columns, as of classes."
             )
         for field in ("new_vocab", "old_vocab"):
             path = getattr(self, field)
             if not isinstance(path, str | bytes | os.PathLike) or not path:
                 raise ValueError(
-                    f"`{field}` should be the path of a text file. Received: "
+                    f"`{field}` must be the path of a text file. Received: "
                     f"{path!r}. Pass a file with a word on each line."
                 )
         self._check_size("new_vocab_size", 1)
@@ -85,21 +85,14 @@ class VocabInfo:
         initializer = self.backup_initializer
         if initializer is not None and not callable(initializer):
             raise TypeError(
-                "`backup_initializer` should be a function of a shape and a "
+                "`backup_initializer` must be a function of a shape and a "
                 f"dtype. Received: {initializer!r}. Pass a Keras initializer, "
                 "or None for zeros."
             )
 
     @classmethod
     def of(cls, info: Any) -> Any:
-        """The `VocabInfo` that one of `tf.train` stands for.
-
-        Args:
-            info: What a user passed.
-
-        Returns:
-            A `VocabInfo`, or the same if it is no such thing.
-        """
+        """Converts a `VocabInfo` of `tf.train`; other values stay the same."""
         fields: dict[str, Any] = getattr(info, "_asdict", dict)()
         if fields.keys() != {field.name for field in dataclasses.fields(cls)}:
             return info
@@ -112,7 +105,7 @@ class VocabInfo:
     def remap(
         self, old: np.ndarray, shape: tuple[int, ...], dtype: npt.DTypeLike
     ) -> np.ndarray:
-        """Makes the value of a variable from that of the checkpoint.
+        """Computes the value of a variable from that in the checkpoint.
 
         Args:
             old: The value in the checkpoint.
@@ -123,8 +116,8 @@ class VocabInfo:
             An array of that shape and dtype.
 
         Raises:
-            ValueError: The shapes do not go with each other, or with the
-                vocabularies, or a vocabulary file is not as it should be.
+            ValueError: The shapes do not match each other or the vocabularies,
+                or a vocabulary file is invalid.
             OSError: A vocabulary file cannot be read.
         """
         sources = self._sources()
@@ -136,16 +129,17 @@ class VocabInfo:
         return np.moveaxis(new, 0, self.axis)
 
     def _sources(self) -> np.ndarray:
-        """The old line of each new one, -1 where there is none."""
+        """Returns the old line of each new one, or -1."""
         new = _lines(self.new_vocab, self.new_vocab_size)
         old = _lines(self.old_vocab, self.old_vocab_size)
         line_of = {word: line for line, word in enumerate(old)}
         if len(line_of) < len(old):
             twice = next(w for i, w in enumerate(old) if line_of[w] != i)
             raise ValueError(
-                f"The vocabulary {os.fsdecode(self.old_vocab)!r} has the word "
-                f"{twice.decode(errors='replace')!r} twice, so it is not clear "
-                "which row belongs to it. Pass a file with different words."
+                f"The vocabulary {os.fsdecode(self.old_vocab)!r} must have "
+                "each word once, because a row belongs to each line. Received "
+                f"{twice.decode(errors='replace')!r} twice. Pass a file with "
+                "different words."
             )
         return np.array([line_of.get(word, -1) for word in new])
 
@@ -155,12 +149,12 @@ class VocabInfo:
         dtype = np.dtype(dtype)
         if self.backup_initializer is None:
             return np.zeros(shape, dtype)
-        # A copy, for arrays of JAX cannot be written to.
+        # This is a copy, because JAX arrays are read-only.
         value = np.array(self.backup_initializer(shape, dtype.name), dtype)
         if value.shape != tuple(shape):
             raise ValueError(
-                f"`backup_initializer` should return shape {tuple(shape)}, "
-                f"that it was called with. Received: {value.shape}. Pass a "
+                f"`backup_initializer` must return the shape {tuple(shape)}, "
+                f"with which it was called. Received: {value.shape}. Pass a "
                 "Keras initializer."
             )
         return value
@@ -172,22 +166,24 @@ class VocabInfo:
         size = words + self.num_oov_buckets
         if axis >= min(len(old), len(new)) or new[axis] != size:
             raise ValueError(
-                f"axis {axis} should have {words} entries for the new "
-                f"vocabulary and {self.num_oov_buckets} for other words. The "
-                f"variable has shape {tuple(new)}. Change `new_vocab_size` or "
-                "the layer."
+                f"Axis {axis} of the variable must have {words} entries for "
+                f"the new vocabulary and {self.num_oov_buckets} for other "
+                f"words. Received shape {tuple(new)}. Change `new_vocab_size` "
+                "or the layer."
             )
         if _without(old, axis) != _without(new, axis):
             raise ValueError(
-                f"The shapes should be the same but for axis {axis}. The "
-                f"checkpoint has {tuple(old)}, the variable {tuple(new)}. "
-                "Change the layer's size, or do not start it from there."
+                f"The shapes must be the same except for axis {axis}. "
+                f"Received {tuple(old)} in the checkpoint and {tuple(new)} in "
+                "the model. Change the layer's size, or do not start it from "
+                "the checkpoint."
             )
         if last >= old[axis]:
             raise ValueError(
-                f"Line {last + 1} of the old vocabulary is in use, but the "
-                f"variable in the checkpoint has shape {tuple(old)}. Pass the "
-                "file that it was trained with, and its `old_vocab_size`."
+                "The variable in the checkpoint must have a row for line "
+                f"{last + 1} of the old vocabulary. Received shape "
+                f"{tuple(old)}. Pass the vocabulary file of the checkpoint's "
+                "training, and its `old_vocab_size`."
             )
 
     def _check_size(self, field: str, minimum: int, more: str = "") -> None:
@@ -195,27 +191,27 @@ class VocabInfo:
         is_int = isinstance(size, int | np.integer)
         if not is_int or isinstance(size, bool) or size < minimum:
             raise ValueError(
-                f"`{field}` should be an integer of at least {minimum}{more}. "
+                f"`{field}` must be an integer of at least {minimum}{more}. "
                 f"Received: {size!r}."
             )
 
 
 def _lines(path: PathLike, size: int) -> list[bytes]:
-    """The first lines of a file, which are words, as they are in it."""
+    """Returns the first lines of a file, which are words, as bytes."""
     with paths.opened(path) as file:
         lines = file.read().replace(b"\r\n", b"\n").removesuffix(b"\n")
     words = lines.split(b"\n") if lines else []
     if size > len(words):
         raise ValueError(
-            f"The vocabulary {os.fsdecode(path)!r} should have {size} lines or "
-            f"more. It has {len(words)}. Pass the size that was used."
+            f"The vocabulary {os.fsdecode(path)!r} must have {size} lines or "
+            f"more. Received {len(words)}. Pass the size that was used."
         )
     words = words if size == _ALL else words[:size]
     if b"" in words:
         raise ValueError(
-            f"Line {words.index(b'') + 1} of the vocabulary "
-            f"{os.fsdecode(path)!r} is empty. Expected a word on each line. "
-            "Delete the line, or pass the right file."
+            f"Each line of the vocabulary {os.fsdecode(path)!r} must be a "
+            f"word. Received an empty line {words.index(b'') + 1}. Delete it, "
+            "or pass the right file."
         )
     return words
 

@@ -21,7 +21,7 @@ from keras_tpu_estimator.export.shapes import FeatureSpec
 from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.formats import reading
+from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.front_ends.keras.program import KerasProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -172,10 +172,10 @@ def _with_slots(
 ) -> dict[str, TensorLike]:
     """Values by path, with those that PREDICT does not read."""
     paths = (
-        reading.load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
+        loading.load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
     )
     return {
-        **reading.read(checkpoint, sorted(paths - known.keys())),
+        **loading.read(checkpoint, sorted(paths - known.keys())),
         **known,
     }
 

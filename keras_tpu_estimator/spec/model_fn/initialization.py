@@ -13,11 +13,11 @@ from collections.abc import Mapping
 import keras
 import numpy as np
 
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reading import load_checkpoint
 from keras_tpu_estimator.files.warm_start.assignment import AssignmentMap
 from keras_tpu_estimator.files.warm_start.assignment import resolve_assignments
-from keras_tpu_estimator.files.warm_start.casting import cast
+from keras_tpu_estimator.files.warm_start.pairing import cast
 from keras_tpu_estimator.ground.base.types import CheckpointLike
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator

@@ -4,8 +4,10 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator.files.formats.finding import latest_checkpoint
-from keras_tpu_estimator.files.formats.reading import load_variable
+from keras_tpu_estimator.files.formats.latest_checkpoints import (
+    latest_checkpoint,
+)
+from keras_tpu_estimator.files.formats.loading import load_variable
 
 _STEP = "global_step"
 

@@ -1,15 +1,17 @@
-"""How a variable becomes an HDF5 dataset, without a byte that could be code.
+"""Encoding of a variable as an HDF5 dataset, without executable content.
 
-Each variable is one dataset, found under the variable's path: 'dense/kernel'
-is dataset 'kernel' of group 'dense'. Three things need more than that:
+Each variable is one dataset at the variable's path: 'dense/kernel' is dataset
+'kernel' of group 'dense'. Three cases differ:
 
-* HDF5 has no dtype for bfloat16, float8 and the like. Such an array is stored
-  as unsigned integers of the same bits; attribute `dtype` has its name.
-* A variable that lay over several cores is a virtual dataset: its parts are in
-  other files, as `shards` says.
-* HDF5 cannot hold some paths: 'a' beside 'a/b', which makes 'a' a group, or a
-  part that is empty or '.'. Such a variable is stored as '%0', '%1', ... at
-  the top; attribute `path` has its path. So have paths that start with '%'.
+* HDF5 lacks dtypes such as bfloat16 and float8. Such an array is stored as
+  unsigned integers with the same bits, and attribute `dtype` has its name.
+* A variable that was sharded over devices is a virtual dataset. Its shards are
+  in other files, as described in `shards`.
+* HDF5 does not support some paths: 'a' beside 'a/b', which makes 'a' a group,
+  or
+  a component that is empty or '.'. Such a variable is stored at the top as
+  '%0', '%1' and so on, and attribute `path` has its path. Paths that start with
+  '%' are stored in the same way.
 """
 
 import contextlib
@@ -31,18 +33,18 @@ from keras_tpu_estimator.files.formats.reader import Stored
 def lay_out(
     file: h5py.File, variables: Mapping[str, np.ndarray | Stored | Sharded]
 ) -> dict[str, int]:
-    """Makes room for variables in an empty HDF5 file.
+    """Allocates variables in an empty HDF5 file, and writes only scalars.
 
-    Values are left to the caller, but for scalars, who can write them faster
-    than HDF5, and without holding Python's lock.
+    Callers write the other values faster than HDF5, without holding Python's
+    lock.
 
     Args:
-        file: A file open for writing.
-        variables: By path, arrays of numbers or booleans; what describes them,
-            if they are no scalars; or in which files their parts are.
+        variables: By path, arrays; or descriptions of arrays that are not
+            scalars;
+            or the locations of shards.
 
     Returns:
-        Where in the file values belong once it is closed, by path.
+        The offset of each value in the closed file, by path.
 
     Raises:
         TypeError: A value is not an array of numbers or booleans.
@@ -81,10 +83,7 @@ def lay_out(
 
 
 def keys(paths: Iterable[str]) -> dict[str, str]:
-    """Gives each variable path the dataset path that it is stored under.
-
-    Args:
-        paths: Those of all variables of a file.
+    """Returns the dataset path of each variable path of a file.
 
     Example:
 
@@ -102,14 +101,7 @@ def keys(paths: Iterable[str]) -> dict[str, str]:
 
 
 def path_of(key: str, dataset: h5py.Dataset) -> str:
-    """The path of the variable that a dataset holds.
-
-    Args:
-        key: Where the dataset is in its file.
-        dataset: The dataset.
-
-    Returns:
-        The path that the variable was saved under.
+    """Returns the path of the variable in a dataset.
 
     Example:
 
@@ -123,15 +115,10 @@ def path_of(key: str, dataset: h5py.Dataset) -> str:
 
 
 def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
-    """Finds a variable that is stored under its own path, as nearly all are.
+    """Finds the dataset of a variable that is stored under its own path.
 
-    Args:
-        file: A file open for reading.
-        path: The path of the variable.
-
-    Returns:
-        Its dataset; None if it is not there, or stored as '%0', say. No links
-        are followed, which may lead to other files.
+    The result is `None` if it is missing or stored under another name. Links
+    are not followed, because they may lead to other files.
 
     Example:
 
@@ -155,14 +142,10 @@ def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
 def check(path: str, dataset: h5py.Dataset, file: str) -> None:
     """Checks that a dataset can hold a variable.
 
-    Args:
-        path: The path of the variable, for error messages.
-        dataset: The dataset.
-        file: The file that it is in, for the same.
-
     Raises:
-        ValueError: The dataset holds no numbers, or not as many as it
-            declares, or it only points to another file.
+        ValueError: The dataset does not contain numbers, has fewer than it
+            declares,
+            or only refers to another file.
 
     Example:
 
@@ -172,38 +155,30 @@ def check(path: str, dataset: h5py.Dataset, file: str) -> None:
     """
     if dataset.external or (dataset.is_virtual and not shards.of(dataset)):
         raise ValueError(
-            f"The values of variable {path!r} of {file!r} lie "
-            "in another file, which is not read. Use a checkpoint that this "
-            "package wrote."
+            f"The values of variable {path!r} of {file!r} are in another "
+            "file, which is not read. Use a checkpoint that this package "
+            "wrote."
         )
     if not _is_native(dataset.dtype):
         raise ValueError(
-            f"Variable {path!r} of {file!r} has dtype "
-            f"{dataset.dtype}, where numbers or booleans were expected. Use "
-            "a checkpoint that this package wrote."
+            f"Variable {path!r} of {file!r} must contain numbers or booleans. "
+            f"Received: {dataset.dtype}. Use a checkpoint that this package "
+            "wrote."
         )
     stored = dataset.id.get_storage_size()
     if stored != dataset.nbytes and not dataset.is_virtual:
         raise ValueError(
-            f"Variable {path!r} of {file!r} is declared to "
-            f"have {dataset.nbytes} bytes, of which the file has {stored}. Use "
-            "a checkpoint that this package wrote."
+            f"Variable {path!r} of {file!r} must have {dataset.nbytes} bytes. "
+            f"Received a file with {stored} of them. Use a checkpoint that "
+            "this package wrote."
         )
 
 
 def decode(path: str, dataset: h5py.Dataset, array: np.ndarray) -> np.ndarray:
-    """Makes the content of a dataset the value of its variable.
-
-    Args:
-        path: The path of the variable, for error messages.
-        dataset: The dataset.
-        array: Its content.
-
-    Returns:
-        The value, with the dtype that was saved.
+    """Returns the content of a dataset with the dtype that was saved.
 
     Raises:
-        ValueError: The dtype is unknown here.
+        ValueError: The dtype is unknown to the installed ml_dtypes.
 
     Example:
 
@@ -218,14 +193,7 @@ def decode(path: str, dataset: h5py.Dataset, array: np.ndarray) -> np.ndarray:
 
 
 def dtype_of(path: str, dataset: h5py.Dataset) -> np.dtype:
-    """The dtype of a variable, whose values are not read.
-
-    Args:
-        path: Its path, for error messages.
-        dataset: The dataset that holds it.
-
-    Returns:
-        The dtype that was saved.
+    """Returns the dtype of a variable, without reading its values.
 
     Raises:
         ValueError: The dtype is unknown to the installed ml_dtypes.
@@ -254,20 +222,20 @@ def _fits_hdf5(path: str) -> bool:
 
 
 def _bits(path: str, dtype: np.dtype) -> tuple[np.dtype, str | None]:
-    """The dtype of the same bits that HDF5 has, and the name of its own."""
+    """Returns an HDF5 dtype of the same size, and the original's name."""
     if _is_native(dtype):
         return dtype, None
     if not _is_extension(dtype):
         raise TypeError(
-            f"Variable {path!r} cannot be saved: a checkpoint holds arrays of "
-            f"numbers or booleans, and this has dtype {dtype}. Keep such "
-            "values out of the model's variables."
+            f"Variable {path!r} must be an array of numbers or booleans to be "
+            f"saved. Received dtype {dtype}. Keep such values out of the "
+            "model's variables."
         )
     return np.dtype(f"u{dtype.itemsize}"), dtype.name
 
 
 def _at_once() -> h5py.h5p.PropDCID:
-    """Has a dataset get its place in the file when it is made."""
+    """Returns settings that allocate a dataset when it is created."""
     layout = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
     layout.set_layout(h5py.h5d.CONTIGUOUS)
     layout.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -292,5 +260,5 @@ def _is_native(dtype: np.dtype) -> bool:
 
 
 def _is_extension(dtype: np.dtype) -> bool:
-    # 2 is what NumPy says of dtypes that another package registered.
+    # NumPy returns 2 for dtypes that another package registered.
     return dtype.isbuiltin == 2

@@ -1,4 +1,4 @@
-"""An HDF5 file whose structure is as it was written, open for reading."""
+"""An open HDF5 file with an intact structure."""
 
 import contextlib
 import dataclasses
@@ -13,31 +13,31 @@ import numpy as np
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.formats.hdf5 import encoding
-from keras_tpu_estimator.files.formats.missing import VariableNotFoundError
+from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.index_ranges import boxes_of_run
 from keras_tpu_estimator.ground.storage.copies import local_copy
 
-# What HDF5 and h5py raise for structures that make no sense.
-_DAMAGE = (OSError, RuntimeError, KeyError, pieces.DamagedPieceError)
+# The errors that HDF5 and h5py raise for corrupt structures.
+_DAMAGE = (OSError, RuntimeError, KeyError, pieces.CorruptPieceError)
 _OTHERS = (VariableNotFoundError, FileNotFoundError, PermissionError)
 
 
-class DamagedFileError(Exception):
-    """A file is not as it was written; the message says why."""
+class CorruptFileError(Exception):
+    """A file has changed since it was written; the message gives the reason."""
 
 
 @dataclasses.dataclass(frozen=True)
 class OpenedFile:
-    """A file whose structure is as it was written.
+    """An open file with an intact structure.
 
-    It can be read to the end, even if its name is gone meanwhile.
+    It can be read to the end even if its name is removed meanwhile.
 
     Attributes:
-        path: What it is called.
-        descriptor: The file, open.
-        file: The same, as HDF5 has it.
-        written: The pieces that its data were written in, by offset.
+        path: The file's path.
+        descriptor: The open file.
+        file: The same file, opened by HDF5.
+        written: The pieces of its data, by offset.
     """
 
     path: str
@@ -47,13 +47,13 @@ class OpenedFile:
 
     @property
     def seal(self) -> int | None:
-        """As `checksum.seal` of it."""
+        """The result of `checksum.seal` for the file."""
         return checksum.seal(self.descriptor)
 
     def read(
         self, datasets: Mapping[str, h5py.Dataset]
     ) -> dict[str, np.ndarray]:
-        """Reads datasets by the paths of their variables, and checks them."""
+        """Reads and checks datasets, by the paths of their variables."""
         arrays, extents = {}, []
         for path, dataset in datasets.items():
             encoding.check(path, dataset, self.path)
@@ -62,9 +62,9 @@ class OpenedFile:
                 arrays[path] = np.empty(dataset.shape, dataset.dtype)
                 extents.append(pieces.Extent.of(offset, arrays[path]))
             else:
-                # It is empty, or of another program, and was checked with the
-                # structure. h5py gives a scalar as a NumPy number, of the
-                # machine's byte order.
+                # The dataset is empty or of another program, and was checked
+                # with the structure. h5py returns a scalar as a NumPy number in
+                # the machine's byte order.
                 arrays[path] = np.asarray(dataset[()], dataset.dtype)
         pieces.read(self.descriptor, extents, self.written)
         return {
@@ -75,13 +75,7 @@ class OpenedFile:
     def read_box(
         self, path: str, dataset: h5py.Dataset, box: IndexRanges
     ) -> np.ndarray:
-        """Reads a part of a dataset, and checks it.
-
-        Args:
-            path: The path of its variable.
-            dataset: The dataset.
-            box: The part.
-        """
+        """Reads and checks a part of the dataset of a variable."""
         offset = dataset.id.get_offset()
         if offset not in self.written or box.shape == dataset.shape:
             return self.read({path: dataset})[path][box.slices]
@@ -104,18 +98,19 @@ class OpenedFile:
     def _runs_in(
         self, dataset: h5py.Dataset, offset: int, box: IndexRanges
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """What the pieces have that have something of a box.
+        """Yields the content of the pieces that overlap a box.
 
         Yields:
             The number of the first element, and the elements, in memory that
-            is used again.
+            the next
+            ones overwrite.
         """
         itemsize = dataset.dtype.itemsize
         at, end = offset, offset + dataset.nbytes
         while at < end:
             piece = self.written.get(at)
             if piece is None or not 0 < piece.length <= end - at:
-                raise pieces.DamagedPieceError(at)
+                raise pieces.CorruptPieceError(at)
             first = (at - offset) // itemsize
             count = piece.length // itemsize
             if any(
@@ -129,46 +124,37 @@ class OpenedFile:
 
 
 def held(path: str) -> io.FileIO:
-    """Opens a file, to be closed; it may be removed then.
-
-    Args:
-        path: The file, or its URL, from which it is copied.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-    """
+    """Opens a file, or a local copy of a URL; it may be removed afterwards."""
     return open(local_copy(path).path, "rb", buffering=0)
 
 
 @contextlib.contextmanager
 def opened_file(path: str, raw: io.FileIO) -> Iterator[OpenedFile]:
-    """Opens a file whose structure is as it was written.
+    """Opens a file with an intact structure.
 
     Args:
-        path: The file, or its URL, for messages.
-        raw: The same, from `held`.
+        path: The path or URL, for messages.
+        raw: The file from `held`.
 
     Raises:
-        DamagedFileError: It is not, or what is read is not.
+        CorruptFileError: The structure is corrupt, or data read in the block
+            are.
     """
     written = checksum.load(raw.fileno())
     if written is None:
-        raise DamagedFileError("its checksum is wrong or missing")
-    # By the same descriptor: what has the name may be another file now.
+        raise CorruptFileError("its checksum is wrong or missing")
+    # The same descriptor is used, because the name may refer to another file
+    # now.
     with translated(), h5py.File(raw, "r") as file:
         yield OpenedFile(path, raw.fileno(), file, written)
 
 
 @contextlib.contextmanager
 def translated() -> Iterator[None]:
-    """Has what a damaged file leads to be one kind of error.
-
-    Raises:
-        DamagedFileError: In its place.
-    """
+    """Converts the errors that a corrupt file causes to `CorruptFileError`."""
     try:
         yield
     except _OTHERS:
         raise
     except _DAMAGE as error:
-        raise DamagedFileError(str(error)) from error
+        raise CorruptFileError(str(error)) from error

@@ -1,36 +1,274 @@
-"""Reads the checkpoints of this package like all others."""
+"""Reader of checkpoints in this package's own format."""
 
 import contextlib
+import functools
+import io
+import os
+from collections.abc import Iterable
 from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Self
 
+import h5py
 import numpy as np
 
-from keras_tpu_estimator.files.formats.hdf5.opened_checkpoint import (
-    OpenedCheckpoint,
-)
-from keras_tpu_estimator.files.formats.hdf5.opened_checkpoint import opened
+from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.formats.hdf5 import encoding
+from keras_tpu_estimator.files.formats.hdf5 import shards
+from keras_tpu_estimator.files.formats.hdf5.opened_file import CorruptFileError
+from keras_tpu_estimator.files.formats.hdf5.opened_file import OpenedFile
+from keras_tpu_estimator.files.formats.hdf5.opened_file import held
+from keras_tpu_estimator.files.formats.hdf5.opened_file import opened_file
+from keras_tpu_estimator.files.formats.hdf5.opened_file import translated
+from keras_tpu_estimator.files.formats.hdf5.shards import Shard
+from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import removed
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage.urls import is_url
+
+
+class OpenedCheckpoint:
+    """A checkpoint with an intact main file, open for reading.
+
+    Args:
+        path: The path of the main file.
+        main: The open main file.
+        stack: Closes the other files.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        main: OpenedFile,
+        stack: contextlib.ExitStack,
+    ):
+        self._path = path
+        self._main = main
+        self._stack = stack
+        self._datasets: dict[str, h5py.Dataset] = {}
+        self._shards: dict[str, tuple[Shard, ...]] = {}
+        self._shard_files: dict[str, OpenedFile] = {}
+        self._held: dict[str, io.FileIO] = {}
+
+    def hold(self) -> None:
+        """Opens all files, so that they can still be read after their removal.
+
+        Files in an object store are not opened, because only those needed are
+        fetched.
+        """
+        if is_url(self._path):
+            return
+        for name in shards.seals_of(self._main.file):
+            # Reading a missing file raises an error later.
+            with contextlib.suppress(OSError):
+                raw = held(self._beside(name))
+                self._held[name] = self._stack.enter_context(raw)
+
+    def describe(self) -> dict[str, Stored]:
+        """Returns the shapes and dtypes of all variables, by path."""
+        return {
+            path: Stored(dataset.shape, encoding.dtype_of(path, dataset))
+            for path, dataset in _all(self._main.file).items()
+        }
+
+    def read_plain(self, paths: Iterable[str]) -> dict[str, np.ndarray] | None:
+        """Reads variables that are stored under their own paths.
+
+        This avoids listing all variables, which is slow for large models. The
+        result is `None` if a variable is missing, or stored under another name.
+        """
+        found: dict[str, h5py.Dataset] = {}
+        for path in paths:
+            dataset = encoding.find_plain(self._main.file, path)
+            if dataset is None:
+                return None
+            found[path] = dataset
+        self._datasets |= found
+        return self.read(found)
+
+    def read(self, paths: Iterable[str]) -> dict[str, np.ndarray]:
+        """Reads variables.
+
+        Raises:
+            ValueError: A file with shards is corrupt or missing.
+        """
+        paths = list(paths)
+        found = self._named(paths)
+        datasets = {path: found[path] for path in paths}
+        values = self._main.read(
+            {p: each for p, each in datasets.items() if not each.is_virtual}
+        )
+        for path, dataset in datasets.items():
+            if dataset.is_virtual:
+                box = IndexRanges.whole(dataset.shape)
+                values[path] = self._joined(path, dataset, box)
+        return {path: values[path] for path in paths}
+
+    def read_box(self, path: str, box: IndexRanges) -> np.ndarray:
+        """Reads a part of a variable, with little else in memory."""
+        dataset = self._named([path])[path]
+        if dataset.is_virtual:
+            return self._joined(path, dataset, box)
+        return self._main.read_box(path, dataset, box)
+
+    def _named(self, paths: list[str]) -> dict[str, h5py.Dataset]:
+        """Returns at least the datasets of these variables."""
+        if not self._datasets.keys() >= {*paths}:
+            self._datasets |= _named(self._main.file, paths)
+        if not self._datasets.keys() >= {*paths}:
+            # The listed variables belong to another save.
+            raise removed(self._path)
+        return self._datasets
+
+    def _joined(
+        self, path: str, dataset: h5py.Dataset, box: IndexRanges
+    ) -> np.ndarray:
+        """Returns a part of a variable, joined from overlapping shards."""
+        if path not in self._shards:
+            encoding.check(path, dataset, self._path)
+            self._shards[path] = shards.of(dataset)
+        joined = np.empty(box.shape, encoding.dtype_of(path, dataset))
+        missing = joined.size
+        for shard in self._shards[path]:
+            cut = shard.box.within(box)
+            if cut.is_empty:
+                continue
+            value = self._of_shard(path, shard, cut)
+            if cut == box:
+                return value
+            joined[cut.seen_from(box).slices] = value
+            missing -= value.size
+        if missing:
+            raise ValueError(
+                f"The shards of the variable {path!r} in the checkpoint "
+                f"{self._path!r} must cover all of it. Received shards that "
+                f"lack {missing} numbers of {box}. Use a checkpoint that this "
+                "package wrote."
+            )
+        return joined
+
+    def _of_shard(
+        self, path: str, shard: Shard, cut: IndexRanges
+    ) -> np.ndarray:
+        try:
+            file = self._shard_file(shard)
+            with translated():
+                dataset = file.file[shard.key]
+                if dataset.shape != shard.box.shape:
+                    raise CorruptFileError(f"it has shape {dataset.shape}")
+                part = cut.seen_from(shard.box)
+                return file.read_box(path, dataset, part)
+        except (FileNotFoundError, CorruptFileError) as error:
+            is_there = isinstance(error, CorruptFileError)
+            if not is_there and self._is_gone:
+                raise removed(self._path) from error
+            reason = f"is corrupt ({error})" if is_there else "is missing"
+            name = self._beside(shard.file)
+            raise ValueError(
+                f"The shard {shard.box} of the variable {path!r} must be in "
+                f"the file {name!r}, which {reason}. It belongs to the "
+                f"checkpoint {self._path!r}. Copy it again if that is a copy; "
+                "otherwise delete the checkpoint and use another one. "
+                f"{location.alternatives(self._path)}"
+            ) from error
+
+    def _shard_file(self, shard: Shard) -> OpenedFile:
+        if shard.file not in self._shard_files:
+            path = self._beside(shard.file)
+            if shard.file not in self._held:
+                self._held[shard.file] = self._stack.enter_context(held(path))
+            found = self._stack.enter_context(
+                opened_file(path, self._held[shard.file])
+            )
+            if found.seal != shard.seal:
+                raise CorruptFileError("it belongs to another checkpoint")
+            self._shard_files[shard.file] = found
+        return self._shard_files[shard.file]
+
+    def _beside(self, name: str) -> str:
+        return os.path.join(os.path.dirname(self._path), name)
+
+    @property
+    def _is_gone(self) -> bool:
+        """Whether the checkpoint was removed or replaced."""
+        try:
+            with held(self._path) as now:
+                return checksum.seal(now.fileno()) != self._main.seal
+        except FileNotFoundError:
+            return True
+
+
+@contextlib.contextmanager
+def opened(prefix: str) -> Iterator[OpenedCheckpoint]:
+    """Opens an existing checkpoint.
+
+    Raises:
+        ValueError: It was removed meanwhile, or its main file is corrupt.
+    """
+    path = prefix + location.SUFFIX
+    try:
+        with contextlib.ExitStack() as stack:
+            try:
+                raw = stack.enter_context(held(path))
+            except FileNotFoundError as error:
+                raise removed(path) from error
+            main = stack.enter_context(opened_file(path, raw))
+            yield OpenedCheckpoint(path, main, stack)
+    except CorruptFileError as error:
+        # On some network file systems, a file that another machine removes
+        # disappears while it is open.
+        if location.main_file(prefix) != path:
+            raise removed(path) from error
+        raise _damaged(path, error) from error
+
+
+def _named(file: h5py.File, paths: list[str]) -> dict[str, h5py.Dataset]:
+    """Returns at least the existing datasets of these variables."""
+    found = {path: encoding.find_plain(file, path) for path in paths}
+    return _all(file) if None in found.values() else found
+
+
+def _all(file: h5py.File) -> dict[str, h5py.Dataset]:
+    """Returns all datasets by variable path."""
+    found: dict[str, h5py.Dataset] = {}
+
+    def collect(key: str, item: h5py.Group | h5py.Dataset) -> None:
+        if isinstance(item, h5py.Dataset):
+            found[encoding.path_of(key, item)] = item
+
+    # This does not follow links, which may lead to other files.
+    file.visititems(collect)
+    return found
+
+
+def _damaged(path: str, reason: str | Exception) -> ValueError:
+    return ValueError(
+        f"The checkpoint file {path!r} is truncated or corrupt, or was not "
+        f"written by this package ({reason}). Copy it again if it is a copy; "
+        "otherwise delete it and use another one. "
+        f"{location.alternatives(path)}"
+    )
 
 
 class Hdf5Reader(CheckpointReader):
-    """Reads a checkpoint that this package wrote.
+    """A reader of a checkpoint that this package wrote.
 
     Args:
-        prefix: Its path, without '.h5'.
+        prefix: The path without '.h5'.
 
     Raises:
-        ValueError: The main file is damaged.
+        ValueError: The main file is corrupt.
     """
 
     def __init__(self, prefix: str):
         super().__init__(prefix, self._describe)
         self._opened: OpenedCheckpoint | None = None
         with opened(prefix):
-            pass  # It is there, and as it was written.
+            pass  # It exists and is intact.
 
     @contextlib.contextmanager
     def held_open(self) -> Iterator[Self]:
@@ -66,5 +304,33 @@ class Hdf5Reader(CheckpointReader):
     @property
     def _now_open(self) -> OpenedCheckpoint:
         if self._opened is None:
-            raise RuntimeError("The checkpoint should be open.")
+            raise RuntimeError("The checkpoint must be open.")
         return self._opened
+
+
+def contents(prefix: str) -> Iterator[Content]:
+    """Yields the expected content of a checkpoint's files, the main file last.
+
+    In this order, hosts that share the files read those that they have written.
+
+    Raises:
+        ValueError: The main file is corrupt, so the other files are unknown.
+    """
+    main = prefix + location.SUFFIX
+    copy = local_copy(main)
+    if checksum.load(copy.path) is None:
+        raise ValueError(f"{main!r} is truncated or corrupt.")
+    with h5py.File(copy.path, "r", locking=False) as file:
+        seals = shards.seals_of(file)
+    for name, seal in sorted(seals.items()):
+        path = os.path.join(os.path.dirname(prefix), name)
+        yield Content(
+            (path,), functools.partial(_is_shard_file, path, seal), seal
+        )
+    yield Content((main,), functools.partial(checksum.is_right, main))
+
+
+def _is_shard_file(path: str, seal: int) -> bool:
+    """Returns whether a file is intact, and belongs to the checkpoint."""
+    is_its = checksum.seal(local_copy(path).path) == seal
+    return is_its and checksum.is_right(path)

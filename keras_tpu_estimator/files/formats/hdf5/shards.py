@@ -1,9 +1,9 @@
-"""Variables whose parts are in files of the hosts that had them.
+"""Variables whose shards are in files of the hosts that wrote them.
 
-In the main file of a checkpoint such a variable is a virtual dataset, so that
-other programs read it as any other. HDF5 itself takes a part that is missing
-for zeros, and follows any name; here only files are read that the main file
-lists in its attributes, each with the seal that it had.
+In the main file of a checkpoint such a variable is a virtual dataset, so other
+programs read it like any other. HDF5 itself reads zeros for a missing shard,
+and follows any file name. This package reads only files that the main file
+lists in its attributes, each with its seal.
 """
 
 import dataclasses
@@ -18,13 +18,13 @@ from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A part of a variable.
+    """A shard of a variable.
 
     Attributes:
-        box: Which one.
-        file: The name of the file that it is in, beside the main file.
-        key: The dataset in it.
-        seal: What tells that file from others, as `checksum.seal` does.
+        box: Its index ranges.
+        file: The name of its file, beside the main file.
+        key: The dataset in that file.
+        seal: The `checksum.seal` of that file.
     """
 
     box: IndexRanges
@@ -35,12 +35,10 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Sharded:
-    """A variable that no file has whole.
+    """A variable that is complete in no single file.
 
     Attributes:
-        shape: Its shape.
-        dtype: Its NumPy dtype.
-        shards: Its parts.
+        shards: Its shards.
     """
 
     shape: tuple[int, ...]
@@ -50,10 +48,10 @@ class Sharded:
 
 @dataclasses.dataclass(frozen=True)
 class InTree:
-    """A variable that hosts have written into a folder of Orbax.
+    """A variable that hosts have written into an Orbax folder.
 
     Attributes:
-        rows: How many of its rows are its own. Defaults to `None`, for all.
+        rows: The number of its rows without padding. `None` means all.
     """
 
     rows: int | None = None
@@ -62,13 +60,12 @@ class InTree:
 def create(
     file: h5py.File, key: str, variable: Sharded, bits: np.dtype
 ) -> h5py.Dataset:
-    """Makes a dataset that stands for the parts of a variable.
+    """Creates a virtual dataset for the shards of a variable.
 
     Args:
         file: The main file of a checkpoint, open for writing.
-        key: Where the dataset shall be.
-        variable: The variable.
-        bits: The dtype that it is stored as.
+        key: The path of the dataset.
+        bits: The stored dtype.
     """
     layout = h5py.VirtualLayout(variable.shape, bits)
     for shard in variable.shards:
@@ -83,10 +80,10 @@ def create(
 
 
 def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
-    """The parts of a variable; none if the files are not ones to be read.
+    """Returns the shards of a variable; none if a file is not listed.
 
     Args:
-        dataset: One of those that `create` makes.
+        dataset: A dataset made by `create`.
     """
     seals = seals_of(dataset.file)
     found = []
@@ -102,14 +99,7 @@ def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
 
 
 def seals_of(file: h5py.File) -> dict[str, int]:
-    """The files that belong to the main file of a checkpoint.
-
-    Args:
-        file: The main file.
-
-    Returns:
-        What tells each of them from others, by name.
-    """
+    """Returns the seals of a checkpoint's files, by name."""
     return {
         name: int(seal)
         for name, seal in file.attrs.items()
@@ -123,7 +113,7 @@ def _is_part(name: str) -> bool:
 
 
 def _as_literal(name: str) -> str:
-    """A name as HDF5 wants those of sources, where '%b' would be a number."""
+    """Escapes a name for HDF5, where '%b' means a number."""
     return name.replace("%", "%%")
 
 

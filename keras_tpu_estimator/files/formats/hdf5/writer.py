@@ -1,8 +1,18 @@
-"""The checkpoint file: named variables in HDF5, followed by checksums."""
+"""Writers of checkpoint files: named variables in HDF5, followed by checksums.
 
+Each host writes its shards of variables into its own file, one after the other,
+so that no shard is in memory twice. When these are complete, the chief writes
+the main file, which contains the locations of the shards.
+"""
+
+import dataclasses
+import io
 import os
+from collections.abc import Callable
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
@@ -14,28 +24,123 @@ from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import encoding
+from keras_tpu_estimator.files.formats.hdf5.shards import Shard
 from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
-from keras_tpu_estimator.files.formats.hdf5.sparse import SparseFile
 from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.ground.storage import paths
 
-# HDF5 puts its structures together in blocks of so many bytes.
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+    from _typeshed import WriteableBuffer
+
+_PAGE = 1 << 12
+
+
+class SparseFile(io.RawIOBase):
+    """A file in memory that stores only the bytes written to it.
+
+    It receives the structure of an HDF5 file, without the data. HDF5 cannot
+    handle a full disk: it fails again when it is closed, and can end the
+    process. Therefore HDF5 writes into memory, and only this package writes to
+    the disk.
+
+    Example:
+
+    >>> file = SparseFile()
+    >>> file.seek(1 << 40)
+    1099511627776
+    >>> file.write(b"end")
+    3
+    >>> [(offset, len(page)) for offset, page in file.pages()]
+    [(1099511627776, 3)]
+    """
+
+    def __init__(self) -> None:
+        self._pages: dict[int, bytearray] = {}
+        self._size = 0
+        self._at = 0
+
+    def readable(self) -> bool:
+        """Returns `True`."""
+        return True
+
+    def writable(self) -> bool:
+        """Returns `True`."""
+        return True
+
+    def seekable(self) -> bool:
+        """Returns `True`."""
+        return True
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        """Moves to an offset from the start, the current place, or the end."""
+        start = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}
+        self._at = start[whence] + offset
+        return self._at
+
+    def tell(self) -> int:
+        """Returns the current offset."""
+        return self._at
+
+    def truncate(self, size: int | None = None) -> int:
+        """Sets the size, by default to the current offset."""
+        self._size = self._at if size is None else size
+        return self._size
+
+    def write(self, content: "ReadableBuffer") -> int:
+        """Writes bytes, and moves behind them."""
+        view = memoryview(content).cast("B")
+        for number, part, done in self._parts(len(view)):
+            page = self._pages.setdefault(number, bytearray(_PAGE))
+            page[part] = view[done : done + part.stop - part.start]
+        self._at += len(view)
+        self._size = max(self._size, self._at)
+        return len(view)
+
+    def readinto(self, buffer: "WriteableBuffer") -> int:
+        """Reads bytes, and moves behind them; unwritten bytes are zero."""
+        view = memoryview(buffer).cast("B")
+        view = view[: max(0, self._size - self._at)]
+        for number, part, done in self._parts(len(view)):
+            page = self._pages.get(number, bytes(_PAGE))
+            view[done : done + part.stop - part.start] = page[part]
+        self._at += len(view)
+        return len(view)
+
+    def pages(self) -> Iterator[tuple[int, memoryview]]:
+        """Yields the offsets and contents of the written pages, in order."""
+        for number in sorted(self._pages):
+            start = number * _PAGE
+            if start < self._size:
+                page = memoryview(self._pages[number])
+                yield start, page[: self._size - start]
+
+    def _parts(self, length: int) -> Iterator[tuple[int, slice, int]]:
+        """Yields pages from here on: number, range, and bytes before it."""
+        done = 0
+        while done < length:
+            number, start = divmod(self._at + done, _PAGE)
+            stop = min(_PAGE, start + length - done)
+            yield number, slice(start, stop), done
+            done += stop - start
+
+
+# HDF5 groups its structures in blocks of this number of bytes.
 _STRUCTURE_BLOCK = 16 << 10
 
 
 def write(
     saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | Sharded]
 ) -> None:
-    """Writes the main file of a save, whole or not at all.
+    """Writes the main file of a save atomically.
 
     Args:
-        saved: The files of the save.
-        variables: Arrays of numbers or booleans by variable path. Whatever
-            `np.asarray` understands will do. Of those whose parts are in
-            other files, where they are.
+        variables: Arrays by variable path, or the locations of shards.
 
     Raises:
         TypeError: A value is not an array of numbers.
-        OSError: The disk is full, say.
+        OSError: The file cannot be written; for example, the disk is full.
 
     Example:
 
@@ -65,20 +170,15 @@ def write_file(
     values: Iterable[tuple[str, np.ndarray]],
     token: str,
 ) -> int:
-    """Writes a file, whole or not at all, one value after the other.
+    """Writes a file atomically, value by value, and returns its seal.
 
     Args:
-        path: The file to make or replace.
-        variables: What will be in it, as for `encoding.lay_out`.
-        values: The values of all arrays that are no scalars, by path.
-        token: That of the save that the file belongs to.
-
-    Returns:
-        What `checksum.seal` gives for it.
+        variables: The content, as for `encoding.lay_out`.
+        values: The values of all arrays that are not scalars, by path.
 
     Raises:
         TypeError: A value is not an array of numbers.
-        OSError: The disk is full, say.
+        OSError: The file cannot be written; for example, the disk is full.
     """
     with commit.replacing(path, is_kept=True) as partial:
         offsets = _write_structure(partial, variables)
@@ -100,9 +200,10 @@ def write_file(
 def _write_structure(
     path: str, variables: Mapping[str, np.ndarray | Stored | Sharded]
 ) -> dict[str, int]:
-    """Writes all but the data; returns where they belong, by path."""
+    """Writes everything except the data, and returns their offsets by path."""
     sparse = SparseFile()
-    # The format of HDF5 1.10 is written in half the time of the oldest.
+    # HDF5 writes the format of version 1.10 in half the time of the oldest
+    # format.
     with h5py.File(
         sparse,
         "w",
@@ -116,3 +217,113 @@ def _write_structure(
             file.write(page)
         file.truncate(sparse.seek(0, os.SEEK_END))
     return offsets
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedVariable:
+    """A variable with shards on several devices.
+
+    Attributes:
+        dtype: The NumPy dtype in the checkpoint.
+        hosts: Its shards, and the host that writes each.
+        part: Returns a shard that this host writes.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    hosts: Mapping[IndexRanges, int]
+    part: Callable[[IndexRanges], np.ndarray]
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardFiles:
+    """The files with shards of variables in a checkpoint, known to all hosts.
+
+    Attributes:
+        saved: All files of the save.
+        variables: The variables by path.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> from keras_tpu_estimator.files.checkpoints import saving
+    >>> directory = tempfile.mkdtemp()
+    >>> table = np.arange(8.0)
+    >>> halves = {IndexRanges((0,), (4,)): 0, IndexRanges((4,), (8,)): 1}
+    >>> saved = SaveFiles(os.path.join(directory, "model.ckpt-20"))
+    >>> files = ShardFiles(
+    ...     saved, {"table": ShardedVariable((8,), table.dtype, halves,
+    ...                             lambda box: table[box.slices])})
+    >>> seals = [files.write(host) for host in range(2)]
+    >>> saving.save_into(
+    ...     saved, 20, files.sharded(seals), retention=checkpoints.Retention())
+    >>> checkpoints.read(saved.prefix)["table"]
+    array([0., 1., 2., 3., 4., 5., 6., 7.])
+    """
+
+    saved: SaveFiles
+    variables: Mapping[str, ShardedVariable]
+
+    def write(self, host: int) -> int | None:
+        """Writes the file of this host, and returns its seal for `sharded`.
+
+        The result is `None` if the host has no shards to write.
+        """
+        own = dict(self._parts(host))
+        if not own:
+            return None
+        described = {
+            key: Stored(box.shape, self.variables[path].dtype)
+            for key, (path, box) in own.items()
+        }
+        values = (
+            (key, np.asarray(self.variables[path].part(box), order="C"))
+            for key, (path, box) in own.items()
+        )
+        paths.make_directory(os.path.dirname(self.saved.prefix))
+        return write_file(self._file(host), described, values, self.saved.token)
+
+    def sharded(self, seals: list[int | None]) -> dict[str, Sharded]:
+        """Returns the locations of shards, for the main file.
+
+        Args:
+            seals: The results of `write`, by host.
+        """
+        found: dict[str, list[Shard]] = {path: [] for path in self.variables}
+        for host in self._writers:
+            parts = dict(self._parts(host))
+            keys = encoding.keys(parts)
+            name = os.path.basename(self._file(host))
+            for part, (path, box) in parts.items():
+                seal = seals[host]
+                if seal is None:
+                    raise RuntimeError(
+                        f"Host {host} must have written its shards."
+                    )
+                found[path].append(Shard(box, name, keys[part], seal))
+        return {
+            path: Sharded(each.shape, each.dtype, tuple(found[path]))
+            for path, each in self.variables.items()
+        }
+
+    @property
+    def _writers(self) -> list[int]:
+        """The hosts that have shards to write."""
+        return sorted(
+            {h for each in self.variables.values() for h in each.hosts.values()}
+        )
+
+    def _file(self, host: int) -> str:
+        writers = self._writers
+        return self.saved.part(writers.index(host), len(writers))
+
+    def _parts(
+        self, host: int
+    ) -> Iterator[tuple[str, tuple[str, IndexRanges]]]:
+        """Yields the name, variable and box of each shard in a host's file."""
+        for path, variable in sorted(self.variables.items()):
+            for box, owner in sorted(variable.hosts.items()):
+                if owner == host:
+                    start = "_".join(map(str, box.start))
+                    yield f"{path}/{start}", (path, box)

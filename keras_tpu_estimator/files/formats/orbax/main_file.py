@@ -1,7 +1,8 @@
-"""The main file of a tree: 'model.ckpt-20.orbax'.
+"""The main file of an Orbax checkpoint: 'model.ckpt-20.orbax'.
 
-It has the checksums of all files in the folder, for Orbax has none of whole
-files, and what Orbax does not know of variables.
+It contains the checksums of all files in the folder, because Orbax has no
+checksums of complete files, and facts about variables that Orbax does not
+store.
 """
 
 import dataclasses
@@ -23,12 +24,12 @@ from keras_tpu_estimator.ground.base.types import PathLike
 
 @dataclasses.dataclass(frozen=True)
 class MainFile:
-    """What it says.
+    """The content of the main file.
 
     Attributes:
-        path: The file.
-        folder: That of the tree.
-        rows: How many rows are a variable's own, where there are more.
+        path: The path of the main file.
+        folder: The folder that Orbax wrote.
+        rows: The number of rows without padding, for padded variables.
         sums: The size and the checksum of each file in the folder, by name.
     """
 
@@ -39,35 +40,30 @@ class MainFile:
 
     @classmethod
     def of(cls, prefix: str) -> Self:
-        """Reads it.
+        """Reads the main file of a prefix.
 
         Raises:
-            FileNotFoundError: It is not there.
-            ValueError: It is damaged.
+            FileNotFoundError: It is missing.
+            ValueError: It is corrupt.
         """
         path = prefix + location.TREE
         saved = SaveFiles.at(prefix)
         if saved is None or checksum.load(path) is None:
             raise ValueError(
-                f"The file {path!r} is truncated or damaged. Copy it again if "
+                f"The file {path!r} is truncated or corrupt. Copy it again if "
                 "it is a copy; otherwise use another checkpoint."
             )
         with open(path, "rb") as file:
-            # Behind it are its own checksums.
+            # Its own checksums follow the JSON.
             text = file.read().decode(errors="replace")
         said, _ = json.JSONDecoder().raw_decode(text)
         return cls(path, saved.tree, said["rows"], said["files"])
 
     @classmethod
     def write(cls, saved: SaveFiles, rows: Mapping[str, int]) -> None:
-        """Writes it, when all else is written.
-
-        Args:
-            saved: The files of the save.
-            rows: As above.
-        """
+        """Writes the main file after all other files are complete."""
         sums = {
-            # With slashes on Windows as well.
+            # Names have slashes on Windows as well.
             path.relative_to(saved.tree).as_posix(): _sum(path, is_new=True)
             for directory, _, names in os.walk(saved.tree)
             for path in (pathlib.Path(directory, name) for name in names)
@@ -80,7 +76,7 @@ class MainFile:
             checksum.append(partial, token=saved.token)
 
     def contents(self) -> list[Content]:
-        """What the files of the tree should have in them."""
+        """Returns the expected content of the files in the folder."""
         return [
             Content((path,), functools.partial(_has, path, size, crc), crc)
             for name, (size, crc) in sorted(self.sums.items())
@@ -89,26 +85,24 @@ class MainFile:
 
 
 def contents(prefix: str) -> list[Content]:
-    """What the files of a tree should have in them.
-
-    Args:
-        prefix: That of an existing checkpoint.
+    """Returns the expected content of an existing checkpoint's files.
 
     Raises:
-        FileNotFoundError: It is not there.
-        ValueError: Its main file is damaged.
+        FileNotFoundError: It is missing.
+        ValueError: Its main file is corrupt.
     """
     return MainFile.of(prefix).contents()
 
 
 def _sum(path: PathLike, is_new: bool = False) -> tuple[int, int]:
-    """The size and the checksum of a file.
+    """Returns the size and the checksum of a file.
 
     Args:
-        is_new: Whether it may be on its way to the disk yet. Orbax waits for
-            the files of TensorStore alone. Defaults to `False`.
+        is_new: Whether it may not be on the disk yet. Orbax waits only for the
+            files
+            of TensorStore.
     """
-    # Windows flushes only what may be written.
+    # Windows flushes only files that are open for writing.
     with open(path, "rb+" if is_new else "rb") as file:
         if is_new:
             os.fsync(file.fileno())
@@ -119,5 +113,5 @@ def _sum(path: PathLike, is_new: bool = False) -> tuple[int, int]:
 def _has(path: str, size: int, crc: int) -> bool:
     try:
         return _sum(path) == (size, crc)
-    except pieces.DamagedPieceError:
+    except pieces.CorruptPieceError:
         return False

@@ -1,4 +1,4 @@
-"""Reads the checkpoints of Orbax, which flax, MaxText and Keras write."""
+"""Readers of Orbax checkpoints, including those of flax, MaxText and Keras."""
 
 import contextlib
 import os
@@ -11,30 +11,36 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.formats.intact import are_intact
+from keras_tpu_estimator.files.formats.orbax.main_file import MainFile
+from keras_tpu_estimator.files.formats.reader import ArraysReader
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import removed
 from keras_tpu_estimator.files.formats.reader import unambiguous
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
 
-# What a folder of arrays has, and one of a step with several such folders.
+# The file that marks a folder of arrays, and the file of a step with such
+# folders.
 _TREE = "_METADATA"
 _STEP = "_CHECKPOINT_METADATA"
 _DEFAULT = "default"
-# What a folder has whose arrays share files.
+# The file in a folder whose arrays share files.
 _OCDBT = "manifest.ocdbt"
-# The parts of the tree that Keras's `OrbaxCheckpoint` saves a model in.
+# The subtrees in which Keras's `OrbaxCheckpoint` saves a model.
 _KERAS_PARTS = re.compile(r"(non_)?trainable_variables/")
 
 
 def exists(path: str) -> bool:
-    """Whether a folder is a checkpoint of Orbax."""
+    """Returns whether a folder is an Orbax checkpoint."""
     return bool(_trees(path))
 
 
 def latest_step(path: str) -> str | None:
-    """The checkpoint of the last step in the folder of Orbax's manager."""
+    """Returns the last checkpoint in a folder of Orbax's manager."""
     if not paths.is_directory(path):
         return None
     numbers = {
@@ -47,11 +53,11 @@ def latest_step(path: str) -> str | None:
 
 
 class OrbaxReader(CheckpointReader):
-    """Reads arrays by their paths in the tree: 'params/dense/kernel'.
+    """A reader of arrays by their paths in the pytree: 'params/dense/kernel'.
 
-    Items of a step that have names are the first part of a path, but for
-    'default'. It may be left out where the rest is the name of one array; and
-    so may what is before the path of a variable of Keras.
+    The path begins with the name of the item, except for the item 'default'.
+    The item may be omitted if the rest names only one array. The part before
+    the path of a Keras variable may be omitted in the same way.
     """
 
     def __init__(self, path: str):
@@ -71,7 +77,7 @@ class OrbaxReader(CheckpointReader):
                 name: Stored(tuple(leaf.shape), np.dtype(leaf.dtype))
                 for name, (_, leaf) in arrays.items()
             }
-        # What Orbax calls each, and in which item.
+        # The item of each array, and its name there.
         self._places = {
             name: (item, leaf.name) for name, (item, leaf) in arrays.items()
         }
@@ -108,7 +114,7 @@ class OrbaxReader(CheckpointReader):
 
 
 def _shorter(name: str, items: Iterable[str]) -> set[str]:
-    """What an array may be called without what is not its own."""
+    """Returns the names of an array without its item or Keras's subtree."""
     item, _, rest = name.partition("/")
     inner = rest if item in items and rest else name
     return {inner, _KERAS_PARTS.sub("", inner, count=1)} - {name}
@@ -117,7 +123,7 @@ def _shorter(name: str, items: Iterable[str]) -> set[str]:
 def _read_tree(
     item: str, folder: str, metadata: Any, wanted: set[str]
 ) -> dict[str, np.ndarray]:
-    """The arrays of one item that are wanted, by name."""
+    """Returns the requested arrays of one item, by name."""
     import orbax.checkpoint as ocp
 
     leaves = [name for name, _ in _named(item, metadata)]
@@ -150,14 +156,14 @@ def handler() -> Any:
 
 
 def folder_of(path: str) -> Any:
-    """A path as Orbax takes it; it opens those of stores itself."""
+    """Returns a path for Orbax, which opens URLs itself."""
     from etils import epath
 
     return epath.Path(path if is_url(path) else os.path.abspath(path))
 
 
 def _named(item: str, tree: Any) -> list[tuple[str, Any]]:
-    """What a tree says of its arrays, by their names."""
+    """Returns the names and metadata of the arrays in a tree."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_array)
     front = "" if item == _DEFAULT else f"{item}/"
     return [
@@ -167,12 +173,12 @@ def _named(item: str, tree: Any) -> list[tuple[str, Any]]:
 
 
 def _is_array(node: Any) -> bool:
-    """Whether metadata are those of an array; texts and empty ones are not."""
+    """Returns whether metadata describe an array, not a text or nothing."""
     return hasattr(node, "shape") and node.dtype is not None
 
 
 def _trees(path: str) -> dict[str, str]:
-    """The folders of arrays of a step, by the names of its items."""
+    """Returns the folders of arrays of a step, by the names of its items."""
     if paths.is_file(os.path.join(path, _TREE)):
         return {_DEFAULT: path}
     if not paths.is_file(os.path.join(path, _STEP)):
@@ -187,13 +193,13 @@ def _trees(path: str) -> dict[str, str]:
 
 @contextlib.contextmanager
 def needed() -> Iterator[None]:
-    """Has an error in the `with` block say what to install."""
+    """Adds installation advice to import errors in the `with` block."""
     try:
         yield
     except ImportError as error:
         raise ImportError(
-            "Checkpoints of Orbax want Orbax, which is not installed, or is "
-            f"too old ({error}). Run `pip install --upgrade orbax-checkpoint`."
+            "Orbax checkpoints need Orbax, which is not installed or too old "
+            f"({error}). Run `pip install --upgrade orbax-checkpoint`."
         ) from error
 
 
@@ -203,15 +209,119 @@ def explained(path: str) -> Iterator[None]:
         yield
     except (ImportError, MemoryError):
         raise
-    except Exception as error:  # TensorStore has errors of its own.
+    except Exception as error:  # TensorStore has its own errors.
         raise ValueError(
-            f"The checkpoint {path!r} is truncated or damaged, or Orbax cannot "
-            f"read it ({_short(error)}). Copy it again if it "
-            "is a copy; otherwise use another one."
+            f"The checkpoint {path!r} is truncated or corrupt, or Orbax "
+            f"cannot read it ({_short(error)}). Copy it again if it is a "
+            "copy; otherwise use another one."
         ) from error
 
 
 def _short(error: Exception) -> str:
-    """What an error says, without the settings of TensorStore."""
+    """Returns the message of an error without TensorStore's settings."""
     text, _, _ = str(error).partition(" [")
     return f"{type(error).__name__}: {text}"
+
+
+_LEGACY_TREE = "checkpoint"
+# The first byte of a MessagePack map, which no text file has. The list of
+# checkpoints has the same name and is a text file.
+_LEAST_OF_MAPS = b"\x80"
+
+
+def exists_legacy(path: str) -> bool:
+    """Returns whether a folder is an old Orbax checkpoint.
+
+    A file `checkpoint` in the folder contains the tree and small arrays. Other
+    arrays are in their own folders. Old programs of flax have written these.
+    """
+    tree = os.path.join(path, _LEGACY_TREE)
+    if not paths.is_file(tree) or exists(path):
+        return False
+    with paths.opened(tree) as file:
+        return file.read(1) >= _LEAST_OF_MAPS
+
+
+class LegacyReader(ArraysReader):
+    """A reader of old checkpoints, which reads all arrays at once."""
+
+    def __init__(self, path: str):
+        with explained(path):
+            tree = handler().restore(folder_of(path))
+        super().__init__(tree)
+        self.path = path
+
+
+class TreeReader(CheckpointReader):
+    """A reader of an Orbax checkpoint that this package wrote.
+
+    Args:
+        prefix: The path without '.orbax'.
+
+    Raises:
+        ValueError: A file is corrupt. All files are read to check this, because
+            Orbax does not report it.
+    """
+
+    def __init__(self, prefix: str):
+        self._prefix = prefix
+        self._main = main = MainFile.of(prefix)
+        self._check()
+        self._tree = OrbaxReader(main.folder)
+        stored = self._tree.by_any_name()
+        self._rows = main.rows
+        listed = {
+            name: Stored(
+                self._cut(name, stored[name].shape), stored[name].dtype
+            )
+            for name in self._tree.get_variable_to_shape_map()
+        }
+        super().__init__(prefix, listed)
+
+    def _cut(self, name: str, shape: tuple[int, ...]) -> tuple[int, ...]:
+        rows = self._rows.get(name)
+        return shape if rows is None else (rows, *shape[1:])
+
+    def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
+        with self._told():
+            found = self._tree.get_tensors(names)
+        return {
+            name: value[: self._rows[name]] if name in self._rows else value
+            for name, value in found.items()
+        }
+
+    def _read_part(self, name: str, box: IndexRanges) -> np.ndarray:
+        with self._told():
+            return self._tree.get_part(name, box.slices)
+
+    def _check(self) -> None:
+        """Raises an error if files have changed since they were written."""
+        wrong = [
+            each.files[0]
+            for each in self._main.contents()
+            if not are_intact([each])
+        ]
+        if wrong and not self._is_there:
+            raise removed(self._prefix)
+        if wrong:
+            names = [os.path.relpath(path, self._main.folder) for path in wrong]
+            raise ValueError(
+                f"The checkpoint {self._prefix!r} is truncated or corrupt: "
+                f"{names} in the folder {self._main.folder!r} have changed "
+                "since they were written. Copy it again if it is a copy; "
+                "otherwise use another one."
+            )
+
+    @property
+    def _is_there(self) -> bool:
+        return paths.is_file(self._prefix + location.TREE)
+
+    @contextlib.contextmanager
+    def _told(self) -> Iterator[None]:
+        """Raises a clear error if the checkpoint was removed meanwhile."""
+        try:
+            yield
+        except ValueError as error:
+            if self._is_there:
+                raise
+            raise removed(self._prefix) from error

@@ -1,7 +1,7 @@
-"""Writes checkpoints as trees of Orbax, which reads them without this package.
+"""Writer of checkpoints as Orbax trees, readable without this package.
 
-It writes the folder 'model.ckpt-20.orbax.0f0f0f0f'; the main file appears when
-all hosts have written theirs.
+It writes the folder 'model.ckpt-20.orbax.0f0f0f0f'. The main file is written
+when all hosts have written their arrays.
 """
 
 import asyncio
@@ -35,13 +35,14 @@ _T = TypeVar("_T")
 
 @dataclasses.dataclass(frozen=True)
 class TreeArray:
-    """A variable on the devices, on its way into a tree.
+    """A variable on the devices that Orbax will write.
 
     Attributes:
-        value: The array, of which every host writes what it has.
-        dtype: The NumPy dtype that it is saved with.
-        rows: How many of its rows are the variable's. Defaults to `None`, for
-            all: those that follow are zeros, which Orbax writes, too.
+        value: The array, of which every host writes its own shards.
+        dtype: The NumPy dtype in the checkpoint.
+        rows: The number of its rows without padding. `None` means all. Orbax
+            also
+            writes the padding, which is zero.
     """
 
     value: jax.Array
@@ -52,16 +53,16 @@ class TreeArray:
     def of(
         cls, value: jax.Array, dtype: np.dtype, rows: int | None = None
     ) -> Self:
-        """One that forgets with itself what is fetched of the array."""
+        """Returns an entry with its own alias of the array."""
         return cls(alias(value), dtype, rows)
 
     @property
     def in_tree(self) -> InTree:
-        """What the main file is to say of it."""
+        """The entry for the main file."""
         return InTree(self.rows)
 
     def own_parts(self) -> list[np.ndarray]:
-        """What this host has, of equal parts only one, fetched."""
+        """Returns this host's shards, fetched, without replicas."""
         return [
             np.asarray(shard.data)
             for shard in self.value.addressable_shards
@@ -70,31 +71,28 @@ class TreeArray:
 
 
 def check_can_write(directory: str) -> None:
-    """Checks that trees can be written.
-
-    Args:
-        directory: Where.
+    """Checks that Orbax checkpoints can be written into a directory.
 
     Raises:
-        ValueError: It is a URL.
-        ImportError: Orbax is not installed, or one of before 0.12.
+        ValueError: The directory is a URL.
+        ImportError: Orbax is missing or older than 0.12.
     """
     if is_url(directory):
         raise ValueError(
-            "RunConfig(checkpoint_format='orbax') should be with a model_dir "
-            f"of this machine or of a disk that it has. Received: "
-            f"{directory!r}. Use 'hdf5', which is uploaded when it is whole."
+            "RunConfig(checkpoint_format='orbax') must have a `model_dir` on "
+            f"this machine or on a mounted disk. Received: {directory!r}. Use "
+            "'hdf5', which is uploaded when it is complete."
         )
     with needed():
         import orbax.checkpoint as ocp
 
         handler = inspect.signature(ocp.PyTreeCheckpointHandler)
         if "use_compression" not in handler.parameters:
-            raise ImportError("to write them takes Orbax 0.12")
+            raise ImportError("writing them needs Orbax 0.12")
 
 
 def make_folder(saved: SaveFiles) -> None:
-    """Makes the folder, before any host writes into it."""
+    """Creates the folder before any host writes into it."""
     paths.make_directory(os.path.dirname(saved.prefix))
     saved.make_tree()
 
@@ -102,23 +100,21 @@ def make_folder(saved: SaveFiles) -> None:
 def begin_arrays(
     saved: SaveFiles, arrays: Mapping[str, TreeArray], step: int
 ) -> Callable[[], None]:
-    """Begins to write what this host has of variables.
+    """Begins to write this host's shards of variables.
 
-    Orbax has fetched it on return. What a CPU lends it is not used up by
-    training, for XLA copies what it may not overwrite.
+    When this returns, Orbax has fetched them. On a CPU Orbax may borrow arrays;
+    training does not overwrite these, because XLA copies arrays in use.
 
     Args:
-        saved: The files of the save, whose folder is there.
         arrays: All variables by path, the same on each host.
-        step: The global step.
 
     Returns:
-        What waits until it is written, on any thread. When all hosts have
-        waited, `write` may be called.
+        A function that waits until the shards are written, on any thread. Call
+        `write` when all hosts have waited.
 
     Raises:
-        ValueError: Orbax cannot save such an array.
-        OSError: The disk is full, say. Also when waiting.
+        ValueError: Orbax does not support one of the arrays.
+        OSError: A file cannot be written. Waiting can also raise this.
     """
     import orbax.checkpoint as ocp
 
@@ -137,17 +133,17 @@ def begin_arrays(
 def write(
     saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]
 ) -> None:
-    """Writes a tree, whole or not at all, or completes that of several hosts.
+    """Writes a checkpoint atomically, or completes that of several hosts.
 
     Args:
-        saved: The files of the save.
-        variables: Arrays of numbers or booleans by variable path; or, if some
-            are in the folder already, which all of them are then.
+        variables: Arrays by variable path; or `InTree` for all of them, if
+            hosts
+            have written them into the folder.
 
     Raises:
         TypeError: A value is not an array of numbers.
-        ValueError: Orbax cannot save such an array.
-        OSError: The disk is full, say.
+        ValueError: Orbax does not support one of the arrays.
+        OSError: A file cannot be written; for example, the disk is full.
 
     Example:
 
@@ -167,9 +163,10 @@ def write(
         if isinstance(each, InTree)
     }
     handler = ocp.PyTreeCheckpointHandler(
-        # It takes as long as to write, memory, and a tenth off numbers.
+        # Compression takes as long as writing, needs memory, and saves only a
+        # tenth.
         use_compression=False,
-        # This host completes the folder, and of whole variables writes it.
+        # This host completes the folder, and writes replicated variables.
         multiprocessing_options=ocp.options.MultiprocessingOptions(
             primary_host=Machine.here().host
         ),
@@ -185,11 +182,11 @@ def write(
 
 def _array(path: str, value: npt.ArrayLike | InTree) -> np.ndarray:
     array = np.asarray(value)
-    # bfloat16 and its like are of kind V.
+    # bfloat16 and similar dtypes have kind V.
     if array.dtype.kind not in "biufcV":
         raise TypeError(
-            f"The value of {path!r} should be an array of numbers or "
-            f"booleans. Received one of dtype {array.dtype}."
+            f"The value of {path!r} must be an array of numbers or booleans. "
+            f"Received one of dtype {array.dtype}."
         )
     return array
 
@@ -205,8 +202,8 @@ def _begin(
     empty = sorted(path for path, value in tree.items() if not value.size)
     if empty:
         raise ValueError(
-            "Orbax saves no arrays without elements. Received: "
-            f"{empty}. Use RunConfig(checkpoint_format='hdf5')."
+            f"Orbax cannot save arrays without elements. Received: {empty}. "
+            "Use RunConfig(checkpoint_format='hdf5')."
         )
     args = ocp.args.PyTreeSave(item={**tree}, save_args={**save_args})
     begun = _told(
@@ -221,10 +218,10 @@ def _begin(
 
 
 def _run(coroutine: Coroutine[Any, Any, _T]) -> _T:
-    """Runs it on another thread, for in a notebook this one has a loop."""
+    """Runs a coroutine on another thread; a notebook's has its own loop."""
 
     def run() -> _T:
-        # `asyncio.run` ends with a look at the tasks of all threads.
+        # `asyncio.run` would inspect the tasks of all threads at its end.
         loop = asyncio.new_event_loop()
         try:
             return loop.run_until_complete(coroutine)
@@ -236,14 +233,14 @@ def _run(coroutine: Coroutine[Any, Any, _T]) -> _T:
 
 
 def _told(saved: SaveFiles, write_it: Callable[[], _T]) -> _T:
-    """Writes; what TensorStore raises is not an error of the system."""
+    """Calls a function, and converts TensorStore's errors to `OSError`."""
     try:
         return write_it()
     except (OSError, MemoryError):
         raise
     except Exception as error:
         raise OSError(
-            f"The checkpoint {saved.prefix!r} cannot be written by Orbax "
+            f"Orbax could not write the checkpoint {saved.prefix!r} "
             f"({type(error).__name__}: {error})."
         ) from error
 

@@ -1,1 +1,1 @@
-"""The bundles of TensorFlow's `Saver`, and what else it has written."""
+"""TensorFlow checkpoints: of its `Saver`, and in its other formats."""

@@ -1,4 +1,4 @@
-"""Reads the checkpoints of TensorFlow 1 and 2, and those in SavedModels."""
+"""Reader of checkpoints of TensorFlow 1 and 2, and of those in SavedModels."""
 
 import contextlib
 import glob
@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory.location import INDEX
-from keras_tpu_estimator.files.formats.missing import removed
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import removed
 from keras_tpu_estimator.files.formats.reader import unambiguous
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy
@@ -19,22 +19,19 @@ from keras_tpu_estimator.ground.storage.copies import without_wildcards
 
 _NUMBER = "-?????-of-?????"
 
-# Object-based checkpoints put this behind the path of an object, and keep a
-# serialized graph of the objects beside the variables.
+# Object-based checkpoints append this ending to the path of an object, and
+# store a serialized graph of the objects beside the variables.
 _VALUE = "/.ATTRIBUTES/VARIABLE_VALUE"
 _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def exists(prefix: str) -> bool:
-    """Whether there is a file that could be a checkpoint of TensorFlow.
+    """Returns whether a file exists that may be a TensorFlow checkpoint.
 
     Args:
-        prefix: A path without '.index'. The first format, which TensorFlow
-            wrote until 2016, has a file of just that name, or several numbered
-            ones.
-
-    Returns:
-        True if there is such a file; it is not opened.
+        prefix: A path without '.index'. TensorFlow's first format, used until
+            2016,
+            has a file of exactly that name, or several numbered files.
 
     Example:
 
@@ -47,39 +44,39 @@ def exists(prefix: str) -> bool:
 
 
 def suffixes(prefix: str) -> list[str]:
-    """How the names of the files end that a prefix stands for."""
+    """Returns the endings of a checkpoint's file names."""
     if paths.is_file(prefix + INDEX):
-        data = tensorflow_index.data_files(prefix)
+        data = save_names.data_files(prefix)
         return [INDEX, *(path.removeprefix(prefix) for path in data)]
     return _numbers(prefix) or [""]
 
 
 def _numbers(prefix: str) -> list[str]:
-    """The ends, such as '-00000-of-00002', of the names of numbered files."""
+    """Returns the endings of numbered files, such as '-00000-of-00002'."""
     found = paths.matching(glob.escape(prefix) + _NUMBER)
     return [path[-len(_NUMBER) :] for path in found]
 
 
 class TensorFlowReader(CheckpointReader):
-    """Reads a checkpoint with TensorFlow, which is imported for it.
+    """A reader of a checkpoint, which imports TensorFlow.
 
     In an object-based checkpoint (of `tf.train.Checkpoint`, or in a SavedModel)
-    a variable is listed as the path to its object, without the suffix
-    '/.ATTRIBUTES/VARIABLE_VALUE'. It may also be called by its full key, and by
-    its variable's own name if that is the only one of it.
+    a variable is listed under the path of its object, without the ending
+    '/.ATTRIBUTES/VARIABLE_VALUE'. Its full key is also a name, and so is its
+    variable's own name if that is unique.
 
     Args:
         prefix: A path without '.index'.
 
     Raises:
-        ValueError: The file is damaged, or no checkpoint.
+        ValueError: The file is corrupt or not a checkpoint.
     """
 
     def __init__(self, prefix: str):
         import tensorflow as tf
 
         self._index = _index(prefix)
-        # TensorFlow opens them only when it reads values.
+        # TensorFlow opens the data files only when it reads values.
         ends = suffixes(prefix)
         self._files = without_wildcards(local_copy(prefix, ends), ends)
         with _explained(prefix):
@@ -111,7 +108,7 @@ class TensorFlowReader(CheckpointReader):
         super().__init__(prefix, listed, {**aliases, **keys})
 
     def _full_names(self) -> list[tuple[str, str]]:
-        """The names of variables in an object-based checkpoint, and keys."""
+        """Returns pairs of a variable's name and key."""
         from tensorflow.core.protobuf import trackable_object_graph_pb2
 
         if not self._reader.has_tensor(_OBJECT_GRAPH):
@@ -139,13 +136,13 @@ class TensorFlowReader(CheckpointReader):
 
     def _read_one(self, key: str) -> np.ndarray:
         value = self._reader.get_tensor(key)
-        # A scalar string is `bytes`, whose zeros at the end NumPy would cut.
+        # A scalar string is `bytes`. NumPy would cut zeros at its end.
         is_text = isinstance(value, bytes)
         return np.asarray(value, object if is_text else None)
 
 
 def _index(prefix: str) -> tuple[object, ...] | None:
-    """What is another one as soon as another bundle is there."""
+    """Returns a key that changes when another checkpoint replaces this one."""
     try:
         return paths.version(prefix + INDEX)
     except FileNotFoundError:
@@ -162,12 +159,13 @@ def _explained(prefix: str) -> Iterator[None]:
     except tf.errors.UnimplementedError as error:
         raise ValueError(
             f"The checkpoint {prefix!r} is in TensorFlow's format of before "
-            f"2016, and a variable of it cannot be read ({error.message}). "
-            "Restore it with tf.compat.v1.train.Saver, and save it again."
+            "2016, and one of its variables cannot be read "
+            f"({error.message}). Restore it with tf.compat.v1.train.Saver, "
+            "and save it again."
         ) from error
     except (tf.errors.OpError, IndexError, RuntimeError, DecodeError) as error:
         raise ValueError(
-            f"The checkpoint {prefix!r} is truncated or damaged, or was not "
+            f"The checkpoint {prefix!r} is truncated or corrupt, or was not "
             f"written by TensorFlow ({error}). Copy it again if it is a copy; "
             "otherwise use another one."
         ) from error

@@ -1,7 +1,13 @@
-"""Writes checkpoints as TensorFlow's `Saver` does, by names of variables."""
+"""Writer of checkpoints in the format of TensorFlow's `Saver`.
+
+TensorFlow writes the graph of a session into a checkpoint's `.meta` file. Here
+that file contains only the variables, and operations that save and restore
+them. Programs that copy, rename and remove checkpoints expect all three files.
+"""
 
 import contextlib
 import functools
+import re
 from collections.abc import Iterator
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -10,15 +16,14 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic.stamp import NO_TOKEN
-from keras_tpu_estimator.files.atomic.stamp import SIZE
-from keras_tpu_estimator.files.atomic.stamp import stamp
-from keras_tpu_estimator.files.directory import tensorflow_index
+from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN
+from keras_tpu_estimator.files.atomic.checksum import SIZE
+from keras_tpu_estimator.files.atomic.checksum import stamp
+from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory.location import INDEX
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.directory.tensorflow_index import META
+from keras_tpu_estimator.files.directory.save_names import META
 from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.files.formats.tensorflow import metagraph
 from keras_tpu_estimator.files.formats.tensorflow.reader import TensorFlowReader
 from keras_tpu_estimator.files.formats.tensorflow.reader import suffixes
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
@@ -27,21 +32,18 @@ from keras_tpu_estimator.ground.storage import paths
 if TYPE_CHECKING:
     import tensorflow as tf
 
-# Field 1000 of a message, which no program reads, with what is to come.
+# Field 1000 of a message, which no program reads; its value follows.
 _META_END = b"\xc2\x3e" + bytes([SIZE]) + stamp(NO_TOKEN)
 
 
 def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
-    """Writes variables into a bundle, whole or not at all.
+    """Writes a TensorFlow checkpoint atomically.
 
-    Its files appear one after the other, the index last: it says how many
-    files have the data, and by that what they are called. What is written in
-    place of another bundle has another number of them, so that each index
-    finds its own. Those of the other one are left to who has called.
-
-    Args:
-        saved: The files of the save.
-        variables: Arrays of numbers or booleans by variable path.
+    Its files are published one after the other, the index last. The index
+    contains the number of data files, which is part of their names. A
+    checkpoint that replaces another one has another number of data files, so
+    that each index refers to its own. The caller removes the files of the
+    previous checkpoint.
 
     Raises:
         TypeError: A value is not an array of numbers.
@@ -61,24 +63,22 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
     prefix = saved.prefix
     arrays = {name: np.asarray(value) for name, value in variables.items()}
     for name, array in arrays.items():
-        # bfloat16 and its like are of kind V.
+        # bfloat16 and similar dtypes have kind V.
         if array.dtype.kind not in "biufcV":
             raise TypeError(
-                f"The value of {name!r} should be an array of numbers or "
+                f"The value of {name!r} must be an array of numbers or "
                 f"booleans. Received one of dtype {array.dtype}."
             )
-    count = 2 if len(tensorflow_index.data_files(prefix)) == 1 else 1
-    # Of the step alone, the data are the same as before.
+    count = 2 if len(save_names.data_files(prefix)) == 1 else 1
+    # With only the step, there is a single data file.
     count = min(count, len(arrays))
     with commit.writing(prefix) as partial:
         _write(prefix, partial, arrays, count)
         for number in range(count):
-            data = tensorflow_index.data_file(partial, number, count)
+            data = save_names.data_file(partial, number, count)
             with open(data, "ab") as file:
                 file.write(stamp(saved.token))
-            commit.publish(
-                data, tensorflow_index.data_file(prefix, number, count)
-            )
+            commit.publish(data, save_names.data_file(prefix, number, count))
         with _described(saved, partial, arrays):
             commit.publish(partial + INDEX, prefix + INDEX)
 
@@ -87,12 +87,12 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
 def _described(
     saved: SaveFiles, partial: str, arrays: Mapping[str, np.ndarray]
 ) -> Iterator[None]:
-    """Puts beside an index what it is about; the block publishes the index.
+    """Publishes the `.meta` file; the block publishes the index.
 
-    That file has one name. Where it would be beside the wrong index, it is away
-    for a moment: TensorFlow can do without.
+    The `.meta` file has a fixed name. It is removed for a moment if it would
+    otherwise be beside the wrong index; TensorFlow does not need it.
     """
-    content = metagraph.serialized(arrays) + _META_END
+    content = serialized(arrays) + _META_END
     path = saved.prefix + META
     is_there = paths.is_file(saved.prefix + INDEX)
     if is_there and _content(path) == content:
@@ -118,11 +118,7 @@ def _content(path: str) -> bytes | None:
 
 
 def contents(prefix: str) -> list[Content]:
-    """What the files of a bundle should have in them, which all say together.
-
-    Args:
-        prefix: The path of existing files, without their ends.
-    """
+    """Returns the expected content of the files, checked together."""
     files = tuple(prefix + end for end in suffixes(prefix))
     return [Content(files, functools.partial(_is_right, prefix))]
 
@@ -140,15 +136,14 @@ def _is_right(prefix: str) -> bool:
 def _write(
     prefix: str, partial: str, arrays: Mapping[str, np.ndarray], count: int
 ) -> None:
-    """Writes a bundle under another name.
+    """Writes a TensorFlow checkpoint under temporary names.
 
-    In a session: a program may have disabled eager execution.
+    It uses a session, because a script may have disabled eager execution.
 
     Args:
-        prefix: The name that it shall have.
-        partial: That which it is to have for now.
-        arrays: What is in it.
-        count: How many files have the data.
+        prefix: The final prefix, for messages.
+        partial: The temporary prefix.
+        count: The number of data files.
     """
     import tensorflow as tf
 
@@ -189,7 +184,49 @@ def _write(
 
 
 def _what_the_system_said(error: "tf.errors.OpError") -> str:
-    """The first line of an error, before a session put its graph around it."""
+    """Returns the first line of an error, without the session's description."""
     first = error.__context__
     told = (first if isinstance(first, type(error)) else error).message
     return told.partition("\n")[0]
+
+
+_NOT_IN_NAMES = re.compile(r"^[^A-Za-z0-9.]|[^A-Za-z0-9_.\\/>-]")
+_Kinds = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
+
+
+def serialized(arrays: Mapping[str, np.ndarray]) -> bytes:
+    """Returns the content of a `.meta` file, for `tf.train.import_meta_graph`.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> made = tf.compat.v1.MetaGraphDef.FromString(
+    ...     serialized({"dense/bias": np.zeros(2)}))
+    >>> "variables" in made.collection_def
+    True
+    """
+    # The content is the same for each checkpoint of a run.
+    return _made(
+        tuple((name, each.dtype, each.shape) for name, each in arrays.items())
+    )
+
+
+@functools.lru_cache(maxsize=4)
+def _made(kinds: _Kinds) -> bytes:
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    with tf.Graph().as_default():
+        variables = {
+            name: v1.Variable(
+                lambda dtype=dtype, shape=shape: tf.zeros(shape, dtype),
+                trainable=False,
+                # Keras allows more characters in a name than TensorFlow.
+                name=_NOT_IN_NAMES.sub("_", name).lstrip("_") or None,
+                use_resource=True,
+            )
+            for name, dtype, shape in kinds
+        }
+        saver = v1.train.Saver(variables, allow_empty=True)
+        made: bytes = saver.export_meta_graph().SerializeToString()
+    return made

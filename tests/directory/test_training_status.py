@@ -7,14 +7,14 @@ import sys
 import pytest
 
 from keras_tpu_estimator.files.atomic import file_locks
-from keras_tpu_estimator.files.directory.training_lock import if_no_training
-from keras_tpu_estimator.files.directory.training_lock import only_training
+from keras_tpu_estimator.files.directory.training_status import if_no_training
+from keras_tpu_estimator.files.directory.training_status import only_training
 from keras_tpu_estimator.ground.base import operating_system
 from tests import windows
 
 _HOLDER = """
 import sys
-from keras_tpu_estimator.files.directory.training_lock import only_training
+from keras_tpu_estimator.files.directory.training_status import only_training
 with only_training(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()
@@ -22,7 +22,7 @@ with only_training(sys.argv[1]):
 
 _FORKING = """
 import os, sys
-from keras_tpu_estimator.files.directory.training_lock import only_training
+from keras_tpu_estimator.files.directory.training_status import only_training
 with only_training(sys.argv[1]):
     worker = os.fork()
     if not worker:

@@ -1,4 +1,4 @@
-"""The latest checkpoint of a directory, whole, or whenever it is a new one."""
+"""Search for the latest checkpoint of a directory, once or repeatedly."""
 
 import functools
 import logging
@@ -24,10 +24,10 @@ def latest_checkpoint(
     checkpoint_dir: PathLike,
     latest_filename: str | None = None,
 ) -> str | None:
-    """Finds the latest checkpoint of a directory, of this package's or not.
+    """Finds the latest checkpoint of a directory, in any format.
 
-    Where the one that the state file calls the latest is gone, it is the newest
-    of those listed that is still there, and a warning is logged.
+    If the latest checkpoint that the state file lists is missing, the newest
+    existing one is returned, and a warning is logged.
 
     Args:
         checkpoint_dir: A directory, which need not exist.
@@ -67,23 +67,23 @@ def latest_intact(
     model_dir: PathLike,
     is_intact: Callable[[str], bool] = checkpoint_format.is_intact,
 ) -> str | None:
-    """Finds the latest checkpoint of a directory whose checksums are right.
+    """Finds the latest intact checkpoint of a directory, by its checksums.
 
-    Where newer ones are damaged, a warning names them, once in a process. A
-    checkpoint is read for this only if this process has neither written nor
-    checked it.
+    If newer checkpoints are corrupt, a warning names them, once per process. A
+    checkpoint is read only if this process has neither written nor checked it.
 
     Args:
         model_dir: A directory, which need not exist.
-        is_intact: Whether the checksums of the checkpoint of a prefix are
-            right. Defaults to reading all of it.
+        is_intact: Returns whether the checkpoint at a prefix is intact.
+            Defaults to a function that reads all of it.
 
     Returns:
         A prefix such as '<model_dir>/model.ckpt-20', or None if there is no
         checkpoint.
 
     Raises:
-        ValueError: All are damaged, or the `checkpoint` file is unreadable.
+        ValueError: All checkpoints are corrupt, or the `checkpoint` file is
+            unreadable.
 
     Example:
 
@@ -101,14 +101,14 @@ def latest_intact(
     if newest is None or is_intact(newest):
         return newest
     if not location.exists(newest):
-        # A training has saved others since, and removed it.
+        # A training has saved newer ones and removed it.
         return latest_intact(model_dir, is_intact)
     others = filter(location.exists, location.listed(model_dir))
     found = next(filter(is_intact, others), None)
     if found is None:
         raise ValueError(
-            f"All checkpoints of {model_dir!r} are truncated or damaged, the "
-            f"latest being {location.main_file(newest)!r}. Copy them again if "
+            f"All checkpoints of {model_dir!r} are truncated or corrupt. The "
+            f"latest is {location.main_file(newest)!r}. Copy them again if "
             "they are copies. Otherwise delete them, with the 'checkpoint' "
             "file, to train from the beginning."
         )
@@ -124,18 +124,18 @@ def checkpoints_iterator(
 ) -> Iterator[str]:
     """Yields each new latest checkpoint of a directory as it appears.
 
-    It looks once a second, and only while it is asked for the next one, so a
-    checkpoint that is followed by another in the meantime is passed over.
+    It looks once a second while the caller waits for the next one, so it skips
+    a checkpoint if a newer one appears meanwhile.
 
     Args:
         checkpoint_dir: The directory, which may appear later.
-        min_interval_secs: The least seconds from one checkpoint to the next.
+        min_interval_secs: The minimum number of seconds between checkpoints.
             Defaults to 0.
-        timeout: How many seconds to wait for a new one. Defaults to None, for
-            ever.
-        timeout_fn: Called without arguments after each `timeout`. If what it
-            returns is true, the iteration ends; otherwise it waits anew.
-            Defaults to None, to end at the first timeout.
+        timeout: The number of seconds to wait for a new one. Defaults to None,
+            for no limit.
+        timeout_fn: Called without arguments after each `timeout`. If it returns
+            true, the iteration ends; otherwise it waits again. Defaults to
+            None, which ends at the first timeout.
 
     Yields:
         Prefixes such as '<checkpoint_dir>/model.ckpt-20'.
@@ -159,7 +159,11 @@ def checkpoints_iterator(
         new = _wait_for_new(checkpoint_dir, last, timeout)
         if new is None:
             if timeout_fn is None or timeout_fn():
-                _logger.info("No new checkpoint in %s seconds: done.", timeout)
+                _logger.info(
+                    "No new checkpoint appeared in %s seconds. The iteration "
+                    "ends.",
+                    timeout,
+                )
                 return
             continue
         began = time.monotonic()
@@ -173,7 +177,7 @@ def _wait_for_new(
     last: str | None,
     timeout: float | None,
 ) -> str | None:
-    """Looks until there is a checkpoint other than the last, or time is up."""
+    """Waits for a checkpoint other than the last one, or for the timeout."""
     left = float("inf") if timeout is None else timeout
     deadline = time.monotonic() + left
     while True:
@@ -189,9 +193,9 @@ def _wait_for_new(
 @functools.lru_cache
 def _warn(damaged: str, used: str) -> None:
     _logger.warning(
-        "The latest checkpoint %r is truncated or damaged. Using %r instead, "
-        "the newest that is whole. Delete the damaged one, or copy it again "
-        "if it is a copy.",
+        "The latest checkpoint %r is truncated or corrupt. Using %r instead, "
+        "the newest intact one. Delete the corrupt one, or copy it again if "
+        "it is a copy.",
         location.main_file(damaged),
         used,
     )

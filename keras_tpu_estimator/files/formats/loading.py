@@ -1,4 +1,4 @@
-"""Opens a checkpoint, whatever wrote it."""
+"""The functions that open a checkpoint in any format and read from it."""
 
 import os
 from collections.abc import Callable
@@ -8,14 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.formats import arrays_in_memory
 from keras_tpu_estimator.files.formats import checkpoint_format
-from keras_tpu_estimator.files.formats import finding
 from keras_tpu_estimator.files.formats import keras_format
+from keras_tpu_estimator.files.formats import latest_checkpoints
 from keras_tpu_estimator.files.formats import safetensors_format
-from keras_tpu_estimator.files.formats.orbax import legacy as orbax_legacy
 from keras_tpu_estimator.files.formats.orbax import reader as orbax_reader
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
+from keras_tpu_estimator.files.formats.reader import ArraysReader
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.formats.tensorflow import (
     reader as tensorflow_reader,
@@ -24,17 +23,17 @@ from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.types import CheckpointLike
 from keras_tpu_estimator.ground.storage import paths
 
-# What is asked for by the name of a file.
+# The endings of checkpoints that are named by their file.
 _FILES = (".weights.h5", ".keras", ".safetensors")
-# Those of other programs. TensorFlow's are the last, for the files of its first
-# format may have any name.
+# The formats of other programs. TensorFlow's is the last, because the files of
+# its first format may have any name.
 _OTHERS: tuple[
     tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], ...
 ] = (
     (keras_format.exists, keras_format.KerasReader),
     (safetensors_format.exists, safetensors_format.SafetensorsReader),
     (orbax_reader.exists, orbax_reader.OrbaxReader),
-    (orbax_legacy.exists, orbax_legacy.LegacyReader),
+    (orbax_reader.exists_legacy, orbax_reader.LegacyReader),
     (tensorflow_reader.exists, tensorflow_reader.TensorFlowReader),
 )
 
@@ -46,19 +45,19 @@ def load_checkpoint(
 
     Args:
         ckpt_dir_or_file: A prefix such as 'dir/model.ckpt-20' of a checkpoint
-            of this package or of TensorFlow; a directory, whose latest one is
-            meant; a SavedModel; a '.weights.h5' or '.keras' file of Keras; a
-            directory of Orbax, or of its manager; a '.safetensors' file, its
-            index, or a directory of Hugging Face's libraries that has one; or a
-            dict of arrays, which may hold dicts.
+            of this package or of TensorFlow; a directory, for its latest
+            checkpoint; a SavedModel; a '.weights.h5' or '.keras' file of Keras;
+            a directory of Orbax, or of its manager; a '.safetensors' file, its
+            index, or a Hugging Face model directory that contains one; or a
+            dict of arrays, which may be nested.
 
     Returns:
         A reader of its variables. TensorFlow, Orbax and safetensors are
         imported only for their own files.
 
     Raises:
-        ValueError: There is no such checkpoint, or its file is damaged.
-        ImportError: Orbax or safetensors is needed, and not installed.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
+        ImportError: Orbax or safetensors is needed but not installed.
 
     Example:
 
@@ -72,7 +71,7 @@ def load_checkpoint(
     Reference: `tf.train.load_checkpoint`.
     """
     if isinstance(ckpt_dir_or_file, Mapping):
-        return arrays_in_memory.ArraysReader(ckpt_dir_or_file)
+        return ArraysReader(ckpt_dir_or_file)
     path = os.fsdecode(ckpt_dir_or_file)
     found = _found(path)
     if found is not None:
@@ -80,10 +79,10 @@ def load_checkpoint(
         written = checkpoint_format.format_of(prefix)
         if written is not None:
             return written.read(prefix)
-        for exists, reader in _OTHERS:
+        for exists, opened_by in _OTHERS:
             if exists(found):
-                return reader(found)
-    raise ValueError(f"{path!r} is no checkpoint: {_what_is_wrong(path)}")
+                return opened_by(found)
+    raise ValueError(f"{path!r} is not a checkpoint: {_what_is_wrong(path)}")
 
 
 def list_variables(
@@ -98,7 +97,7 @@ def list_variables(
         Pairs of a name and a shape, sorted by name.
 
     Raises:
-        ValueError: There is no such checkpoint, or its file is damaged.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
 
     Example:
 
@@ -126,8 +125,9 @@ def load_variable(ckpt_dir_or_file: CheckpointLike, name: str) -> np.ndarray:
         Its value.
 
     Raises:
-        VariableNotFoundError: There is no such variable; this is a `KeyError`.
-        ValueError: There is no such checkpoint, or its file is damaged.
+        VariableNotFoundError: The variable does not exist. This is a
+            `KeyError`.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
 
     Example:
 
@@ -151,11 +151,11 @@ def step_of(ckpt_dir_or_file: CheckpointLike) -> int:
         ckpt_dir_or_file: As for `load_checkpoint`.
 
     Returns:
-        The step, as the file has it; its name is not looked at.
+        The step that is stored in the file; the file's name is ignored.
 
     Raises:
         VariableNotFoundError: It has no 'global_step'.
-        ValueError: There is no such checkpoint, or its file is damaged.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
 
     Example:
 
@@ -174,14 +174,14 @@ def read(
 
     Args:
         ckpt_dir_or_file: As for `load_checkpoint`.
-        names: Which ones. None, the default, is all.
+        names: The variables to read. None, the default, means all.
 
     Returns:
         Their values by name, with the dtypes and shapes that were saved.
 
     Raises:
         VariableNotFoundError: The checkpoint lacks one of `names`.
-        ValueError: There is no such checkpoint, or its file is damaged.
+        ValueError: The checkpoint does not exist, or its file is corrupt.
 
     Example:
 
@@ -198,17 +198,17 @@ def read(
 
 
 def _found(path: str) -> str | None:
-    """What to read: a path, or what is found in it if it is a directory."""
+    """Returns the path to read, which may be in the given directory."""
     if not paths.is_directory(path) or location.exists(path):
         return path
-    if orbax_reader.exists(path) or orbax_legacy.exists(path):
+    if orbax_reader.exists(path) or orbax_reader.exists_legacy(path):
         return path
     for variables in ("variables/variables", "variables"):
         prefix = os.path.join(path, variables)
         if paths.is_file(prefix + location.INDEX):
             return prefix
     return (
-        finding.latest_checkpoint(path)
+        latest_checkpoints.latest_checkpoint(path)
         or safetensors_format.in_directory(path)
         or orbax_reader.latest_step(path)
     )

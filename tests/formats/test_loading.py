@@ -12,9 +12,7 @@ from tensorflow_files import save_tf1
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.formats.hdf5.opened_checkpoint import (
-    OpenedCheckpoint,
-)
+from keras_tpu_estimator.files.formats.hdf5.reader import OpenedCheckpoint
 
 KERNEL = np.arange(6, dtype="float32").reshape(3, 2)
 TF1 = {
@@ -237,8 +235,9 @@ def test_what_is_not_there_is_explained(written, tmp_path):
     with pytest.raises(
         ValueError,
         match=(
-            r"ckpt-8' is no checkpoint: there is no file '.*ckpt-8.h5' of this "
-            r"package, no '.*ckpt-8.index' of TensorFlow, .*: model.ckpt-7\."
+            r"ckpt-8' is not a checkpoint: there is no file '.*ckpt-8.h5' of "
+            r"this package, no '.*ckpt-8.index' of TensorFlow, .*"
+            r": model.ckpt-7\."
         ),
     ):
         kte.load_checkpoint(root / "tf1" / "model.ckpt-8")
@@ -282,7 +281,7 @@ def test_a_cut_file_is_a_value_error(tmp_path, name, file, keep):
     (tmp_path / "text").write_text("neither of them" * 100)
     cut(tmp_path / file, keep)
 
-    with pytest.raises(ValueError, match="is truncated or damaged, or was not"):
+    with pytest.raises(ValueError, match="is truncated or corrupt, or was not"):
         reader = kte.load_checkpoint(tmp_path / name)
         reader.get_tensors(reader.get_variable_to_shape_map())
 

@@ -6,7 +6,7 @@ from tensorflow_files import save_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.formats import finding
+from keras_tpu_estimator.files.formats import latest_checkpoints
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def clock(monkeypatch):
                 self.events.pop(time)()
 
     clock = Clock()
-    monkeypatch.setattr(finding, "time", clock)
+    monkeypatch.setattr(latest_checkpoints, "time", clock)
     return clock
 
 

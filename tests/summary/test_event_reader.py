@@ -9,8 +9,8 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - writes event files of its own
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.summary.event_records import framed
-from keras_tpu_estimator.files.summary.reading import read_scalars
+from keras_tpu_estimator.files.summary.event_file import framed
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 
 
 @pytest.fixture
@@ -70,7 +70,7 @@ def damaged(content, kind):
 def test_a_damaged_file_is_read_up_to_there(path, kind, reason, caplog):
     path.write_bytes(damaged(path.read_bytes(), kind))
     assert read_scalars([path]) == {1: {"loss": 0.5}}
-    assert "read up to a damaged event" in caplog.text
+    assert "read up to a corrupt event" in caplog.text
     assert reason in caplog.text
 
 
@@ -91,7 +91,8 @@ def test_what_was_added_is_seen(tmp_path):
 def test_reading_needs_no_tensorflow(path):
     code = (
         "import sys\n"
-        "from keras_tpu_estimator.files.summary.reading import read_scalars\n"
+        "from keras_tpu_estimator.files.summary.event_reader "
+        "import read_scalars\n"
         f"print(len(read_scalars([{str(path)!r}])))\n"
         "print('tensorflow' in sys.modules)\n"
     )

@@ -1,4 +1,4 @@
-"""Reading back the numbers in event files, without TensorFlow."""
+"""Reader of the scalars in event files, without TensorFlow."""
 
 import functools
 import logging
@@ -10,19 +10,20 @@ from collections.abc import Mapping
 from typing import Any
 from typing import BinaryIO
 
-from keras_tpu_estimator.files.summary.event_records import CHECKSUM_SIZE
-from keras_tpu_estimator.files.summary.event_records import checksum
+from keras_tpu_estimator.files.summary.event_file import CHECKSUM_SIZE
+from keras_tpu_estimator.files.summary.event_file import checksum
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths as stored
 
 _logger = logging.getLogger(__name__)
 
-# Of each record: its length, the CRC of that, the record, and its CRC.
+# A record consists of its length, the checksum of that, the data, and their
+# checksum.
 _LENGTH = struct.Struct("<Q")
 
 
-class _DamagedError(Exception):
-    """The rest of a file is no event."""
+class _CorruptEventError(Exception):
+    """The rest of a file is corrupt."""
 
 
 def read_scalars(
@@ -30,10 +31,10 @@ def read_scalars(
 ) -> dict[int, dict[str, float]]:
     """Reads the scalars of event files.
 
-    A file is read up to where it is cut off or damaged; that is logged.
+    A file is read up to the first corrupt event, and a warning is logged.
 
     Args:
-        paths: The files. Where several have the same tag at the same step, the
+        paths: The files. If several have the same tag at the same step, the
             last one counts.
 
     Returns:
@@ -59,12 +60,12 @@ def read_scalars(
     return dict(sorted(found.items()))
 
 
-# Event files grow rarely, and are asked for often.
+# Event files change rarely, and are read often.
 @functools.lru_cache(maxsize=64)
 def _scalars(
     path: str, version: tuple[Any, ...]
 ) -> tuple[tuple[int, Mapping[str, float]], ...]:
-    """The scalars of each event of a file that has some, and their step."""
+    """Returns the step and scalars of each event with scalars."""
     del version  # Part of the cache's key only.
     from google.protobuf import message
     from tensorboard.compat.proto import event_pb2
@@ -81,17 +82,17 @@ def _scalars(
                 }
                 if scalars:
                     events.append((event.step, scalars))
-        except (_DamagedError, message.DecodeError) as error:
-            _logger.warning("%s is read up to a damaged event: %s", path, error)
+        except (_CorruptEventError, message.DecodeError) as error:
+            _logger.warning("%s is read up to a corrupt event: %s", path, error)
     return tuple(events)
 
 
 def _records(file: BinaryIO) -> Iterator[bytes]:
     while header := file.read(_LENGTH.size):
         if file.read(CHECKSUM_SIZE) != checksum(header):
-            raise _DamagedError("its length is wrong or cut off")
+            raise _CorruptEventError("its length is wrong or truncated")
         (length,) = _LENGTH.unpack(header)
         record = file.read(length)
         if file.read(CHECKSUM_SIZE) != checksum(record):
-            raise _DamagedError("it is wrong or cut off")
+            raise _CorruptEventError("its data are wrong or truncated")
         yield record

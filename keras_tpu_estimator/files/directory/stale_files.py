@@ -1,0 +1,195 @@
+"""Removal of files of saves that belong to no checkpoint.
+
+No other files in a directory of checkpoints are ever removed.
+"""
+
+import contextlib
+import dataclasses
+import errno
+import os
+from collections.abc import Iterable
+from collections.abc import Iterator
+from typing import Self
+
+from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN
+from keras_tpu_estimator.files.atomic.checksum import token_of
+from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import save_names
+from keras_tpu_estimator.files.directory.save_names import SaveName
+from keras_tpu_estimator.ground.storage import paths
+
+
+@dataclasses.dataclass(frozen=True)
+class ExistingCheckpoint:
+    """The checkpoint at a prefix, and the files that belong to it.
+
+    Attributes:
+        main: Its main file, or `None`.
+        data: The data files of the TensorFlow checkpoint at the prefix, which
+            may
+            be another one.
+        token: The token of its save; `None` if another program wrote it.
+
+    Example:
+
+    >>> ExistingCheckpoint.at("/nowhere/model.ckpt-20")
+    ExistingCheckpoint(main=None, data=(), token=None)
+    """
+
+    main: str | None
+    data: tuple[str, ...]
+    token: str | None
+
+    @classmethod
+    def at(cls, prefix: str) -> Self:
+        """Finds the checkpoint at a prefix."""
+        main = location.main_file(prefix)
+        data = tuple(save_names.data_files(prefix))
+        is_bundle = main == prefix + location.INDEX
+        marked = next(iter(data), None) if is_bundle else main
+        return cls(main, data, marked and token_of(marked))
+
+    @property
+    def is_bundle(self) -> bool:
+        """Whether it is in TensorFlow's format."""
+        return self.main is not None and self.main.endswith(location.INDEX)
+
+    def may_have(self, path: str, named: SaveName) -> bool:
+        """Returns whether a file may belong to it."""
+        if named.kind in ("data", "meta"):
+            is_own = named.kind == "meta" or path in self.data
+            return self.is_bundle and (is_own or not self.data)
+        if self.token is not None:
+            return named.token == self.token
+        # A main file that is corrupt, or still being copied, has no token. A
+        # TensorFlow checkpoint of another program has no such files.
+        return self.main is not None and not (self.is_bundle and self.data)
+
+
+# The file in a folder that names its save.
+MARK = "kte_save"
+
+# Paths of files, and their parsed names.
+Named = Iterable[tuple[str, SaveName]]
+
+
+def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
+    """Removes the stale files at a prefix.
+
+    Args:
+        files: The existing files at the prefix.
+        failed: The token of a save that has failed, if any.
+    """
+    there = ExistingCheckpoint.at(prefix)
+    if there.data and not there.is_bundle and token_of(there.data[0]):
+        # This index belongs to an unfinished TensorFlow checkpoint.
+        remove_files([prefix + location.INDEX])
+    tree = prefix + location.TREE
+    if there.main not in (None, tree) and token_of(tree):
+        remove_files([tree])
+    if there.token == failed:
+        # The save failed after it was complete.
+        failed = None
+    for path, named in files:
+        may_belong = there.may_have(path, named)
+        if may_belong and failed is None:
+            continue
+        token = _token_of(path, named)
+        if _is_ours(token, named) and (not may_belong or token == failed):
+            remove_files([path])
+
+
+def mark_of(prefix: str, files: Named) -> str | None:
+    """Returns the marker to delete the checkpoint if it is not listed.
+
+    The result is `None` if its save has no such marker.
+    """
+    marks = {
+        _token_of(path, named): path
+        for path, named in files
+        if named.kind == "unlisted"
+    }
+    # Most checkpoints have no marker, and need not be opened. The file of
+    # another program has no token.
+    token = ExistingCheckpoint.at(prefix).token if marks else None
+    return None if token is None else marks.get(token)
+
+
+def _token_of(path: str, named: SaveName) -> str | None:
+    """Returns the token of the save that a file or folder belongs to."""
+    if named.kind == "unlisted":
+        with contextlib.suppress(OSError), paths.opened(path) as file:
+            return None if file.read(1) else named.token
+        return None
+    if named.kind != "tree":
+        return token_of(path)
+    try:
+        # The folder is from an interrupted save or removal.
+        is_empty = {*paths.names_in(path)} <= {MARK}
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    return named.token if is_empty else token_of(os.path.join(path, MARK))
+
+
+def _is_ours(token: str | None, named: SaveName) -> bool:
+    """Returns whether this package wrote a file with such a name.
+
+    Args:
+        token: The token in the file.
+        named: Its parsed name.
+    """
+    if named.kind == "data":
+        return token is not None
+    # Files that describe a TensorFlow checkpoint are the same for every save.
+    return token == (named.token or NO_TOKEN)
+
+
+def whole(prefix: str) -> list[str]:
+    """Returns the existing files that make up a checkpoint, in any format."""
+    files = [prefix + location.SUFFIX, prefix + location.TREE]
+    if paths.is_file(prefix + location.INDEX):
+        # Readers prefer the other format if both exist.
+        data = save_names.data_files(prefix)
+        files = [
+            prefix + location.INDEX,
+            *files,
+            *data,
+            prefix + save_names.META,
+        ]
+    return [path for path in files if paths.is_file(path)]
+
+
+def listed(prefix: str) -> list[tuple[str, SaveName]]:
+    """Returns the files at a prefix that have names of saves."""
+    directory, name = os.path.split(prefix)
+    return [
+        (path, named)
+        for path, named in files_in(directory)
+        if named.prefix == name
+    ]
+
+
+def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
+    """Yields the files of a directory that have names of saves."""
+    with contextlib.suppress(FileNotFoundError):
+        for name in sorted(paths.names_in(directory or os.curdir)):
+            named = SaveName.of(name)
+            if named is not None:
+                yield os.path.join(directory, name), named
+
+
+def remove_files(files: Iterable[str]) -> None:
+    """Removes files and Orbax folders, which may already be missing.
+
+    If this process is killed, the rest of a folder keeps its marker.
+    """
+    for path in files:
+        try:
+            paths.remove(path, last=MARK)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            # After a failure, Orbax may still be writing. The next sweep
+            # removes the folder.
+            if error.errno != errno.ENOTEMPTY:
+                raise
