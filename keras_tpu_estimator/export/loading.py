@@ -108,7 +108,10 @@ class LoadedModel:
 
         The assigned values come last, in the order of their paths.
         """
-        features = self.trial[0].features
+        features = [
+            jax.ShapeDtypeStruct(array.shape, array.dtype)
+            for array in self.trial[0].features
+        ]
         function = self.function(self.step(features))
         traced = jax.make_jaxpr(function)(self.values, features).jaxpr
         places = {
