@@ -37,7 +37,6 @@ from keras_tpu_estimator.runs.prediction import Prediction
 from keras_tpu_estimator.runs.same_on_hosts import agreed
 from keras_tpu_estimator.runs.training import Training
 from keras_tpu_estimator.runs.training_session import Evaluator
-from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.config import validation as checks
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.config.run_config import in_cluster
@@ -251,7 +250,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         """
         config = self._context.config
         checks.check_role(config)
-        call_checks.check_train_steps(steps, max_steps)
+        validation.check_train_steps(steps, max_steps)
         rehearsal = rehearsing.running()
         if rehearsal is not None:
             rehearsal.train(
@@ -271,7 +270,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         user_hooks = validate_hooks(hooks)
         self._context.placement.check(ModeKeys.TRAIN)
         if self._context.placement.use_tpu:
-            call_checks.check_some_steps(steps, max_steps)
+            validation.check_some_steps(steps, max_steps)
         Training(
             self._context,
             input_fn,
@@ -332,7 +331,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         self, validation: InputFn | None, steps: int | None
     ) -> Evaluator:
         """What evaluates while training, its arguments checked."""
-        call_checks.check_validation(validation, steps)
+        validation.check_validation(validation, steps)
         evaluation = None
         if validation is not None:
             evaluation = self._evaluation(validation, steps, None, None)

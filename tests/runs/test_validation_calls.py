@@ -15,7 +15,6 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.config import validation
 
 X, Y = regression_data(examples=16)
@@ -134,9 +133,9 @@ def test_evaluate_steps(value, exception, message, trained):
 
 @pytest.mark.parametrize("steps", [np.int64(1), np.int32(1), 1])
 def test_numpy_integers_are_steps(steps):
-    call_checks.check_train_steps(steps, None)
-    call_checks.check_train_steps(None, steps)
-    call_checks.check_eval_steps(steps)
+    validation.check_train_steps(steps, None)
+    validation.check_train_steps(None, steps)
+    validation.check_eval_steps(steps)
 
 
 # In the order of the checks, by number; the estimator's batch size is wrong.

@@ -18,7 +18,7 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.task import Task
 from keras_tpu_estimator.ground.storage import trusted
-from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
+from keras_tpu_estimator.spec.config.options import ChosenWriters
 from keras_tpu_estimator.spec.config.options import check_cluster
 from keras_tpu_estimator.spec.config.options import check_fields
 from keras_tpu_estimator.spec.config.options import check_one_interval

@@ -8,8 +8,8 @@ from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.summary_saver import writer_of
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
-from keras_tpu_estimator.spec.hooks.writers import writer_of
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _MAX_WARNINGS = 5

@@ -9,6 +9,7 @@ from typing import Any
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
+from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.fetches import check_names
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -18,7 +19,6 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
-from keras_tpu_estimator.spec.hooks.writers import writer_of
 
 
 class SummarySaverHook(SessionRunHook):
@@ -151,3 +151,34 @@ class RecordedSummariesHook(LoopHook):
         ):
             self._writer.write_loss(step, float(session.run("loss")))
         collecting.write(newest, self._writer, step)
+
+
+def writer_of(
+    output_dir: PathLike | None, summary_writer: Any
+) -> EventWriter | None:
+    """The writer that a hook was given, or that of its directory.
+
+    Args:
+        summary_writer: An `EventWriter`, or `None`; it comes first.
+
+    Returns:
+        A writer, or `None` if neither is given.
+
+    Raises:
+        TypeError: `summary_writer` is something else.
+
+    Example:
+
+    >>> from keras_tpu_estimator.spec.hooks.summary_saver import writer_of
+    >>> writer_of(None, None) is None
+    True
+    """
+    if summary_writer is None:
+        return EventWriter.for_dir(output_dir) if output_dir else None
+    if not isinstance(summary_writer, EventWriter):
+        raise TypeError(
+            "`summary_writer` should be a keras_tpu_estimator.summary."
+            f"EventWriter. Received: {shown(summary_writer)}. Pass "
+            "`output_dir` instead to have one made."
+        )
+    return summary_writer

@@ -26,9 +26,6 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
-from keras_tpu_estimator.spec.hooks.tensorflow_listener import (
-    TensorFlowListener,
-)
 
 
 def adopted(hook: Any) -> Any:
@@ -302,3 +299,31 @@ class _ToldByTensorFlow:
     def end(self, session: object, step: int) -> None:
         del session
         self._listener.end(self._hook.session, int(step))
+
+
+class TensorFlowListener(CheckpointSaverListener):
+    """A listener of TensorFlow's class."""
+
+    def __init__(self, listener: Any):
+        self.listener = listener
+
+    def begin(self) -> None:
+        """Calls the listener."""
+        self.listener.begin()
+
+    def before_save(self, session: Session, global_step_value: int) -> None:
+        """Calls the listener."""
+        own = graph_session(session)
+        self.listener.before_save(own, global_step_value)
+
+    def after_save(
+        self, session: Session, global_step_value: int
+    ) -> bool | None:
+        """Calls the listener."""
+        own = graph_session(session)
+        stops: bool | None = self.listener.after_save(own, global_step_value)
+        return stops
+
+    def end(self, session: Session, global_step_value: int) -> None:
+        """Calls the listener."""
+        self.listener.end(graph_session(session), global_step_value)

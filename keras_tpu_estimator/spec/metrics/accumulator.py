@@ -10,6 +10,11 @@ import keras
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
+import jax.numpy as jnp
+from keras import ops
+
+from keras_tpu_estimator.ground.base.types import TensorLike
+
 # The value over all batches so far, twice for most metrics: user code written
 # for graphs expects a tensor to read and an operation to run.
 Running = tuple[jax.Array, jax.Array]
@@ -85,3 +90,149 @@ def accumulate(batch: Sums, name: str | None, default: str) -> Sums:
         uses = keras.backend.get_uid(default)
         name = default if uses == 1 else f"{default}_{uses - 1}"
     return Accumulator(name).add(batch)
+
+
+@dataclasses.dataclass(frozen=True)
+class Examples:
+    """Labels, predictions and weights of one shape.
+
+    Attributes:
+        weights: Float32 array; ones if the user gave none.
+    """
+
+    labels: jax.Array
+    predictions: jax.Array
+    weights: jax.Array
+
+    @classmethod
+    def of(
+        cls,
+        labels: TensorLike,
+        predictions: TensorLike,
+        weights: TensorLike | None,
+    ) -> "Examples":
+        """Brings what the user gave to one shape.
+
+        Args:
+            labels: Tensor of any shape.
+            predictions: Tensor of the same shape, up to a last dimension of
+                size 1 that only one of the two has.
+            weights: As for `weights_like`.
+
+        Raises:
+            ValueError: The shapes do not fit.
+        """
+        labels, predictions = same_rank(labels, predictions)
+        if labels.shape != predictions.shape:
+            raise ValueError(
+                "Expected labels and predictions of one shape, up to a last "
+                "dimension of size 1. Received: labels of shape "
+                f"{labels.shape}, predictions of shape {predictions.shape}. "
+                "Pass class ids, such as ops.argmax(logits, axis=-1), with "
+                "class ids, and probabilities with 0/1 labels."
+            )
+        return cls(labels, predictions, weights_like(weights, predictions))
+
+    def flat(self) -> "Examples":
+        """These examples as vectors."""
+        return Examples(
+            self.labels.ravel(), self.predictions.ravel(), self.weights.ravel()
+        )
+
+
+def as_array(tensor: TensorLike) -> jax.Array:
+    """What the user gave, as an array."""
+    return ops.convert_to_tensor(tensor)
+
+
+def as_classes(tensor: TensorLike) -> jax.Array:
+    """Numbers of classes, in a dtype that has one for any number of them."""
+    classes = as_array(tensor)
+    is_narrow = jnp.issubdtype(classes.dtype, jnp.integer) and (
+        classes.dtype.itemsize < 4
+    )
+    return classes.astype(jnp.int32) if is_narrow else classes
+
+
+def same_rank(
+    first: TensorLike, second: TensorLike
+) -> tuple[jax.Array, jax.Array]:
+    """Drops a last dimension of size 1 that only one of two tensors has."""
+    first, second = as_array(first), as_array(second)
+    if first.ndim == second.ndim + 1 and first.shape[-1] == 1:
+        first = first[..., 0]
+    elif second.ndim == first.ndim + 1 and second.shape[-1] == 1:
+        second = second[..., 0]
+    return first, second
+
+
+def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
+    """Broadcasts weights to the values that they weigh.
+
+    Args:
+        weights: `None` for ones, a scalar, or a tensor of the rank of `values`
+            with dimensions equal to those of `values` or 1. It may have one
+            dimension more at the end, if of size 1, or lack the last one.
+
+    Returns:
+        Float32 array of the shape of `values`.
+
+    Raises:
+        ValueError: The weights cannot be broadcast.
+    """
+    if weights is None:
+        return jnp.ones(values.shape, jnp.float32)
+    weights = as_array(weights).astype(jnp.float32)
+    given = weights.shape
+    if weights.ndim == values.ndim + 1 and given[-1] == 1:
+        weights = weights[..., 0]
+    elif 0 < weights.ndim == values.ndim - 1:
+        weights = weights[..., None]
+    fits = weights.ndim in (0, values.ndim) and all(
+        size in (1, expected)
+        for size, expected in zip(weights.shape, values.shape, strict=False)
+    )
+    if not fits:
+        raise ValueError(
+            "Expected weights that are a scalar, or of the rank of the values "
+            "with each dimension equal to theirs or 1. Received: weights of "
+            f"shape {given} for values of shape {values.shape}."
+        )
+    return jnp.broadcast_to(weights, values.shape)
+
+
+def nan_unless(is_valid: jax.Array, problem: str) -> jax.Array:
+    """Refuses invalid values, as well as the situation allows.
+
+    Code that is being compiled cannot raise: there the metric becomes NaN.
+
+    Args:
+        is_valid: Boolean array of any shape.
+        problem: The error message.
+
+    Returns:
+        A scalar to add to the sums of the batch: 0 if all are valid, or NaN.
+
+    Raises:
+        ValueError: The values are known, and one is invalid.
+    """
+    all_valid = jnp.all(is_valid)
+    if not isinstance(all_valid, jax.core.Tracer) and not all_valid:
+        raise ValueError(problem)
+    return jnp.where(all_valid, 0.0, jnp.nan)
+
+
+def check_fraction(name: str, value: float) -> None:
+    """Checks that an argument lies between 0 and 1."""
+    if not 0 <= value <= 1:
+        raise ValueError(
+            f"`{name}` must be in the range [0, 1]. Received: {value}"
+        )
+
+
+def ratio(part: jax.Array, whole: jax.Array) -> jax.Array:
+    """Divides two sums, elementwise; 0 where `whole` is not positive.
+
+    Negative weights can make `whole` negative. NaN stays NaN.
+    """
+    return ops.divide_no_nan(part, jnp.maximum(whole, 0))

@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.examples import as_array
-from keras_tpu_estimator.spec.metrics.examples import as_classes
-from keras_tpu_estimator.spec.metrics.examples import weights_like
-from keras_tpu_estimator.spec.metrics.ratio import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import as_array
+from keras_tpu_estimator.spec.metrics.accumulator import as_classes
+from keras_tpu_estimator.spec.metrics.accumulator import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import weights_like
 
 
 @dataclasses.dataclass(frozen=True)

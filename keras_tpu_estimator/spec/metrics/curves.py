@@ -7,13 +7,13 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.binning import confusion_at
+from keras_tpu_estimator.spec.metrics.accumulator import check_fraction
+from keras_tpu_estimator.spec.metrics.accumulator import ratio
 from keras_tpu_estimator.spec.metrics.confusion import Confusion
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.ranges import check_fraction
-from keras_tpu_estimator.spec.metrics.ratio import ratio
+from keras_tpu_estimator.spec.metrics.thresholds import confusion_at
 
 # The first and last thresholds lie this far outside of all predictions. It is
 # added to divisors too, where nothing may have been counted.

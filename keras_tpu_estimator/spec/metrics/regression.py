@@ -4,10 +4,10 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
+from keras_tpu_estimator.spec.metrics.accumulator import same_rank
 from keras_tpu_estimator.spec.metrics.averages import running_mean
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.examples import same_rank
 
 
 def mean_absolute_error(

@@ -4,7 +4,9 @@
 after `model_fn` has returned, in one forward and backward pass.
 """
 
+import contextlib
 from collections.abc import Iterable
+from collections.abc import Iterator
 from collections.abc import Sequence
 from typing import Any
 
@@ -15,10 +17,10 @@ from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.replica_groups import Groups
 from keras_tpu_estimator.ground.mesh.replica_groups import check_groups
 from keras_tpu_estimator.ground.mesh.replica_groups import check_partition
+from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
 from keras_tpu_estimator.ground.tracing.gradient_requests import scalar
 from keras_tpu_estimator.ground.tracing.variables import scope_for
-from keras_tpu_estimator.spec.model_fn import slots
 from keras_tpu_estimator.spec.model_fn.updates import Gradient
 from keras_tpu_estimator.spec.model_fn.updates import ReduceDtype
 from keras_tpu_estimator.spec.model_fn.updates import Reduction
@@ -27,6 +29,7 @@ from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
 from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
     GradientTransformation,
 )
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
 from keras_tpu_estimator.spec.optimizers.optax_optimizer import as_keras
 
 GradientAndVariable = tuple[Gradient | None, keras.Variable]
@@ -223,7 +226,7 @@ class CrossShardOptimizer:
         Raises:
             TypeError: `var` is no variable.
         """
-        return slots.slot(single_optimizers(self.optimizer), var, name)
+        return slot(single_optimizers(self.optimizer), var, name)
 
     def get_slot_names(self) -> list[str]:
         """Keras's names of what the optimizer keeps for each variable.
@@ -231,7 +234,7 @@ class CrossShardOptimizer:
         Returns:
             A sorted list, which is empty before the first step.
         """
-        return slots.slot_names(single_optimizers(self.optimizer))
+        return slot_names(single_optimizers(self.optimizer))
 
     def _several_groups(self) -> Groups | None:
         """The checked groups, unless they are one of all replicas."""
@@ -267,3 +270,168 @@ def _variables(
     # Of those that share a value, one.
     firsts = map(scope_for(caller).first, variables)
     return tuple({variable.path: variable for variable in firsts}.values())
+
+
+# What programs of TensorFlow 1 call of an optimizer, and Keras's lacks.
+_OF_TENSORFLOW = {
+    "compute_gradients": "kte.CrossShardOptimizer(optimizer)",
+    "get_slot": "kte.CrossShardOptimizer(optimizer)",
+    "get_slot_names": "kte.CrossShardOptimizer(optimizer)",
+    "minimize": "kte.minimize(optimizer, loss)",
+}
+
+
+def minimize(
+    optimizer: CrossShardOptimizer
+    | keras.optimizers.Optimizer
+    | GradientTransformation,
+    loss: Any,
+    global_step: Any = None,
+    var_list: Sequence[keras.Variable] | None = None,
+) -> TrainOp:
+    """A train op that minimises `loss`, with a wrapped optimizer or a bare one.
+
+    For `model_fn`s that make a `CrossShardOptimizer` only where
+    `params["use_tpu"]` says so. A bare one averages gradients over the cores,
+    too, if there are several.
+
+    Args:
+        optimizer: A `CrossShardOptimizer`, or any optimizer of Keras or optax.
+        loss: Scalar tensor.
+        var_list: Variables to update. Defaults to all trainable ones.
+        global_step: Accepted for compatibility. Defaults to `None`.
+
+    Returns:
+        A `TrainOp`, for the `train_op` of a spec.
+
+    Raises:
+        ValueError: It is called outside a `model_fn`, there are no variables,
+            or `loss` is not a scalar.
+        TypeError: `optimizer` is neither.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> def train_op(loss, params):
+    ...     optimizer = keras.optimizers.SGD(0.1)
+    ...     if params["use_tpu"]:
+    ...         optimizer = kte.CrossShardOptimizer(optimizer)
+    ...     return kte.minimize(optimizer, loss)
+    """
+    if not isinstance(optimizer, CrossShardOptimizer):
+        optimizer = CrossShardOptimizer(optimizer)
+    return optimizer.minimize(loss, global_step, var_list)
+
+
+@contextlib.contextmanager
+def explained() -> Iterator[None]:
+    """Says what to call where Keras's optimizer lacks a method of TensorFlow's.
+
+    Raises:
+        AttributeError: In a `with` block, such a method was asked for.
+    """
+    try:
+        yield
+    except AttributeError as error:
+        name = str(error.name)
+        is_optimizer = isinstance(error.obj, keras.optimizers.Optimizer)
+        if not is_optimizer or name not in _OF_TENSORFLOW:
+            raise
+        raise AttributeError(
+            f"An optimizer of Keras has no `{name}`. Received: a call of it on "
+            f"{type(error.obj).__name__}. Use `{_OF_TENSORFLOW[name]}`, with "
+            "and without `use_tpu`: on one core it is the optimizer itself."
+        ) from error
+
+
+# Keras's and optax's names by those of the optimizers of `tf.compat.v1.train`.
+_ORIGINALS = {
+    "m": ("momentum", "mu"),
+    "v": ("velocity", "norm", "nu"),
+    "vhat": ("velocity_hat",),
+    "rms": ("velocity",),
+    "mg": ("average_gradient",),
+    "accum": ("accumulator", "accumulated_grad"),
+    "accum_update": ("accumulated_delta_var",),
+}
+
+
+def slot(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+    variable: keras.Variable,
+    name: str,
+) -> keras.Variable | None:
+    """What one of some optimizers keeps for a variable.
+
+    Args:
+        optimizers: The optimizers.
+        variable: A variable that one of them updates.
+        name: Keras's name, such as "velocity", or optax's, such as "nu", or
+            that of the original, "v".
+
+    Returns:
+        The slot variable, or `None` if there is none.
+
+    Raises:
+        TypeError: `variable` is no variable.
+
+    Example:
+
+    >>> optimizer = keras.optimizers.Adam(name="adam")
+    >>> kernel = keras.Variable(1.0, name="kernel")
+    >>> optimizer.build([kernel])
+    >>> slot([optimizer], kernel, "m").path
+    'adam/kernel_momentum'
+    """
+    if not isinstance(variable, keras.Variable):
+        raise TypeError(
+            "A slot is of a keras.Variable. Received: "
+            f"{shown(variable)}. Pass one of "
+            "kte.trainable_variables()."
+        )
+    for optimizer in optimizers:
+        made = {each.path: each for each in optimizer.variables}
+        for own_name in (name, *_ORIGINALS.get(name, ())):
+            path = _path(optimizer, variable, own_name)
+            if path in made:
+                return made[path]
+    return None
+
+
+def slot_names(
+    optimizers: Iterable[keras.optimizers.Optimizer],
+) -> list[str]:
+    """The names under which optimizers keep something for each variable.
+
+    Args:
+        optimizers: The optimizers.
+
+    Returns:
+        Keras's names, sorted; none before the first update.
+
+    Example:
+
+    >>> optimizer = keras.optimizers.Adam()
+    >>> optimizer.build([keras.Variable(1.0, name="kernel")])
+    >>> slot_names([optimizer])
+    ['momentum', 'velocity']
+    """
+    return sorted(
+        {
+            made.path.removeprefix(prefix).removesuffix(suffix)
+            for optimizer in optimizers
+            for updated in keras_internals.updated_variables(optimizer)
+            for prefix, suffix in [_path(optimizer, updated, "\0").split("\0")]
+            for made in optimizer.variables
+            if made.path.startswith(prefix) and made.path.endswith(suffix)
+        }
+    )
+
+
+def _path(
+    optimizer: keras.optimizers.Optimizer, variable: keras.Variable, name: str
+) -> str:
+    """The path of what an optimizer keeps of a name for a variable."""
+    if isinstance(optimizer, Optax):
+        return optimizer.slot_path(variable, name)
+    return f"{optimizer.name}/{variable.path.replace('/', '_')}_{name}"

@@ -10,8 +10,8 @@ from keras_tpu_estimator.spec.optimizers import patterns
 from keras_tpu_estimator.spec.optimizers.adam_weight_decay import (
     AdamWeightDecay,
 )
-from keras_tpu_estimator.spec.optimizers.trust_ratio import norm
-from keras_tpu_estimator.spec.optimizers.trust_ratio import where_positive
+from keras_tpu_estimator.spec.optimizers.lars import norm
+from keras_tpu_estimator.spec.optimizers.lars import where_positive
 
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")

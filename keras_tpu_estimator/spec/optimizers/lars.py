@@ -7,8 +7,6 @@ import keras
 from keras import ops
 
 from keras_tpu_estimator.spec.optimizers import patterns
-from keras_tpu_estimator.spec.optimizers.trust_ratio import norm
-from keras_tpu_estimator.spec.optimizers.trust_ratio import where_positive
 
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
@@ -110,3 +108,36 @@ class LARS(keras.optimizers.Optimizer):
             "skip_list": list(self.skip_list),
             "use_nesterov": self.use_nesterov,
         }
+
+
+def norm(x: Any) -> Any:
+    """The Euclidean norm over all elements, as a scalar.
+
+    Args:
+        x: A tensor or variable of any shape.
+
+    Example:
+
+    >>> float(norm([[3.0, 0.0], [0.0, 4.0]]))
+    5.0
+    """
+    return ops.sqrt(ops.sum(ops.square(x)))
+
+
+def where_positive(norms: tuple[Any, Any], ratio: Any) -> Any:
+    """A ratio of norms, or 1 where one of them is zero.
+
+    Weights that start at zero would stay there with a ratio of zero.
+
+    Args:
+        ratio: Scalar, which may be anything where one of them is zero.
+
+    Example:
+
+    >>> float(where_positive((2.0, 4.0), 0.5))
+    0.5
+    >>> float(where_positive((0.0, 4.0), 0.0))
+    1.0
+    """
+    are_positive = ops.logical_and(norms[0] > 0, norms[1] > 0)
+    return ops.where(are_positive, ratio, ops.ones_like(ratio))
