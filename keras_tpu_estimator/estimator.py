@@ -250,7 +250,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         """
         config = self._context.config
         checks.check_role(config)
-        validation.check_train_steps(steps, max_steps)
+        checks.check_train_steps(steps, max_steps)
         rehearsal = rehearsing.running()
         if rehearsal is not None:
             rehearsal.train(
@@ -270,7 +270,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         user_hooks = validate_hooks(hooks)
         self._context.placement.check(ModeKeys.TRAIN)
         if self._context.placement.use_tpu:
-            validation.check_some_steps(steps, max_steps)
+            checks.check_some_steps(steps, max_steps)
         Training(
             self._context,
             input_fn,
@@ -331,7 +331,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         self, validation: InputFn | None, steps: int | None
     ) -> Evaluator:
         """What evaluates while training, its arguments checked."""
-        validation.check_validation(validation, steps)
+        checks.check_validation(validation, steps)
         evaluation = None
         if validation is not None:
             evaluation = self._evaluation(validation, steps, None, None)
