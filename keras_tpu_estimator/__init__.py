@@ -144,7 +144,7 @@ __all__ = [
     "variable_scope",
 ]
 
-# A name that several modules offer gets the path of the first.
+# A name in several modules has the path of the first.
 _public_paths.assign(
     errors,
     checkpoints,

@@ -1,6 +1,6 @@
-"""The types that signatures show, and the base classes that public names share.
+"""The types in signatures, and the base classes of public names.
 
-Programs can use them in annotations, but need not.
+Annotations in scripts can use them.
 
 >>> import keras_tpu_estimator as kte
 >>> def loss_of(

@@ -189,7 +189,7 @@ def test_first_mistake_in_train_is_reported(name, model_dir):
             {},
             ValueError,
             "one of `steps` and `max_steps` must be set. Received None for "
-            "both. Pass the number of steps",
+            "both. Pass a number of steps",
         ),
         (BAD_LISTENERS, ValueError, "one of `steps` and `max_steps` must be"),
         (
@@ -504,33 +504,33 @@ PAIR = (np.float32(1), None)
         (
             {"m": PAIR, "loss": PAIR},
             ValueError,
-            "may not be called 'loss': evaluate returns its own values under "
-            "the names 'loss', 'global_step'. Give the metric another name",
+            "cannot be named 'loss', because evaluate returns its own values "
+            "under the names 'loss', 'global_step'. Give the metric another name",
         ),
         (
             {"global_step": PAIR},
             ValueError,
-            "may not be called 'global_step': .* another name",
+            "cannot be named 'global_step', because .* another name",
         ),
         (
             [PAIR],
             TypeError,
-            r"should be a dict from names to .* \(value, update\) tuples. "
+            r"must be a dict from names to .* \(value, update\) tuples. "
             "Received: .* of type list",
         ),
-        (3, TypeError, "should be a dict from names .* Received: 3"),
+        (3, TypeError, "must be a dict from names .* Received: 3"),
         (
             {"m": 0.5},
             TypeError,
-            r"The metric 'm' should be a keras.metrics.Metric or a \(value, "
+            r"The metric 'm' must be a keras.metrics.Metric or a \(value, "
             r"update\) tuple. Received: 0.5 of type float",
         ),
-        ({"m": list(PAIR)}, TypeError, "metric 'm' should be .* type list"),
-        ({"m": (1, 2, 3)}, TypeError, "metric 'm' should be .* type tuple"),
+        ({"m": list(PAIR)}, TypeError, "metric 'm' must be .* type list"),
+        ({"m": (1, 2, 3)}, TypeError, "metric 'm' must be .* type tuple"),
         (
             {"m": keras.metrics.Mean},
             TypeError,
-            "metric 'm' should be .* of type type",
+            "metric 'm' must be .* of type type",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""The front end of a `model_fn` that `from_keras` makes."""
+"""The front end of estimators made by `from_keras`."""
 
 import warnings
 from collections.abc import Callable
@@ -39,13 +39,13 @@ class CompiledFrontEnd(KerasFrontEnd):
         options: TraceOptions | None = None,
         cores: Cores = ONE_CORE,
     ) -> Program:
-        """The program, with a warning of options that have no effect."""
+        """Returns the program; warns about options that have no effect."""
         if options is not None and options.dtype_policy is not None:
             _check_policy(self.keras_model.keras_model, options.dtype_policy)
         return super().make_program(call_model_fn, seed, options, cores)
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:
-        """The features and the labels of a batch, weights with the features."""
+        """Returns features with sample weights, and labels of a batch."""
         if isinstance(value, tuple | list) and len(value) == 3:
             features, labels, weights = value
             if weights is None:
@@ -56,7 +56,7 @@ class CompiledFrontEnd(KerasFrontEnd):
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """The function, marked as one that calls the same model."""
+        """Marks a function as one that calls the same model."""
         del model_fn
         marked: Any = function
         marked.front_end = self

@@ -13,7 +13,7 @@ def shown(value: Any) -> str:
     """A value as messages have it: arrays by dtype and shape, and not too long.
 
     Args:
-        value: Anything, also a nest with arrays in it.
+        value: Anything, also a nest with with arrays.
 
     Returns:
         A text of a line, with the type unless it is an array.

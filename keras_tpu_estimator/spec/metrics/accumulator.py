@@ -1,4 +1,4 @@
-"""Sums that keep their values from batch to batch."""
+"""Sums over batches, and the inputs of metrics."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -15,16 +15,16 @@ from keras import ops
 
 from keras_tpu_estimator.ground.base.types import TensorLike
 
-# The value over all batches so far, twice for most metrics: user code written
-# for graphs expects a tensor to read and an operation to run.
+# The value over all batches so far, twice for most metrics, because code
+# written for graphs expects a tensor to read and an operation to run.
 Running = tuple[jax.Array, jax.Array]
 Sums = TypeVar("Sums", bound="DataclassInstance")
 
 
 class Accumulator(keras.metrics.Metric):
-    """Adds records of sums, one variable for each field.
+    """A metric that adds records of sums, with one variable for each field.
 
-    Where variables live by path, as in a `metric_fn`, an accumulator goes on
+    If variables live by path, as in a `metric_fn`, an accumulator continues
     from the totals of the last batch; elsewhere it starts from zero.
 
     Args:
@@ -75,17 +75,7 @@ class Accumulator(keras.metrics.Metric):
 
 
 def accumulate(batch: Sums, name: str | None, default: str) -> Sums:
-    """Adds a batch to the totals of the metric that is being called.
-
-    Args:
-        batch: A dataclass of float32 arrays.
-        name: The name that the user gave the metric, or `None`.
-        default: Its name if the user gave none; a number is appended from the
-            second such call on, as Keras does for layers.
-
-    Returns:
-        The totals over all batches so far, as a record of the same type.
-    """
+    """Adds a batch to the totals of the metric that is being called."""
     if name is None:
         uses = keras.backend.get_uid(default)
         name = default if uses == 1 else f"{default}_{uses - 1}"
@@ -97,7 +87,7 @@ class Examples:
     """Labels, predictions and weights of one shape.
 
     Attributes:
-        weights: Float32 array; ones if the user gave none.
+        weights: Float32 array; ones if the user passed none.
     """
 
     labels: jax.Array
@@ -111,17 +101,7 @@ class Examples:
         predictions: TensorLike,
         weights: TensorLike | None,
     ) -> "Examples":
-        """Brings what the user gave to one shape.
-
-        Args:
-            labels: Tensor of any shape.
-            predictions: Tensor of the same shape, up to a last dimension of
-                size 1 that only one of the two has.
-            weights: As for `weights_like`.
-
-        Raises:
-            ValueError: The shapes do not fit.
-        """
+        """Converts a metric's arguments to arrays of one shape."""
         labels, predictions = same_rank(labels, predictions)
         if labels.shape != predictions.shape:
             raise ValueError(
@@ -134,19 +114,19 @@ class Examples:
         return cls(labels, predictions, weights_like(weights, predictions))
 
     def flat(self) -> "Examples":
-        """These examples as vectors."""
+        """Returns these examples as vectors."""
         return Examples(
             self.labels.ravel(), self.predictions.ravel(), self.weights.ravel()
         )
 
 
 def as_array(tensor: TensorLike) -> jax.Array:
-    """What the user gave, as an array."""
+    """Returns a user's tensor as an array."""
     return ops.convert_to_tensor(tensor)
 
 
 def as_classes(tensor: TensorLike) -> jax.Array:
-    """Numbers of classes, in a dtype that has one for any number of them."""
+    """Returns class ids in an integer dtype."""
     classes = as_array(tensor)
     is_narrow = jnp.issubdtype(classes.dtype, jnp.integer) and (
         classes.dtype.itemsize < 4
@@ -167,7 +147,7 @@ def same_rank(
 
 
 def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
-    """Broadcasts weights to the values that they weigh.
+    """Broadcasts weights to values.
 
     Args:
         weights: `None` for ones, a scalar, or a tensor of the rank of `values`
@@ -202,19 +182,8 @@ def weights_like(weights: TensorLike | None, values: jax.Array) -> jax.Array:
 
 
 def nan_unless(is_valid: jax.Array, problem: str) -> jax.Array:
-    """Refuses invalid values, as well as the situation allows.
-
-    Code that is being compiled cannot raise: there the metric becomes NaN.
-
-    Args:
-        is_valid: Boolean array of any shape.
-        problem: The error message.
-
-    Returns:
-        A scalar to add to the sums of the batch: 0 if all are valid, or NaN.
-
-    Raises:
-        ValueError: The values are known, and one is invalid.
+    """Returns 0, or NaN if values are invalid; raises an error outside of
+    traces.
     """
     all_valid = jnp.all(is_valid)
     if not isinstance(all_valid, jax.core.Tracer) and not all_valid:
@@ -231,7 +200,7 @@ def check_fraction(name: str, value: float) -> None:
 
 
 def ratio(part: jax.Array, whole: jax.Array) -> jax.Array:
-    """Divides two sums, elementwise; 0 where `whole` is not positive.
+    """Divides two sums elementwise; returns 0 unless `whole` is positive.
 
     Negative weights can make `whole` negative. NaN stays NaN.
     """

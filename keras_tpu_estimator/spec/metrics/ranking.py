@@ -1,4 +1,4 @@
-"""How many of the right classes are among the best ranked ones."""
+"""Metrics of the highest ranked classes."""
 
 import dataclasses
 
@@ -16,7 +16,7 @@ from keras_tpu_estimator.spec.metrics.averages import Average
 
 @dataclasses.dataclass(frozen=True)
 class Retrieved:
-    """Sums over examples of right, wrong and missing classes, float32."""
+    """Sums of correct, wrong and missing classes over examples, float32."""
 
     true_positives: jax.Array
     false_positives: jax.Array
@@ -30,7 +30,7 @@ class Retrieved:
         class_id: int | None,
         weights: TensorLike | None,
     ) -> "Retrieved":
-        """Counts one batch; of one class only, unless `class_id` is `None`."""
+        """Counts one batch; only one class, unless `class_id` is `None`."""
         labels, ids = same_examples(labels, predictions_idx)
         if class_id is None:
             is_wanted = is_in(ids, labels)
@@ -59,22 +59,22 @@ def precision_at_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of the `k` highest scores that are right.
+    """Computes the share of the `k` highest scores that are correct.
 
     Args:
-        labels: Integer tensor of shape `[..., num_labels]` with the right
-            classes of each example, or `[...]` with one. Equal ones count
-            once, those outside of `[0, num_classes)` not at all.
+        labels: Integer tensor of shape `[..., num_labels]` with the correct
+            classes of each example, or `[...]` with one. Duplicates count once;
+            classes outside `[0, num_classes)` do not count.
         predictions: Float tensor of scores of shape `[..., num_classes]`.
-        k: How many of the highest scores are predictions.
-        class_id: The only class that counts. Defaults to `None`: all do.
+        k: The number of highest scores that are predictions.
+        class_id: The only class that counts. Defaults to `None`, for all.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"precision_at_k"`.
 
     Returns:
-        A pair `(value, update)`: the precision so far, a float32 scalar,
-        twice. It is NaN as long as nothing counts, such as before `class_id`
-        is first predicted.
+        A pair `(value, update)`: the precision so far, a float32 scalar, twice.
+        It is NaN before the first counted prediction, such as the first one of
+        `class_id`.
 
     Raises:
         ValueError: The shapes do not fit, or `k` is larger than the number of
@@ -103,17 +103,18 @@ def precision_at_top_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of predicted classes that are right.
+    """Computes the share of predicted classes that are correct.
 
     Args:
         labels: As for `precision_at_k`.
-        predictions_idx: Integer tensor of shape `[..., k]` with the classes
-            predicted for each example.
-        class_id: The only class that counts. Defaults to `None`: all do.
+        predictions_idx: Integer tensor of shape `[..., k]` with the predicted
+            classes of each example.
+        class_id: The only class that counts. Defaults to `None`, for all.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to
             `"precision_at_top_k"`.
-        k: Accepted for compatibility; the shape says it. Defaults to `None`.
+        k: Accepted for compatibility; the shape determines it. Defaults to
+            `None`.
 
     Returns:
         A pair `(value, update)`, as from `precision_at_k`.
@@ -143,24 +144,24 @@ def recall_at_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of right classes among the `k` highest scores.
+    """Computes the share of correct classes among the `k` highest scores.
 
-    With one label for each example it is the top-k accuracy.
+    With one label for each example, it is the top-k accuracy.
 
     Args:
-        labels: Integer tensor of shape `[..., num_labels]` with the right
-            classes of each example, or `[...]` with one. Equal ones count
-            once, those outside of `[0, num_classes)` as never found.
+        labels: Integer tensor of shape `[..., num_labels]` with the correct
+            classes of each example, or `[...]` with one. Duplicates count once;
+            classes outside `[0, num_classes)` count as not found.
         predictions: Float tensor of scores of shape `[..., num_classes]`.
-        k: How many of the highest scores are predictions.
-        class_id: The only class that counts. Defaults to `None`: all do.
+        k: The number of highest scores that are predictions.
+        class_id: The only class that counts. Defaults to `None`, for all.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"recall_at_k"`.
 
     Returns:
-        A pair `(value, update)`: the recall so far, a float32 scalar, twice.
-        It is NaN as long as nothing counts, such as before `class_id` is first
-        a label.
+        A pair `(value, update)`: the recall so far, a float32 scalar, twice. It
+        is NaN before the first counted label, such as the first one of
+        `class_id`.
 
     Raises:
         ValueError: The shapes do not fit, or `k` is larger than the number of
@@ -189,16 +190,17 @@ def recall_at_top_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of right classes that are predicted.
+    """Computes the share of correct classes that are predicted.
 
     Args:
         labels: As for `recall_at_k`.
-        predictions_idx: Integer tensor of shape `[..., k]` with the classes
-            predicted for each example.
-        class_id: The only class that counts. Defaults to `None`: all do.
+        predictions_idx: Integer tensor of shape `[..., k]` with the predicted
+            classes of each example.
+        class_id: The only class that counts. Defaults to `None`, for all.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"recall_at_top_k"`.
-        k: Accepted for compatibility; the shape says it. Defaults to `None`.
+        k: Accepted for compatibility; the shape determines it. Defaults to
+            `None`.
 
     Returns:
         A pair `(value, update)`, as from `recall_at_k`.
@@ -227,18 +229,18 @@ def average_precision_at_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Averages the precisions at the ranks of the right classes.
+    """Averages the precisions at the ranks of the correct classes.
 
-    Each of the first `k` ranks that holds a right class contributes the
-    precision up to that rank; the sum is divided by the number of labels, or
-    by `k` if there are more. The result is the mean over examples.
+    Each of the first `k` ranks with a correct class contributes the precision
+    up to that rank. The sum is divided by the number of labels, at most `k`.
+    The result is the mean over examples.
 
     Args:
-        labels: Integer tensor of shape `[..., num_labels]` with the right
-            classes of each example, or `[...]` with one. Those outside of
-            `[0, num_classes)` are left out.
+        labels: Integer tensor of shape `[..., num_labels]` with the correct
+            classes of each example, or `[...]` with one. Classes outside `[0,
+            num_classes)` are ignored.
         predictions: Float tensor of scores of shape `[..., num_classes]`.
-        k: How many of the highest scores are predictions.
+        k: The number of highest scores that are predictions.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to
             `"average_precision_at_k"`.
@@ -305,7 +307,9 @@ def _top_k(predictions: TensorLike, k: int) -> jax.Array:
 def same_examples(
     labels: TensorLike, predictions_idx: TensorLike
 ) -> tuple[jax.Array, jax.Array]:
-    """Both as arrays of classes, `[..., num_labels]` and `[..., k]`."""
+    """Returns labels and predictions as arrays `[..., num_labels]` and `[...,
+    k]`.
+    """
     labels = as_classes(labels)
     ids = as_classes(predictions_idx)
     given = labels.shape
@@ -322,12 +326,14 @@ def same_examples(
 
 
 def is_in(ids: jax.Array, others: jax.Array) -> jax.Array:
-    """Whether each element of the last dimension is among the others."""
+    """Returns whether elements of the last dimension are among others."""
     return jnp.any(ids[..., :, None] == others[..., None, :], axis=-1)
 
 
 def _is_first(ids: jax.Array) -> jax.Array:
-    """Whether each element of the last dimension has no equal before it."""
+    """Returns whether each element of the last dimension has no equal before
+    it.
+    """
     is_equal = ids[..., :, None] == ids[..., None, :]
     return ~jnp.any(jnp.tril(is_equal, k=-1), axis=-1)
 

@@ -1,4 +1,4 @@
-"""Counts of right and wrong decisions at each of several thresholds."""
+"""Counts of correct and wrong binary predictions at several thresholds."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,7 @@ from keras_tpu_estimator.spec.metrics.accumulator import accumulate
 from keras_tpu_estimator.spec.metrics.accumulator import nan_unless
 from keras_tpu_estimator.spec.metrics.confusion import Confusion
 
-# Keeps precision and recall defined where nothing was counted.
+# Keeps precision and recall defined if nothing was counted.
 _EPSILON = 1e-7
 
 
@@ -27,7 +27,8 @@ def true_positives_at_thresholds(
     """Sums the weights of positive examples that are above each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -37,11 +38,11 @@ def true_positives_at_thresholds(
     Returns:
         A pair `(value, update)`: the sums so far, float32 of shape
         `[len(thresholds)]`, twice. In compiled code they are NaN if a
-        prediction is outside of `[0, 1]`.
+        prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -69,7 +70,8 @@ def false_negatives_at_thresholds(
     """Sums the weights of positive examples not above each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -80,8 +82,8 @@ def false_negatives_at_thresholds(
         A pair `(value, update)`, as from `true_positives_at_thresholds`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -109,7 +111,8 @@ def true_negatives_at_thresholds(
     """Sums the weights of negative examples not above each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -120,8 +123,8 @@ def true_negatives_at_thresholds(
         A pair `(value, update)`, as from `true_positives_at_thresholds`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -149,7 +152,8 @@ def false_positives_at_thresholds(
     """Sums the weights of negative examples that are above each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -160,8 +164,8 @@ def false_positives_at_thresholds(
         A pair `(value, update)`, as from `true_positives_at_thresholds`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -186,10 +190,11 @@ def precision_at_thresholds(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the precision that each threshold gives.
+    """Computes the precision at each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -199,11 +204,11 @@ def precision_at_thresholds(
     Returns:
         A pair `(value, update)`: the precisions so far, float32 of shape
         `[len(thresholds)]`, twice. In compiled code they are NaN if a
-        prediction is outside of `[0, 1]`.
+        prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -230,10 +235,11 @@ def recall_at_thresholds(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the recall that each threshold gives.
+    """Computes the recall at each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -243,11 +249,11 @@ def recall_at_thresholds(
     Returns:
         A pair `(value, update)`: the recalls so far, float32 of shape
         `[len(thresholds)]`, twice. In compiled code they are NaN if a
-        prediction is outside of `[0, 1]`.
+        prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -277,18 +283,7 @@ def _running(
 
 
 def confusion_at(examples: Examples, thresholds: Sequence[float]) -> Confusion:
-    """Counts one batch, where probabilities above a threshold mean yes.
-
-    Args:
-        examples: Labels to be read as booleans, predictions in `[0, 1]`.
-        thresholds: Numbers in any order.
-
-    Returns:
-        Vectors with one element for each threshold.
-
-    Raises:
-        ValueError: A prediction is known and outside of `[0, 1]`.
-    """
+    """Counts one batch; probabilities above a threshold are positive."""
     examples = examples.flat()
     predictions = examples.predictions.astype(jnp.float32)
     invalid = nan_unless(
@@ -296,8 +291,8 @@ def confusion_at(examples: Examples, thresholds: Sequence[float]) -> Confusion:
         "predictions must be in [0, 1]. Pass probabilities, such as "
         "ops.sigmoid(logits).",
     )
-    # Each prediction is compared with a few thresholds only, by bisection; the
-    # sums over intervals are then put together for each threshold.
+    # Bisection compares each prediction with a few thresholds only; the sums
+    # over intervals are then combined for each threshold.
     points = np.asarray(thresholds, np.float32)
     edges = np.sort(points)
     interval = jnp.searchsorted(edges, predictions)
@@ -307,8 +302,8 @@ def confusion_at(examples: Examples, thresholds: Sequence[float]) -> Confusion:
     def weight_of(condition: jax.Array) -> tuple[jax.Array, jax.Array]:
         weights = jnp.where(condition, examples.weights, 0)
         sums = jnp.bincount(interval, weights, length=intervals.size)
-        # No running sum: its rounding would differ between two thresholds
-        # with no prediction in between, and which one is best would be chance.
+        # A running sum would round differently at two thresholds without a
+        # prediction in between, so that the best one would be arbitrary.
         above = jnp.sum(jnp.where(is_above, sums, 0), axis=1)
         below = jnp.sum(jnp.where(is_above, 0, sums), axis=1)
         return above + invalid, below + invalid
