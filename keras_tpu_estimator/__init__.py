@@ -51,17 +51,19 @@ from keras_tpu_estimator.spec.model_fn.clipping import clip_by_global_norm
 from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
     CrossShardOptimizer,
 )
+from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import minimize
 from keras_tpu_estimator.spec.model_fn.initialization import (
     init_from_checkpoint,
 )
 from keras_tpu_estimator.spec.model_fn.jax_params import assign_jax_params
 from keras_tpu_estimator.spec.model_fn.jax_params import jax_params
+from keras_tpu_estimator.spec.model_fn.known_variables import AUTO_REUSE
 from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
 from keras_tpu_estimator.spec.model_fn.known_variables import global_variables
 from keras_tpu_estimator.spec.model_fn.known_variables import (
     trainable_variables,
 )
-from keras_tpu_estimator.spec.model_fn.minimizing import minimize
+from keras_tpu_estimator.spec.model_fn.known_variables import variable_scope
 from keras_tpu_estimator.spec.model_fn.moving_averages import (
     ExponentialMovingAverage,
 )
@@ -72,8 +74,6 @@ from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
 from keras_tpu_estimator.spec.model_fn.updates import TrainOp
-from keras_tpu_estimator.spec.model_fn.variable_scopes import AUTO_REUSE
-from keras_tpu_estimator.spec.model_fn.variable_scopes import variable_scope
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
@@ -148,7 +148,7 @@ __all__ = [
     "variable_scope",
 ]
 
-# A name that several modules offer gets the path of the first.
+# A name in several modules has the path of the first.
 _public_paths.assign(
     errors,
     checkpoints,

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 
 _PACKAGE = "keras_tpu_estimator"
 
-# Where the `main` of each is, which takes what follows its name.
+# The path of each command's `main`, which receives the remaining arguments.
 COMMANDS = {
     "plan": (
         "planning.command",
-        "says what a script needs on a TPU that need not be there",
+        "reports the cost of a script on a TPU, without needing one",
     ),
     "info": (
         "files.inspection.command",
@@ -19,16 +19,16 @@ COMMANDS = {
     ),
     "verify": (
         "files.inspection.command",
-        "reads all of each checkpoint, and reports which are corrupt",
+        "reads each checkpoint completely, and reports corrupt ones",
     ),
     "launch": (
         "ground.hosts.launching",
         "starts a script in several processes of this machine, as one cluster",
     ),
-    "tf1": ("tf1.command", "runs a program of TensorFlow 1 as it is"),
+    "tf1": ("tf1.command", "runs a TensorFlow 1 script without changes"),
     "check": (
         "tf1_tools.check.command",
-        "says what a program of TensorFlow 1 uses, without running it",
+        "reports the TensorFlow 1 calls of a script, without running it",
     ),
 }
 
@@ -37,11 +37,12 @@ def main(arguments: Sequence[str]) -> int:
     """Runs a command.
 
     Args:
-        arguments: Those of the command line, the command's name first.
+        arguments: The arguments of the command line, beginning with the
+            command's name.
 
     Returns:
-        What the command returns; by convention 0 if all is well, 1 if what was
-        looked at is not, and 2 if there is nothing to look at.
+        The exit status: 0 for success, 1 if the command found a problem, and 2
+        if it found no input.
     """
     parser = argparse.ArgumentParser(
         f"python -m {_PACKAGE}",

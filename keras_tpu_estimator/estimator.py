@@ -1,4 +1,4 @@
-"""The façade: what users of the original know, composed of what is below."""
+"""`TPUEstimator`, the facade over the rooms below."""
 
 import contextlib
 import itertools
@@ -37,7 +37,6 @@ from keras_tpu_estimator.runs.prediction import Prediction
 from keras_tpu_estimator.runs.same_on_hosts import agreed
 from keras_tpu_estimator.runs.training import Training
 from keras_tpu_estimator.runs.training_session import Evaluator
-from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.config import validation as checks
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.config.run_config import in_cluster
@@ -57,52 +56,53 @@ _logger = logging.getLogger("keras_tpu_estimator")
 class TPUEstimator(ExportingEstimator, PlanningEstimator):
     """Trains, evaluates and predicts with a `model_fn`.
 
-    The counterpart of `tf.compat.v1.estimator.tpu.TPUEstimator`, on Keras 3
-    and JAX: on CPU, GPU or TPU, on one core or on all of them. Programs,
-    compiled loops and values in memory outlive a call, so that a second
-    `train`, `evaluate` or `predict` starts at once.
+    The counterpart of `tf.compat.v1.estimator.tpu.TPUEstimator`, on Keras 3 and
+    JAX: on CPU, GPU or TPU, on one device or all. Programs, compiled loops and
+    values in memory are kept between calls, so that a second `train`,
+    `evaluate` or `predict` starts immediately.
 
     Args:
         model_fn: Function of `features` and any of `labels`, `mode`, `params`
             and `config`, which returns a `TPUEstimatorSpec` or an
-            `EstimatorSpec`. Written with `keras.layers`, `keras.ops` or
-            anything that JAX can trace.
-        model_dir: Directory of checkpoints and event files, or its URL, such
-            as 'gs://bucket/run'. A relative path is one from the working
-            directory of this moment. Defaults to that of `config`, or else to
-            a temporary one.
+            `EstimatorSpec`. It can use `keras.layers`, `keras.ops` and all code
+            that JAX can trace.
+        model_dir: Directory of checkpoints and event files, or its URL, such as
+            'gs://bucket/run'. A relative path is resolved immediately. Defaults
+            to that of `config`, or else to a temporary directory.
         config: A `RunConfig`.
         params: Dict of hyperparameters for `input_fn` and `model_fn`. The
             keys `batch_size` and `context` are reserved. Defaults to none.
-        use_tpu: Whether to use all cores, whatever they are. With `False` one
-            core gets the undivided batch. Defaults to `True`.
-        train_batch_size: Examples in a training step, over all cores.
-            Required with `use_tpu`.
-        eval_batch_size: The same for `evaluate`.
-        predict_batch_size: The same for `predict`.
+        use_tpu: Whether to use all devices, of any kind. With `False` one
+            device receives the undivided batch. Defaults to `True`.
+        train_batch_size: Number of examples in a training step, over all
+            devices. Required with `use_tpu`.
+        eval_batch_size: Number of examples in an evaluation step, over all
+            devices.
+        predict_batch_size: Number of examples in a prediction step, over all
+            devices.
         batch_axis: The batch axis of each input tensor, if it is not the
             first. Features come first, in the order of their keys, then
             labels. Defaults to `None`.
-        eval_on_tpu: With `False`, `evaluate` runs on one core. Defaults to
-            `True`.
+        eval_on_tpu: Whether `evaluate` uses all devices; otherwise it uses one.
+            Defaults to `True`.
         export_to_tpu: Whether exports have a metagraph with the tags 'serve'
             and 'tpu'. Defaults to `True`.
-        export_to_cpu: Whether they have one with the tag 'serve' alone.
-            Defaults to `True`.
-        warm_start_from: A checkpoint to start from as long as `model_dir` has
-            none: anything that `load_checkpoint` reads, such as a dict of
-            arrays, for all trainable variables, or a `WarmStartSettings`.
-            Defaults to `None`.
-        embedding_config_spec: An `experimental.EmbeddingConfigSpec`: tables
-            over all cores, whose activations `model_fn` has among its features
-            in place of ids. Defaults to `None`.
-        export_saved_model_api_version: 1, where both are the same model, or
-            2, where `model_fn` is called for each of them, for the one for TPU
-            with `params["use_tpu"]`. Defaults to 1.
+        export_to_cpu: Whether exports have a metagraph with only the tag
+            'serve'. Defaults to `True`.
+        warm_start_from: The initial values if `model_dir` has no checkpoint:
+            anything that `load_checkpoint` reads, such as a dict of arrays, for
+            all trainable variables, or a `WarmStartSettings`. Defaults to
+            `None`.
+        embedding_config_spec: An `experimental.EmbeddingConfigSpec`: embedding
+            tables sharded over all devices. The features of `model_fn` contain
+            their activations in place of ids. Defaults to `None`.
+        export_saved_model_api_version: 1, with the same model in both
+            metagraphs, or 2, which calls `model_fn` for each of them, for the
+            TPU with `params["use_tpu"]`. Defaults to 1.
 
     Raises:
         ValueError: Arguments are missing or contradict each other.
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
         ImportError: `model_dir` is a URL, and fsspec or its driver is not
             installed.
 
@@ -170,7 +170,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         )
         if config.fast_dev_run:
             directory = None
-            _logger.info("A trial run: one step or batch of each call.")
+            _logger.info("Dry run: one step or batch of each call.")
         config = in_cluster(config, starting.ensure_started())
         hosts = Hosts.of_this_process(config.host_timeout_secs)
         check_usable(
@@ -216,42 +216,43 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         validation: InputFn | None = None,
         validation_steps: int | None = None,
     ) -> "TPUEstimator":
-        """Trains from the latest checkpoint on, or from initial values.
+        """Trains from the latest checkpoint, or from initial values.
 
         Args:
             input_fn: Function of `params` that returns a `tf.data.Dataset`,
-                arrays, or an iterable of batches; each a pair of features and
-                labels, or features alone.
+                arrays, or an iterable of batches. A batch is a pair of features
+                and labels, or only features.
             hooks: `SessionRunHook`s and Keras callbacks, called around every
                 run of the device loop. Defaults to none.
-            steps: Steps to make. By default training goes on to `max_steps`
+            steps: Number of steps. By default training continues to `max_steps`
                 or to the end of the input.
-            max_steps: The global step to stop at; nothing is done if a
-                checkpoint has come so far. Defaults to `None`.
-            saving_listeners: Called around every checkpoint, each of them
-                once. Defaults to none.
-            validation: An `input_fn` to evaluate on at the end of each epoch
-                of Keras callbacks, which see the results as `val_loss` and the
-                like; by default a run of the device loop is an epoch, see
+            max_steps: The global step to stop at; nothing happens if a
+                checkpoint has reached it. Defaults to `None`.
+            saving_listeners: `CheckpointSaverListener`s, called around every
+                checkpoint. Defaults to none.
+            validation: An `input_fn` for an evaluation at the end of each epoch
+                of Keras callbacks, which receive the results as `val_loss` and
+                so on. By default a run of the device loop is an epoch; see
                 `hooks.CallbackHook`. Needs an `eval_batch_size`. Defaults to
                 none.
-            validation_steps: Batches to evaluate then. Defaults to all.
+            validation_steps: Number of batches of that evaluation. Defaults to
+                all.
 
         Returns:
             This estimator.
 
         Raises:
             ValueError: Arguments contradict each other, or the model does not
-                fit the input, the cores or the checkpoint.
-            TypeError: An argument is of a wrong type.
+                fit the input, the devices or the checkpoint.
+            TypeError: An argument has a wrong type.
             NanLossDuringTrainingError: The loss became NaN.
-            SystemExit: SIGTERM or SIGINT has come. The loop in flight is
-                finished, and a checkpoint saved, before. The code is 128 and
-                the number of the signal.
+            SystemExit: The process received SIGTERM or SIGINT. Before, the
+                current loop is completed and a checkpoint is saved. The code is
+                128 plus the number of the signal.
         """
         config = self._context.config
         checks.check_role(config)
-        call_checks.check_train_steps(steps, max_steps)
+        checks.check_train_steps(steps, max_steps)
         rehearsal = rehearsing.running()
         if rehearsal is not None:
             rehearsal.train(
@@ -271,7 +272,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         user_hooks = validate_hooks(hooks)
         self._context.placement.check(ModeKeys.TRAIN)
         if self._context.placement.use_tpu:
-            call_checks.check_some_steps(steps, max_steps)
+            checks.check_some_steps(steps, max_steps)
         Training(
             self._context,
             input_fn,
@@ -291,19 +292,18 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         checkpoint_path: PathLike | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """Evaluates over every example of the input once.
+        """Evaluates each example of the input once.
 
         Args:
             input_fn: As in `train`.
-            steps: Batches to evaluate. Defaults to all, up to the end of the
+            steps: Number of batches. Defaults to all, up to the end of the
                 input; the last one may be smaller.
             hooks: `SessionRunHook`s and Keras callbacks, called around every
                 run of the device loop. Defaults to none.
             checkpoint_path: The checkpoint to evaluate. Defaults to the
                 latest one, or else to initial values.
-            name: Distinguishes evaluations on several data sets; their
-                results are written to different directories. Defaults to
-                `None`.
+            name: Name of the evaluation, for several data sets; results are
+                written to separate directories. Defaults to `None`.
 
         Returns:
             The metrics by name, `loss` as its mean over examples, and
@@ -311,8 +311,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
 
         Raises:
             ValueError: An argument is wrong, the input is empty, or the model
-                does not fit the input, the cores or the checkpoint.
-            TypeError: An argument is of a wrong type.
+                does not fit the input, the devices or the checkpoint.
+            TypeError: An argument has a wrong type.
         """
         rehearsal = rehearsing.running()
         if rehearsal is not None:
@@ -325,14 +325,14 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         )
 
     def _evaluation(self, input_fn: InputFn, *arguments: Any) -> Evaluation:
-        """An evaluation, its arguments checked."""
+        """Returns an evaluation, with checked arguments."""
         return Evaluation.of(self._context, input_fn, *arguments)
 
     def _evaluator(
         self, validation: InputFn | None, steps: int | None
     ) -> Evaluator:
-        """What evaluates while training, its arguments checked."""
-        call_checks.check_validation(validation, steps)
+        """Returns the evaluation during training, with checked arguments."""
+        checks.check_validation(validation, steps)
         evaluation = None
         if validation is not None:
             evaluation = self._evaluation(validation, steps, None, None)
@@ -346,31 +346,31 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         checkpoint_path: PathLike | None = None,
         yield_single_examples: bool = True,
     ) -> Iterator[Any]:
-        """Yields predictions, one for every example of the input.
+        """Yields predictions, one for each example of the input.
 
         If all predictions have the same number of rows for each example, such
-        as one for each token, it yields these rows one after the other.
+        as one for each token, it yields these rows one by one.
 
-        A generator: nothing happens before the first `next`. It may be left
-        at any point, and others may run beside it.
+        A generator: it starts with the first `next`, can be left at any point,
+        and can run beside other generators.
 
         Args:
-            input_fn: As in `train`; labels are left out.
+            input_fn: As in `train`; labels are ignored.
             predict_keys: Names of the predictions to yield. Defaults to all.
             hooks: `SessionRunHook`s and Keras callbacks, called around every
                 batch, unless their `run_ends` says otherwise. Defaults to none.
             checkpoint_path: The checkpoint to predict with. Defaults to the
                 latest one, or else to initial values.
-            yield_single_examples: Whether to yield single rows, or whole
-                batches. Defaults to `True`.
+            yield_single_examples: Whether to yield single rows, not batches.
+                Defaults to `True`.
 
         Yields:
-            Predictions in the structure that `model_fn` gave them.
+            Predictions in the structure that `model_fn` returned.
 
         Raises:
             ValueError: An argument is wrong, or the model does not fit the
-                input, the cores or the checkpoint.
-            TypeError: An argument is of a wrong type.
+                input, the devices or the checkpoint.
+            TypeError: An argument has a wrong type.
         """
         user_hooks = validate_hooks(hooks)
         if predict_keys is not None and not isinstance(predict_keys, str):
@@ -387,7 +387,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
 
     @staticmethod
     def _rows(batch: Predicted) -> Iterator[Any]:
-        """The predictions of single examples."""
+        """Yields the predictions of single examples."""
         return batch.rows()
 
     def _predicted(
@@ -396,7 +396,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         hooks: tuple[Hook, ...],
         checkpoint_path: PathLike | None,
     ) -> Generator[Predicted, None, None]:
-        """The predictions of each batch."""
+        """Yields the predictions of each batch."""
         rehearsal = rehearsing.running()
         if rehearsal is not None:
             return rehearsal.predict(self._context, input_fn)

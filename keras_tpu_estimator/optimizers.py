@@ -1,4 +1,4 @@
-"""Optimizers of TF1 programs that Keras lacks, and those of optax.
+"""TF1 optimizers that Keras lacks, and optax optimizers.
 
 >>> from keras_tpu_estimator.optimizers import LAMB
 >>> optimizer = LAMB(learning_rate=1e-3)

@@ -1,6 +1,6 @@
-"""The types that signatures show, and the base classes that public names share.
+"""The types in signatures, and the base classes of public names.
 
-Programs can use them in annotations, but need not.
+Annotations in scripts can use them.
 
 >>> import keras_tpu_estimator as kte
 >>> def loss_of(
@@ -48,10 +48,10 @@ from keras_tpu_estimator.runs.trained_estimator import TrainedEstimator
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.spec.model_fn.known_variables import Reuse
 from keras_tpu_estimator.spec.model_fn.moving_averages import AverageOp
 from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
 from keras_tpu_estimator.spec.model_fn.updates import Update
-from keras_tpu_estimator.spec.model_fn.variable_scopes import Reuse
 from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
     GradientTransformation,
 )

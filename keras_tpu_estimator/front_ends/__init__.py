@@ -1,1 +1,1 @@
-"""The ways to write a `model_fn`: one front end for each."""
+"""The front ends: the ways to write a `model_fn`."""

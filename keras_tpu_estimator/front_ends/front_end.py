@@ -1,4 +1,4 @@
-"""What a front end is, and which one a `model_fn` is written for."""
+"""The protocol of front ends, and the front end of a `model_fn`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,13 +21,12 @@ from keras_tpu_estimator.ground.mesh.cores import Cores
 
 
 class FrontEnd(Protocol):
-    """One way to write a `model_fn`, and all that depends on it.
+    """A way to write a `model_fn`, and everything that depends on it.
 
     Attributes:
-        checkpoint_format: The name of the format of its checkpoints, unless
-            `RunConfig` sets one.
-        why_no_tables: Why it takes no `embedding_config_spec`, and what to
-            write in its place; `None` where it does.
+        checkpoint_format: The name of its default checkpoint format.
+        why_no_tables: The reason why it does not support
+            `embedding_config_spec`, and the alternative; `None` if it does.
         keras_model: The only Keras model that `model_fn` calls, or `None`.
     """
 
@@ -36,7 +35,7 @@ class FrontEnd(Protocol):
 
     @property
     def keras_model(self) -> OfKerasModel | None:
-        """See above."""
+        """See the attribute of that name."""
 
     def make_program(
         self,
@@ -49,64 +48,64 @@ class FrontEnd(Protocol):
 
         Args:
             call_model_fn: Called with features, labels, mode and the additional
-                `params`; returns a spec. Its `embeddings`, if it has some, are
-                the tables, and its `features_inside` says where the features
-                are, as in `TablesProgram`.
-            seed: Makes initial values and random layers repeatable. Defaults
-                to `None`.
-            options: How it is traced. Defaults to `TraceOptions()`.
-            cores: The cores that tables lie over. Defaults to one core.
+                `params`; returns a spec. Its attribute `embeddings`, if it has
+                one, contains the embedding tables, and `features_inside`
+                locates the features, as in `TablesProgram`.
+            seed: The seed of initial values and random layers. Defaults to
+                `None`.
+            options: The options of its trace. Defaults to `TraceOptions()`.
+            cores: The devices that embedding tables are sharded over. Defaults
+                to one device.
         """
 
     def source_of(
         self, call: Callable[[], Any], number: int, seed: int | None
     ) -> BatchSource:
-        """Calls an `input_fn`, and makes a source of what it returned.
+        """Calls an `input_fn`, and makes a source of its result.
 
         Args:
             call: Calls it.
-            number: The number of this call among those that feed a step.
+            number: The number of this call among those of a step.
             seed: The seed of the program, or `None`.
         """
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:
-        """The features and the labels of a batch.
+        """Returns the features and the labels of a batch.
 
         Args:
-            value: What `input_fn`, or a data set of Keras, gives as one.
+            value: A batch of `input_fn` or of a Keras data set.
 
         Raises:
-            ValueError: It is neither a pair nor features alone.
+            ValueError: It is neither a pair nor only features.
         """
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """Another `model_fn` of the same kind.
+        """Marks a function as a `model_fn` of the same kind.
 
         Args:
-            model_fn: What the user wrote.
-            function: The other, which may call it.
+            model_fn: The user's function.
+            function: The other function, which may call it.
         """
 
     def graph_builder(
         self, model_fn: BoundModelFn, settings: ExportSettings
     ) -> GraphBuilder:
-        """What builds the graphs of an export.
+        """Returns the builder of the graphs of an export.
 
         Args:
             model_fn: The user's function.
-            settings: What the estimator says about its exports.
+            settings: The export settings of the estimator.
         """
 
 
 def front_end_of(model_fn: object) -> FrontEnd:
-    """The front end that a `model_fn` is written for.
+    """Returns the front end of a `model_fn`.
 
     Args:
-        model_fn: What the user wrote. One for another front end than Keras's
-            has an attribute `front_end`, which marking it added. So does what
-            wraps such a function.
+        model_fn: The user's function, or a wrapper of it. Functions for front
+            ends other than Keras's have an attribute `front_end`.
 
     Example:
 

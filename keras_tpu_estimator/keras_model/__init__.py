@@ -1,1 +1,1 @@
-"""A program as a `keras.Model`."""
+"""Programs as Keras models."""

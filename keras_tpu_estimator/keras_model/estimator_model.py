@@ -1,4 +1,4 @@
-"""A `model_fn` as a Keras model, with the methods of one."""
+"""A `model_fn` as a Keras model."""
 
 import contextlib
 import sys
@@ -41,15 +41,15 @@ class EstimatorModel(SavedByWeights):
     """A `model_fn` as a `keras.Model`.
 
     `train_step`, `test_step` and `predict_step` run the steps of `model_fn`'s
-    program, which the device loop of `TPUEstimator` scans as well. `fit`,
+    program, which the device loop of `TPUEstimator` also scans. `fit`,
     `evaluate`, `predict`, `summary`, `save_weights` and `load_weights` work as
-    on any Keras model. There is nothing to compile: optimizer, loss and metrics
-    are those of `model_fn`. Its `eval_metrics` are among the results of
-    `evaluate` and of `fit(validation_data=...)`.
+    on any Keras model. The model needs no `compile`: optimizer, loss and
+    metrics are those of `model_fn`. The results of `evaluate` and of
+    `fit(validation_data=...)` include its `eval_metrics`.
 
     Args:
-        program: The variables and steps to run, and the cores that do it.
-        front_end: What knows how `model_fn` is written.
+        program: The variables and steps, and their devices.
+        front_end: The front end of `model_fn`.
 
     Example:
 
@@ -85,17 +85,17 @@ class EstimatorModel(SavedByWeights):
         cores: Cores = ONE_CORE,
         seed: int | None = None,
     ) -> "EstimatorModel":
-        """Makes a model of a `model_fn` that is called as on one core.
+        """Makes a model from a `model_fn`, which is called as on one core.
 
         Args:
-            model_fn: As `TPUEstimator` takes it.
+            model_fn: As in `TPUEstimator`.
             params: Hyperparameters for it. Defaults to none.
-            config: Configuration for it. Of a `RunConfig`, `micro_batches`,
-                `dtype_policy`, `remat` and `random_bits` count, too. Defaults
-                to `None`.
-            cores: The cores that share each batch. Defaults to one core.
-            seed: Makes initial values and random layers repeatable. Defaults
-                to `None`.
+            config: Configuration for it. The fields `micro_batches`,
+                `dtype_policy`, `remat` and `random_bits` of a `RunConfig` also
+                have an effect. Defaults to `None`.
+            cores: The devices that share each batch. Defaults to one device.
+            seed: The seed of initial values and random layers. Defaults to
+                `None`.
         """
         call = BoundModelFn(
             model_fn,
@@ -114,43 +114,43 @@ class EstimatorModel(SavedByWeights):
         return cls(DistributedProgram(program, layouts), front_end)
 
     def fit(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
-        """Trains as `keras.Model.fit` does; see there for the arguments."""
+        """Trains as `keras.Model.fit` does, with the same arguments."""
         self._prepare_from(ModeKeys.TRAIN, x, y, kwargs)
         with self._apart(keeps=True):
             return super().fit(x, y, **kwargs)
 
     def evaluate(self, x: Any = None, y: Any = None, **kwargs: Any) -> Any:
-        """Evaluates as `keras.Model.evaluate` does; see there."""
+        """Evaluates as `keras.Model.evaluate` does."""
         self._prepare_from(ModeKeys.EVAL, x, y, kwargs)
         with self._apart():
             return super().evaluate(x, y, **kwargs)
 
     def predict(self, x: Any, **kwargs: Any) -> Any:
-        """Predicts as `keras.Model.predict` does; see there."""
+        """Predicts as `keras.Model.predict` does."""
         self._prepare_from(ModeKeys.PREDICT, x, None, kwargs)
         with self._apart():
             return super().predict(x, **kwargs)
 
     def train_on_batch(self, x: Any, y: Any = None, **kwargs: Any) -> Any:
-        """Trains as `keras.Model.train_on_batch` does; see there."""
+        """Trains as `keras.Model.train_on_batch` does."""
         self._prepare_from(ModeKeys.TRAIN, x, y, {"batch_size": _WHOLE})
         with self._apart(keeps=True):
             return super().train_on_batch(x, y, **kwargs)
 
     def test_on_batch(self, x: Any, y: Any = None, **kwargs: Any) -> Any:
-        """Evaluates as `keras.Model.test_on_batch` does; see there."""
+        """Evaluates as `keras.Model.test_on_batch` does."""
         self._prepare_from(ModeKeys.EVAL, x, y, {"batch_size": _WHOLE})
         with self._apart():
             return super().test_on_batch(x, y, **kwargs)
 
     def predict_on_batch(self, x: Any) -> Any:
-        """Predicts as `keras.Model.predict_on_batch` does; see there."""
+        """Predicts as `keras.Model.predict_on_batch` does."""
         self._prepare_from(ModeKeys.PREDICT, x, None, {"batch_size": _WHOLE})
         with self._apart():
             return super().predict_on_batch(x)
 
     def make_train_function(self, force: bool = False) -> None:
-        """Makes what `fit` calls for each batch; Keras calls it."""
+        """Makes the function that `fit` calls for each batch."""
         if self.train_function is None or force:
             super().make_train_function(force)
             self.train_function = self._counting(
@@ -158,7 +158,7 @@ class EstimatorModel(SavedByWeights):
             )
 
     def make_test_function(self, force: bool = False) -> None:
-        """Makes what `evaluate` calls for each batch; Keras calls it."""
+        """Makes the function that `evaluate` calls for each batch."""
         if self.test_function is None or force:
             super().make_test_function(force)
             self.test_function = self._counting(
@@ -166,7 +166,7 @@ class EstimatorModel(SavedByWeights):
             )
 
     def reset_metrics(self) -> None:
-        """Forgets what was counted."""
+        """Resets the metrics."""
         super().reset_metrics()
         for metrics in self._made_metrics.values():
             metrics.reset()
@@ -180,7 +180,7 @@ class EstimatorModel(SavedByWeights):
             store.assign(store.initial_values(counts))
 
     def _host_metrics(self, mode: str) -> HostMetrics | None:
-        """What `metric_fn` counts in a mode; none before its first step."""
+        """Returns the host metrics of a mode; none before its first step."""
         step = self.program.prepared.get(mode)
         if step is not None and mode not in self._made_metrics:
             metrics = self.program.host_metrics(step)
@@ -189,7 +189,7 @@ class EstimatorModel(SavedByWeights):
         return self._made_metrics.get(mode)
 
     def _counting(self, mode: str, run: Any) -> Callable[..., Any]:
-        """A function of Keras's loop that also has the host count metrics."""
+        """Wraps a function of Keras's loop, to also update host metrics."""
 
         def run_and_count(state: Any, iterator: Any) -> tuple[Any, Any]:
             logs, state = run(state, iterator)
@@ -198,7 +198,7 @@ class EstimatorModel(SavedByWeights):
         return run_and_count
 
     def _with_metrics(self, mode: str, logs: dict[str, Any]) -> dict[str, Any]:
-        """Logs with what `metric_fn` has counted, in place of its tensors."""
+        """Returns logs with the values of host metrics in place of tensors."""
         logs = dict(logs)
         tensors = logs.pop(FOR_METRIC_FN, None)
         metrics = self._host_metrics(mode)
@@ -210,7 +210,9 @@ class EstimatorModel(SavedByWeights):
 
     @contextlib.contextmanager
     def _apart(self, keeps: bool = False) -> Iterator[None]:
-        """Keeps Keras, which uses up arrays, from those of a running loop."""
+        """Separates Keras's arrays, which it donates, from those of a running
+        loop.
+        """
         lender = self.program.store.lender
         apart = lender.apart(keeps) if lender else contextlib.nullcontext()
         with apart, self._given_back_on_error():
@@ -218,10 +220,10 @@ class EstimatorModel(SavedByWeights):
 
     @contextlib.contextmanager
     def _given_back_on_error(self) -> Iterator[None]:
-        """Gives variables their values again if Keras's loop fails.
+        """Restores the values of variables if Keras's loop fails.
 
-        Keras takes them away before its first step, and gives them back after
-        a step that succeeds.
+        Keras removes them before its first step, and restores them only after a
+        successful step.
         """
         variables = [v for group in self._lists for v in group]
         variables += self.metrics_variables
@@ -237,7 +239,7 @@ class EstimatorModel(SavedByWeights):
     def _prepare_from(
         self, mode: str, x: Any, y: Any, kwargs: Mapping[str, Any]
     ) -> None:
-        """Makes the variables before Keras collects their values."""
+        """Creates the variables before Keras collects their values."""
         size = kwargs.get("batch_size") or 32
         if hasattr(x, "shape") or isinstance(x, dict):
             for name, leaf in named_leaves(x, y):
@@ -250,10 +252,10 @@ class EstimatorModel(SavedByWeights):
             return
         else:
             raise ValueError(
-                f"Expected arrays or a dataset to {mode!r} with. Received an "
-                f"iterator, {x!r}, whose first batch would be lost. Call "
-                "`model.prepare(mode, features, labels)` with a batch and "
-                "`model.initialize()` first."
+                f"Cannot {mode!r} with an iterator, because its first batch "
+                "would be lost. Expected arrays or a dataset. Received: "
+                f"{x!r}. Call `model.prepare(mode, features, labels)` with a "
+                "batch and `model.initialize()` first."
             )
         features, labels = self.features_and_labels(data)
         if mode == ModeKeys.PREDICT:

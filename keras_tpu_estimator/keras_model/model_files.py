@@ -1,4 +1,4 @@
-"""What a `model_fn` shows and saves of itself as a Keras model."""
+"""The Keras model of a `model_fn`: summary, weights and files."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,19 +12,19 @@ from keras_tpu_estimator.keras_model.program_model import ProgramModel
 
 
 class SavedByWeights(ProgramModel):
-    """A program whose weights are saved; the rest of it is Python code."""
+    """A program whose weights are saved, because the rest is Python code."""
 
     def compile(self, *args: Any, **kwargs: Any) -> None:
-        """Raises an error: `model_fn` says how the model is trained.
+        """Raises an error, because `model_fn` defines the training.
 
         Raises:
             ValueError: Always.
         """
         del args, kwargs
         raise ValueError(
-            "An EstimatorModel should not be compiled: its optimizer, loss and "
-            "metrics are those that model_fn returns. Received a call of "
-            "`compile`. Leave it out; for another optimizer or another loss, "
+            "An EstimatorModel must not be compiled, because its optimizer, "
+            "loss and metrics are those of model_fn. Received a call of "
+            "`compile`. Leave it out; to change the optimizer or the loss, "
             "change model_fn, for instance through `params`."
         )
 
@@ -37,11 +37,12 @@ class SavedByWeights(ProgramModel):
         """Prints the layers and variables by scope.
 
         Args:
-            print_fn: Is given the text. Defaults to `print`.
-            show_trainable: Whether to say what is trained. Defaults to `False`.
+            print_fn: Function that receives the text. Defaults to `print`.
+            show_trainable: Whether to show which variables are trained.
+                Defaults to `False`.
 
         Raises:
-            ValueError: Nothing is known of the inputs yet.
+            ValueError: The model has not seen an input yet.
         """
         self._check_prepared("summary()")
         slots = self.optimizer.variables
@@ -53,13 +54,13 @@ class SavedByWeights(ProgramModel):
     def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Saves the weights; see `keras.Model.save_weights`.
 
-        Of an estimator that `from_keras` made, the Keras model that it was
-        made of loads the file.
+        For an estimator of `from_keras`, the original Keras model loads the
+        file.
 
         Args:
             filepath: The file.
-            *args: As Keras takes them.
-            **kwargs: As Keras takes them.
+            *args: Passed to Keras.
+            **kwargs: Passed to Keras.
         """
         whole = self._whole()
         if whole is None:
@@ -68,15 +69,15 @@ class SavedByWeights(ProgramModel):
             whole.save_weights(filepath, *args, **kwargs)
 
     def load_weights(self, filepath: Any, **kwargs: Any) -> None:
-        """Loads what `save_weights` wrote; see `keras.Model.load_weights`.
+        """Loads a file of `save_weights`; see `keras.Model.load_weights`.
 
         Args:
             filepath: The file.
-            **kwargs: As Keras takes them.
+            **kwargs: Passed to Keras.
 
         Raises:
-            ValueError: Nothing is known of the inputs yet, or the file is of
-                another model.
+            ValueError: The model has not seen an input yet, or the file belongs
+                to another model.
         """
         self._check_prepared("load_weights(...)")
         whole = self._whole()
@@ -94,22 +95,22 @@ class SavedByWeights(ProgramModel):
         )
 
     def save_own_variables(self, store: Any) -> None:
-        """Puts the variables into a file, by path; Keras calls it."""
+        """Writes the variables into a file, by path; called by Keras."""
         model_weights.write(self._model_variables, store)
 
     def load_own_variables(self, store: Any) -> None:
-        """Takes the variables from a file; Keras calls it."""
+        """Reads the variables from a file; called by Keras."""
         self.program.store.assign(
             model_weights.read(self._model_variables, store)
         )
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
-        """Saves the whole Keras model; see `keras.Model.save`.
+        """Saves the complete Keras model; see `keras.Model.save`.
 
         Args:
             filepath: The file.
-            *args: As Keras takes them.
-            **kwargs: As Keras takes them.
+            *args: Passed to Keras.
+            **kwargs: Passed to Keras.
 
         Raises:
             NotImplementedError: `from_keras` did not make the `model_fn`.
@@ -121,41 +122,43 @@ class SavedByWeights(ProgramModel):
             whole.save(filepath, *args, **kwargs)
 
     def export(self, *args: Any, **kwargs: Any) -> None:
-        """Raises an error: exports are made by an estimator.
+        """Raises an error, because only estimators export.
 
         Raises:
             NotImplementedError: Always.
         """
         del args, kwargs
         raise NotImplementedError(
-            "An EstimatorModel cannot be exported, since its receivers and its "
-            "checkpoint are those of an estimator. Expected "
+            "An EstimatorModel cannot be exported, because its receivers and "
+            "its checkpoint belong to an estimator. Call "
             "`kte.TPUEstimator(model_fn, ...).export_saved_model(directory, "
             "serving_input_receiver_fn)`, or `kte.export_keras(estimator, "
-            "path, features)` for a file of Keras."
+            "path, features)` for a Keras file."
         )
 
     def get_config(self) -> dict[str, Any]:
-        """Raises an error: a `model_fn` is code, which is not saved.
+        """Raises an error, because a `model_fn` is code, which is not saved.
 
         Raises:
             NotImplementedError: Always.
         """
         raise NotImplementedError(
-            "An EstimatorModel cannot be saved as a whole, since its model_fn "
-            "is Python code. Expected `kte.export_keras(estimator, path, ...)`,"
-            " `model.save_weights(path)`, or "
-            "`ModelCheckpoint(path, save_weights_only=True)` with a path that "
-            "ends in '.weights.h5'; make the model from model_fn again and "
-            "load them there."
+            "An EstimatorModel cannot be saved completely, because its "
+            "model_fn is Python code. Use `kte.export_keras(estimator, path, "
+            "...)`, `model.save_weights(path)`, or `ModelCheckpoint(path, "
+            "save_weights_only=True)` with a path that ends in "
+            "'.weights.h5'; to load the weights, make the model from "
+            "model_fn again."
         )
 
     def _whole(self) -> keras.Model | None:
-        """The Keras model that `model_fn` calls, with the current values."""
+        """Returns the Keras model that `model_fn` calls, with the current
+        values.
+        """
         if self.front_end.keras_model is None:
             return None
         self._check_prepared("save_weights(...)")
-        # Keras gives the variables their values when callbacks ask for them.
+        # Keras updates the variables when callbacks read them.
         self.jax_state_sync()
         variables = [*self._model_variables, *self.optimizer.variables]
         return self.front_end.keras_model.trained_model(
@@ -163,13 +166,13 @@ class SavedByWeights(ProgramModel):
         )
 
     def _check_prepared(self, call: str) -> None:
-        """Checks that there are variables, and gives them values."""
+        """Checks that variables exist, and initializes them."""
         if not self.program.prepared:
             raise ValueError(
-                f"`{call}` needs a model that knows its variables. Received "
-                "one that has seen no input. Call `model.prepare(mode, "
-                "features, labels)` with a batch, or `fit`, `evaluate` or "
-                "`predict`, first."
+                f"`{call}` needs a model with variables. Received one that "
+                "has seen no input. Call `model.prepare(mode, features, "
+                "labels)` with a batch, or `fit`, `evaluate` or `predict`, "
+                "first."
             )
         if self.program.store.lender is None:
             self.initialize()

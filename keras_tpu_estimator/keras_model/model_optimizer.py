@@ -1,4 +1,4 @@
-"""The optimizers of a `model_fn`, where Keras looks for a model's optimizer."""
+"""The optimizers of a `model_fn` as a model's `optimizer`."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,13 +8,13 @@ import keras
 
 
 class ModelOptimizer:
-    """What `model.optimizer` is: the optimizers of `model_fn`, live.
+    """The value of `model.optimizer`: the current optimizers of `model_fn`.
 
-    `model_fn` makes its optimizers anew in every trace; the variables of the
-    program stand for theirs, by path. With one optimizer, its attributes are
-    found here and under `inner_optimizer`, as with Keras's
-    `LossScaleOptimizer`; several are under `optimizers`, as with Keras's
-    `MultiOptimizer`. There is none until `model_fn` has run in mode TRAIN.
+    `model_fn` creates new optimizers in every trace; here they use the
+    variables of the program, by path. With one optimizer, its attributes are
+    available here and on `inner_optimizer`, as in Keras's `LossScaleOptimizer`.
+    Several are in `optimizers`, as in Keras's `MultiOptimizer`. There is no
+    optimizer before `model_fn` has run in mode TRAIN.
 
     Args:
         iterations: The variable that counts training steps.
@@ -42,11 +42,11 @@ class ModelOptimizer:
         optimizers: Mapping[str, keras.optimizers.Optimizer],
         variables: Mapping[str, keras.Variable],
     ) -> None:
-        """Takes optimizers over, with these variables in place of their own.
+        """Stores optimizers, which then use these variables.
 
         Args:
-            optimizers: By name. Those known by name stay.
-            variables: The program's, by path.
+            optimizers: Optimizers by name. Known names keep their optimizer.
+            variables: The program's variables by path.
         """
         for name, optimizer in optimizers.items():
             if name not in self._twins:
@@ -54,10 +54,10 @@ class ModelOptimizer:
 
     @property
     def learning_rate(self) -> Any:
-        """The only optimizer's learning rate: a variable, or a value now.
+        """The only optimizer's learning rate: a variable, or the current value.
 
         Raises:
-            AttributeError: There is no optimizer yet, or there are several.
+            AttributeError: The model has no optimizer yet, or several.
             ValueError: `model_fn` computes it.
         """
         rate = _readable_rate(self._only("learning_rate"))
@@ -74,14 +74,14 @@ class ModelOptimizer:
     def learning_rate(self, value: Any) -> None:
         if callable(value):
             raise TypeError(
-                "The learning rate should be set to a number: a schedule "
-                "would have no effect on compiled steps. Received: "
+                "The learning rate must be set to a number, because a "
+                "schedule would have no effect on compiled steps. Received: "
                 f"{value!r}. Return the schedule from model_fn instead."
             )
         self._only("learning_rate").learning_rate = value
 
     def __getattr__(self, name: str) -> Any:
-        # Only what is not found otherwise comes here.
+        # Python only calls this for attributes that are not found otherwise.
         twins = self.__dict__.get("_twins", {})
         if name == "optimizers" and len(twins) > 1:
             return list(twins.values())
@@ -100,7 +100,7 @@ class ModelOptimizer:
         found = (
             f"several optimizers, {sorted(twins)}: use one of `optimizers`"
             if twins
-            else "none: train first, since model_fn makes it in mode TRAIN"
+            else "none: train first, because model_fn creates it in mode TRAIN"
         )
         raise AttributeError(
             f"`model.optimizer.{attribute}` needs a model with one optimizer. "
@@ -109,11 +109,11 @@ class ModelOptimizer:
 
 
 def _readable_rate(optimizer: keras.optimizers.Optimizer) -> Any:
-    """The learning rate, or `None` if only `model_fn` can compute it."""
+    """Returns the learning rate; `None` if only `model_fn` can compute it."""
     try:
         rate = optimizer.learning_rate
     except (ValueError, jax.errors.JAXTypeError):
-        # A function of tensors of the trace, or of `get_global_step()`.
+        # A function of traced tensors, or of `get_global_step()`.
         return None
     return None if isinstance(rate, jax.core.Tracer) else rate
 
@@ -122,19 +122,19 @@ def _with_variables(
     optimizer: keras.optimizers.Optimizer,
     variables: Mapping[str, keras.Variable],
 ) -> keras.optimizers.Optimizer:
-    """An optimizer like this one, on other variables of the same paths."""
+    """Returns a copy of an optimizer with other variables of the same paths."""
 
     def swapped(value: Any) -> Any:
         if isinstance(value, keras.Variable):
             return variables.get(value.path, value)
         if isinstance(value, keras.optimizers.Optimizer):
             return _with_variables(value, variables)
-        # What optax makes is a named tuple, of functions.
+        # Optax transformations are named tuples of functions.
         if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
             return type(value)(swapped(each) for each in value)
         return value
 
-    # Keras copies objects by saving them, and tracks what is assigned.
+    # Keras copies objects by saving them, and tracks assignments.
     twin = object.__new__(type(optimizer))
     twin.__dict__.update({k: swapped(v) for k, v in vars(optimizer).items()})
     return twin

@@ -1,4 +1,4 @@
-"""What a model has, as text: its variables by scope."""
+"""The text of a model's `summary`: its variables by scope."""
 
 import math
 from collections.abc import Iterable
@@ -16,33 +16,7 @@ def summary_text(
     slots: Sequence[keras.Variable] = (),
     show_trainable: bool = False,
 ) -> str:
-    """A table of variables, with the layers that they are in.
-
-    Args:
-        name: The model's name.
-        variables: The model's variables. What counts metrics is left out.
-        slots: Those that only optimizers use. Defaults to none.
-        show_trainable: Whether to say what is trained. Defaults to `False`.
-
-    Example:
-
-    >>> import keras
-    >>> dense = keras.layers.Dense(2, name="dense")
-    >>> dense.build((None, 3))
-    >>> print(summary_text("model", dense.variables))
-    Model: "model"
-    ────────────────────────────────
-    Layer, variable  Shape   Param #
-    ────────────────────────────────
-    dense                          8
-      kernel         (3, 2)        6
-      bias           (2,)          2
-    ────────────────────────────────
-     Total params: 8 (32.00 B)
-     Trainable params: 8 (32.00 B)
-     Non-trainable params: 0 (0.00 B)
-     Optimizer params: 0 (0.00 B)
-    """
+    """Returns a table of variables and their layers."""
     variables = [v for v in variables if not is_accumulator(v)]
     rows = [("Layer, variable", "Shape", "Param #", "Trainable")]
     for scope, members in _by_scope(variables).items():
@@ -85,7 +59,7 @@ def summary_text(
 def _by_scope(
     variables: Iterable[keras.Variable],
 ) -> dict[str, list[keras.Variable]]:
-    """Variables by the scope they are in, in the order of creation."""
+    """Groups variables by scope, in the order of creation."""
     scopes: dict[str, list[keras.Variable]] = {}
     for variable in variables:
         scope = variable.path.rpartition("/")[0]
@@ -98,7 +72,7 @@ def _aligned(rows: Iterable[tuple[str, ...]], columns: int) -> list[str]:
     widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
     return [
         "  ".join(
-            # Numbers end at one place.
+            # Numbers are aligned at the right.
             cell.rjust(width) if number == 2 else cell.ljust(width)
             for number, (cell, width) in enumerate(
                 zip(row, widths, strict=True)

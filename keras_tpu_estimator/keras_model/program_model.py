@@ -27,25 +27,25 @@ from keras_tpu_estimator.keras_model.model_optimizer import ModelOptimizer
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
 KerasState: TypeAlias = tuple[list[jax.Array], ...]
 
-# What a step returns for `metric_fn`, beside its logs.
+# The key of the tensors for `metric_fn` in a step's logs.
 FOR_METRIC_FN = "tensors for metric_fn"
 
 
 class ProgramModel(keras.Model):
-    """The variables and the steps of a program, as Keras has them.
+    """The variables and the steps of a program, in Keras's structure.
 
     Args:
-        program: The variables and steps to run, and the cores that do it.
-        front_end: What knows how `model_fn` is written.
+        program: The variables and steps, and their devices.
+        front_end: The front end of `model_fn`.
     """
 
     def __init__(self, program: DistributedProgram, front_end: FrontEnd):
         super().__init__(name="estimator_model")
         self.program = program
         self.front_end = front_end
-        # Keras tracks what is appended to a list attribute.
+        # Keras tracks elements that are appended to a list attribute.
         self._model_variables: list[keras.Variable] = []
-        # Keras compiles a model only with its `compile`.
+        # Only Keras's `compile` makes Keras compile a model.
         super().compile(optimizer=None)
         self.optimizer = ModelOptimizer(self.global_step)
         self.built = True
@@ -54,14 +54,15 @@ class ProgramModel(keras.Model):
 
     @property
     def global_step(self) -> keras.Variable:
-        """The number of training steps made, as a variable."""
+        """The number of completed training steps, as a variable."""
         return self.program.store.variables[GLOBAL_STEP]
 
     @property
     def metrics(self) -> list[keras.metrics.Metric]:
-        """The mean loss, and what tells callbacks how to compare others.
+        """The mean loss, and objects from which callbacks derive the direction
+        of other metrics.
 
-        Keras resets and reports the loss. The logs of a step have the values
+        Keras resets and reports the loss. The logs of a step contain the values
         of the other metrics.
         """
         directions = self.program.directions()
@@ -71,20 +72,21 @@ class ProgramModel(keras.Model):
     def prepare(
         self, mode: str, features: Features, labels: Labels = None
     ) -> Step:
-        """Traces `model_fn` for inputs like these, if it has not been.
+        """Traces `model_fn` for inputs of this shape, unless it has been
+        traced.
 
         Args:
             mode: A value of `ModeKeys`.
-            features: Nest of arrays, batch first.
+            features: Pytree of arrays, with the batch as the first dimension.
             labels: The same, or `None`.
 
         Returns:
-            The step. Its variables are the model's from now on.
+            The step. The model has its variables from now on.
         """
         return self.program.prepare(mode, features, labels)
 
     def initialize(self) -> None:
-        """Gives initial values to variables that have none yet."""
+        """Initializes variables that have no value yet."""
         store = self.program.store
         missing = store.variables.keys() - store.valued
         if missing:
@@ -93,48 +95,47 @@ class ProgramModel(keras.Model):
     def train_step(
         self, state: KerasState, data: Nest
     ) -> tuple[Outputs, KerasState]:
-        """One step of training, as a pure function of the state.
+        """Makes one step of training, as a pure function of the state.
 
         Args:
-            state: Values of the trainable, the other, the optimizer's and the
-                metrics' variables, as Keras passes them.
+            state: Values of the trainable, non-trainable, optimizer and metric
+                variables, as Keras passes them.
             data: A tuple of features and labels.
 
         Returns:
-            The mean loss so far, with the tensors for metrics that the host
-            counts, and the new state.
+            The mean loss so far, with the tensors of host metrics, and the new
+            state.
         """
         return self._keras_step(ModeKeys.TRAIN, state, data)
 
     def test_step(
         self, state: KerasState, data: Nest
     ) -> tuple[Outputs, KerasState]:
-        """One step of evaluation, as a pure function of the state.
+        """Makes one step of evaluation, as a pure function of the state.
 
         Args:
-            state: Values of the trainable, the other and the metrics'
-                variables, as Keras passes them.
+            state: Values of the trainable, non-trainable and metric variables,
+                as Keras passes them.
             data: A tuple of features and labels.
 
         Returns:
-            The mean loss so far, with the metrics that the program counts
-            itself and the tensors for those that the host counts, and the
-            new state.
+            The mean loss so far, with the program's metrics and the tensors of
+            host metrics, and the new state.
         """
         return self._keras_step(ModeKeys.EVAL, state, data)
 
     def predict_step(
         self, state: KerasState, data: Nest
     ) -> tuple[Nest, list[jax.Array]]:
-        """One step of prediction, as a pure function of the state.
+        """Makes one step of prediction, as a pure function of the state.
 
         Args:
-            state: Values of the trainable and the other variables.
-            data: A tuple of features and, in place of labels, which rows are
-                padding: booleans of shape `[batch]`. By default none are.
+            state: Values of the trainable and non-trainable variables.
+            data: A tuple of features and, in place of labels, the padding:
+                booleans of shape `[batch]`. By default no rows are padding.
 
         Returns:
-            Predictions and the values of the other variables.
+            Predictions and the values of the non-trainable variables.
         """
         features, is_padding = self.features_and_labels(data)
         if is_padding is None:
@@ -148,7 +149,7 @@ class ProgramModel(keras.Model):
         return outputs["predictions"], others
 
     def jax_state_sync(self) -> None:
-        """Gives the variables their current values; callbacks call it.
+        """Updates the variables to their current values; called by callbacks.
 
         Keras calls it whenever a callback reads its attribute `model`.
         """
@@ -158,11 +159,11 @@ class ProgramModel(keras.Model):
         super().jax_state_sync()
 
     def features_and_labels(self, data: Nest) -> tuple[Features, Labels]:
-        """What `model_fn` calls the `x` and `y` of a batch of Keras.
+        """Returns the features and labels of `x` and `y` of a Keras batch.
 
         Raises:
-            ValueError: There are weights of examples, and `model_fn` takes
-                none.
+            ValueError: Sample weights are given, and `model_fn` does not
+                support them.
         """
         features, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
         if weights is None:
@@ -183,7 +184,7 @@ class ProgramModel(keras.Model):
     def _keras_step(
         self, mode: str, state: KerasState, data: Nest
     ) -> tuple[Outputs, KerasState]:
-        """A step between the lists that Keras has and values by path."""
+        """Converts a step to Keras's lists of values."""
         *lists, metrics = state
         batch = self.features_and_labels(data)
         step = self.program.step(mode, *batch)
@@ -212,7 +213,7 @@ class ProgramModel(keras.Model):
 
     @property
     def _lists(self) -> list[list[keras.Variable]]:
-        """The variables in the lists and the order that Keras has."""
+        """Returns the variables in Keras's lists and order."""
         return [
             self.trainable_variables,
             self.non_trainable_variables,

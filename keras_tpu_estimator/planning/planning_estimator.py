@@ -11,7 +11,7 @@ from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import trusted
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.spec.config import call_checks
+from keras_tpu_estimator.spec.config import validation as checks
 
 if TYPE_CHECKING:
     # What compiles for other machines is imported by those who want it.
@@ -81,8 +81,8 @@ class PlanningEstimator:
         from keras_tpu_estimator.planning import progress
         from keras_tpu_estimator.planning import topologies
 
-        call_checks.check_mode(mode)
-        call_checks.check_eval_steps(steps)
+        checks.check_mode(mode)
+        checks.check_eval_steps(steps)
         store = None
         if save is not None:
             store = Executables(trusted.folder_string("`save`", save))

@@ -47,7 +47,7 @@ from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopSpeed
-from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
+from keras_tpu_estimator.spec.config.options import ChosenWriters
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.progress import shows_progress
 from keras_tpu_estimator.spec.model_fn.spec import Spec

@@ -46,7 +46,7 @@ from keras_tpu_estimator.runs.staging import begin_loops
 from keras_tpu_estimator.runs.staging import parts_of_loop
 from keras_tpu_estimator.runs.staging import stage_ahead
 from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
-from keras_tpu_estimator.spec.config import call_checks
+from keras_tpu_estimator.spec.config import validation as checks
 from keras_tpu_estimator.spec.hooks import progress
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
@@ -92,7 +92,7 @@ class Evaluation:
             ValueError: An argument is wrong.
             TypeError: One is of a wrong type.
         """
-        call_checks.check_eval_steps(steps)
+        checks.check_eval_steps(steps)
         file_names.check_folder("`name`", eval_dir(context.model_dir, name))
         user_hooks = validate_hooks(hooks)
         context.placement.check(ModeKeys.EVAL)

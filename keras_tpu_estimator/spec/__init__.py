@@ -1,1 +1,1 @@
-"""What users say: a `model_fn`'s spec, hooks, metrics, and settings."""
+"""The API of users: specs, hooks, metrics, optimizers and settings."""

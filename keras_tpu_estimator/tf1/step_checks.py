@@ -77,7 +77,7 @@ def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
         raise ValueError(
             "On several cores gradients should be combined over them. "
             "Received a train op without CrossShardOptimizer that changes "
-            f"{differing}, each core by itself: wrap the optimizer, "
+            f"{differing}on each core separately: wrap the optimizer, "
             "tf.compat.v1.tpu.CrossShardOptimizer(optimizer), or sum the "
             "gradients with tf.compat.v1.tpu.cross_replica_sum, or set "
             "use_tpu=False to train on one core."

@@ -1,1 +1,1 @@
-"""Training that evaluations accompany, and what they lead to."""
+"""Training with evaluations: specs, exporters and early stopping."""

@@ -1,4 +1,4 @@
-"""The exporter of the best model so far, over all processes."""
+"""The exporter of the best model so far."""
 
 import glob
 import json
@@ -28,13 +28,14 @@ _STEP = "global_step"
 def loss_smaller(
     best_eval_result: Mapping[str, Any], current_eval_result: Mapping[str, Any]
 ) -> bool:
-    """Whether the loss of an evaluation is smaller than the best so far.
+    """Compares the losses of two evaluations.
 
     Returns:
-        A `bool`; any number is smaller than NaN.
+        Whether the current loss is smaller than the best one; any number is
+        smaller than NaN.
 
     Raises:
-        ValueError: One of them has no loss.
+        ValueError: A result has no loss.
 
     Example:
 
@@ -47,8 +48,8 @@ def loss_smaller(
     ):
         if not result or "loss" not in result:
             raise ValueError(
-                f"`{name}` should have a 'loss'. Received: {result!r}. Pass a "
-                "`compare_fn` that compares something else."
+                f"`{name}` must have a 'loss'. Received: {result!r}. Pass a "
+                "`compare_fn` that compares another metric."
             )
     best, current = best_eval_result["loss"], current_eval_result["loss"]
     if math.isnan(best):
@@ -57,32 +58,33 @@ def loss_smaller(
 
 
 class BestExporter(SavedModelExporter):
-    """Exports after an evaluation that is better than all before.
+    """An exporter that exports the best model so far.
 
-    The best result is kept in `<name>.best_eval_result.json`, beside the folder
-    of the exports, so that a process that goes on training exports nothing
-    worse. Where there is no such file,
-    but there are exports, the best result is looked for in the event files of
-    earlier evaluations. The counterpart of `tf.estimator.BestExporter`.
+    The best result is stored in `<name>.best_eval_result.json`, beside the
+    folder of the exports, so that a restarted process exports nothing worse. If
+    exports exist but this file does not, the best result is read from the event
+    files of earlier evaluations. The counterpart of
+    `tf.estimator.BestExporter`.
 
     Args:
         name: The exporter's name. Its exports are in
             '<model_dir>/export/<name>'. Defaults to `'best_exporter'`.
         serving_input_receiver_fn: As in `LatestExporter`; required.
-        event_file_pattern: The event files of earlier evaluations, below
-            `model_dir`; `None` for none. Defaults to those of evaluations
+        event_file_pattern: Pattern of the event files of earlier evaluations,
+            below `model_dir`; `None` for none. Defaults to those of evaluations
             without a name.
         compare_fn: Function of `best_eval_result` and `current_eval_result`,
-            each a dict of metrics, that tells whether the latter is better.
-            Defaults to a smaller loss.
+            each a dict of metrics, which returns whether the latter is better.
+            Defaults to `loss_smaller`.
         assets_extra: As in `LatestExporter`. Defaults to none.
         as_text: As in `LatestExporter`. Defaults to `False`.
-        exports_to_keep: How many exports stay; `None` for all. Defaults to 5.
+        exports_to_keep: Number of exports to keep; `None` for all. Defaults to
+            5.
 
     Raises:
-        ValueError: There is no receiver function, `compare_fn` has other
+        ValueError: No receiver function is given, `compare_fn` has other
             arguments, or `exports_to_keep` is not positive.
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
 
     Example:
 
@@ -131,17 +133,17 @@ class BestExporter(SavedModelExporter):
             estimator: The `TPUEstimator`.
             export_path: The directory of the exports.
             checkpoint_path: The prefix of the checkpoint to export.
-            eval_result: What `evaluate` returned.
+            eval_result: The result of `evaluate`.
             is_the_final_export: Whether `max_steps` have been made.
 
         Returns:
-            The path of the new folder, or `None` if another model is better.
+            The path of the new folder, or `None` if an earlier model is better.
 
         Raises:
-            ValueError: `compare_fn` lacks a metric, the file of the best
-                result is damaged, or as `export_saved_model` does.
-            TypeError: As `export_saved_model` does.
-            RuntimeError: As `export_saved_model` does.
+            ValueError: `compare_fn` needs a missing metric, the file of the
+                best result is corrupt, or as in `export_saved_model`.
+            TypeError: As in `export_saved_model`.
+            RuntimeError: As in `export_saved_model`.
         """
         current = _numbers(eval_result or {})
         best = self._best(estimator.model_dir, export_path, current)
@@ -161,7 +163,7 @@ class BestExporter(SavedModelExporter):
     def _best(
         self, model_dir: str, export_path: str, current: Mapping[str, Any]
     ) -> Mapping[str, Any] | None:
-        """The best result so far, if anything has been exported."""
+        """Returns the best result so far, if an export exists."""
         stored = _load(export_path)
         if stored is not None or not exports_in(export_path):
             return stored
@@ -174,7 +176,7 @@ class BestExporter(SavedModelExporter):
     def _earlier(
         self, model_dir: str, current: Mapping[str, Any]
     ) -> list[Mapping[str, Any]]:
-        """Results in event files, but for that of this very evaluation."""
+        """Returns results in event files, except that of this evaluation."""
         if self._event_file_pattern is None:
             return []
         pattern = os.path.join(glob.escape(model_dir), self._event_file_pattern)
@@ -198,26 +200,28 @@ class BestExporter(SavedModelExporter):
 def _check_compare_fn(compare_fn: Any) -> None:
     if compare_fn is None:
         raise ValueError(
-            "`compare_fn` should be a function. Received: None. Leave it out "
+            "`compare_fn` must be a function. Received: None. Leave it out "
             "to compare the losses."
         )
     expected = {"best_eval_result", "current_eval_result"}
     if not callable(compare_fn):
         raise TypeError(
-            f"`compare_fn` should be a function of {sorted(expected)}. "
-            f"Received: {shown(compare_fn)}. "
-            "Leave it out to compare the losses."
+            f"`compare_fn` must be a function of {sorted(expected)}. "
+            f"Received: {shown(compare_fn)}. Leave it out to compare the "
+            "losses."
         )
     arguments = {*argument_names(compare_fn)}
     if arguments != expected:
         raise ValueError(
-            f"`compare_fn` should have the arguments {sorted(expected)}. "
+            f"`compare_fn` must have the arguments {sorted(expected)}. "
             f"Received one of {sorted(arguments)}. Rename them."
         )
 
 
 def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
-    """What JSON can hold of a result: numbers, and arrays of them."""
+    """Returns the values of a result that JSON supports: numbers, and arrays of
+    them.
+    """
     arrays = {name: np.asarray(value) for name, value in result.items()}
     return {
         name: array.tolist()
@@ -235,15 +239,17 @@ def _load(export_path: str) -> dict[str, Any] | None:
         return None
     except json.JSONDecodeError as error:
         raise ValueError(
-            f"{path!r} should be the best result as JSON. It is damaged: "
-            f"{error}. Delete it, and the next evaluation is compared with "
+            f"{path!r} must be the best result as JSON. It is corrupt: "
+            f"{error}. Delete it; the next evaluation is then compared with "
             "those in the event files."
         ) from error
     return best
 
 
 def _kept_in(export_path: str) -> str:
-    """Beside the folder, which has exports alone: programs list it."""
+    """Beside the folder, which must only contain exports, because servers list
+    it.
+    """
     return f"{export_path.rstrip('/')}.{_BEST}"
 
 

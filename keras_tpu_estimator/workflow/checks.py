@@ -7,22 +7,10 @@ from keras_tpu_estimator.ground.base.shown import shown
 
 
 def check_estimator(estimator: Any) -> None:
-    """Checks that an argument is a `TPUEstimator`.
-
-    Raises:
-        TypeError: It is not.
-
-    Example:
-
-    >>> check_estimator("linear")
-    Traceback (most recent call last):
-    ...
-    TypeError: `estimator` should be a TPUEstimator. Received: 'linear' of
-    type str. Make one with keras_tpu_estimator.TPUEstimator.
-    """
+    """Checks that an argument is a `TPUEstimator`."""
     if not isinstance(estimator, TPUEstimator):
         raise TypeError(
-            "`estimator` should be a TPUEstimator. Received: "
+            "`estimator` must be a TPUEstimator. Received: "
             f"{shown(estimator)}. Make one with "
             "keras_tpu_estimator.TPUEstimator."
         )

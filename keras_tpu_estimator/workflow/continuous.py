@@ -1,4 +1,4 @@
-"""Evaluating checkpoints in a process beside the one that trains."""
+"""Evaluation of checkpoints in a process beside the training process."""
 
 import functools
 import logging
@@ -30,30 +30,30 @@ def evaluate_continuously(
     max_steps: int | None = None,
     timeout_secs: float | None = None,
 ) -> tuple[Any, Any]:
-    """Evaluates new checkpoints of another process until training is complete.
+    """Evaluates another process's checkpoints until training is complete.
 
-    It takes the newest checkpoint as often as `throttle_secs` or
-    `throttle_steps` of each `EvalSpec` allow, from `start_delay_secs` on, and
-    the last one at once. Training is complete when `train_and_evaluate` has
-    ended in the same `model_dir`, however it ended, or when a checkpoint has
-    come to `max_steps`. Before `start_delay_secs` only the latter counts, as
-    training may be about to go on. With TF_CONFIG, `train_and_evaluate` does
-    this itself in a task of type 'evaluator'.
+    It evaluates the newest checkpoint after `start_delay_secs`, as often as
+    `throttle_secs` or `throttle_steps` of each `EvalSpec` allow, and always the
+    last one. Training is complete when `train_and_evaluate` has ended in the
+    same `model_dir`, for any reason, or when a checkpoint has reached
+    `max_steps`. Before `start_delay_secs` only the latter counts, because
+    training may be about to resume. With TF_CONFIG, `train_and_evaluate` calls
+    this in a task of type 'evaluator'.
 
     Args:
         estimator: A `TPUEstimator` with the `model_dir` of the training.
-        eval_spec: What to evaluate on, and what to export; or several of them,
-            with different names.
+        eval_spec: The evaluation and its exports; or a list of `EvalSpec`s with
+            different names.
         max_steps: The global step at which training is complete. Defaults to
             `None`.
-        timeout_secs: How many seconds to wait for a new checkpoint before
-            training counts as complete. Defaults to `None`, for ever.
+        timeout_secs: Seconds without a new checkpoint after which training
+            counts as complete. Defaults to `None`, for no limit.
 
     Returns:
-        The last metrics and exports, as `train_and_evaluate` returns them.
+        The last metrics and exports, as from `train_and_evaluate`.
 
     Raises:
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
         ValueError: `max_steps` is not positive, specs or exporters have the
             same name, or `evaluate` fails.
 
@@ -80,13 +80,13 @@ def evaluate_continuously(
 
 
 class ContinuousEvaluator:
-    """Looks for checkpoints, and evaluates what is due.
+    """A loop that looks for checkpoints, and evaluates those that are due.
 
     Args:
-        estimator: Whose checkpoints are evaluated.
+        estimator: The estimator whose checkpoints are evaluated.
         max_steps: The global step at which training is complete, or `None`.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
-        sleep: Waits for so many seconds. Defaults to `time.sleep`.
+        sleep: Waits for a number of seconds. Defaults to `time.sleep`.
     """
 
     def __init__(
@@ -109,8 +109,8 @@ class ContinuousEvaluator:
         """Evaluates until training is complete.
 
         Args:
-            timeout_secs: How many seconds to wait for a new checkpoint.
-                Defaults to `None`, for ever.
+            timeout_secs: Seconds to wait for a new checkpoint. Defaults to
+                `None`, for no limit.
         """
         model_dir = self._estimator.model_dir
         _logger.info("Waiting for checkpoints in %s.", model_dir)
@@ -122,8 +122,8 @@ class ContinuousEvaluator:
                 if self._newest is None or exists(self._newest):
                     raise
                 _logger.warning(
-                    "%s was removed before its evaluation was over (%s). Going "
-                    "on with the next checkpoint.",
+                    "%s was removed before its evaluation was complete (%s). "
+                    "Continuing with the next checkpoint.",
                     self._newest,
                     error,
                 )
@@ -133,8 +133,8 @@ class ContinuousEvaluator:
         _logger.info("Evaluation of %s is complete.", model_dir)
 
     def _look_and_evaluate(self, timeout_secs: float | None) -> bool:
-        """Evaluates what is due; whether training is complete."""
-        # Asked first, so that the last checkpoint is not missed.
+        """Evaluates due checkpoints; returns whether training is complete."""
+        # Read before the checkpoints, so that the last one is not missed.
         is_over = self._is_complete()
         found = self._look()
         if self._max_steps is not None and found is not None:
@@ -148,9 +148,9 @@ class ContinuousEvaluator:
         return is_over
 
     def _is_complete(self) -> bool:
-        """Whether the directory is marked, and not by an earlier training.
+        """Whether the directory is marked as complete by this training.
 
-        Training that starts together with this process takes the mark away.
+        Training that starts together with this process removes an old marker.
         """
         delays = (each.spec.start_delay_secs for each in self._evaluations)
         if self._clock() - self._began < min(delays):
@@ -158,7 +158,7 @@ class ContinuousEvaluator:
         return training_status.training_is_complete(self._estimator.model_dir)
 
     def _look(self) -> "_Found | None":
-        """Finds the newest checkpoint."""
+        """Returns the newest checkpoint."""
         newest = self._estimator.latest_checkpoint()
         if newest != self._newest:
             self._newest, self._newest_since = newest, self._clock()
@@ -167,7 +167,7 @@ class ContinuousEvaluator:
         return _Found(loading.step_of(newest), newest)
 
     def _evaluate(self, found: "_Found", is_last: bool) -> None:
-        """Evaluates a checkpoint where it is due, or the last."""
+        """Evaluates a checkpoint if it is due, or the last."""
         step, prefix = found
         evaluate = functools.partial(
             self._estimator.evaluate, checkpoint_path=prefix

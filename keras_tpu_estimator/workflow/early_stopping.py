@@ -1,7 +1,7 @@
-"""A hook that ends training when a function says so.
+"""A hook that ends training when a function returns true.
 
-It keeps nothing in the model, so it can be added to a training that has
-checkpoints already.
+It has no state in the model, so it can be added to a training that has
+checkpoints.
 """
 
 import logging
@@ -21,14 +21,16 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class EarlyStoppingHook(SessionRunHook):
-    """Ends training when a function says so.
+    """A hook that ends training when a function returns true.
 
     Args:
-        should_stop_fn: Called without arguments; true to end training.
+        should_stop_fn: Called without arguments; returns whether to end
+            training.
     """
 
     allows_run_ahead = True
-    # Saving a checkpoint may evaluate it, and functions read the results.
+    # The function reads results of evaluations, which saving a checkpoint may
+    # start.
     acts_last = True
 
     def __init__(
@@ -38,17 +40,19 @@ class EarlyStoppingHook(SessionRunHook):
         self._timer = timer
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Those after which it asks, if it counts steps."""
+        """Returns the steps after which it calls the function, if it counts
+        steps.
+        """
         return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:
-        """Asks after the first run, also if the hook is used again."""
+        """Resets the interval, so that the first run counts."""
         self._timer.reset()
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Asks if it is time."""
+        """Calls the function if the interval has passed."""
         del run_values
         step = _global_step(run_context.session)
         if not self._timer.should_trigger_for_step(step):
@@ -62,7 +66,7 @@ class EarlyStoppingHook(SessionRunHook):
 def _global_step(session: Any) -> int:
     """Returns the global step, also from a `tf.train.MonitoredSession`."""
     step = session.run("global_step")
-    if step is None:  # There it is the name of an operation.
+    if step is None:  # In such a session the name refers to an operation.
         import tensorflow as tf
 
         variable = tf.compat.v1.train.get_global_step(session.graph)
@@ -76,24 +80,24 @@ def make_early_stopping_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
-    """Makes a hook that ends training when a function says so.
+    """Returns a hook that ends training when a function returns true.
 
     The counterpart of `tf.estimator.experimental.make_early_stopping_hook`.
 
     Args:
         estimator: The `TPUEstimator` that trains.
-        should_stop_fn: Function without arguments that returns whether to
-            stop. It is called after the first run of the device loop, and then
-            every so often.
+        should_stop_fn: Function without arguments that returns whether to stop.
+            It is called after the first run of the device loop, and then
+            periodically.
         run_every_secs: Seconds between its calls. Defaults to 60.
-        run_every_steps: Steps between its calls, where `run_every_secs` is
-            `None`. Defaults to `None`.
+        run_every_steps: Steps between its calls, if `run_every_secs` is `None`.
+            Defaults to `None`.
 
     Returns:
-        A hook for `train` or `TrainSpec`. If it stops one host, all stop.
+        A hook for `train` or `TrainSpec`. If it stops one process, all stop.
 
     Raises:
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
         ValueError: Not exactly one interval is given.
 
     Example:
@@ -109,13 +113,13 @@ def make_early_stopping_hook(
     check_estimator(estimator)
     if not callable(should_stop_fn):
         raise TypeError(
-            f"`should_stop_fn` should be a function. Received: "
-            f"{shown(should_stop_fn)}. Pass "
-            "one without arguments that returns True to stop."
+            "`should_stop_fn` must be a function. Received: "
+            f"{shown(should_stop_fn)}. Pass one without arguments that "
+            "returns True to stop."
         )
     if (run_every_secs is None) == (run_every_steps is None):
         raise ValueError(
-            "Exactly one of `run_every_secs` and `run_every_steps` should be "
+            "Exactly one of `run_every_secs` and `run_every_steps` must be "
             f"given. Received: {run_every_secs} and {run_every_steps}. Pass "
             "run_every_secs=None to count steps."
         )

@@ -1,4 +1,4 @@
-"""The evaluations that accompany one training: when, and what came of them."""
+"""The evaluations of one training, and their results."""
 
 import os
 import time
@@ -28,14 +28,14 @@ class Evaluation:
     """One `EvalSpec`, its timer, and its last results.
 
     Args:
-        estimator: Whose checkpoints are evaluated.
+        estimator: The estimator whose checkpoints are evaluated.
         max_steps: The step at which an export is the final one, or `None`.
         clock: Returns the time in seconds.
 
     Attributes:
-        spec: What to evaluate on, and how often.
-        metrics: What the last evaluation returned; `None` before the first.
-        exports: What its exporters returned; `None` before the first.
+        spec: The `EvalSpec`.
+        metrics: The last result of `evaluate`; `None` before the first.
+        exports: The last results of the exporters; `None` before the first.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class Evaluation:
         )
 
     def is_due(self, step: int) -> bool:
-        """Whether the checkpoint of a step is far enough from the last one."""
+        """Whether the interval since the last evaluation has passed."""
         return self._timer.should_trigger_for_step(step)
 
     def has_done(self, step: int) -> bool:
@@ -77,11 +77,11 @@ class Evaluation:
 
         Args:
             step: The global step of the checkpoint.
-            evaluate: Evaluates its values, as `TPUEstimator.evaluate` does.
+            evaluate: Evaluates its values, like `TPUEstimator.evaluate`.
             by_chief: Has the chief alone export. By default there is one host.
 
         Raises:
-            Exception: It failed. The next one is due at once then.
+            Exception: It failed. The next evaluation is then due immediately.
         """
         self._timer.update_last_triggered_step(step)
         try:
@@ -91,7 +91,7 @@ class Evaluation:
             raise
 
     def rehearse(self) -> None:
-        """Evaluates where nothing is trained, saved or exported."""
+        """Evaluates in a dry run, without training, checkpoints and exports."""
         spec = self.spec
         self.metrics = self._estimator.evaluate(
             spec.input_fn,
@@ -129,18 +129,18 @@ class Evaluation:
 
 
 class Evaluations:
-    """All evaluations that accompany one training.
+    """All evaluations of one training.
 
     Args:
-        estimator: Whose checkpoints are evaluated.
-        eval_spec: An `EvalSpec`, or several with different names.
+        estimator: The estimator whose checkpoints are evaluated.
+        eval_spec: An `EvalSpec`, or a list with different names.
         max_steps: The step at which exports are final. Defaults to `None`.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
 
     Raises:
-        TypeError: A spec is no `EvalSpec`.
-        ValueError: There is none, or two have the same name, or exporters of
-            the same name.
+        TypeError: A spec is not an `EvalSpec`.
+        ValueError: The list is empty, or two specs or two exporters have the
+            same name.
     """
 
     def __init__(
@@ -160,17 +160,17 @@ class Evaluations:
         return iter(self._all)
 
     def rehearse(self) -> None:
-        """Has each of them take place once, without a checkpoint."""
+        """Runs each evaluation once in a dry run, without a checkpoint."""
         for each in self._all:
             each.rehearse()
 
     def results(self) -> tuple[Any, Any]:
-        """The last metrics, and the last exports.
+        """Returns the last metrics, and the last exports.
 
         Returns:
-            For a single `EvalSpec` a dict of metrics, and a list of what its
-            exporters returned; for several two dicts of these by name. A pair
-            of `None` if nothing was evaluated.
+            For a single `EvalSpec` a dict of metrics, and a list of exporters'
+            results; for a list of `EvalSpec`s, two dicts of these by name. A
+            pair of `None` if nothing was evaluated.
         """
         done = [each for each in self._all if each.metrics is not None]
         if not done:
@@ -194,14 +194,14 @@ def _checked(eval_spec: EvalSpec | Iterable[EvalSpec]) -> tuple[EvalSpec, ...]:
             raise _wrong_type(spec)
     if not specs:
         raise ValueError(
-            "`eval_spec` should be an EvalSpec or a list of them. Received an "
+            "`eval_spec` must be an EvalSpec or a list of them. Received an "
             "empty list. Call `estimator.train` to train without evaluations."
         )
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         raise ValueError(
-            "Several EvalSpecs should have different names, for each writes "
-            f"to a directory of its own. Received: {names}. Pass `name`."
+            "EvalSpecs must have different names, because each writes to its "
+            f"own directory. Received: {names}. Pass `name`."
         )
     check_distinct(
         e for spec in specs for e in validate_exporters(spec.exporters)
@@ -211,7 +211,6 @@ def _checked(eval_spec: EvalSpec | Iterable[EvalSpec]) -> tuple[EvalSpec, ...]:
 
 def _wrong_type(value: Any) -> TypeError:
     return TypeError(
-        "`eval_spec` should be an EvalSpec or a list of them. Received: "
-        f"{shown(value)}. Make one with "
-        "keras_tpu_estimator.EvalSpec."
+        "`eval_spec` must be an EvalSpec or a list of them. Received: "
+        f"{shown(value)}. Make one with keras_tpu_estimator.EvalSpec."
     )

@@ -1,4 +1,4 @@
-"""What is done with a model after each evaluation."""
+"""The base class of exporters, which run after each evaluation."""
 
 import abc
 from collections.abc import Iterable
@@ -9,10 +9,10 @@ from keras_tpu_estimator.ground.base.shown import shown
 
 
 class Exporter(abc.ABC):
-    """Exports a model after an evaluation, if it is worth it.
+    """An exporter, which decides after each evaluation whether to export.
 
-    The counterpart of `tf.estimator.Exporter`. Derive from it for a rule of
-    your own, and pass it to `EvalSpec`.
+    The counterpart of `tf.estimator.Exporter`. Derive from it for a custom
+    rule, and pass it to `EvalSpec`.
 
     Example:
 
@@ -29,7 +29,7 @@ class Exporter(abc.ABC):
     @property
     @abc.abstractmethod
     def name(self) -> str:
-        """The name of this exporter, which is that of its directory."""
+        """The name of this exporter and of its directory."""
 
     @abc.abstractmethod
     def export(
@@ -40,34 +40,24 @@ class Exporter(abc.ABC):
         eval_result: Mapping[str, Any],
         is_the_final_export: bool,
     ) -> str | None:
-        """Exports, or decides not to.
+        """Exports the model, or returns `None`.
 
         Args:
             estimator: The `TPUEstimator`.
             export_path: This exporter's directory, which need not exist.
             checkpoint_path: The prefix of the checkpoint that was evaluated.
-            eval_result: What `evaluate` returned.
+            eval_result: The result of `evaluate`.
             is_the_final_export: Whether `max_steps` have been made.
 
         Returns:
-            The path of what was exported, or `None` for nothing.
+            The path of the export, or `None`.
         """
 
 
 def validate_exporters(
     exporters: Exporter | Iterable[Exporter] | None,
 ) -> tuple[Exporter, ...]:
-    """Returns exporters as a tuple.
-
-    Raises:
-        TypeError: One of them is no `Exporter`.
-        ValueError: One has no name, or the name of another.
-
-    Example:
-
-    >>> validate_exporters(None)
-    ()
-    """
+    """Returns exporters as a tuple."""
     if isinstance(exporters, Exporter):
         exporters = (exporters,)
     if not isinstance(exporters, Iterable | None):
@@ -82,18 +72,14 @@ def validate_exporters(
 
 
 def check_distinct(exporters: Iterable[Exporter]) -> None:
-    """Checks that each exporter has a directory of its own.
-
-    Raises:
-        ValueError: Two have the same name.
-    """
+    """Checks that exporters have separate directories."""
     names: set[str] = set()
     for exporter in exporters:
         if exporter.name in names:
             raise ValueError(
-                "Every exporter should have a name of its own, for it is that "
-                f"of a directory. Received twice: {exporter.name!r}. Pass "
-                "another `name` to one of them."
+                "Each exporter must have a different name, because it is "
+                f"that of its directory. Received twice: {exporter.name!r}. "
+                "Pass another `name` to one of them."
             )
         names.add(exporter.name)
 
@@ -102,14 +88,14 @@ def _check_name(exporter: Exporter) -> None:
     name = exporter.name
     if not isinstance(name, str) or not name:
         raise ValueError(
-            "The name of an exporter should be that of a directory. Received: "
-            f"{name!r} of {exporter!r}. Pass a string such as 'latest'."
+            "The name of an exporter must be a valid name of a directory. "
+            f"Received: {name!r} of {exporter!r}. Pass a string such as "
+            "'latest'."
         )
 
 
 def _wrong_type(value: Any) -> TypeError:
     return TypeError(
-        "`exporters` should be an Exporter or a list of them. Received: "
-        f"{shown(value)}. Derive it from "
-        "keras_tpu_estimator.Exporter."
+        "`exporters` must be an Exporter or a list of them. Received: "
+        f"{shown(value)}. Derive it from keras_tpu_estimator.Exporter."
     )

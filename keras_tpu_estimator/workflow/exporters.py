@@ -1,4 +1,4 @@
-"""Exporters that write SavedModels: every one, or the last one."""
+"""Exporters that write SavedModels after each evaluation, or the last one."""
 
 import os
 import re
@@ -13,23 +13,24 @@ from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.workflow.exporter import Exporter
 
-# Only what `export_saved_model` named by the time is ever deleted.
+# Only folders that `export_saved_model` named by the time are deleted.
 _STAMP = re.compile(r"[0-9]{10}")
 
 
 class SavedModelExporter(Exporter):
-    """What exporters of SavedModels have in common.
+    """The base class of exporters of SavedModels.
 
     Args:
         name: The exporter's name.
         serving_input_receiver_fn: As in `export_saved_model`.
         assets_extra: As in `export_saved_model`. Defaults to none.
         as_text: As in `export_saved_model`. Defaults to `False`.
-        exports_to_keep: How many exports stay. Defaults to `None`, for all.
+        exports_to_keep: Number of exports to keep. Defaults to `None`, for all.
 
     Raises:
-        ValueError: There is no receiver function, or none is to be kept.
-        TypeError: An argument is of a wrong type.
+        ValueError: No receiver function is given, or `exports_to_keep` is not
+            positive.
+        TypeError: An argument has a wrong type.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class SavedModelExporter(Exporter):
 
     @property
     def name(self) -> str:
-        """The name of this exporter, which is that of its directory."""
+        """The name of this exporter and of its directory."""
         return self._name
 
     def export(
@@ -69,16 +70,16 @@ class SavedModelExporter(Exporter):
             estimator: The `TPUEstimator`.
             export_path: The directory of the exports.
             checkpoint_path: The prefix of the checkpoint to export.
-            eval_result: What `evaluate` returned.
+            eval_result: The result of `evaluate`.
             is_the_final_export: Whether `max_steps` have been made.
 
         Returns:
             The path of the new folder.
 
         Raises:
-            ValueError: As `export_saved_model` does.
-            TypeError: As `export_saved_model` does.
-            RuntimeError: As `export_saved_model` does.
+            ValueError: As in `export_saved_model`.
+            TypeError: As in `export_saved_model`.
+            RuntimeError: As in `export_saved_model`.
         """
         del eval_result, is_the_final_export
         file_names.check_folder("`name`", export_path)
@@ -102,7 +103,7 @@ class SavedModelExporter(Exporter):
 
 
 class LatestExporter(SavedModelExporter):
-    """Exports after every evaluation, and keeps the newest exports.
+    """An exporter that keeps the newest exports.
 
     The counterpart of `tf.estimator.LatestExporter`.
 
@@ -112,14 +113,15 @@ class LatestExporter(SavedModelExporter):
         serving_input_receiver_fn: Function without arguments that returns a
             receiver, as in `TPUEstimator.export_saved_model`.
         assets_extra: Dict from paths below 'assets.extra' in the export to
-            files. Defaults to none.
+            source files. Defaults to none.
         as_text: Whether graphs are written as text. Defaults to `False`.
-        exports_to_keep: How many exports stay; `None` for all. Defaults to 5.
+        exports_to_keep: Number of exports to keep; `None` for all. Defaults to
+            5.
 
     Raises:
-        ValueError: There is no receiver function, or `exports_to_keep` is not
+        ValueError: No receiver function is given, or `exports_to_keep` is not
             positive.
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
 
     Example:
 
@@ -147,10 +149,10 @@ class LatestExporter(SavedModelExporter):
 
 
 class FinalExporter(SavedModelExporter):
-    """Exports once, after the evaluation at `max_steps`.
+    """An exporter that exports once, after the evaluation at `max_steps`.
 
-    Where training ends earlier, by a hook or at the end of its input, nothing
-    is exported. The counterpart of `tf.estimator.FinalExporter`.
+    If training ends earlier, by a hook or at the end of its input, nothing is
+    exported. The counterpart of `tf.estimator.FinalExporter`.
 
     Args:
         name: The exporter's name. Its export is in
@@ -160,8 +162,8 @@ class FinalExporter(SavedModelExporter):
         as_text: As in `LatestExporter`. Defaults to `False`.
 
     Raises:
-        ValueError: There is no receiver function.
-        TypeError: An argument is of a wrong type.
+        ValueError: No receiver function is given.
+        TypeError: An argument has a wrong type.
 
     Example:
 
@@ -194,16 +196,16 @@ class FinalExporter(SavedModelExporter):
             estimator: The `TPUEstimator`.
             export_path: The directory of the export.
             checkpoint_path: The prefix of the checkpoint to export.
-            eval_result: What `evaluate` returned.
+            eval_result: The result of `evaluate`.
             is_the_final_export: Whether `max_steps` have been made.
 
         Returns:
             The path of the new folder, or `None` before the end.
 
         Raises:
-            ValueError: As `export_saved_model` does.
-            TypeError: As `export_saved_model` does.
-            RuntimeError: As `export_saved_model` does.
+            ValueError: As in `export_saved_model`.
+            TypeError: As in `export_saved_model`.
+            RuntimeError: As in `export_saved_model`.
         """
         if not is_the_final_export:
             return None
@@ -217,20 +219,7 @@ class FinalExporter(SavedModelExporter):
 
 
 def exports_in(export_path: str) -> list[str]:
-    """The names of the exports in a directory, oldest first.
-
-    Args:
-        export_path: The directory, which need not exist.
-
-    Example:
-
-    >>> import tempfile
-    >>> directory = tempfile.mkdtemp()
-    >>> for name in ("1700000002", "1700000001", "temp-1700000003"):
-    ...     os.mkdir(os.path.join(directory, name))
-    >>> exports_in(directory)
-    ['1700000001', '1700000002']
-    """
+    """Returns the names of the exports in a directory, oldest first."""
     if not paths.is_directory(export_path):
         return []
     return sorted(
@@ -249,7 +238,7 @@ def _checked(receiver_fn: object) -> Callable[..., object]:
         )
     if not callable(receiver_fn):
         raise TypeError(
-            "`serving_input_receiver_fn` should be a function without "
+            "`serving_input_receiver_fn` must be a function without "
             f"arguments. Received: {shown(receiver_fn)}. Leave out the "
             "parentheses after its name."
         )

@@ -1,4 +1,4 @@
-"""A compiled Keras model as a `TPUEstimator`."""
+"""Estimators of compiled Keras models."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -34,27 +34,27 @@ def from_keras(
     class_weight: Mapping[int, float] | None = None,
     **estimator_arguments: Any,
 ) -> TPUEstimator:
-    """Makes an estimator of a compiled Keras model.
+    """Makes an estimator from a compiled Keras model.
 
     The counterpart of `tf.keras.estimator.model_to_estimator`. The estimator
     copies the model with its weights, trains the copy with a new optimizer,
     and saves it in checkpoints. The model itself does not change.
 
-    `input_fn` gives what Keras's data sets give: features, pairs, or triples
-    of features, labels and weights of the examples. Training reports the
-    metrics of `compile`, and `evaluate` returns them, under the names that
-    Keras gives them. `predict` yields dicts with the model's output names as
-    keys, which are also the outputs of its exports.
+    `input_fn` returns batches as Keras data sets do: features, pairs, or
+    triples of features, labels and sample weights. Training logs the metrics of
+    `compile`, and `evaluate` returns them, under Keras's names. `predict`
+    yields dicts with the model's output names as keys, which are also the
+    outputs of its exports.
 
     Args:
-        keras_model: A built model, functional, sequential, or of a class with
-            a `get_config`, and compiled.
+        keras_model: A built and compiled model: functional, sequential, or of a
+            class with a `get_config`.
         model_dir: As in `TPUEstimator`.
         config: As in `TPUEstimator`. Defaults to `RunConfig()`.
-        metric_names_map: Other names for metrics, by the names that Keras gives
-            them. Defaults to none.
+        metric_names_map: New names of metrics, by Keras's names. Defaults to
+            none.
         class_weight: Dict from classes to weights of their examples in
-            training, as `fit` takes it. Defaults to equal weights.
+            training, as in `fit`. Defaults to equal weights.
         **estimator_arguments: Other arguments of `TPUEstimator`:
             `train_batch_size`, which is required unless `use_tpu=False`,
             `eval_batch_size`, `predict_batch_size`, ...
@@ -63,9 +63,10 @@ def from_keras(
         A `TPUEstimator`.
 
     Raises:
-        ValueError: The model is not built or not compiled, cannot be copied,
-            or says itself how it is trained.
-        TypeError: It is no Keras model, or `class_weight` is no such dict.
+        ValueError: The model is not built or not compiled, cannot be copied, or
+            has a custom `train_step`.
+        TypeError: It is not a Keras model, or `class_weight` is not such a
+            dict.
 
     Example:
 
@@ -102,21 +103,20 @@ def from_keras(
 def _check_model(model: object) -> None:
     if not isinstance(model, keras.Model):
         raise TypeError(
-            "`keras_model` should be a keras.Model. Received: "
-            f"{shown(model)}. Load a file with "
-            "keras.models.load_model first."
+            f"`keras_model` must be a keras.Model. Received: {shown(model)}. "
+            "Load a file with keras.models.load_model first."
         )
     if not model.built:
         raise ValueError(
-            f"The Keras model {model.name!r} should be built, so that it has "
-            "weights to start from. Begin it with a keras.Input, or call it "
-            "on a batch first."
+            f"The Keras model {model.name!r} must be built, so that it has "
+            "initial weights. Begin it with a keras.Input, or call it on a "
+            "batch first."
         )
     if not model.compiled:
         raise ValueError(
-            f"The Keras model {model.name!r} should be compiled, so that it "
-            "says how it is trained. Call `model.compile(optimizer, loss, "
-            "metrics=...)` before `from_keras`."
+            f"The Keras model {model.name!r} must be compiled, because its "
+            "optimizer and loss are used. Call `model.compile(optimizer, "
+            "loss, metrics=...)` before `from_keras`."
         )
     own = [
         name
@@ -126,8 +126,8 @@ def _check_model(model: object) -> None:
     if own:
         raise ValueError(
             f"The class {type(model).__name__} overrides {own}, which an "
-            "estimator does not call. Expected a model that is trained as "
-            "`compile` says. Write a model_fn that uses the model, and say "
-            "there how it is trained."
+            "estimator does not call. Expected a model that is trained by "
+            "the arguments of `compile`. Write a model_fn that uses the "
+            "model and defines the training step."
         )
     check_unscaled(getattr(model, "optimizer", None))

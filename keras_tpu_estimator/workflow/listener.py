@@ -1,4 +1,4 @@
-"""Evaluating checkpoints as they are saved, while training waits."""
+"""A listener that evaluates checkpoints while training waits."""
 
 import functools
 import logging
@@ -17,9 +17,9 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class EvaluationListener(CheckpointSaverListener):
-    """Evaluates checkpoints inside of `train`, and the last one in any case.
+    """A listener that evaluates due checkpoints, and always the last one.
 
-    Input, compiled programs and values of training stay as they are.
+    Input, compiled programs and values of training do not change.
     """
 
     def __init__(self, estimator: TPUEstimator, evaluations: Evaluations):
@@ -27,12 +27,12 @@ class EvaluationListener(CheckpointSaverListener):
         self._evaluations = evaluations
 
     def begin(self) -> None:
-        """Notes where training starts."""
+        """Stores the step at which training starts."""
         latest = self._estimator.latest_checkpoint()
         self._start = None if latest is None else loading.step_of(latest)
 
     def after_save(self, session: Session, global_step_value: int) -> None:
-        """Evaluates what is due, but not what training starts from."""
+        """Evaluates if an evaluation is due, but not at the first step."""
         if self._start is None:
             self._start = global_step_value
         if global_step_value == self._start:
@@ -43,7 +43,7 @@ class EvaluationListener(CheckpointSaverListener):
                 self._evaluate(evaluation, session, global_step_value)
 
     def end(self, session: Session, global_step_value: int) -> None:
-        """Evaluates the last checkpoint, if it has not been."""
+        """Evaluates the last checkpoint, unless that has been done."""
         for evaluation in self._evaluations:
             if not evaluation.has_done(global_step_value):
                 self._evaluate(evaluation, session, global_step_value)
@@ -52,14 +52,19 @@ class EvaluationListener(CheckpointSaverListener):
         self, evaluation: Evaluation, session: Session, step: int
     ) -> None:
         if session.is_so_anywhere(session.is_interrupted):
-            # What is saved can be evaluated later; the process is to end soon.
-            _logger.warning("Step %d is not evaluated: asked to stop.", step)
+            # The process should end soon, and a saved checkpoint can be
+            # evaluated later.
+            _logger.warning(
+                "Step %d is not evaluated, because the process was asked to "
+                "stop.",
+                step,
+            )
             return
         checkpoint = self._estimator.latest_checkpoint()
         if checkpoint is None or loading.step_of(checkpoint) != step:
             _logger.warning(
-                "Step %d is not evaluated: it is not in %s, where the latest "
-                "checkpoint is %s.",
+                "Step %d is not evaluated, because it is not in %s, where "
+                "the latest checkpoint is %s.",
                 step,
                 self._estimator.model_dir,
                 checkpoint,
@@ -73,7 +78,9 @@ class EvaluationListener(CheckpointSaverListener):
         )
 
     def _evaluate_fn(self, session: Session, checkpoint: str) -> Evaluate:
-        """Evaluates values in memory, unless the checkpoint has others."""
+        """Returns a function that evaluates the values in memory if they are
+        those of the checkpoint.
+        """
         estimator = self._estimator
         saved = session.saved_step(estimator.model_dir)
         if saved is not None and saved == int(session.run("global_step")):

@@ -1,4 +1,4 @@
-"""What `train_and_evaluate` is to do."""
+"""The arguments of `train_and_evaluate`."""
 
 import dataclasses
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ _HOOKS_THAT_RUN: Any = dataclasses.field(init=False, repr=False, compare=False)
 @suggesting
 @dataclasses.dataclass(frozen=True)
 class TrainSpec:
-    """How to train.
+    """The training part of `train_and_evaluate`.
 
     The counterpart of `tf.estimator.TrainSpec`.
 
@@ -38,7 +38,7 @@ class TrainSpec:
         saving_listeners: As in `TPUEstimator.train`. Defaults to none.
 
     Raises:
-        TypeError: A field is of a wrong type.
+        TypeError: A field has a wrong type.
         ValueError: `max_steps` is not positive.
 
     Example:
@@ -67,7 +67,7 @@ class TrainSpec:
 @suggesting
 @dataclasses.dataclass(frozen=True)
 class EvalSpec:
-    """What to evaluate on, how often, and what to export then.
+    """The evaluation part of `train_and_evaluate`, with its exports.
 
     The counterpart of `tf.estimator.EvalSpec`.
 
@@ -78,17 +78,17 @@ class EvalSpec:
         name: The name of the evaluation, as in `TPUEstimator.evaluate`.
             Defaults to `None`.
         hooks: As in `TPUEstimator.evaluate`. Defaults to none.
-        exporters: An `Exporter`, or several, called after each evaluation.
-            Defaults to none.
-        start_delay_secs: How many seconds another process waits before its
-            first evaluation. Defaults to 120.
-        throttle_secs: The least seconds from the start of one evaluation to
-            that of the next; 0 for every checkpoint. Defaults to 600.
-        throttle_steps: The least steps from one evaluation to the next. It
-            takes the place of `throttle_secs`. Defaults to `None`.
+        exporters: An `Exporter`, or a list of them, called after each
+            evaluation. Defaults to none.
+        start_delay_secs: Seconds before the first evaluation in a separate
+            process. Defaults to 120.
+        throttle_secs: The minimum of seconds between the starts of two
+            evaluations; 0 for every checkpoint. Defaults to 600.
+        throttle_steps: The minimum of steps between two evaluations, which
+            replaces `throttle_secs`. Defaults to `None`.
 
     Raises:
-        TypeError: A field is of a wrong type.
+        TypeError: A field has a wrong type.
         ValueError: A number is out of range, or the exporters' names are not
             distinct.
 
@@ -117,8 +117,8 @@ class EvalSpec:
             check_int("steps", self.steps, minimum=1)
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(
-                f"`name` should be a string. Received: {shown(self.name)}. "
-                "Pass a name such as 'test', or None."
+                f"`name` must be a string. Received: {shown(self.name)}. Pass "
+                "a name such as 'test', or None."
             )
         file_names.check("`name`", f"eval_{self.name}")
         _check_seconds("start_delay_secs", self.start_delay_secs)
@@ -131,12 +131,12 @@ class EvalSpec:
 
 
 def hooks_that_run(spec: TrainSpec | EvalSpec) -> tuple[Hook, ...]:
-    """Returns the hooks of a spec, those of TensorFlow as this package's."""
+    """Returns the hooks of a spec, with TensorFlow hooks as this package's."""
     return spec._adopted
 
 
 def _set_hooks(spec: TrainSpec | EvalSpec) -> None:
-    """Keeps the program's own hooks, and others that run for them."""
+    """Stores the user's hooks, and the hooks that run for them."""
     given = tuple_of("hooks", spec.hooks, Hook, "hook")
     object.__setattr__(spec, "hooks", given)
     object.__setattr__(spec, "_adopted", validate_hooks(given))
@@ -145,7 +145,7 @@ def _set_hooks(spec: TrainSpec | EvalSpec) -> None:
 def _check_input_fn(input_fn: Any) -> None:
     if not callable(input_fn):
         raise TypeError(
-            f"`input_fn` should be a function. Received: {shown(input_fn)}. "
+            f"`input_fn` must be a function. Received: {shown(input_fn)}. "
             "Pass a function of `params` that returns the data."
         )
 
@@ -153,10 +153,10 @@ def _check_input_fn(input_fn: Any) -> None:
 def _check_seconds(name: str, value: Any) -> None:
     if not is_number(value):
         raise TypeError(
-            f"`{name}` should be a number. Received: {shown(value)}. Pass "
+            f"`{name}` must be a number. Received: {shown(value)}. Pass "
             "seconds, 0 or more."
         )
     if not value >= 0:
         raise ValueError(
-            f"`{name}` should be 0 or more. Received: {value}. Pass seconds."
+            f"`{name}` must be 0 or more. Received: {value}. Pass seconds."
         )

@@ -1,4 +1,4 @@
-"""Hooks that end training by what evaluations wrote for TensorBoard."""
+"""Early stopping, based on the event files of evaluations."""
 
 import operator
 
@@ -21,28 +21,28 @@ def stop_if_higher_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
-    """Makes a hook that ends training when a metric exceeds a threshold.
+    """Returns a hook that ends training when a metric exceeds a threshold.
 
     The counterpart of `tf.estimator.experimental.stop_if_higher_hook`.
 
     Args:
         estimator: The `TPUEstimator` that trains.
         metric_name: A name in the results of `evaluate`.
-        threshold: What one evaluation has to exceed.
-        eval_dir: Where evaluations are written to. Defaults to
+        threshold: The value that one evaluation must exceed.
+        eval_dir: The directory of the evaluations. Defaults to
             `estimator.eval_dir()`.
-        min_steps: Evaluations before this global step are left out. Defaults
-            to 0.
-        run_every_secs: Seconds between looks. Defaults to 60.
-        run_every_steps: Steps between looks, where `run_every_secs` is `None`.
-            Defaults to `None`.
+        min_steps: Evaluations before this global step are ignored. Defaults to
+            0.
+        run_every_secs: Seconds between two checks. Defaults to 60.
+        run_every_steps: Steps between two checks, if `run_every_secs` is
+            `None`. Defaults to `None`.
 
     Returns:
-        A hook for `train` or `TrainSpec`. It raises `KeyError` when an
-        evaluation lacks the metric.
+        A hook for `train` or `TrainSpec`. It raises `KeyError` if an evaluation
+        lacks the metric.
 
     Raises:
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
         ValueError: Not exactly one interval is given, or several processes
             train.
 
@@ -71,25 +71,25 @@ def stop_if_lower_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
-    """Makes a hook that ends training when a metric is below a threshold.
+    """Returns a hook that ends training when a metric is below a threshold.
 
     The counterpart of `tf.estimator.experimental.stop_if_lower_hook`.
 
     Args:
         estimator: The `TPUEstimator` that trains.
         metric_name: A name in the results of `evaluate`.
-        threshold: What one evaluation has to be below.
-        eval_dir: As in `stop_if_higher_hook`, like all that follow.
-        min_steps: See there.
-        run_every_secs: See there.
-        run_every_steps: See there.
+        threshold: The value that one evaluation must be below.
+        eval_dir: As in `stop_if_higher_hook`.
+        min_steps: As in `stop_if_higher_hook`.
+        run_every_secs: As in `stop_if_higher_hook`.
+        run_every_steps: As in `stop_if_higher_hook`.
 
     Returns:
-        A hook for `train` or `TrainSpec`. It raises `KeyError` when an
-        evaluation lacks the metric.
+        A hook for `train` or `TrainSpec`. It raises `KeyError` if an evaluation
+        lacks the metric.
 
     Raises:
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
         ValueError: Not exactly one interval is given, or several processes
             train.
 
@@ -117,26 +117,26 @@ def stop_if_no_increase_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
-    """Makes a hook that ends training when a metric no longer increases.
+    """Returns a hook that ends training when a metric no longer increases.
 
     The counterpart of `tf.estimator.experimental.stop_if_no_increase_hook`.
 
     Args:
         estimator: The `TPUEstimator` that trains.
         metric_name: A name in the results of `evaluate`.
-        max_steps_without_increase: How many steps may pass from the best
-            evaluation on.
-        eval_dir: As in `stop_if_higher_hook`, like all that follow.
-        min_steps: See there.
-        run_every_secs: See there.
-        run_every_steps: See there.
+        max_steps_without_increase: Steps since the best evaluation after which
+            training ends.
+        eval_dir: As in `stop_if_higher_hook`.
+        min_steps: As in `stop_if_higher_hook`.
+        run_every_secs: As in `stop_if_higher_hook`.
+        run_every_steps: As in `stop_if_higher_hook`.
 
     Returns:
-        A hook for `train` or `TrainSpec`. It raises `KeyError` when an
-        evaluation lacks the metric.
+        A hook for `train` or `TrainSpec`. It raises `KeyError` if an evaluation
+        lacks the metric.
 
     Raises:
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
         ValueError: Not exactly one interval is given, or several processes
             train.
 
@@ -165,26 +165,26 @@ def stop_if_no_decrease_hook(
     run_every_secs: float | None = 60,
     run_every_steps: int | None = None,
 ) -> SessionRunHook:
-    """Makes a hook that ends training when a metric no longer decreases.
+    """Returns a hook that ends training when a metric no longer decreases.
 
     The counterpart of `tf.estimator.experimental.stop_if_no_decrease_hook`.
 
     Args:
         estimator: The `TPUEstimator` that trains.
         metric_name: A name in the results of `evaluate`.
-        max_steps_without_decrease: How many steps may pass from the best
-            evaluation on.
-        eval_dir: As in `stop_if_higher_hook`, like all that follow.
-        min_steps: See there.
-        run_every_secs: See there.
-        run_every_steps: See there.
+        max_steps_without_decrease: Steps since the best evaluation after which
+            training ends.
+        eval_dir: As in `stop_if_higher_hook`.
+        min_steps: As in `stop_if_higher_hook`.
+        run_every_secs: As in `stop_if_higher_hook`.
+        run_every_steps: As in `stop_if_higher_hook`.
 
     Returns:
-        A hook for `train` or `TrainSpec`. It raises `KeyError` when an
-        evaluation lacks the metric.
+        A hook for `train` or `TrainSpec`. It raises `KeyError` if an evaluation
+        lacks the metric.
 
     Raises:
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
         ValueError: Not exactly one interval is given, or several processes
             train.
 

@@ -1,4 +1,4 @@
-"""What the evaluations so far say about going on with training."""
+"""Rules for early stopping, and the metrics of earlier evaluations."""
 
 import dataclasses
 import glob
@@ -29,7 +29,7 @@ def read_eval_metrics(
 
     Returns:
         A dict by global step, in ascending order, of dicts from names to
-        numbers. What was written last counts.
+        numbers. The last value of a step counts.
 
     Example:
 
@@ -41,18 +41,18 @@ def read_eval_metrics(
     {20: {'loss': 0.25}}
     """
     pattern = os.path.join(glob.escape(os.fsdecode(eval_dir)), "*.tfevents.*")
-    # Their names have the time at which they were begun.
+    # Names of event files contain the time of their creation.
     return read_scalars(paths.matching(pattern))
 
 
 @dataclasses.dataclass(frozen=True)
 class History:
-    """One metric over the evaluations so far.
+    """The values of one metric in all evaluations so far.
 
     Attributes:
-        eval_dir: Where evaluations are written to.
+        eval_dir: The directory of the evaluations.
         metric_name: The metric's name.
-        min_steps: Evaluations before this global step are left out.
+        min_steps: Evaluations before this global step are ignored.
     """
 
     eval_dir: PathLike
@@ -60,7 +60,7 @@ class History:
     min_steps: int
 
     def values(self) -> Iterator[tuple[int, float]]:
-        """Reads the metric anew.
+        """Reads the metric.
 
         Yields:
             Global steps, in ascending order, and values.
@@ -73,8 +73,8 @@ class History:
                 continue
             if self.metric_name not in metrics:
                 raise KeyError(
-                    f"The evaluation of step {step} in {self.eval_dir!r} "
-                    f"should have {self.metric_name!r}. It has "
+                    f"The evaluation of step {step} in {self.eval_dir!r} must "
+                    f"have {self.metric_name!r}. Received only "
                     f"{sorted(metrics)}. Pass one of these as `metric_name`, "
                     "or the `eval_dir` of another evaluation."
                 )
@@ -83,14 +83,14 @@ class History:
 
 @dataclasses.dataclass(frozen=True)
 class Exceeds:
-    """Whether one evaluation was beyond a threshold."""
+    """A rule that is true if an evaluation is beyond a threshold."""
 
     history: History
     is_beyond: Compare
     threshold: float
 
     def __call__(self) -> bool:
-        """Looks at all of them."""
+        """Checks all evaluations."""
         for step, value in self.history.values():
             if self.is_beyond(value, self.threshold):
                 _logger.info(
@@ -106,11 +106,11 @@ class Exceeds:
 
 @dataclasses.dataclass(frozen=True)
 class Stalls:
-    """Whether too many steps passed after an evaluation without a better one.
+    """A rule that is true if too many steps passed since the best evaluation.
 
     Attributes:
         is_better: Compares a value with the best one before it.
-        max_steps: How many steps may pass.
+        max_steps: The largest number of steps since the best evaluation.
     """
 
     history: History
@@ -118,7 +118,7 @@ class Stalls:
     max_steps: int
 
     def __call__(self) -> bool:
-        """Looks at all of them."""
+        """Checks all evaluations."""
         best: tuple[int, float] | None = None
         for step, value in self.history.values():
             if best is None or self.is_better(value, best[1]):

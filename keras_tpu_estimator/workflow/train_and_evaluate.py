@@ -1,4 +1,4 @@
-"""Training with evaluations, or the part of it that a process has."""
+"""Training with evaluations, in one process or several."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -26,35 +26,35 @@ def train_and_evaluate(
     train_spec: TrainSpec,
     eval_spec: EvalSpec | Iterable[EvalSpec],
 ) -> tuple[Any, Any]:
-    """Trains, and evaluates checkpoints on the way.
+    """Trains, and evaluates checkpoints during training.
 
-    Evaluation takes place when a checkpoint has been saved, except for the one
-    that training starts from, as often as each `EvalSpec` says, and at the
-    end. Training waits meanwhile: its input is not started again, nothing is
-    compiled twice, and the values in memory are those that are evaluated.
+    Evaluations run after a checkpoint is saved, except the initial one, as
+    often as each `EvalSpec` specifies, and at the end. Training waits
+    meanwhile: its input is not restarted, nothing is compiled twice, and the
+    values in memory are evaluated.
 
-    TF_CONFIG says what this process does. A chief and its workers train, a
-    master trains and evaluates, and an evaluator evaluates checkpoints until
-    training is complete, as `evaluate_continuously` does. The counterpart of
+    TF_CONFIG determines the task of this process. A chief and its workers
+    train, a master trains and evaluates, and an evaluator evaluates checkpoints
+    until training is complete, like `evaluate_continuously`. The counterpart of
     `tf.estimator.train_and_evaluate`.
 
     Args:
         estimator: A `TPUEstimator` that saves checkpoints.
-        train_spec: How to train.
-        eval_spec: What to evaluate on, and what to export; or several of them,
-            with different names.
+        train_spec: The training.
+        eval_spec: The evaluation and its exports; or a list of `EvalSpec`s with
+            different names.
 
     Returns:
-        The metrics of the last evaluation, and a list of what its exporters
-        returned, `None` where nothing was exported. For several `EvalSpec`s
-        two dicts of these by name. `(None, None)` if training had already come
-        to its end, or another process evaluates.
+        The metrics of the last evaluation, and a list of the exporters'
+        results, `None` for those that exported nothing. For a list of
+        `EvalSpec`s, two dicts of these by name. `(None, None)` if training had
+        already ended, or another process evaluates.
 
     Raises:
-        TypeError: An argument is of a wrong type.
+        TypeError: An argument has a wrong type.
         ValueError: No checkpoints are saved, specs or exporters have the same
-            name, TF_CONFIG gives this process a part that there is not, or
-            training or evaluation fails.
+            name, TF_CONFIG has an unknown task for this process, or training or
+            evaluation fails.
 
     Example:
 
@@ -82,8 +82,9 @@ def train_and_evaluate(
     check_estimator(estimator)
     if not isinstance(train_spec, TrainSpec):
         raise TypeError(
-            "`train_spec` should be a TrainSpec. Received: "
-            f"{shown(train_spec)}. Make one with keras_tpu_estimator.TrainSpec."
+            "`train_spec` must be a TrainSpec. Received: "
+            f"{shown(train_spec)}. Make one with "
+            "keras_tpu_estimator.TrainSpec."
         )
     evaluations = Evaluations(estimator, eval_spec, train_spec.max_steps)
     config = estimator.config
@@ -107,7 +108,7 @@ def _train(
     spec: TrainSpec,
     *listeners: CheckpointSaverListener,
 ) -> None:
-    """Trains, and tells evaluators of the end."""
+    """Trains, and marks the directory as complete for evaluators."""
     estimator.train(
         spec.input_fn,
         hooks=hooks_that_run(spec),
@@ -121,16 +122,16 @@ def _train(
 
 
 def _check_part(config: RunConfig) -> None:
-    """Checks that this process has a part in training."""
+    """Checks that this process has a task in training."""
     if config.task_type == "ps":
         raise ValueError(
-            "There are no parameter servers here: every core has all "
-            "variables. Received TF_CONFIG with task type 'ps'. Take 'ps' out "
-            "of its cluster, and start no process for it."
+            "TF_CONFIG must have no parameter servers, because every device "
+            "has all variables. Received task type 'ps'. Remove 'ps' from "
+            "its cluster, and start no process for it."
         )
     if config.task_type == "evaluator" and config.task_id > 0:
         raise ValueError(
-            "There is one evaluator, with index 0. Received TF_CONFIG with "
-            f"index {config.task_id}. Pass several EvalSpecs to evaluate on "
-            "several data sets, or call `evaluate_continuously`."
+            "TF_CONFIG must have one evaluator, with index 0. Received index "
+            f"{config.task_id}. Pass several EvalSpecs to evaluate on several "
+            "data sets, or call `evaluate_continuously`."
         )

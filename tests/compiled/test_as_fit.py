@@ -329,7 +329,7 @@ def test_metrics_that_need_concrete_values(caplog):
     model.compile("sgd", "mse", metrics=[on_host])
     estimator = estimator_of(model)
     assert set(train(estimator, generated(X, Y))) == {"loss"}
-    assert "Training does not report the metrics of `compile`" in caplog.text
+    assert "Training does not log the metrics of `compile`" in caplog.text
 
 
 def test_a_keras_model_loads_what_model_checkpoint_saves(tmp_path):

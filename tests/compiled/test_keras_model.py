@@ -404,7 +404,7 @@ def test_the_very_model_is_exported_as_a_keras_file(name, tmp_path):
 @pytest.mark.parametrize("call", ["train", "evaluate"])
 def test_what_training_needs(call):
     estimator = estimator_of(compiled(subclassed, "sgd"))
-    with pytest.raises(ValueError, match="should have a loss"):
+    with pytest.raises(ValueError, match="must have a loss"):
         getattr(estimator, call)(input_fn_of(A, TOTAL), steps=1)
 
 
@@ -434,12 +434,12 @@ def scaled(optimizer):
 @pytest.mark.parametrize(
     ("make", "exception", "message"),
     [
-        (lambda: Subclassed, TypeError, "should be a keras.Model.*type"),
-        (lambda: Subclassed(3), ValueError, "should be built.*keras.Input"),
+        (lambda: Subclassed, TypeError, "must be a keras.Model.*type"),
+        (lambda: Subclassed(3), ValueError, "must be built.*keras.Input"),
         (
             subclassed,
             ValueError,
-            r"should be compiled.*model.compile\(.*from_keras",
+            r"must be compiled.*model.compile\(.*from_keras",
         ),
         (
             lambda: compiled(lambda: called(Stepping(3)), "sgd", "mse"),
@@ -475,5 +475,5 @@ def test_two_outputs_of_one_name():
     dense = layers.Dense(1, name="twice")
     model = keras.Model(inputs, [dense(inputs), dense(-inputs)])
     model.compile("sgd", "mse")
-    with pytest.raises(ValueError, match="a name of their own.*a dict"):
+    with pytest.raises(ValueError, match="with different names.*a dict"):
         next(estimator_of(model).predict(input_fn_of(A, None)))

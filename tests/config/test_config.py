@@ -211,14 +211,14 @@ def test_partitioning_goes_with_per_host_v2_and_cores(dims):
 @pytest.mark.parametrize(
     "dims, training_input, cores, error, message",
     [
-        ({"x": [1]}, V1, None, TypeError, "should be a list"),
-        ("ab", V1, None, TypeError, "should be a list"),
+        ({"x": [1]}, V1, None, TypeError, "must be a list"),
+        ("ab", V1, None, TypeError, "must be a list"),
         ([], V1, None, ValueError, "one or two elements"),
         ([[1], [1], [1]], V1, None, ValueError, "one or two elements"),
         ([[1, 2]], V1, None, ValueError, "PER_HOST_V2"),
         ([[1, 2]], True, 3, ValueError, "PER_HOST_V2"),
         ([[1, 2]], V2, None, ValueError, "needs `num_cores_per_replica`"),
-        ([[1, 2]], V2, 3, ValueError, "`num_cores_per_replica` should be one"),
+        ([[1, 2]], V2, 3, ValueError, "`num_cores_per_replica` must be one"),
     ],
 )
 def test_partitioning_is_checked_in_order(

@@ -139,7 +139,7 @@ def test_unknown_arguments_are_refused():
 
 @pytest.mark.parametrize("wrong", ["/tmp/run", {"iterations_per_loop": 2}, 8])
 def test_the_first_argument_is_no_directory(wrong):
-    with pytest.raises(TypeError, match="should be a TPUConfig.*model_dir="):
+    with pytest.raises(TypeError, match="must be a TPUConfig.*model_dir="):
         kte.RunConfig(wrong)
 
 
@@ -229,8 +229,8 @@ REFUSED = [
     ("log_step_count_steps", 0, ValueError, "> 0"),
     ("log_step_count_steps", -5, ValueError, "> 0"),
     ("log_step_count_steps", True, ValueError, "> 0"),
-    ("train_distribute", ParameterServerStrategyV2(), ValueError, "be no"),
-    ("eval_distribute", ParameterServerStrategyV2(), ValueError, "be no"),
+    ("train_distribute", ParameterServerStrategyV2(), ValueError, "not be a"),
+    ("eval_distribute", ParameterServerStrategyV2(), ValueError, "not be a"),
     ("device_fn", "/cpu:0", ValueError, "'op'"),
     ("device_fn", lambda node: None, ValueError, "'op'"),
     ("device_fn", lambda op, more: None, ValueError, "'op'"),
@@ -249,7 +249,7 @@ REFUSED = [
     ("keep_best", "loss", ValueError, r"KeepBest\('loss', mode='min'\)"),
     ("checkpoint_format", "h5", ValueError, "'hdf5', 'tensorflow' or 'orbax'"),
     ("export_backend", "torch", ValueError, "'jax' or 'tensorflow'"),
-    ("export_timeout_secs", 0, ValueError, "None for any time"),
+    ("export_timeout_secs", 0, ValueError, "None for no limit"),
     ("input_state_max_bytes", -1, ValueError, "an int >= 0"),
     ("input_state_max_bytes", 1.5, ValueError, "an int >= 0"),
     ("max_input_shapes", 0, ValueError, "an int >= 1, or None"),
@@ -387,7 +387,7 @@ def test_the_tpu_config_is_replaced():
     assert kte.RunConfig().replace(tpu_config=tpu_config) == kte.RunConfig(
         tpu_config
     )
-    with pytest.raises(TypeError, match="should be a TPUConfig"):
+    with pytest.raises(TypeError, match="must be a TPUConfig"):
         kte.RunConfig().replace(tpu_config=100)
 
 
@@ -498,7 +498,9 @@ def test_a_cluster_has_one_address():
     cluster = Cluster()
     with pytest.raises(ValueError, match="both `master` and `cluster`"):
         kte.RunConfig(master="", cluster=cluster)
-    with pytest.raises(ValueError, match="no cluster_def with `cluster`"):
+    with pytest.raises(
+        ValueError, match="not have a cluster_def with `cluster`"
+    ):
         kte.RunConfig(cluster=cluster, session_config=ConfigProto(True))
     with pytest.warns(UserWarning, match="cluster, session_config"):
         kte.RunConfig(cluster=cluster, session_config=ConfigProto(False))
@@ -506,9 +508,9 @@ def test_a_cluster_has_one_address():
 
 @pytest.mark.parametrize("value", [{}, "config", 1])
 def test_a_session_config_is_a_config_proto(value):
-    with pytest.raises(ValueError, match="`session_config` should be a Conf"):
+    with pytest.raises(ValueError, match="`session_config` must be a Conf"):
         kte.RunConfig(session_config=value)
-    with pytest.raises(ValueError, match="`session_config` should be a Conf"):
+    with pytest.raises(ValueError, match="`session_config` must be a Conf"):
         kte.RunConfig().replace(session_config=value)
 
 

@@ -79,13 +79,13 @@ REFUSED = {
     "2 params that are a number": (
         {"params": 3},
         TypeError,
-        "`params` should be a dict of hyperparameters. Received: 3 of type "
+        "`params` must be a dict of hyperparameters. Received: 3 of type "
         "int. Pass something like params={'learning_rate'",
     ),
     "2 params that are a list": (
         {"params": ["rate"]},
         TypeError,
-        r"`params` should be a dict .* Received: \['rate'\] of type list",
+        r"`params` must be a dict .* Received: \['rate'\] of type list",
     ),
     "2 batch_size in params": (
         {"params": {"rate": 0.1, "batch_size": 8}},
@@ -113,7 +113,7 @@ REFUSED = {
     "6 input per core of a split model": (
         {"tpu_config": PER_CORE_INPUT_OF_SPLIT_MODEL},
         ValueError,
-        "Model parallelism needs input per host. Received: .*PER_SHARD_V1 "
+        "Model parallelism needs input for each host. Received: .*PER_SHARD_V1 "
         "with num_cores_per_replica=2. Use PER_HOST_V1 or PER_HOST_V2",
     ),
     "7 negative eval_batch_size": (
@@ -152,8 +152,7 @@ REFUSED = {
     "15 a method is overridden": (
         {"estimator_class": Overriding},
         ValueError,
-        "cannot override 'train'. Received: Overriding. Give the method "
-        "another name",
+        "cannot override 'train'. Received: Overriding. Rename the method",
     ),
 }
 # These come last, in no order that matters.
@@ -171,30 +170,30 @@ ALSO_REFUSED = {
     "two directories": (
         {"model_dir": "here", "config_dir": "there"},
         ValueError,
-        "in the constructor and in RunConfig, differently. Received: 'here' "
+        "the same in the constructor and in RunConfig. Received: 'here' "
         "and 'there'. Set one of them",
     ),
     "warm start": (
         {"warm_start_from": 3},
         ValueError,
-        "`warm_start_from` should be the path of a checkpoint, a dict of "
+        "`warm_start_from` must be the path of a checkpoint, a dict of "
         "arrays, or a WarmStartSettings. Received: 3 of type int",
     ),
     "embeddings": (
         {"embedding_config_spec": object()},
         ValueError,
-        "`embedding_config_spec` should be a "
+        "`embedding_config_spec` must be a "
         "kte.experimental.EmbeddingConfigSpec. Received: <object.*Make one of",
     ),
     "version 3 of exports": (
         {"export_saved_model_api_version": 3},
         ValueError,
-        "`export_saved_model_api_version` should be 1 or 2. Received: 3",
+        "`export_saved_model_api_version` must be 1 or 2. Received: 3",
     ),
     "no version of exports": (
         {"export_saved_model_api_version": None},
         ValueError,
-        "should be 1 or 2. Received: None",
+        "must be 1 or 2. Received: None",
     ),
 }
 
@@ -249,7 +248,7 @@ def test_batch_size_of_wrong_type(argument, size, temporary):
 )
 def test_batch_axis_of_wrong_type(axes, received):
     message = (
-        "`batch_axis` should be a list with one int for each tensor of "
+        "`batch_axis` must be a list with one int for each tensor of "
         rf"features and labels. Received: {received}. Pass .* \[1, 0\]"
     )
     with pytest.raises(TypeError, match=message):

@@ -141,7 +141,7 @@ def test_weights_of_another_model_are_refused(tmp_path):
     other.save_weights(path)
     model = kte.EstimatorModel.from_model_fn(model_fn_of(network))
     model.prepare(kte.ModeKeys.PREDICT, X)
-    with pytest.raises(ValueError, match=r"'dense/kernel' should have.*\(3, 8"):
+    with pytest.raises(ValueError, match=r"'dense/kernel' must have.*\(3, 8"):
         model.load_weights(path)
     sizes = kte.EstimatorModel.from_model_fn(
         model_fn_of(lambda x, _: keras.layers.Dense(1, name="other")(x))
@@ -169,7 +169,7 @@ def test_summary_lists_variables_by_scope():
 
 def test_what_model_fn_says_is_not_compiled():
     model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
-    with pytest.raises(ValueError, match="should not be compiled.*Leave it"):
+    with pytest.raises(ValueError, match="must not be compiled.*Leave it"):
         model.compile(optimizer="adam", loss="mse")
     model.fit(X, Y, verbose=0)
 

@@ -173,12 +173,12 @@ MODELS = {
             }
         ),
         ValueError,
-        r"should be 'serving_default'. Received: \['a', 'b'\]",
+        r"must be 'serving_default'. Received: \['a', 'b'\]",
     ),
     "no export output": (
         predicting(export_outputs=lambda x: {"a": x}),
         TypeError,
-        r"`export_outputs\['a'\]` should be a PredictOutput.*Wrap it",
+        r"`export_outputs\['a'\]` must be a PredictOutput.*Wrap it",
     ),
     "never called": (
         predicting(
@@ -342,27 +342,27 @@ def test_the_op_is_named(failure, op):
 TENSORS = {
     "no scores": (
         lambda: kte.export.ClassificationOutput(),
-        "should have `scores` or `classes`",
+        "must have `scores` or `classes`",
     ),
     "scores are integers": (
         lambda: kte.export.ClassificationOutput(np.ones(2, int)),
-        "should be floats. Received: int64",
+        "must be floats. Received: int64",
     ),
     "classes are numbers": (
         lambda: kte.export.ClassificationOutput(classes=np.ones(2)),
-        "should be strings.*outside_compilation",
+        "must be strings.*outside_compilation",
     ),
     "a value of integers": (
         lambda: kte.export.RegressionOutput(np.ones(2, int)),
-        "`value` of RegressionOutput should be floats",
+        "`value` of RegressionOutput must be floats",
     ),
     "an output is a list": (
         lambda: kte.export.PredictOutput({"y": [1]}),
-        r"'y' in PredictOutput should be a tensor. Received: \[1\]",
+        r"'y' in PredictOutput must be a tensor. Received: \[1\]",
     ),
     "an output without name": (
         lambda: kte.export.PredictOutput({3: np.ones(2)}),
-        "should be strings, or tuples of them. Received: 3",
+        "must be strings, or tuples of them. Received: 3",
     ),
     "a feature without shape": (
         lambda: kte.export.build_raw_serving_input_receiver_fn({"x": 3}),

@@ -97,15 +97,15 @@ def test_other_results_are_refused(trained, tmp_path, monkeypatch):
         "keras_tpu_estimator.front_ends.keras.keras_file.set_weights",
         lambda model, loaded: None,
     )
-    with pytest.raises(ValueError, match="something else than `model_fn`"):
+    with pytest.raises(ValueError, match="the same as `model_fn`"):
         kte.export_keras(trained, tmp_path / "model.keras", X)
     assert os.listdir(tmp_path) == []
 
 
 def test_paths_and_checkpoints_are_checked(trained, tmp_path):
-    with pytest.raises(ValueError, match="should end with '.keras' or"):
+    with pytest.raises(ValueError, match="must end with '.keras' or"):
         kte.export_keras(trained, tmp_path / "model.h5", X)
-    with pytest.raises(ValueError, match="should end with '.keras' or"):
+    with pytest.raises(ValueError, match="must end with '.keras' or"):
         kte.export_keras(trained, os.fsencode(tmp_path / "model.h5"), X)
     untrained = estimator_of(model_fn, tmp_path)
     with pytest.raises(ValueError, match="checkpoint"):

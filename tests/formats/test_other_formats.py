@@ -377,7 +377,7 @@ def test_warm_start_from_a_dict_alone(tmp_path):
         train_batch_size=8,
         warm_start_from=start,
     )
-    with pytest.raises(ValueError, match="should be"):
+    with pytest.raises(ValueError, match="must be"):
         kte.WarmStartSettings({})
     estimator.train(batches_of(X, Y), steps=1)
     kernel = estimator.get_variable_value("dense/kernel")

@@ -917,7 +917,7 @@ def test_callbacks_change_the_learning_rate_in_fit():
 @pytest.mark.parametrize(
     "arguments, error, message",
     [
-        (("callback",), TypeError, "should be keras.callbacks.Callback"),
+        (("callback",), TypeError, "must be keras.callbacks.Callback"),
         (([kte.hooks.SessionRunHook()],), TypeError, "Callback objects"),
         ((stopping(), 0), ValueError, "steps_per_epoch"),
         ((stopping(), 1.5), TypeError, "steps_per_epoch"),

@@ -157,7 +157,7 @@ def test_predictions_are_fetched():
 
 
 def test_what_cannot_be_fetched_is_an_error():
-    with pytest.raises(KeyError, match="called 'acc'.*'loss', 'mae'"):
+    with pytest.raises(KeyError, match="fetch 'acc'.*'loss', 'mae'"):
         fit(keras_model(), Recorder("acc"))
 
 
@@ -193,7 +193,7 @@ def test_a_callback_outlives_an_error():
     ],
 )
 def test_other_things_are_refused(wrong):
-    with pytest.raises(TypeError, match="should be given a SessionRunHook"):
+    with pytest.raises(TypeError, match="must receive a SessionRunHook"):
         kte.hooks.as_callback(wrong)
 
 

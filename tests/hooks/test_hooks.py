@@ -159,14 +159,14 @@ def use(tensor):
 def test_tensors_are_fetched_by_name_only(kind):
     with pytest.raises(
         TypeError,
-        match=r"`fetches` should be given by name. Expected 'loss', .* "
+        match=r"`fetches` must be given by name. Expected 'loss', .* "
         r"Received: .* Name a tensor in model_fn with kte\.identity\(x, name=",
     ):
         TENSORS[kind]()
 
 
 def test_a_session_takes_names_only():
-    with pytest.raises(TypeError, match="`fetches` should be given by name"):
+    with pytest.raises(TypeError, match="`fetches` must be given by name"):
         Session(VALUES.__getitem__).run(["loss", 3])
 
 

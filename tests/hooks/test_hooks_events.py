@@ -118,12 +118,12 @@ def test_summaries_go_to_a_writer_that_is_given(tmp_path):
         (
             {"save_steps": 1, "summary_writer": "a directory"},
             TypeError,
-            "`summary_writer` should be a .*EventWriter. .* Pass `output_dir`",
+            "`summary_writer` must be a .*EventWriter. .* Pass `output_dir`",
         ),
         (
             {"save_steps": 1, "summary_op": np.float32(1)},
             TypeError,
-            "`summary_op` should be given by name",
+            "`summary_op` must be given by name",
         ),
     ],
 )
@@ -243,7 +243,9 @@ def test_steps_that_do_not_grow(caplog):
     run(kte.hooks.StepCounterHook(), [3] * 10)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 5
-    assert "has not grown: it is 3, as after the run before" in messages[0]
+    assert (
+        "has not increased: it is 3, as after the previous run" in messages[0]
+    )
 
 
 @pytest.mark.parametrize(

@@ -158,7 +158,7 @@ TENSORS = {
 
 @pytest.mark.parametrize("kind", TENSORS)
 def test_tensors_are_given_by_name(kind):
-    with pytest.raises(TypeError, match=r"`tensors` should be given by name"):
+    with pytest.raises(TypeError, match=r"`tensors` must be given by name"):
         Logging(TENSORS[kind](), every_n_iter=1)
 
 

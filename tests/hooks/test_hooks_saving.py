@@ -195,9 +195,7 @@ def test_only_the_first_saver_has_the_listeners_of_train(tmp_path):
 
 
 def test_an_object_that_saves_is_refused(tmp_path):
-    with pytest.raises(
-        ValueError, match="`saver` should be None. .*keep_check"
-    ):
+    with pytest.raises(ValueError, match="`saver` must be None. .*keep_check"):
         saver(tmp_path, saver=object())
 
 
@@ -262,7 +260,7 @@ def test_final_values_of_an_evaluation(tmp_path):
 def test_final_values_have_names(tmp_path):
     with pytest.raises(TypeError, match=r"`final_ops` .*kte.identity\(x, name"):
         kte.hooks.FinalOpsHook({"loss": np.float32(1)})
-    with pytest.raises(ValueError, match="`final_ops_feed_dict` should be"):
+    with pytest.raises(ValueError, match="`final_ops_feed_dict` must be"):
         kte.hooks.FinalOpsHook("loss", {"x": 1})
     hook = kte.hooks.FinalOpsHook("accuracy")
     estimator = estimator_of(model_fn_of(linear), tmp_path)

@@ -9,7 +9,7 @@ from keras_tpu_estimator.ground.base import notebook
 from keras_tpu_estimator.ground.base import waiting
 from keras_tpu_estimator.spec.hooks import progress
 from keras_tpu_estimator.spec.hooks import progress_bar
-from keras_tpu_estimator.spec.hooks.notebook_progress import NotebookProgress
+from keras_tpu_estimator.spec.hooks.progress_bar import NotebookProgress
 
 
 def shown(runs, steps, batch_size=32, start=0):

@@ -233,9 +233,9 @@ def test_missing_cross_shard_optimizer(train_op, changed, model_dir):
 
     with pytest.raises(
         ValueError,
-        match="On several cores gradients should be combined over them. "
+        match="On several cores gradients must be combined over them. "
         "Received a train op without CrossShardOptimizer that changes "
-        f"{changed}, each core by itself: wrap the optimizer, "
+        f"{changed} on each core separately: wrap the optimizer, "
         r"CrossShardOptimizer\(optimizer\)\.minimize\(loss\), or pass "
         r"TrainOp\(\.\.\., reduction='mean'\), .* or set use_tpu=False",
     ):

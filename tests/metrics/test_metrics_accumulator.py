@@ -6,14 +6,14 @@ import pytest
 
 from keras_tpu_estimator import metrics
 from keras_tpu_estimator.spec.metrics.accumulator import Accumulator
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
 from keras_tpu_estimator.spec.metrics.averages import Average
-from keras_tpu_estimator.spec.metrics.binning import confusion_at
 from keras_tpu_estimator.spec.metrics.classes import ClassSums
 from keras_tpu_estimator.spec.metrics.classes import ConfusionMatrix
 from keras_tpu_estimator.spec.metrics.confusion import Confusion
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.retrieval import Retrieved
+from keras_tpu_estimator.spec.metrics.ranking import Retrieved
+from keras_tpu_estimator.spec.metrics.thresholds import confusion_at
 
 _rng = np.random.default_rng(6)
 _labels, _classes = _rng.integers(0, 2, size=(2, 40))

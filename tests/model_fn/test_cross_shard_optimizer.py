@@ -577,11 +577,11 @@ def test_minimize_with_a_bare_optimizer_on_cores():
     [
         (
             lambda optimizer, loss: optimizer.minimize(loss),
-            r"no `minimize`.*on SGD.*`kte\.minimize\(optimizer, loss\)`",
+            r"no method `minimize`.*on SGD.*`kte\.minimize\(optimizer, loss\)`",
         ),
         (
             lambda optimizer, loss: optimizer.compute_gradients(loss),
-            r"no `compute_gradients`.*kte\.CrossShardOptimizer\(optimizer\)",
+            r"method `compute_gradients`.*kte\.CrossShardOptimizer\(optimizer\)",
         ),
     ],
 )

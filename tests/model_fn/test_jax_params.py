@@ -283,16 +283,16 @@ def failing(tmp_path, build):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: kte.jax_params("", {"w": jnp.ones(1)}), "`name` should be"),
-        (lambda: kte.jax_params("n", {"w": 1.0}), "arrays in it"),
-        (lambda: kte.jax_params("n", lambda: {}), "arrays in it"),
+        (lambda: kte.jax_params("", {"w": jnp.ones(1)}), "`name` must be"),
+        (lambda: kte.jax_params("n", {"w": 1.0}), "with arrays"),
+        (lambda: kte.jax_params("n", lambda: {}), "with arrays"),
         (
             lambda: kte.jax_params("n", {"w": jnp.ones(1)}, {"v": True}),
-            "that the nest of `init` begins with",
+            "a pytree prefix of both for `init`",
         ),
         (
             lambda: kte.jax_params("n", {"w": jnp.ones(1)}, "w"),
-            "should say True or False",
+            "must contain only True and False",
         ),
         (
             lambda: kte.jax_params("n", {"w": jnp.ones(1, "complex64")}),
@@ -314,7 +314,7 @@ def failing(tmp_path, build):
                 kte.jax_params("net", {"mean": jnp.ones(1)}),
                 kte.assign_jax_params("net", {"mean": jnp.ones(2)}),
             ),
-            r"'net/mean' should have its shape \(1,\)",
+            r"'net/mean' must have its shape \(1,\)",
         ),
     ],
 )
@@ -343,7 +343,7 @@ def test_cores_that_assign_trained_values_of_their_own_are_an_error(tmp_path):
         kte.assign_jax_params("net", {"w": p["w"] + features[0, 0]})
         return features @ p["w"]
 
-    with pytest.raises(ValueError, match="each core by itself"):
+    with pytest.raises(ValueError, match="on each core separately"):
         trained(network, tmp_path, 1, use_tpu=True)
 
 

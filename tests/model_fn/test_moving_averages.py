@@ -213,7 +213,7 @@ def test_keras_averages_can_be_evaluated(tmp_path):
 
 @pytest.mark.parametrize("decay", [-0.1, 1.1])
 def test_a_decay_is_a_share(decay):
-    with pytest.raises(ValueError, match="`decay` should be .* between 0 and"):
+    with pytest.raises(ValueError, match="`decay` must be .* between 0 and"):
         kte.ExponentialMovingAverage(decay)
 
 

@@ -181,17 +181,17 @@ def test_settings_are_copied_where_there_are_none():
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"init_fn": 3}, TypeError, "`init_fn` should be a function"),
-        ({"saver": "s"}, ValueError, "`saver` should be None.*variables_to"),
+        ({"init_fn": 3}, TypeError, "`init_fn` must be a function"),
+        ({"saver": "s"}, ValueError, "`saver` must be None.*variables_to"),
         (
             {"variables_to_restore": ["a"]},
             TypeError,
-            "`variables_to_restore` should be a dict.*list",
+            "`variables_to_restore` must be a dict.*list",
         ),
         (
             {"copy_from_scaffold": 1},
             TypeError,
-            "`copy_from_scaffold` should be a Scaffold",
+            "`copy_from_scaffold` must be a Scaffold",
         ),
     ],
 )
@@ -209,7 +209,7 @@ def test_arguments_about_graphs_are_named_in_a_warning():
 @pytest.mark.parametrize(
     ("scaffold_fn", "message"),
     [
-        (lambda mode: None, "`scaffold_fn` should return a Scaffold.*None"),
+        (lambda mode: None, "`scaffold_fn` must return a Scaffold.*None"),
         (
             lambda mode: kte.Scaffold(variables_to_restore={"a": "b"}),
             "is for evaluation and prediction.*init_from_checkpoint",
@@ -218,7 +218,7 @@ def test_arguments_about_graphs_are_named_in_a_warning():
             lambda mode: kte.Scaffold(
                 init_fn=lambda _, s: s.assign({"dense/bias": np.ones(2)})
             ),
-            r"'dense/bias' should have.*shape \(1,\). Received shape \(2,\)",
+            r"'dense/bias' must have.*shape \(1,\). Received shape \(2,\)",
         ),
     ],
 )
@@ -248,7 +248,8 @@ def test_tensors_of_model_fn_stay_there(where, use, tmp_path):
             scaffold_fn=scaffold_fn,
         )
 
-    with pytest.raises(ValueError, match=f"`{where}` runs on the host.*run"):
+    message = f"`{where}` runs once, on the host.*run"
+    with pytest.raises(ValueError, match=message):
         estimator_of(model_fn, tmp_path).train(batches_of(X, Y), steps=1)
 
 
@@ -260,7 +261,7 @@ def test_unknown_variables_in_init_fn(method, tmp_path):
     estimator = estimator_with(
         lambda mode: kte.Scaffold(init_fn=init_fn), tmp_path
     )
-    with pytest.raises(KeyError, match="no variable 'kernel'.*dense/kernel"):
+    with pytest.raises(KeyError, match="assign to 'kernel'.*dense/kernel"):
         estimator.train(batches_of(X, Y), steps=1)
 
 
@@ -295,5 +296,5 @@ def test_names_that_cannot_be_restored(names, message, tmp_path):
     ],
 )
 def test_specs_check_their_scaffold(field, spec):
-    with pytest.raises(TypeError, match=f"`{field}` should be a"):
+    with pytest.raises(TypeError, match=f"`{field}` must be a"):
         spec("infer", predictions=np.ones(2), **{field: 3})

@@ -8,7 +8,7 @@ from helpers import repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.spec.model_fn.slots import slot
+from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import slot
 
 X, Y = regression_data()
 

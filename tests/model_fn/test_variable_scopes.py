@@ -191,8 +191,8 @@ def test_dropout_may_be_shared(tmp_path) -> None:
             ValueError,
             r"shape \(2, 1\), and should be reused with shape \(2, 2\)",
         ),
-        (lambda x: shared(x, "yes"), TypeError, "`reuse` should be True"),
-        (lambda x: shared(x, name="/"), ValueError, "`name` should be a path"),
+        (lambda x: shared(x, "yes"), TypeError, "`reuse` must be True"),
+        (lambda x: shared(x, name="/"), ValueError, "`name` must be a path"),
     ],
 )
 def test_what_cannot_be_shared_is_refused(

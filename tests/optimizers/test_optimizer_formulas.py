@@ -287,21 +287,21 @@ def test_variables_are_excluded_one_by_one():
         (
             lambda: kte.optimizers.LARS(0.1, skip_list="bias"),
             TypeError,
-            r"`skip_list` should be a list .* Write \['bias'\]",
+            r"`skip_list` must be a list .* Write \['bias'\]",
         ),
         (
             lambda: kte.optimizers.LAMB(
                 0.1, exclude_from_layer_adaptation=[keras.Variable(1.0)]
             ),
             TypeError,
-            "`exclude_from_layer_adaptation` should hold .* its `path`",
+            "`exclude_from_layer_adaptation` must contain .* its `path`",
         ),
         (
             lambda: kte.optimizers.AdamWeightDecay(
                 0.1, exclude_from_weight_decay=["bias("]
             ),
             ValueError,
-            r"Received: 'bias\(', in which there is .* re.escape",
+            r"Received: 'bias\(', which is invalid: .* re.escape",
         ),
         (
             lambda: kte.optimizers.LAMB(0.1, weight_decay=0.1),

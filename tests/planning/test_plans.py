@@ -227,7 +227,7 @@ def test_errors_of_the_user_are_raised_as_they_are(tmp_path):
 
 def test_arguments(tmp_path):
     own = estimator(tmp_path)
-    with pytest.raises(ValueError, match="`mode` should be one of"):
+    with pytest.raises(ValueError, match="`mode` must be one of"):
         own.plan(BATCHES, "v5e:2x2", "predict")
     with pytest.raises(ValueError, match="empty list"):
         own.plan(BATCHES, [])

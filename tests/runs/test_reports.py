@@ -148,7 +148,7 @@ def test_metrics_take_no_name_of_a_report(tmp_path, name, is_traceable):
     with pytest.raises(
         ValueError,
         match=(
-            f"may not be called '{name}': a report of training has .*"
+            f"cannot be named '{name}', because a report of training has .*"
             "'input_wait'.* Give the metric another name"
         ),
     ):
@@ -343,7 +343,7 @@ def test_debugging_changes_no_number(tmp_path):
     ("field", "value"), [("progress", "yes"), ("debug_nans", 1)]
 )
 def test_wrong_settings(field, value):
-    with pytest.raises(ValueError, match=f"`{field}` should be"):
+    with pytest.raises(ValueError, match=f"`{field}` must be"):
         kte.RunConfig(**{field: value})
 
 

@@ -187,8 +187,8 @@ def test_the_learning_rate_is_reduced_on_a_plateau(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "exception", "message"),
     [
-        ({"validation": (X, Y)}, TypeError, "should be an input_fn.*tuple"),
-        ({"validation_steps": 3}, ValueError, "no `validation`. Pass"),
+        ({"validation": (X, Y)}, TypeError, "must be an input_fn.*tuple"),
+        ({"validation_steps": 3}, ValueError, "no `validation`. Also pass"),
         (
             {"validation": held_out, "validation_steps": 0},
             ValueError,

@@ -187,5 +187,5 @@ def test_nothing_is_watched_after_a_call(tmp_path):
     ],
 )
 def test_wrong_settings(field, value):
-    with pytest.raises(ValueError, match=f"`{field}` should be"):
+    with pytest.raises(ValueError, match=f"`{field}` must be"):
         kte.RunConfig(**{field: value})

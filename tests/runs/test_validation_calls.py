@@ -15,7 +15,6 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.spec.config import call_checks
 from keras_tpu_estimator.spec.config import validation
 
 X, Y = regression_data(examples=16)
@@ -134,9 +133,9 @@ def test_evaluate_steps(value, exception, message, trained):
 
 @pytest.mark.parametrize("steps", [np.int64(1), np.int32(1), 1])
 def test_numpy_integers_are_steps(steps):
-    call_checks.check_train_steps(steps, None)
-    call_checks.check_train_steps(None, steps)
-    call_checks.check_eval_steps(steps)
+    validation.check_train_steps(steps, None)
+    validation.check_train_steps(None, steps)
+    validation.check_eval_steps(steps)
 
 
 # In the order of the checks, by number; the estimator's batch size is wrong.
@@ -190,7 +189,7 @@ def test_first_mistake_in_train_is_reported(name, model_dir):
             {},
             ValueError,
             "one of `steps` and `max_steps` must be set. Received None for "
-            "both. Pass the number of steps",
+            "both. Pass a number of steps",
         ),
         (BAD_LISTENERS, ValueError, "one of `steps` and `max_steps` must be"),
         (
@@ -505,33 +504,33 @@ PAIR = (np.float32(1), None)
         (
             {"m": PAIR, "loss": PAIR},
             ValueError,
-            "may not be called 'loss': evaluate returns its own values under "
-            "the names 'loss', 'global_step'. Give the metric another name",
+            "cannot be named 'loss', because evaluate returns its own values "
+            "under the names 'loss', 'global_step'. Give the metric another name",
         ),
         (
             {"global_step": PAIR},
             ValueError,
-            "may not be called 'global_step': .* another name",
+            "cannot be named 'global_step', because .* another name",
         ),
         (
             [PAIR],
             TypeError,
-            r"should be a dict from names to .* \(value, update\) tuples. "
+            r"must be a dict from names to .* \(value, update\) tuples. "
             "Received: .* of type list",
         ),
-        (3, TypeError, "should be a dict from names .* Received: 3"),
+        (3, TypeError, "must be a dict from names .* Received: 3"),
         (
             {"m": 0.5},
             TypeError,
-            r"The metric 'm' should be a keras.metrics.Metric or a \(value, "
+            r"The metric 'm' must be a keras.metrics.Metric or a \(value, "
             r"update\) tuple. Received: 0.5 of type float",
         ),
-        ({"m": list(PAIR)}, TypeError, "metric 'm' should be .* type list"),
-        ({"m": (1, 2, 3)}, TypeError, "metric 'm' should be .* type tuple"),
+        ({"m": list(PAIR)}, TypeError, "metric 'm' must be .* type list"),
+        ({"m": (1, 2, 3)}, TypeError, "metric 'm' must be .* type tuple"),
         (
             {"m": keras.metrics.Mean},
             TypeError,
-            "metric 'm' should be .* of type type",
+            "metric 'm' must be .* of type type",
         ),
     ],
 )

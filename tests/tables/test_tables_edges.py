@@ -149,12 +149,12 @@ def test_initializers_of_other_shapes(tmp_path, use_tpu, shape):
 def test_rates_that_are_no_numbers(tmp_path, returned):
     ids = np.ones((BATCH, 1), "int32")
     spec = spec_of(learning_rate_fn=lambda step: returned)
-    with pytest.raises(ValueError, match="'words' should return a number"):
+    with pytest.raises(ValueError, match="'words' must return a number"):
         trained(spec, tmp_path, True, ids)
     spec = spec_of()._replace(
         experimental_gradient_multiplier_fn=lambda step: returned
     )
-    message = "experimental_gradient_multiplier_fn should return a number"
+    message = "experimental_gradient_multiplier_fn must return a number"
     with pytest.raises(ValueError, match=message):
         trained(spec, tmp_path, True, ids)
 

@@ -31,19 +31,19 @@ SPEC = tables.EmbeddingConfigSpec(
             tables.TableConfig,
             (9, 2, None, "sum", False, 0.1, abs),
             ValueError,
-            "one learning rate at most",
+            "at most one learning rate",
         ),
         (
             tables.TableConfig,
             (9, 2, None, "sum", False, "0.1"),
             ValueError,
-            "`learning_rate` should be a number. Received: '0.1'",
+            "`learning_rate` must be a number. Received: '0.1'",
         ),
         (
             tables.TableConfig,
             (9, 2, None, "sum", False, None, None, "sgd"),
             ValueError,
-            "`optimization_parameters` should be one of .*AdagradParameters.*",
+            "`optimization_parameters` must be one of .*AdagradParameters.*",
         ),
         (tables.FeatureConfig, ("words", -1), ValueError, "zero or positive"),
         (tables.AdagradParameters, (0.1, 0), ValueError, "initial_accumulator"),
@@ -75,7 +75,7 @@ def test_records(kind, arguments, error, message):
 
 
 def test_gradients_are_summed_before_they_are_clipped():
-    with pytest.raises(ValueError, match="should be accumulated"):
+    with pytest.raises(ValueError, match="must be accumulated"):
         tables.AdagradParameters(
             0.1, use_gradient_accumulation=False, clip_gradient_max=1.0
         )
@@ -89,25 +89,25 @@ def test_gradients_are_summed_before_they_are_clipped():
             NotImplementedError,
             "write TableConfig.size, dimension.",
         ),
-        ({"feature_to_config_dict": None}, ValueError, "entry each"),
-        ({"table_to_config_dict": {}}, ValueError, "entry each"),
+        ({"feature_to_config_dict": None}, ValueError, "at least one entry"),
+        ({"table_to_config_dict": {}}, ValueError, "at least one entry"),
         ({"partition_strategy": "row"}, ValueError, "'div' or 'mod'"),
         (
             {"optimization_parameters": None},
             ValueError,
-            "'words' should have an optimizer",
+            "'words' must have an optimizer",
         ),
         ({"optimization_parameters": "sgd"}, ValueError, "Received: 'sgd'"),
         (
             {"table_to_config_dict": {"words": TABLE, "more": TABLE}},
             ValueError,
-            r"without one: \['more'\]",
+            r"unused tables: \['more'\]",
         ),
         ({"table_to_config_dict": {"words": 3}}, TypeError, "a TableConfig"),
         (
             {"feature_to_config_dict": {"title": "words"}},
             TypeError,
-            "should have a FeatureConfig",
+            "must have a FeatureConfig",
         ),
         (
             {"feature_to_config_dict": {"title": tables.FeatureConfig("w")}},
@@ -122,7 +122,7 @@ def test_gradients_are_summed_before_they_are_clipped():
                 }
             },
             ValueError,
-            "weights of its own",
+            "its own weights",
         ),
     ],
 )
@@ -193,9 +193,9 @@ def ids(*shape, dtype="int32"):
 @pytest.mark.parametrize(
     ("feature", "table", "features", "message"),
     [
-        ({}, {}, ids(32), "features should be a dict"),
+        ({}, {}, ids(32), "features must be a dict"),
         ({}, {}, {"x": ids(32)}, r"\['x'\] without \['title'\]"),
-        ({}, {}, {"title": ids(32, dtype="float32")}, "should be integers"),
+        ({}, {}, {"title": ids(32, dtype="float32")}, "must be integers"),
         ({}, {}, {"title": ids(32, 2, 2)}, r"of shape \(32, 2, 2\)"),
         (
             {"weight_key": "w"},
@@ -267,7 +267,7 @@ def test_a_variable_of_the_name_of_a_table(tmp_path, shape):
         (
             {"embedding_config_spec": object()},
             ValueError,
-            "should be a kte.experimental.EmbeddingConfigSpec",
+            "must be a kte.experimental.EmbeddingConfigSpec",
         ),
         ({"batch_axis": [0]}, NotImplementedError, "batch_axis"),
         (

@@ -382,22 +382,22 @@ def test_receivers_that_do_not_fit_are_an_error(classifier, tmp_path):
 @pytest.mark.parametrize(
     ("outputs", "error", "message"),
     [
-        (lambda p: p, TypeError, "should be a dict from signature names"),
-        (lambda p: {"a": p}, TypeError, r"\['a'\]` should be a PredictOutput"),
+        (lambda p: p, TypeError, "must be a dict from signature names"),
+        (lambda p: {"a": p}, TypeError, r"\['a'\]` must be a PredictOutput"),
         (
             lambda p: dict.fromkeys("ab", export.PredictOutput(p)),
             ValueError,
-            "should be 'serving_default'",
+            "must be 'serving_default'",
         ),
         (
             lambda p: {"a": export.RegressionOutput(tf.argmax(p, 1))},
             ValueError,
-            "should be floats",
+            "must be floats",
         ),
         (
             lambda p: {"a": export.ClassificationOutput(classes=p)},
             ValueError,
-            "should be strings",
+            "must be strings",
         ),
     ],
 )

@@ -142,5 +142,5 @@ def test_a_name_that_is_taken_is_an_error(tmp_path):
     made = of_metrics(
         lambda labels, scores: {"loss": tf.metrics.mean(scores)}, tmp_path
     )
-    with pytest.raises(ValueError, match="may not be called 'loss'"):
+    with pytest.raises(ValueError, match="cannot be named 'loss'"):
         made.evaluate(batches_of(16))

@@ -52,7 +52,7 @@ def test_arguments_of_host_functions_stay_as_they_are(name):
         ({"mode": "train", "loss": 1.0}, ValueError, "Missing train_op"),
         ({"mode": "eval"}, ValueError, "Missing loss"),
         ({"mode": "infer"}, ValueError, "Missing predictions"),
-        ({"loss": [1.0, 2.0]}, ValueError, "should be a scalar"),
+        ({"loss": [1.0, 2.0]}, ValueError, "must be a scalar"),
         ({"loss": object()}, TypeError, "should be a tensor of the graph"),
         ({"predictions": {"y": object()}}, TypeError, r"predictions\['y'\]"),
         ({"train_op": []}, TypeError, "Put several into tf.group"),
@@ -77,7 +77,7 @@ def test_names_of_metrics_are_checked_where_they_are_returned(name):
     }
     spec = kte.tf1.EstimatorSpec("train", **fields)
     assert list(spec.eval_metric_ops) == [name]
-    with pytest.raises(ValueError, match=f"may not be called '{name}'"):
+    with pytest.raises(ValueError, match=f"cannot be named '{name}'"):
         kte.tf1.EstimatorSpec("eval", **fields)
 
 
@@ -99,12 +99,12 @@ def test_defaults_are_those_of_tensorflow():
 @pytest.mark.parametrize(
     ("outputs", "error", "message"),
     [
-        ([1], TypeError, "`export_outputs` should be a dict"),
-        ({"a": 1}, TypeError, "should be a PredictOutput"),
+        ([1], TypeError, "`export_outputs` must be a dict"),
+        ({"a": 1}, TypeError, "must be a PredictOutput"),
         (
             lambda y: {name: kte.export.PredictOutput(y) for name in "ab"},
             ValueError,
-            "should be 'serving_default'",
+            "must be 'serving_default'",
         ),
     ],
 )

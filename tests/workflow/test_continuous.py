@@ -269,7 +269,7 @@ def test_several_specs_and_their_results(tmp_path, train_to):
 
 
 def test_an_estimator_is_needed():
-    with pytest.raises(TypeError, match="`estimator` should be a TPUEst"):
+    with pytest.raises(TypeError, match="`estimator` must be a TPUEst"):
         kte.evaluate_continuously("linear", kte.EvalSpec(HELD_OUT))
 
 

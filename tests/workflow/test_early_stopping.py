@@ -154,7 +154,7 @@ def test_a_metric_that_is_not_there_is_named(make_hook, tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "error", "message"),
     [
-        ({"estimator": "linear"}, TypeError, "`estimator` should be a TPUEst"),
+        ({"estimator": "linear"}, TypeError, "`estimator` must be a TPUEst"),
         ({"run_every_steps": 5}, ValueError, "Received: 60 and 5"),
         ({"run_every_secs": None}, ValueError, "Received: None and None"),
     ],
@@ -171,7 +171,7 @@ def test_wrong_arguments(make_hook, arguments, error, message, tmp_path):
 
 
 def test_a_function_is_needed(tmp_path):
-    with pytest.raises(TypeError, match="`should_stop_fn` should be a func"):
+    with pytest.raises(TypeError, match="`must_stop_fn` must be a func"):
         experimental.make_early_stopping_hook(linear_estimator(tmp_path), True)
 
 

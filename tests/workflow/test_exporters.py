@@ -243,7 +243,7 @@ def test_a_damaged_record_of_the_best_is_named(tmp_path):
         (
             lambda: kte.FinalExporter("a", "receiver"),
             TypeError,
-            "should be a function without arguments",
+            "must be a function without arguments",
         ),
         (
             lambda: kte.LatestExporter("a", receiver_fn, exports_to_keep=0),
@@ -258,12 +258,12 @@ def test_a_damaged_record_of_the_best_is_named(tmp_path):
         (
             lambda: best_exporter(compare_fn=None),
             ValueError,
-            "`compare_fn` should be a function",
+            "`compare_fn` must be a function",
         ),
         (
             lambda: best_exporter(compare_fn="loss"),
             TypeError,
-            "`compare_fn` should be a function of",
+            "`compare_fn` must be a function of",
         ),
         (
             lambda: best_exporter(compare_fn=lambda best, current: True),
@@ -273,7 +273,7 @@ def test_a_damaged_record_of_the_best_is_named(tmp_path):
         (
             lambda: best_exporter(compare_fn=lambda best_eval_result: True),
             ValueError,
-            "should have the arguments",
+            "must have the arguments",
         ),
         (lambda: kte.Exporter(), TypeError, "abstract"),
     ],

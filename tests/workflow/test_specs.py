@@ -67,7 +67,7 @@ def test_good_fields_of_eval_spec(fields):
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"input_fn": [1]}, TypeError, "`input_fn` should be a function"),
+        ({"input_fn": [1]}, TypeError, "`input_fn` must be a function"),
         ({"max_steps": 0}, ValueError, "`max_steps` must be positive"),
         ({"max_steps": -1}, ValueError, "`max_steps` must be positive"),
         ({"max_steps": 1.5}, TypeError, "`max_steps` must be an int"),
@@ -88,40 +88,40 @@ def test_wrong_fields_of_train_spec(fields, error, message):
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"input_fn": None}, TypeError, "`input_fn` should be a function"),
+        ({"input_fn": None}, TypeError, "`input_fn` must be a function"),
         ({"steps": 0}, ValueError, "`steps` must be positive"),
         ({"steps": -1}, ValueError, "`steps` must be positive"),
         ({"steps": "all"}, TypeError, "`steps` must be an int"),
-        ({"name": 1}, TypeError, "`name` should be a string"),
+        ({"name": 1}, TypeError, "`name` must be a string"),
         ({"hooks": [1]}, TypeError, "must be SessionRunHook instances"),
         (
             {"start_delay_secs": -1},
             ValueError,
-            "`start_delay_secs` should be 0 or more",
+            "`start_delay_secs` must be 0 or more",
         ),
         (
             {"throttle_secs": -0.1},
             ValueError,
-            "`throttle_secs` should be 0 or more",
+            "`throttle_secs` must be 0 or more",
         ),
         (
             {"throttle_secs": math.nan},
             ValueError,
-            "`throttle_secs` should be 0 or more",
+            "`throttle_secs` must be 0 or more",
         ),
         (
             {"throttle_secs": None},
             TypeError,
-            "`throttle_secs` should be a number",
+            "`throttle_secs` must be a number",
         ),
         ({"throttle_steps": 0}, ValueError, "must be positive"),
         ({"throttle_steps": 1.0}, TypeError, "must be an int"),
-        ({"exporters": 1}, TypeError, "`exporters` should be an Exporter"),
-        ({"exporters": ["a"]}, TypeError, "`exporters` should be an Exporter"),
+        ({"exporters": 1}, TypeError, "`exporters` must be an Exporter"),
+        ({"exporters": ["a"]}, TypeError, "`exporters` must be an Exporter"),
         (
             {"exporters": Recorder(None)},
             ValueError,
-            "name of an exporter should be that of a directory",
+            "name of an exporter must be a valid name",
         ),
         ({"exporters": Recorder("")}, ValueError, "Received: ''"),
         ({"exporters": Recorder(1)}, ValueError, "Received: 1"),

@@ -333,9 +333,9 @@ def test_a_trial_run_takes_one_step_and_one_batch(tmp_path):
 @pytest.mark.parametrize(
     ("position", "message"),
     [
-        (0, "`estimator` should be a TPUEstimator"),
-        (1, "`train_spec` should be a TrainSpec"),
-        (2, "`eval_spec` should be an EvalSpec or a list"),
+        (0, "`estimator` must be a TPUEstimator"),
+        (1, "`train_spec` must be a TrainSpec"),
+        (2, "`eval_spec` must be an EvalSpec or a list"),
     ],
 )
 @pytest.mark.parametrize("wrong", ["spec", None, 1])
@@ -356,7 +356,7 @@ def test_arguments_are_of_their_types(position, message, wrong, tmp_path):
         ([], "Received an empty list"),
         (
             [kte.EvalSpec(HELD_OUT), kte.EvalSpec(HELD_OUT)],
-            "should have different names",
+            "must have different names",
         ),
         (
             [

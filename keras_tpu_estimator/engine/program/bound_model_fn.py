@@ -14,7 +14,7 @@ from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.signatures import argument_names
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.spec.model_fn import minimizing
+from keras_tpu_estimator.spec.model_fn import cross_shard_optimizer
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.spec.model_fn.spec import Spec
 from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
@@ -122,7 +122,7 @@ class BoundModelFn:
             kwargs["config"] = copied(self.config)
         with (
             explained(features, labels, kwargs.get("params")),
-            minimizing.explained(),
+            cross_shard_optimizer.explained(),
         ):
             spec = self.function(features=features, **kwargs)
         return self._checked(spec, mode, additional["use_tpu"])

@@ -1,1 +1,1 @@
-"""RecompiledModel Keras models as estimators."""
+"""Compiled Keras models as estimators."""

@@ -1,4 +1,4 @@
-"""What the `compile` of a Keras model said, to be said again elsewhere."""
+"""The `compile` arguments of a Keras model, for another model."""
 
 import dataclasses
 import json
@@ -17,14 +17,14 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class CompileArguments:
-    """What the `compile` of a model said.
+    """The `compile` arguments of a model.
 
     Attributes:
         output_names: Names of the model's outputs, or `None`.
-        loss: As in `compile`, like the next three.
-        loss_weights: See there.
-        metrics: See there.
-        weighted_metrics: See there.
+        loss: As in `compile`.
+        loss_weights: As in `compile`.
+        metrics: As in `compile`.
+        weighted_metrics: As in `compile`.
         optimizer_class: The class of the optimizer.
         optimizer_config: Its config.
         settings: Other arguments of `compile` by name.
@@ -41,7 +41,7 @@ class CompileArguments:
 
     @classmethod
     def of(cls, model: keras.Model) -> "CompileArguments":
-        """What a compiled model was compiled with."""
+        """Returns the `compile` arguments of a compiled model."""
         said = keras_internals.compile_arguments(model)
         return cls(
             output_names=getattr(model, "output_names", None),
@@ -50,8 +50,9 @@ class CompileArguments:
             metrics=said["metrics"],
             weighted_metrics=said["weighted_metrics"],
             optimizer_class=type(model.optimizer),
-            # Learning rates can be read only outside of a trace. An automatic
-            # name counts the optimizers of a process: not so in checkpoints.
+            # Learning rates can only be read outside of a trace. An automatic
+            # name counts the optimizers of a process, which would differ in
+            # checkpoints.
             optimizer_config={
                 name: value
                 for name, value in model.optimizer.get_config().items()
@@ -61,10 +62,10 @@ class CompileArguments:
         )
 
     def recompile(self, model: keras.Model) -> None:
-        """Compiles a model like the one that these are of.
+        """Compiles a model with these arguments.
 
-        If a file cannot contain all of it, the model has an optimizer and
-        does not count as compiled, and the log says why.
+        If a file cannot contain all of them, the model has an optimizer but is
+        not compiled, and a warning gives the reason.
         """
         with keras_internals.fresh_names():
             optimizer = self.make_optimizer()
@@ -80,12 +81,12 @@ class CompileArguments:
             check_needs_no_package(optimizer)
             config = json.loads(json.dumps(model.get_compile_config()))
             keras.saving.deserialize_keras_object(config)
-        except Exception as error:  # Anything in the user's classes.
+        except Exception as error:  # Any error in the user's classes.
             model.compiled = False
             _logger.warning(
                 "The Keras model %r is not compiled, because a file cannot "
-                "contain its optimizer, loss and metrics. Call `compile` where "
-                "it is to be trained. %s: %s",
+                "contain its optimizer, loss and metrics. Call `compile` "
+                "before you train it. %s: %s",
                 model.name,
                 type(error).__name__,
                 shortened(str(error)),
@@ -93,15 +94,15 @@ class CompileArguments:
         optimizer.build(model.trainable_variables)
 
     def make_optimizer(self) -> keras.optimizers.Optimizer:
-        """A new optimizer."""
+        """Returns a new optimizer."""
         return self.optimizer_class.from_config(dict(self.optimizer_config))
 
 
 def check_needs_no_package(optimizer: keras.optimizers.Optimizer) -> None:
-    """Checks that Keras alone can make an optimizer.
+    """Checks that Keras without this package can create an optimizer.
 
     Raises:
-        ValueError: Its class is one of this package.
+        ValueError: Its class belongs to this package.
     """
     package = __name__.partition(".")[0]
     if type(optimizer).__module__.partition(".")[0] == package:
@@ -112,7 +113,7 @@ def check_needs_no_package(optimizer: keras.optimizers.Optimizer) -> None:
 
 
 class RecompiledModel(keras.Model):
-    """A model without layers, compiled anew, that has counted nothing yet."""
+    """A model without layers, compiled with new metrics."""
 
     def __init__(self, training: CompileArguments):
         super().__init__()
@@ -128,7 +129,7 @@ class RecompiledModel(keras.Model):
 
 
 def _anew(metrics: Any) -> Any:
-    """A nest of metrics with copies of those that count something."""
+    """Returns a pytree of metrics with new copies of stateful ones."""
     return keras.tree.map_structure(
         lambda metric: (
             type(metric).from_config(metric.get_config())

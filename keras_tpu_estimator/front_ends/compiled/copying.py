@@ -1,4 +1,4 @@
-"""Copies of Keras models, on variables of their own."""
+"""Copies of Keras models, with separate variables."""
 
 import contextlib
 import itertools
@@ -19,9 +19,9 @@ from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.kept_functions import kept
 
-# Each variable of a copy with the one that it is a copy of.
+# The variables of a copy, by the original variables.
 _Pairs: TypeAlias = list[tuple[keras.Variable, keras.Variable]]
-# Paths of what a layer, or its generator of random numbers, gives no name.
+# Paths of variables without a name in a layer or its random generator.
 _COUNTED = re.compile(
     r"(?P<name>(?:.*/)?(?:variable|seed_generator))(?:_[0-9]+)?"
     r"(?P<rest>(?:/seed_generator_state)?)"
@@ -29,7 +29,7 @@ _COUNTED = re.compile(
 
 
 def copied(model: keras.Model) -> keras.Model:
-    """A model like this one, with the same values, on the host.
+    """Returns a copy of the model with the same values, on the host.
 
     Raises:
         ValueError: It cannot be copied.
@@ -43,9 +43,9 @@ def copied(model: keras.Model) -> keras.Model:
 
 
 def keep_on_host(model: keras.Model) -> None:
-    """Gives a model's variables arrays that take up no device memory.
+    """Moves a model's variables to arrays on the host.
 
-    Nothing donates them either, as Keras's `fit` donates those of its model.
+    These arrays are never donated, unlike those of a model in Keras's `fit`.
     """
     for variable in _own(model):
         keras_internals.hold(variable, np.array(variable.value))
@@ -54,16 +54,16 @@ def keep_on_host(model: keras.Model) -> None:
 def with_values(
     model: keras.Model, values: Mapping[str, TensorLike]
 ) -> keras.Model:
-    """A model like this one, with other values.
+    """Returns a copy of the model with other values.
 
     Args:
-        model: The model, of whose own values only those are read that no
-            program has, such as what a layer was adapted to.
-        values: Values by the paths that variables have in this model. What
-            random layers draw from may be missing.
+        model: The model. Only those of its values are copied that no program
+            has, such as those that `adapt` computed.
+        values: Values by the paths of the variables in this model. States of
+            random layers may be missing.
 
     Raises:
-        ValueError: One is missing, or the model cannot be copied.
+        ValueError: A value is missing, or the model cannot be copied.
     """
     copy, pairs = _copy_of(model)
     weights = {variable.path for variable in model.weights}
@@ -71,9 +71,9 @@ def with_values(
     missing -= values.keys()
     if missing:
         raise ValueError(
-            f"The checkpoint should have all weights of the Keras model "
-            f"{model.name!r} that it predicts with. Received none for "
-            f"{sorted(missing)}. Remove layers that are not used."
+            "The checkpoint must have all weights of the Keras model "
+            f"{model.name!r} for prediction. Received none for "
+            f"{sorted(missing)}. Remove unused layers."
         )
     for to, variable in pairs:
         if variable.path in values:
@@ -85,61 +85,52 @@ def with_values(
 
 
 def _take_moments(model: keras.Model) -> None:
-    """Has layers that are adapted use the moments that they have now."""
+    """Updates adapted layers to their current moments."""
     for layer in keras_internals.layers_of(model):
         if isinstance(layer, keras.layers.Normalization):
             layer.finalize_state()
 
 
 def paths_of(model: keras.Model) -> list[str]:
-    """The paths of a model's variables, for when it is pickled.
+    """Returns the paths of a model's variables, for pickling.
 
     Raises:
-        pickle.PicklingError: Keras would pickle another model.
+        pickle.PicklingError: Keras would pickle a different model.
     """
     for layer in keras_internals.layers_of(model):
         if getattr(layer, "lora_enabled", False):
             raise pickle.PicklingError(
-                f"The Keras model {model.name!r} has LoRA in {layer.path!r}, "
-                "which Keras does not pickle. Expected a model without it. "
-                "Make the estimator by from_keras where it is to be used."
+                f"The Keras model {model.name!r} must not have LoRA, which "
+                f"Keras does not pickle. Received LoRA in {layer.path!r}. "
+                "Call from_keras in the process that uses the estimator."
             )
     return [variable.path for variable in _own(model)]
 
 
 def give_paths(model: keras.Model, paths: Sequence[str]) -> None:
-    """Gives the variables of a model that was pickled their paths again."""
+    """Restores the paths of the variables of a pickled model."""
     for variable, path in zip(_own(model), paths, strict=True):
         keras_internals.set_path(variable, path)
 
 
 def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
-    """A copy with initial values, and its variables beside the model's."""
+    """Returns a copy with initial values, and its variables."""
     with _explained(model), _not_compiled(model), kept() as functions:
         copy = keras_internals.from_own_config(model, functions)
-        # Some classes of KerasHub compile themselves.
+        # Some KerasHub classes compile themselves.
         copy.compiled = False
         _configure_alike(copy, model)
     pairs = _pairs(copy, model)
     paths = _without_counts([variable.path for _, variable in pairs])
     for (to, variable), path in zip(pairs, paths, strict=True):
         to.trainable = variable.trainable
-        # A layer that is built before the model has it is called otherwise.
+        # A layer that is built before the model contains it has another path.
         keras_internals.set_path(to, path)
     return copy, pairs
 
 
 def _without_counts(paths: Sequence[str]) -> list[str]:
-    """Paths in which what has no name is counted anew in each layer.
-
-    Keras counts it in the process, so that a model that is built once more has
-    other paths than its checkpoint.
-
-    Example:
-
-    >>> _without_counts(["head/kernel", "head/variable_7", "head/variable_8"])
-    ['head/kernel', 'head/variable', 'head/variable_1']
-    """
+    """Returns paths in which unnamed objects are numbered within each layer."""
     seen = Counter[tuple[str, str]]()
     stable = []
     for path in paths:
@@ -153,9 +144,9 @@ def _without_counts(paths: Sequence[str]) -> list[str]:
 
 
 def _configure_alike(copy: keras.Model, model: keras.Model) -> None:
-    """Does to the layers of a copy what was done to the model's once built.
+    """Repeats changes that were made to the layers of the model after building.
 
-    The config of a layer says nothing of what was done to layers inside it.
+    The config of a layer does not contain changes of its inner layers.
     """
     layers = map(keras_internals.layers_of, (copy, model))
     for to, layer in zip(*layers, strict=False):
@@ -164,42 +155,42 @@ def _configure_alike(copy: keras.Model, model: keras.Model) -> None:
         if getattr(layer, "lora_enabled", False):
             if not to.lora_enabled:
                 to.enable_lora(layer.lora_rank)
-            # Keras forgets it when it builds a layer of a config.
+            # Keras loses this setting when it builds a layer from its config.
             to.lora_alpha = layer.lora_alpha
 
 
 def _pairs(copy: keras.Model, model: keras.Model) -> _Pairs:
-    """The variables of a copy, each with its counterpart.
+    """Returns the variables of a copy, paired with the original ones.
 
-    By their order, as layers without a name of their own are called otherwise
-    in a copy.
+    They are paired in order, because layers without an explicit name have
+    another name in a copy.
 
     Raises:
-        ValueError: One has no counterpart.
+        ValueError: A variable has no counterpart.
     """
     pairs = []
     for to, variable in itertools.zip_longest(_own(copy), _own(model)):
         if to is None or variable is None or _kind(to) != _kind(variable):
             raise ValueError(
                 f"The Keras model {model.name!r} cannot be copied. Expected "
-                "its config to make a model with the same variables. Received "
-                f"one with {_described(to)}, where this one has "
-                f"{_described(variable)}. Have the `get_config` of its layers "
-                "say all that they make, and each layer belong to one model, "
-                "or write a model_fn that uses the model instead."
+                "its config to make a model with the same variables. "
+                f"Received one with {_described(to)}, where this one has "
+                f"{_described(variable)}. Make the `get_config` of its layers "
+                "complete, use each layer in one model only, or write a "
+                "model_fn that uses the model."
             )
         pairs.append((to, variable))
     return pairs
 
 
 def _own(model: keras.Model) -> list[keras.Variable]:
-    """The variables of a model without those of its metrics."""
+    """Returns the variables of a model, without those of its metrics."""
     of_metrics = {id(variable) for variable in model.metrics_variables}
     return [each for each in model.variables if id(each) not in of_metrics]
 
 
 def _kind(variable: keras.Variable) -> tuple[object, ...]:
-    # Without a name of its own it is called by how many there were before.
+    # An automatic name contains a number, which differs in the copy.
     name = re.sub(r"^variable(_\d+)?$", "variable", variable.name)
     return name, variable.shape, variable.dtype
 
@@ -215,19 +206,18 @@ def _explained(model: keras.Model) -> Iterator[None]:
     try:
         yield
     except Exception as error:
-        # Keras shows the whole config around it.
+        # Keras's message contains the full config.
         first = _first_of(error)
         raise ValueError(
-            f"The Keras model {model.name!r} cannot be copied. Expected one "
-            "whose layers and classes have a `get_config` with all arguments "
+            f"The Keras model {model.name!r} cannot be copied. Expected "
+            "layers and classes with a `get_config` that has all arguments "
             f"of their constructor. Received {type(first).__name__}: "
-            f"{shortened(str(first))} "
-            "Write a model_fn that uses the model instead."
+            f"{shortened(str(first))} Write a model_fn that uses the model."
         ) from error
 
 
 def _first_of(error: BaseException) -> BaseException:
-    """The error that this one, or one before it, was raised for."""
+    """Returns the first error in a chain of causes."""
     while error.__context__ is not None:
         error = error.__context__
     return error
@@ -235,7 +225,9 @@ def _first_of(error: BaseException) -> BaseException:
 
 @contextlib.contextmanager
 def _not_compiled(model: keras.Model) -> Iterator[None]:
-    """Has Keras copy a model alone, since functions have no config."""
+    """Prevents Keras from copying the functions of `compile`, which have no
+    config.
+    """
     compiled, model.compiled = model.compiled, False
     try:
         yield

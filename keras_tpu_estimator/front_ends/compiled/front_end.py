@@ -1,4 +1,4 @@
-"""The front end of a `model_fn` that `from_keras` makes."""
+"""The front end of estimators made by `from_keras`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -24,7 +24,7 @@ class CompiledFrontEnd(KerasFrontEnd):
         self.keras_model = keras_model
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:
-        """The features and the labels of a batch, weights with the features."""
+        """Returns features with sample weights, and labels of a batch."""
         if isinstance(value, tuple | list) and len(value) == 3:
             features, labels, weights = value
             if weights is None:
@@ -35,7 +35,7 @@ class CompiledFrontEnd(KerasFrontEnd):
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """The function, marked as one that calls the same model."""
+        """Marks a function as one that calls the same model."""
         del model_fn
         marked: Any = function
         marked.front_end = self

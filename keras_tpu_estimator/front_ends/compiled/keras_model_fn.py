@@ -1,4 +1,4 @@
-"""A compiled Keras model as a `model_fn`."""
+"""The `model_fn` of a compiled Keras model."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -44,12 +44,12 @@ from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class KerasModelFn:
-    """The `model_fn` that does what `compile` said.
+    """The `model_fn` that implements the arguments of `compile`.
 
     Attributes:
-        keras_model: The model, whose values nothing changes: each program
-            trains copies of its variables.
-        metric_names: Other names for metrics, by the names that Keras gives.
+        keras_model: The model, whose values never change: each program trains
+            copies of its variables.
+        metric_names: New names of metrics, by Keras's names.
         class_weight: Weights of examples in training by their class, or `None`.
     """
 
@@ -60,7 +60,9 @@ class KerasModelFn:
 
     @property
     def front_end(self) -> CompiledFrontEnd:
-        """What reads triples, and makes Keras models of this one."""
+        """The front end, which reads triples and makes Keras models of this
+        one.
+        """
         return CompiledFrontEnd(self)
 
     def __call__(
@@ -70,19 +72,19 @@ class KerasModelFn:
         mode: str,
         params: Mapping[str, object],
     ) -> TPUEstimatorSpec:
-        """Calls the model, as every `model_fn` does.
+        """Calls the model.
 
         Args:
             features: The model's inputs, or a dict of 'features' and
                 'sample_weights'.
-            labels: What `compile`'s losses take.
+            labels: The targets of the losses of `compile`.
 
         Returns:
             A `TPUEstimatorSpec`.
 
         Raises:
-            ValueError: There is nothing to train for, or outputs have no names
-                of their own.
+            ValueError: The model has no loss, or several outputs without a
+                name.
         """
         del params
         with copying():
@@ -105,9 +107,9 @@ class KerasModelFn:
             weights = weighting.by_output(weights, names, outputs)
         if training.loss is None and not model.losses:
             raise ValueError(
-                f"The Keras model {model.name!r} should have a loss. Received "
-                "none from `compile` and none from its layers. Pass `loss` to "
-                "its `compile`."
+                f"The Keras model {model.name!r} must have a loss. Received "
+                "none from `compile` and none from its layers. Pass `loss` "
+                "to its `compile`."
             )
         loss = RecompiledModel(training).compute_loss(
             None, labels, outputs, weights
@@ -128,28 +130,28 @@ class KerasModelFn:
         )
 
     def __getstate__(self) -> tuple[dict[str, Any], list[str]]:
-        """Its fields, and what Keras forgets of its model."""
+        """Returns the fields, and properties that Keras does not pickle."""
         return fields_of(self), paths_of(self.keras_model)
 
     def __setstate__(self, state: tuple[dict[str, Any], list[str]]) -> None:
-        """Makes the model the one that it was."""
+        """Restores the fields and those properties."""
         fields, paths = state
         vars(self).update(fields)
         give_paths(self.keras_model, paths)
         keep_on_host(self.keras_model)
 
     def __deepcopy__(self, memo: object) -> Self:
-        """Itself, since nobody changes it."""
+        """Returns itself, because it is immutable."""
         return self
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """A compiled copy of `keras_model` with what training has made of it.
+        """Returns a compiled copy of `keras_model` with the trained values.
 
         Args:
             values: Values by path. Those of the optimizer may be missing.
 
         Raises:
-            ValueError: One of a weight is missing.
+            ValueError: The value of a weight is missing.
         """
         model = with_values(self.keras_model, values)
         self.training.recompile(model)
@@ -172,11 +174,11 @@ class KerasModelFn:
     def predictions(
         self, model: keras.Model, features: Features
     ) -> dict[str, jax.Array]:
-        """What mode PREDICT gives, with another model of this kind.
+        """Returns the predictions of PREDICT, with another model of this kind.
 
         Args:
             model: A copy of `keras_model`.
-            features: As `model_fn` takes them.
+            features: As `model_fn` receives them.
         """
         features, _ = weighting.split(features)
         outputs = model(_inputs(model, features), training=False)
@@ -186,7 +188,7 @@ class KerasModelFn:
 def _make_metric_fn(
     training: CompileArguments, metric_names: Mapping[str, str]
 ) -> MetricFn:
-    """The `metric_fn` that counts what `compile` said."""
+    """Returns the `metric_fn` of the metrics of `compile`."""
 
     def metric_fn(
         labels: Labels,
@@ -203,7 +205,7 @@ def _make_metric_fn(
 
 
 def _masks(outputs: Nest) -> list[jax.Array | None]:
-    """The masks of a nest of tensors, which no copy of them has."""
+    """Returns the masks of a pytree of tensors, which copies of them lack."""
     return [keras_internals.mask_of(each) for each in jax.tree.leaves(outputs)]
 
 
@@ -215,7 +217,7 @@ def _masked(outputs: Nest, masks: Sequence[jax.Array | None]) -> Nest:
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:
-    """Features as the model takes them: the only one has any name."""
+    """Returns features as the model's inputs; a single one has any name."""
     inputs = getattr(model, "inputs", None) or ()
     takes_dict = isinstance(getattr(model, "input", None), Mapping)
     if len(inputs) != 1 or takes_dict or not isinstance(features, Mapping):
@@ -227,7 +229,7 @@ def _inputs(model: keras.Model, features: Features) -> Features:
 
 
 def _named(model: keras.Model, outputs: Nest) -> dict[str, jax.Array]:
-    """Outputs by name."""
+    """Returns outputs by name."""
     if isinstance(outputs, Mapping):
         leaves = dict(outputs)
     else:
@@ -235,8 +237,8 @@ def _named(model: keras.Model, outputs: Nest) -> dict[str, jax.Array]:
         leaves = dict(zip(_names(model, tensors), tensors, strict=True))
     if len(leaves) != len(jax.tree.leaves(outputs)):
         raise ValueError(
-            "The outputs of a Keras model should be a tensor, or a list or "
-            "dict of tensors that each have a name of their own. Received: "
+            "The outputs of a Keras model must be a tensor, or a list or "
+            "dict of tensors with different names. Received: "
             f"{shown(outputs)}. Make a model whose outputs are a dict."
         )
     return leaves

@@ -1,4 +1,4 @@
-"""The results of a compiled model's metrics, as a `metric_fn` returns them."""
+"""The results of a compiled model's metrics, as results of a `metric_fn`."""
 
 from collections.abc import Mapping
 
@@ -7,16 +7,16 @@ import keras
 
 from keras_tpu_estimator.ground.tracing import keras_internals
 
-# The name of the metric that training and evaluation report by themselves.
+# The name of the metric that training and evaluation add by themselves.
 LOSS = "loss"
 
 
 class Result(keras.metrics.Metric):
-    """A value that other metrics have counted.
+    """A metric with a fixed value, computed by other metrics.
 
     Args:
         value: The value.
-        direction: Whether it should rise ("up") or fall ("down"), if known.
+        direction: The direction of improvement, "up" or "down", if known.
     """
 
     def __init__(self, value: jax.Array, direction: str | None = None):
@@ -26,17 +26,17 @@ class Result(keras.metrics.Metric):
             keras_internals.give_direction(self, direction)
 
     def result(self) -> jax.Array:
-        """The value."""
+        """Returns the value."""
         return self._value
 
 
 def results_of(
     model: keras.Model, names: Mapping[str, str]
 ) -> dict[str, keras.metrics.Metric]:
-    """Returns what a model has counted, except the loss.
+    """Returns the results of a model's metrics, except the loss.
 
     Args:
-        names: Other names for metrics, by the names that Keras gives.
+        names: New names of metrics, by Keras's names.
     """
     metrics = keras_internals.metrics_of(model)
     directions = keras_internals.directions_of(metrics)

@@ -1,7 +1,7 @@
-"""The metrics of `compile`, counted while a model is trained.
+"""The metrics of `compile`, updated during training.
 
-Each step counts its own batch, from zero, on the devices. The host adds up the
-counts, which are small where outputs may be large.
+Each step updates the metrics with its own batch, from zero, on the devices. The
+host adds up the metrics' variables, which are small even if outputs are large.
 """
 
 import dataclasses
@@ -37,12 +37,12 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
-    """The tensors that metrics count in a step.
+    """The tensors of a step that metrics are computed from.
 
     Attributes:
-        labels: Nest of tensors, or `None`.
-        outputs: Nest of tensors.
-        weights: Those of the examples, or `None`.
+        labels: Pytree of tensors, or `None`.
+        outputs: Pytree of tensors.
+        weights: Sample weights, or `None`.
     """
 
     labels: Nest
@@ -50,14 +50,14 @@ class Counted:
     weights: Nest
 
     def by(self, model: keras.Model) -> None:
-        """Has a model's metrics count."""
+        """Updates a model's metrics."""
         tensors = self.labels, self.outputs, self.weights
-        # For the losses of single outputs.
+        # The losses of single outputs.
         model.compute_loss(None, *tensors)
         model.compute_metrics(None, *tensors)
 
     def mapped(self, function: Callable[[Any], Any]) -> "Counted":
-        """The same with a function applied to each tensor."""
+        """Returns the same structure with a function applied to each tensor."""
         tensors = self.labels, self.outputs, self.weights
         return Counted(*jax.tree.map(function, tensors))
 
@@ -65,18 +65,19 @@ class Counted:
 def training_metrics(
     training: CompileArguments, counted: Counted, names: Mapping[str, str]
 ) -> tuple[MetricFn, list[jax.Array]] | None:
-    """The `train_metrics` of a spec, or `None` if `compile` has no metrics.
+    """Returns the `train_metrics` of a spec, or `None` if `compile` has no
+    metrics.
 
     Args:
         counted: The tensors of this step.
-        names: Other names for metrics, by the names that Keras gives.
+        names: New names of metrics, by Keras's names.
     """
     try:
         changes = _changes(training, counted)
     except _NEEDS_CONCRETE_VALUES as error:
         _logger.warning(
-            "Training does not report the metrics of `compile`, because one "
-            "of them cannot be compiled; `evaluate` reports them. %s",
+            "Training does not log the metrics of `compile`, because one of "
+            "them cannot be compiled; `evaluate` returns them. %s",
             str(error).partition("\n")[0],
         )
         return None
@@ -89,11 +90,11 @@ def training_metrics(
 def _metric_fn(
     training: CompileArguments, specs: Counted, names: Mapping[str, str]
 ) -> MetricFn:
-    """The `metric_fn` that adds up what steps have counted."""
+    """Returns the `metric_fn` that adds up the updates of steps."""
 
     def metric_fn(*changes: jax.Array) -> dict[str, keras.metrics.Metric]:
         model = RecompiledModel(training)
-        # Metrics have their variables once they have counted something.
+        # Metrics create their variables in their first update.
         specs.mapped(_zeros).by(model)
         scope = scope_for("metric_fn")
         for variable, change in zip(_variables(model), changes, strict=True):
@@ -107,14 +108,14 @@ def _metric_fn(
 
 
 class _Uncounted(VariableScope):
-    """A scope inside that of a program, which its variables are no part of."""
+    """A scope inside that of a program, whose variables the program lacks."""
 
     def _introduce(self, path: str) -> None:
         self.values[path] = self.before[path] = self._initial(path)
 
 
 def _changes(training: CompileArguments, counted: Counted) -> list[jax.Array]:
-    """What a step adds to each variable of the metrics, as `[1, ...]`."""
+    """Returns the changes of the variables in a step, as `[1, ...]`."""
     scope = _Uncounted({}, {}, {})
     with keras_internals.fresh_names(), scope:
         model = RecompiledModel(training)
@@ -126,7 +127,7 @@ def _changes(training: CompileArguments, counted: Counted) -> list[jax.Array]:
 
 
 def _variables(model: keras.Model) -> list[keras.Variable]:
-    """The variables of a model's metrics, in the order of their creation."""
+    """Returns the variables of a model's metrics, in the order of creation."""
     return [
         variable
         for metric in model.metrics
@@ -136,5 +137,5 @@ def _variables(model: keras.Model) -> list[keras.Variable]:
 
 
 def _zeros(spec: jax.ShapeDtypeStruct) -> jax.Array:
-    """One example of the same kind, of zeros."""
+    """Returns one example of the same shapes and dtypes, with zeros."""
     return jnp.zeros((1, *spec.shape[1:]), spec.dtype)

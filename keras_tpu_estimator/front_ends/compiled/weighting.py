@@ -1,4 +1,4 @@
-"""Weights of examples, beside features or by the class of a label."""
+"""Sample weights and class weights."""
 
 from collections.abc import Mapping
 from collections.abc import Sequence
@@ -17,18 +17,12 @@ _FEATURES, _WEIGHTS = "features", "sample_weights"
 
 
 def with_weights(features: Features, weights: Nest) -> Features:
-    """Features and the weights of examples as one nest."""
+    """Returns features and sample weights as one pytree."""
     return {_FEATURES: features, _WEIGHTS: weights}
 
 
 def split(features: Features) -> tuple[Features, Nest]:
-    """Features, and the weights of examples if there are any.
-
-    Example:
-
-    >>> split(with_weights("x", "w")), split("x")
-    (('x', 'w'), ('x', None))
-    """
+    """Returns features, and sample weights or `None`."""
     is_weighted = isinstance(features, Mapping) and (
         features.keys() == {_FEATURES, _WEIGHTS}
     )
@@ -38,38 +32,24 @@ def split(features: Features) -> tuple[Features, Nest]:
 
 
 def by_output(weights: Nest, names: Sequence[str], outputs: Nest) -> Nest:
-    """Returns the weights of examples in the structure of a model's outputs.
-
-    Args:
-        weights: The weights, or a dict of them by the names of outputs.
-        names: The names of the outputs.
-        outputs: The outputs.
-
-    Raises:
-        ValueError: Other names are in the dict.
-
-    Example:
-
-    >>> by_output({"b": 2, "a": 1}, ["a", "b"], [0, 0])
-    [1, 2]
-    """
+    """Returns sample weights in the structure of a model's outputs."""
     if not isinstance(weights, Mapping) or isinstance(outputs, Mapping):
         return weights
     if weights.keys() != set(names):
         raise ValueError(
-            "Weights of examples must have one entry for each output of the "
+            "Sample weights must have one entry for each output of the "
             f"model: {sorted(names)}. Received: {sorted(map(str, weights))}. "
-            "Add those that are missing, as arrays of ones."
+            "Add the missing ones as arrays of ones."
         )
     ordered = [weights[name] for name in names]
     return ordered if isinstance(outputs, list | tuple) else ordered[0]
 
 
 def checked(class_weight: Any) -> dict[int, float] | None:
-    """The weights of classes as Keras's `fit` takes them.
+    """Returns checked class weights, as in Keras's `fit`.
 
     Raises:
-        TypeError: They are no dict from integers to numbers.
+        TypeError: They are not a dict from integers to numbers.
     """
     if class_weight is None:
         return None
@@ -88,20 +68,20 @@ def checked(class_weight: Any) -> dict[int, float] | None:
 def by_class(
     class_weight: Mapping[int, float], labels: Labels, weights: Nest
 ) -> jax.Array:
-    """The weights of examples, by the classes of their labels.
+    """Returns sample weights by the classes of the labels.
 
     Args:
         class_weight: Weights by class. Other classes have the weight 1.
-        labels: Classes of shape `[batch]` or `[batch, 1]`, or one number for
-            each class, of which the largest counts.
-        weights: What else is said of the weights: nothing.
+        labels: Classes of shape `[batch]` or `[batch, 1]`, or one-hot or
+            probability rows, of which the largest element counts.
+        weights: Must be `None`.
 
     Raises:
-        ValueError: There are other weights, or several labels.
+        ValueError: `weights` is given, or the model has several labels.
     """
     if weights is not None:
         raise ValueError(
-            "With `class_weight`, the input must have no weights of examples. "
+            "With `class_weight`, the input must have no sample weights. "
             "Received both. Multiply the weights in `input_fn`, and leave "
             "`class_weight` out."
         )

@@ -1,1 +1,1 @@
-"""From a `model_fn` in Keras code to a program."""
+"""The front end of Keras code: from a `model_fn` to a program."""

@@ -1,4 +1,4 @@
-"""`model_fn` in training, and the gradients of what it minimises."""
+"""Traces of `model_fn` in training, and the gradients of its loss."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -28,18 +28,18 @@ from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.updates import Update
 
 Batch: TypeAlias = tuple[Features, Labels]
-# Averaged, concatenated, assigned; as `over_micro_batches` wants them.
+# Averaged, concatenated and assigned values, for `over_micro_batches`.
 Results: TypeAlias = tuple[Nest, Nest, ArraysByPath]
 
 
 @dataclasses.dataclass(frozen=True)
 class _Partial:
-    """`model_fn` up to a gradient that it asks for.
+    """A trace of `model_fn` up to a request for gradients.
 
     Attributes:
         captured: The trace, which returns the loss to differentiate.
-        paths: Variables to differentiate by.
-        reduction: How the gradients of micro-batches are combined.
+        paths: The variables of the gradients.
+        reduction: The operation that combines the gradients of micro-batches.
     """
 
     captured: Captured
@@ -49,7 +49,7 @@ class _Partial:
     def __call__(
         self, differentiated: Nest, values: ArraysByPath, batch: Batch
     ) -> tuple[list[jax.Array], Results]:
-        """The loss, of the trainable values and the answers so far."""
+        """Returns the loss, given the trainable values and earlier answers."""
         trainable, answers = differentiated
         loss, updates = self.captured({**values, **trainable}, *batch, answers)
         return [loss], ((), (), updates)
@@ -57,13 +57,13 @@ class _Partial:
 
 @dataclasses.dataclass(frozen=True)
 class Differentiation:
-    """`model_fn` up to each gradient it asks for, and then to its end.
+    """Traces of `model_fn` up to each request for gradients, and to its end.
 
     Attributes:
         partial: The traces that ended at a request.
-        last: The trace that came to the end, given all answers.
+        last: The trace of all of `model_fn`, given all answers.
         example_answers: Answers of the right shapes.
-        micro_batches: How many micro-batches a batch is cut into.
+        micro_batches: The number of micro-batches of a batch.
     """
 
     partial: Sequence[_Partial]
@@ -78,19 +78,19 @@ class Differentiation:
         ops: Sequence[Update],
         by: Sequence[str] = (),
     ) -> tuple[list[Nest], list[Nest], Outputs, ArraysByPath]:
-        """One forward and backward pass.
+        """Computes one forward and backward pass.
 
         Args:
             values: Values by path.
             batch: Features and labels.
-            ops: What is to be done with the gradients.
-            by: Keys of features to differentiate by, too. Defaults to none.
+            ops: The updates that use the gradients.
+            by: Keys of features of which gradients are also computed. Defaults
+                to none.
 
         Returns:
-            For each op that minimises a loss, the gradients of its variables;
-            those of the features, by their keys, or if no op does, of the
-            first loss whose gradients were asked for; the outputs; and the
-            values assigned on the way.
+            The gradients of the variables of each op that minimizes a loss; the
+            gradients of the features by key, of that loss, or without one, of
+            the first requested loss; the outputs; and the assigned values.
         """
         minimized = [op for op in ops if op.loss is not None]
         paths = {v.path for op in minimized for v in op.variables}
@@ -138,10 +138,10 @@ class Differentiation:
     def _answers(
         self, count: int, values: ArraysByPath, batch: Batch
     ) -> list[ArraysByPath]:
-        """The first answers, as functions of the values they are taken at.
+        """Returns the first answers, with the functions that compute them.
 
-        Each request may depend on the answers before it; they are carried
-        along, so that every trace is evaluated once.
+        Each request may depend on earlier answers, which are passed on, so that
+        every trace is evaluated once.
         """
         if not count:
             return []
@@ -162,9 +162,9 @@ class Differentiation:
     def _by_features(
         self, values: ArraysByPath, batch: Batch, by: Sequence[str]
     ) -> Nest:
-        """The gradients of the first loss that was asked about.
+        """Returns the gradients of the features, of the first requested loss.
 
-        XLA finds what these and the answers have in common.
+        XLA removes the computations that these share with the answers.
         """
         first = self.partial[0]
         run = over_micro_batches(first, self.micro_batches, by)
@@ -178,11 +178,11 @@ class Differentiation:
         return gradients
 
     def _combined(self, mean: jax.Array, reduction: str | None) -> jax.Array:
-        """Returns the value of the batch: the mean or the sum of its parts."""
+        """Combines micro-batches: their mean or their sum."""
         return mean * self.micro_batches if reduction == "sum" else mean
 
     def _reduction(self, ops: Sequence[Update]) -> str:
-        """How the reported loss is combined, judged by what is minimised."""
+        """Returns the reduction of the logged loss."""
         reductions: set[str | None] = {
             *(op.reduction for op in ops if op.loss is not None),
             *(partial.reduction for partial in self.partial),
@@ -193,7 +193,7 @@ class Differentiation:
 def trace_for_gradients(
     store: VariableStore, call: TracedModelFn, args: Batch
 ) -> Differentiation:
-    """Traces `model_fn` in TRAIN, once more for each gradient it asks for.
+    """Traces `model_fn` in TRAIN, once more for each request for gradients.
 
     Args:
         store: The program's variables.
@@ -249,7 +249,7 @@ def _to_differentiate(train_ops: Sequence[object]) -> Outputs:
 
 
 def _apart(outputs: Outputs) -> tuple[Outputs, Outputs]:
-    """What is averaged over micro-batches, and what has rows of its own."""
+    """Splits outputs into averaged ones and those with rows."""
     rows = dict(outputs)
     means = {name: rows.pop(name) for name in ("loss", "carried", "scalars")}
     named = rows.pop(NAMED)
@@ -262,7 +262,7 @@ def _apart(outputs: Outputs) -> tuple[Outputs, Outputs]:
 
 
 def _together(means: Outputs, rows: Outputs) -> Outputs:
-    """The outputs of which these are the parts."""
+    """Merges outputs that were split."""
     outputs = means | rows
     outputs[NAMED] = means[NAMED] | rows[NAMED]
     outputs[SUMMARIES] = [

@@ -1,4 +1,4 @@
-"""What all cores minimise, differentiated by features such as activations."""
+"""Gradients of the loss of all replicas by features, such as activations."""
 
 from collections.abc import Sequence
 
@@ -11,16 +11,7 @@ from keras_tpu_estimator.spec.model_fn.updates import Update
 def check_features(
     call: TracedModelFn, ops: Sequence[Update], requests: int
 ) -> None:
-    """Checks that it is clear which loss to differentiate by features.
-
-    Args:
-        call: The call of `model_fn`.
-        ops: What its train op does.
-        requests: How often it asked for gradients.
-
-    Raises:
-        ValueError: It is not.
-    """
+    """Checks that the loss of the features' gradients is unambiguous."""
     asked = call.example.differentiated
     if not asked or any(op.loss is not None for op in ops):
         return
@@ -28,24 +19,23 @@ def check_features(
     is_combined = not call.example.cores.axes or None not in reductions
     if len(ops) != 1 or requests != 1 or not is_combined:
         raise ValueError(
-            "With embedding_config_spec the train op should say what is "
-            f"minimised, for the gradients of {list(asked)}. Received one "
-            f"without a loss, of {requests} calls for gradients, with "
-            f"reductions {reductions}. Return CrossShardOptimizer(optimizer)."
-            "minimize(loss), or its apply_gradients of what its "
-            "compute_gradients has returned."
+            "With embedding_config_spec the train op must have a loss, for "
+            f"the gradients of {list(asked)}. Received one without a loss, of "
+            f"{requests} calls for gradients, with reductions {reductions}. "
+            "Return CrossShardOptimizer(optimizer).minimize(loss), or "
+            "apply_gradients of the result of its compute_gradients."
         )
 
 
 def feature_gradients(
     example: StepInput, ops: Sequence[Update], gradients: Sequence[Nest]
 ) -> Nest:
-    """The gradients of features, of what all cores minimise together.
+    """Returns the gradients of features, of the loss of all replicas.
 
     Args:
-        example: How the batch is shared; its data are not needed.
-        ops: What the train op does.
-        gradients: What `Differentiation.differentiate` has of this core's.
+        example: The sharding of the batch; its data are not needed.
+        ops: The updates of the train op.
+        gradients: This replica's gradients of `Differentiation.differentiate`.
 
     Returns:
         Gradients by the keys of the features.
@@ -60,5 +50,5 @@ def feature_gradients(
         total = {key: g + total.get(key, 0.0) for key, g in scaled.items()}
     if example.is_split:
         return total
-    # All have the same batch: each one's loss is a part of the sum.
+    # All replicas have the same batch, so each loss is a part of the sum.
     return {key: replicas * cores.mean(g) for key, g in total.items()}

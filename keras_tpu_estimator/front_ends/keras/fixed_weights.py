@@ -1,4 +1,4 @@
-"""A warning of weights that are no variables while others are trained."""
+"""A warning about weights that are not variables and so are not trained."""
 
 import math
 import warnings
@@ -8,21 +8,17 @@ from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight
 
 
 def warn_of_fixed_weights(forward: Captured) -> None:
-    """Warns where `model_fn` has weights that are constants of its trace.
-
-    Args:
-        forward: The trace of `model_fn` in TRAIN.
-    """
+    """Warns if `model_fn` has weights that are constants of its trace."""
     weights = forward.fixed_weights
     if not weights:
         return
     warnings.warn(
-        "Weights in model_fn should be variables. Received some that are not, "
-        f"which nothing trains or saves: {_shown(weights)}, "
-        f"{_why(weights)}. Make variables of a model of flax, equinox or plain "
-        "JAX by kte.jax_params(name, init), with trainable=False if they are "
-        "to stay as they are; or say that an array is meant to be a constant "
-        "by jax.lax.stop_gradient(array).",
+        "Weights in model_fn must be variables. Received some that are not, "
+        f"and so are neither trained nor saved: {_shown(weights)}, "
+        f"{_why(weights)}. Make variables of a flax, equinox or plain JAX "
+        "model with kte.jax_params(name, init), with trainable=False if they "
+        "must not change; or mark an array as a constant with "
+        "jax.lax.stop_gradient(array).",
         UserWarning,
         stacklevel=2,
     )
@@ -33,7 +29,7 @@ def _shown(weights: list[FixedWeight]) -> str:
     text = f"{largest.dtype} of shape {largest.shape}"
     if len(weights) > 1:
         count = sum(math.prod(each.shape) for each in weights)
-        text += f" and {len(weights) - 1} more, {count:,} numbers in all"
+        text += f"and {len(weights) - 1} more, {count:,} numbers in total"
     return text
 
 

@@ -1,4 +1,4 @@
-"""One step of evaluation or prediction: forward, on every core."""
+"""The step of evaluation and prediction."""
 
 from keras_tpu_estimator.engine.program.outputs import of_all_cores
 from keras_tpu_estimator.engine.program.steps import NAMED
@@ -25,11 +25,11 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
     """Traces `model_fn` in EVAL or PREDICT.
 
     Args:
-        store: The program's variables; new ones are entered.
+        store: The program's variables; new ones are added.
         call: The call of `model_fn`.
 
     Returns:
-        A `Step` whose function returns the values that changed.
+        A `Step` whose function returns the changed values.
     """
     cores = call.example.cores
     args = call.example.of_one_call()
@@ -59,9 +59,9 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
 def _trace_forward(
     store: VariableStore, call: TracedModelFn, args: tuple[Features, Labels]
 ) -> Captured:
-    """Traces `model_fn`; once more if dicts that tell padding may disturb it.
+    """Traces `model_fn`; repeats that if dicts with padding may disturb it.
 
-    Such a one is no node like a plain dict, to functions of several nests.
+    Functions of several pytrees do not treat such a dict like a plain one.
     """
     sizes = call.example.cores.axis_sizes
     try:

@@ -1,4 +1,4 @@
-"""The front end of a `model_fn` that is written with Keras, or JAX."""
+"""The front end of a `model_fn` written with Keras or JAX."""
 
 import dataclasses
 from collections.abc import Callable
@@ -46,7 +46,9 @@ class KerasFrontEnd:
         options: TraceOptions | None = None,
         cores: Cores = ONE_CORE,
     ) -> Program:
-        """The program of a `model_fn`, inside that of its tables if it has."""
+        """Returns the program of a `model_fn`, inside that of its embedding
+        tables.
+        """
         program = KerasProgram(call_model_fn, seed, options)
         tables = getattr(call_model_fn, "embeddings", None)
         if tables is None:
@@ -57,25 +59,25 @@ class KerasFrontEnd:
     def source_of(
         self, call: Callable[[], Any], number: int, seed: int | None
     ) -> BatchSource:
-        """Calls an `input_fn`, and makes a source of what it returned."""
+        """Calls an `input_fn`, and makes a source of its result."""
         del seed
         return source_of_call(call, number)
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:
-        """The features and the labels of a batch."""
+        """Returns the features and the labels of a batch."""
         return batch.pair_of(value)
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """The function itself: Keras code needs no mark."""
+        """Returns the function itself, because Keras code needs no mark."""
         del model_fn
         return function
 
     def graph_builder(
         self, model_fn: BoundModelFn, settings: ExportSettings
     ) -> "KerasGraphs":
-        """What builds the graphs of an export."""
+        """Returns the builder of the graphs of an export."""
         return KerasGraphs(self, model_fn, settings)
 
 
@@ -86,7 +88,7 @@ class KerasGraphs:
     Attributes:
         front_end: Makes the program.
         model_fn: The user's function.
-        settings: What the estimator says about its exports.
+        settings: The export settings of the estimator.
     """
 
     front_end: KerasFrontEnd
@@ -96,7 +98,7 @@ class KerasGraphs:
     is_tried = True
 
     def build(self, plan: GraphPlan, checkpoint: str) -> ServingGraph:
-        """Builds one graph; as an op of XLA, or as ops of TensorFlow."""
+        """Builds one graph, as an XLA op or as TensorFlow ops."""
         settings = self.settings
 
         def model_for(features: Nest) -> Model:

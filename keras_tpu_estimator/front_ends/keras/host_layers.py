@@ -1,4 +1,4 @@
-"""An error for layers of Keras that only the host can run."""
+"""An error for Keras layers that only run on the host."""
 
 import functools
 from collections.abc import Callable
@@ -18,9 +18,9 @@ _CLASSES = (
 
 @functools.cache
 def refuse_tensors() -> None:
-    """Has these layers refuse tensors of a trace from now on; once.
+    """Makes these layers refuse traced tensors; installs the check once.
 
-    They call TensorFlow, whose error says nothing of the layer.
+    They call TensorFlow, whose error does not name the layer.
     """
     for cls in _CLASSES:
         cls.__call__ = _refusing(cls.__call__)

@@ -1,4 +1,4 @@
-"""A trained `model_fn` as a model that Keras itself loads."""
+"""Export of a trained `model_fn` as a Keras file."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ _MODEL = ".keras"
 
 
 class Trained(Protocol):
-    """What is needed of an estimator."""
+    """The members of an estimator that the export uses."""
 
     def bound_model_fn(self) -> SpecFunction:
         """The `model_fn` with its `params` bound."""
@@ -59,29 +59,29 @@ def export_keras(
 ) -> str:
     """Writes a trained model into a file that Keras loads without this package.
 
-    `model_fn` is called in PREDICT with Keras's symbolic inputs, so it may use
-    Keras's layers and `keras.ops` only. Of an estimator that `from_keras` made,
-    the file contains the model that it was made of: with the same inputs and
-    outputs, compiled, and with the optimizer's state, so that `fit` continues.
-    The file is compared with what `predict` computes before this returns.
+    `model_fn` is called in PREDICT with Keras's symbolic inputs, so it can only
+    use Keras layers and `keras.ops`. For an estimator of `from_keras`, the file
+    contains the model it was made of: with the same inputs and outputs,
+    compiled, and with the optimizer state, so that `fit` continues. The file is
+    compared with the results of `predict` before this returns.
 
     Args:
         estimator: A trained `TPUEstimator`.
-        path: A file that ends with '.keras', for the whole model
+        path: A file that ends with '.keras', for the complete model
             (`keras.models.load_model`), or with '.weights.h5', for its weights
-            alone (`model.load_weights`).
-        features: Dict of anything with a shape and a dtype, batch first, as
-            `model_fn` reads them; or a single one. Defaults to the inputs of
-            the Keras model that `from_keras` was given, if it is functional or
-            sequential.
+            only (`model.load_weights`).
+        features: Dict of objects with a shape and a dtype, with the batch as
+            the first dimension, as `model_fn` reads them; or a single one.
+            Defaults to the inputs of the Keras model passed to `from_keras`, if
+            it is functional or sequential.
         checkpoint_path: The checkpoint to export. Defaults to the latest.
 
     Returns:
         The path.
 
     Raises:
-        ValueError: There is no checkpoint, the path ends otherwise, features
-            are missing, or the model is not made of what Keras can save.
+        ValueError: No checkpoint exists, the path has another ending, features
+            are missing, or Keras cannot save the model.
 
     Example:
 
@@ -110,16 +110,19 @@ def export_keras(
     path = os.fsdecode(path)
     if not path.endswith((_MODEL, _WEIGHTS)):
         raise ValueError(
-            f"The file should end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
-            f"{path!r}. The first is a whole model, the second its weights."
+            f"The file must end with {_MODEL!r} or {_WEIGHTS!r}. Received: "
+            f"{path!r}. The first is for a complete model, the second for its "
+            "weights."
         )
-    # The property `model_fn` asks for a scaffold, too, which needs variables.
+    # The property `model_fn` also calls the `scaffold_fn`, which needs
+    # variables.
     call = estimator.bound_model_fn()
     if getattr(call, "embeddings", None) is not None:
         raise NotImplementedError(
-            "A Keras model has all its layers in model_fn. Received a model "
-            "with embedding_config_spec, whose tables are beside it. Use "
-            "estimator.export_saved_model, which has them in the export."
+            "A Keras model must have all its layers in model_fn. Received a "
+            "model with embedding_config_spec, whose embedding tables are "
+            "outside of it. Use estimator.export_saved_model, which exports "
+            "them."
         )
     whole = getattr(call, "function", None)
     if not isinstance(whole, OfKerasModel):
@@ -138,7 +141,8 @@ def export_keras(
         model = symbolic_model(call, specs)
         set_weights(model, loaded.known)
     name = os.path.basename(path)
-    # Beside the file, and under its name, by which Keras knows the format.
+    # In the same folder and with the same ending, from which Keras derives the
+    # format.
     folder = None if is_url(path) else os.path.dirname(os.path.abspath(path))
     with tempfile.TemporaryDirectory(dir=folder) as temporary:
         partial = os.path.join(temporary, name)
@@ -146,7 +150,7 @@ def export_keras(
             model.save_weights(partial)
         else:
             model.save(partial)
-            # What is in it is known: it was written here.
+            # The content is trusted, because it was written here.
             model = keras.models.load_model(
                 partial, _classes_of(model), safe_mode=False
             )
@@ -156,13 +160,14 @@ def export_keras(
 
 
 def _inputs_of(whole: OfKerasModel | None) -> Features:
-    """The inputs of a Keras model, in place of features."""
+    """Returns the inputs of a Keras model, in place of features."""
     inputs = None if whole is None else whole.inputs
     if inputs is None:
         raise ValueError(
-            "`features` must be given, except for an estimator of a functional "
-            "or sequential Keras model. Received: None. Pass a dict of arrays "
-            "that `model_fn` reads, such as one batch of `input_fn`."
+            "`features` must be given, except for an estimator of a "
+            "functional or sequential Keras model. Received: None. Pass a "
+            "dict of arrays that `model_fn` reads, such as one batch of "
+            "`input_fn`."
         )
     return inputs
 
@@ -170,7 +175,7 @@ def _inputs_of(whole: OfKerasModel | None) -> Features:
 def _with_slots(
     checkpoint: str, known: Mapping[str, jax.Array]
 ) -> dict[str, TensorLike]:
-    """Values by path, with those that PREDICT does not read."""
+    """Returns values by path, including those that PREDICT does not read."""
     paths = (
         loading.load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
     )
@@ -181,7 +186,7 @@ def _with_slots(
 
 
 def _specs(features: Features) -> Nest:
-    """The features as a nest of `FeatureSpec`s, for batches of any size."""
+    """Returns features as a pytree of `FeatureSpec`s of any batch size."""
 
     def spec(name: str, like: Any) -> FeatureSpec:
         dtype = getattr(like.dtype, "as_numpy_dtype", like.dtype)
@@ -194,7 +199,7 @@ def _specs(features: Features) -> Nest:
 
 
 def _all_predictions(call: SpecFunction) -> SpecFunction:
-    """Calls `model_fn` for its predictions, whatever its signatures are."""
+    """Calls `model_fn` for its predictions, regardless of its signatures."""
 
     def call_model_fn(*args: Any) -> Spec:
         return dataclasses.replace(call(*args), export_outputs=None)
@@ -207,7 +212,7 @@ def _predictions(model: keras.Model, features: Features) -> Nest:
 
 
 def _classes_of(model: keras.Model) -> dict[str, type]:
-    """The classes of a model and its layers by name, the user's included."""
+    """Returns the classes of a model and its layers by name."""
     classes: dict[str, type] = {type(model).__name__: type(model)}
     for layer in getattr(model, "layers", ()):
         classes |= _classes_of(layer)
@@ -215,18 +220,18 @@ def _classes_of(model: keras.Model) -> dict[str, type]:
 
 
 def _compare(predict: Callable[[Features], Nest], loaded: LoadedModel) -> None:
-    """Compares with what JAX computed of `model_fn` itself."""
+    """Compares a file's predictions with those of `model_fn` in JAX."""
     first = loaded.trial[0]
     features = jax.tree.unflatten(
         jax.tree.structure(loaded.features), first.features
     )
-    # The program's outputs are in the order of their names, as a nest's are.
+    # The program's outputs are sorted by name, like those of a pytree.
     outputs = jax.tree.leaves(predict(features))
     for got, expected in zip(outputs, first.outputs, strict=True):
         if not np.allclose(got, expected, 1e-3, 1e-4, equal_nan=True):
             raise ValueError(
-                "The Keras model computes something else than `model_fn`. "
-                f"Expected {expected!r}. Received: {np.asarray(got)!r}. What "
-                "depends on variables without a layer, or on chance, is not "
-                "part of a Keras model: put it into a keras.layers.Layer."
+                "The Keras model must compute the same as `model_fn`. "
+                f"Expected {expected!r}. Received: {np.asarray(got)!r}. "
+                "Variables without a layer and random numbers are not part "
+                "of a Keras model: put them into a keras.layers.Layer."
             )

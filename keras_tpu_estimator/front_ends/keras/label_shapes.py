@@ -1,4 +1,4 @@
-"""A warning of labels whose shape makes a loss of all pairs of examples."""
+"""A warning about labels that broadcast to all pairs of examples."""
 
 import warnings
 from typing import Any
@@ -7,17 +7,12 @@ import jax
 
 from keras_tpu_estimator.ground.tracing.capture import Captured
 
-# Which lines were told of already, as Python's warnings want it.
+# The lines that already caused the warning, as in Python's `warnings`.
 _told: dict[Any, Any] = {}
 
 
 def warn_of_label_shapes(forward: Captured, *args: Any) -> None:
-    """Warns where labels and outputs are broadcast to a tensor of all pairs.
-
-    Args:
-        forward: The trace of `model_fn`.
-        *args: What it was traced with: features, labels, and others.
-    """
+    """Warns if labels and outputs are broadcast to a tensor of all pairs."""
     is_label = [
         number == 1
         for number, nest in enumerate(args)
@@ -27,10 +22,10 @@ def warn_of_label_shapes(forward: Captured, *args: Any) -> None:
         size = max(*each.labels, *each.outputs)
         warnings.warn_explicit(
             f"Labels of shape {each.labels} and outputs of shape "
-            f"{each.outputs} give a tensor of shape {(size, size)}: each label "
-            "with the output of each example. Expected equal shapes. Reshape "
-            "one of them, as by labels[:, None] or outputs[:, 0]; or write "
-            "labels[None, :] if all pairs are meant.",
+            f"{each.outputs} give a tensor of shape {(size, size)}: each "
+            "label with the output of each example. Expected equal shapes. "
+            "Reshape one of them, as by labels[:, None] or outputs[:, 0]; or "
+            "write labels[None, :] if you need all pairs.",
             UserWarning,
             each.file,
             each.line,

@@ -1,7 +1,7 @@
-"""A batch as several micro-batches, one after another.
+"""The division of a batch into micro-batches.
 
-Only one of them is in memory at a time, and the results are those of the whole
-batch: means of scalars and of their gradients, sums of integers, and every row.
+Only one of them is in memory at a time. The results are those of the undivided
+batch: means of scalars and of their gradients, sums of integers, and all rows.
 """
 
 from collections.abc import Callable
@@ -23,12 +23,13 @@ from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.varying import varying
 
-# No mesh axis: nothing is reduced over micro-batches while one of them runs.
+# There is no mesh axis: nothing is reduced over micro-batches while one of them
+# runs.
 _MICRO_BATCHES = "micro-batches"
 
-# Of what is differentiated by, the values by path, and features and labels.
-# Returns a list of scalars to differentiate; and a nest that is averaged over
-# micro-batches, one whose rows are concatenated, and assigned values by path.
+# The arguments are values by path, features and labels. The result is a list of
+# scalars to differentiate; a pytree that is averaged over micro-batches, one
+# whose rows are concatenated, and assigned values by path.
 Forward: TypeAlias = Callable[
     [Nest, ArraysByPath, Nest],
     tuple[list[jax.Array], tuple[Nest, Nest, ArraysByPath]],
@@ -36,36 +37,32 @@ Forward: TypeAlias = Callable[
 
 
 def check_cut(example: StepInput, count: int) -> None:
-    """Checks that a batch can be cut into micro-batches.
-
-    Raises:
-        ValueError: It cannot.
-    """
+    """Checks that a batch can be divided into micro-batches."""
     if count == 1:
         return
     leaves = named_leaves(example.features, example.labels)
     shared = [name for name, leaf in leaves if is_unbatched(leaf)]
     if shared:
         raise ValueError(
-            "With `micro_batches` all tensors should have the batch as their "
+            "With `micro_batches` all tensors must have the batch as their "
             f"first axis. Received micro_batches={count} and tensors without "
-            f"it: {shared}. Repeat them for each example, pass them in params, "
-            "or set micro_batches=1."
+            f"it: {shared}. Repeat them for each example, pass them in "
+            "params, or set micro_batches=1."
         )
     own = example.additional["batch_size"]
     if own % count:
         raise ValueError(
-            "The batch of each core should be divisible by `micro_batches`. "
-            f"Received: {own} examples for each core and micro_batches={count}."
-            " Choose another `train_batch_size`, or drop a last, smaller batch "
-            "with batch(..., drop_remainder=True)."
+            "The batch of each core must be divisible by `micro_batches`. "
+            f"Received: {own} examples for each core and "
+            f"micro_batches={count}. Choose another `train_batch_size`, or "
+            "drop a last, smaller batch with batch(..., drop_remainder=True)."
         )
 
 
 def with_features(
     batch: tuple[Features, Labels], features: Mapping[str, Any]
 ) -> tuple[Features, Labels]:
-    """A batch with other values of some features, if there are any."""
+    """Returns a batch with other values of some features, if given."""
     others, labels = batch
     return ({**others, **features} if features else others), labels
 
@@ -73,20 +70,20 @@ def with_features(
 def over_micro_batches(
     function: Forward, count: int, by: Sequence[str] = ()
 ) -> Forward:
-    """A function of a batch that runs another on each of its micro-batches.
+    """Returns a function of a batch that calls another on its micro-batches.
 
-    What one micro-batch assigns, the next one reads. Gradients are made
-    together with the scalars, in one pass, and do not flow through what was
-    assigned. They may be differentiated again.
+    Each micro-batch reads the assignments of the previous one. Gradients are
+    computed together with the scalars, in one pass, and do not flow through
+    assignments. They can be differentiated again.
 
     Args:
         function: The function of a micro-batch.
-        count: Into how many the batch is cut; 1 for the function as it is.
-        by: Keys of features that it may be differentiated by, too. Defaults to
+        count: The number of micro-batches; 1 returns the function itself.
+        by: Keys of features of which gradients are also computed. Defaults to
             none.
 
     Returns:
-        A function of the same form, of the whole batch.
+        A function with the same signature, of the undivided batch.
     """
     if count == 1:
         return function
@@ -123,7 +120,7 @@ def over_micro_batches(
         )
         # The scalars are means over micro-batches.
         by_rows = jax.tree.map(lambda leaf: leaf / count, by_rows)
-        # By the rest of the batch there are none.
+        # The remaining parts of the batch have no gradients.
         nothing = jax.tree.map(lambda leaf: None, batch)
         return (scalars, (means, rows, updates)), (whole, by_rows, nothing)
 
@@ -138,7 +135,7 @@ def over_micro_batches(
 
 
 def _sum(scalars: Sequence[jax.Array], nests: Sequence[Nest]) -> Nest:
-    """The sum of nests, each times a scalar."""
+    """Returns the sum of pytrees, each times a scalar."""
     products = [
         jax.tree.map(lambda leaf, c=scalar: c.astype(leaf.dtype) * leaf, nest)
         for scalar, nest in zip(scalars, nests, strict=True)
@@ -152,7 +149,7 @@ def _scan(
     values: ArraysByPath,
     batch: Nest,
 ) -> tuple[Nest, Nest, ArraysByPath]:
-    """Averages, concatenates and carries what `part` returns in this order."""
+    """Averages, concatenates and carries the results of `part`."""
     parts = jax.tree.map(
         lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), batch
     )
@@ -169,7 +166,8 @@ def _scan(
         }
         return (state, jax.tree.map(_with, sums, summands, adds)), rows
 
-    # A checkpoint, so that a second derivative keeps one of them in memory.
+    # A checkpoint, so that a second derivative keeps only one micro-batch in
+    # memory.
     (updates, sums), rows = jax.lax.scan(
         jax.checkpoint(body),
         (
@@ -194,10 +192,10 @@ def _are_added(
     likes: Nest,
     assigned: ArraysByPath,
 ) -> Nest:
-    """Returns which averages differ between micro-batches.
+    """Returns which integers differ between micro-batches, and so are added.
 
-    A count of examples is added up. The number of a step, which is the same in
-    all of them, is not.
+    A count of examples is added up. The number of a step, which is equal in all
+    of them, is not.
     """
     if all(map(_is_inexact, jax.tree.leaves(likes))):
         return jax.tree.map(lambda like: True, likes)
@@ -223,12 +221,12 @@ def _zero(like: jax.ShapeDtypeStruct) -> jax.Array:
 
 
 def _with(total: jax.Array, value: jax.Array, adds: bool) -> jax.Array:
-    """The total with the value of one more micro-batch."""
+    """Adds the value of one more micro-batch to a total."""
     if total.dtype == bool:
         return total | value
     return total + value if adds or _is_inexact(total) else value
 
 
 def _of_batch(total: jax.Array, count: int) -> jax.Array:
-    """Returns the batch's value: a mean, except of integers and booleans."""
+    """Returns the batch's value: a mean, except for integers and booleans."""
     return total / count if _is_inexact(total) else total

@@ -1,4 +1,4 @@
-"""A `model_fn` of a single Keras model."""
+"""The protocol of a `model_fn` that calls a single Keras model."""
 
 from collections.abc import Mapping
 from typing import Protocol
@@ -13,17 +13,17 @@ from keras_tpu_estimator.ground.base.types import TensorLike
 
 @runtime_checkable
 class OfKerasModel(Protocol):
-    """A `model_fn` that calls one compiled Keras model and nothing else."""
+    """A `model_fn` that only calls one compiled Keras model."""
 
     @property
     def keras_model(self) -> keras.Model:
-        """The model, with the values that training starts from."""
+        """The model, with the initial values of training."""
 
     def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
-        """A compiled copy of the model with other values.
+        """Returns a compiled copy of the model with other values.
 
         Args:
-            values: Values by path, those of the optimizer too if there are.
+            values: Values by path, including existing ones of the optimizer.
         """
 
     @property
@@ -31,4 +31,4 @@ class OfKerasModel(Protocol):
         """The model's symbolic inputs by name, or `None` if it has none."""
 
     def predictions(self, model: keras.Model, features: Features) -> Nest:
-        """The predictions of PREDICT, by another model of this kind."""
+        """Returns the predictions of PREDICT, by another model of this kind."""

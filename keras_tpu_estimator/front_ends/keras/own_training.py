@@ -1,4 +1,4 @@
-"""A warning of Keras models whose own `train_step` nobody calls."""
+"""A warning about Keras models whose custom `train_step` is not called."""
 
 import contextlib
 import contextvars
@@ -13,13 +13,13 @@ import keras
 _warns: contextvars.ContextVar[bool] = contextvars.ContextVar(
     "warns", default=False
 )
-# Which classes were told of already, as Python's warnings want it.
+# The classes that already caused the warning, as in Python's `warnings`.
 _told: dict[Any, Any] = {}
 
 
 @contextlib.contextmanager
 def told_of() -> Iterator[None]:
-    """Warns of each class with a `train_step` that is called in a block."""
+    """Warns about each class with a `train_step` that is called in a block."""
     _watch_calls()
     token = _warns.set(True)
     try:
@@ -30,7 +30,7 @@ def told_of() -> Iterator[None]:
 
 @functools.cache
 def _watch_calls() -> None:
-    """Has calls of Keras models be seen from now on; once."""
+    """Makes calls of Keras models observable; installs that once."""
     call = keras.Model.__call__
 
     @functools.wraps(call)
@@ -46,11 +46,11 @@ def _watch_calls() -> None:
 def _warn(cls: type, train_step: Any) -> None:
     code = getattr(train_step, "__code__", None)
     warnings.warn_explicit(
-        f"The class {cls.__name__} has a `train_step` of its own, which an "
-        "estimator does not call: what `model_fn` returns as `train_op` is "
-        "what trains. Expected a model that is only called there. Compute the "
-        "loss in model_fn as `train_step` does, and gradients, if it is about "
-        "these, with kte.gradients.",
+        f"The class {cls.__name__} has a custom `train_step`, which an "
+        "estimator does not call: the `train_op` of `model_fn` trains. "
+        "Expected a model that is only called there. Compute the loss in "
+        "model_fn as `train_step` does, and gradients, if needed, with "
+        "kte.gradients.",
         UserWarning,
         code.co_filename if code else __file__,
         code.co_firstlineno if code else 0,

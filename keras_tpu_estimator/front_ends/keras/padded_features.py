@@ -1,4 +1,4 @@
-"""Features of prediction that also know which of their rows are padding."""
+"""Features of prediction that also contain which rows are padding."""
 
 import collections
 from collections.abc import Iterable
@@ -12,18 +12,18 @@ from keras_tpu_estimator.ground.tracing import keras_internals
 
 
 class PaddedFeatures(dict[str, Any]):
-    """A dict with one more key, `"is_padding"`, for who asks for it.
+    """A dict with one more key, `"is_padding"`, which iteration omits.
 
-    It is there in `in`, `[]`, `get` and `pop`, and does not appear in
-    iteration, `len`, copies, or any function of nests: those of JAX and Keras
-    take it for the dict that it is made of, and return such a one.
+    The key exists for `in`, `[]`, `get` and `pop`, but not in iteration, `len`,
+    copies, or functions of pytrees: those of JAX and Keras treat the object as
+    a plain dict, and return one.
 
     Args:
         features: The features.
         is_padding: Booleans of shape `[batch]`.
 
     Attributes:
-        is_asked: Whether anybody has asked for it.
+        is_asked: Whether the key has been read.
 
     Example:
 
@@ -38,7 +38,7 @@ class PaddedFeatures(dict[str, Any]):
         super().__init__(features)
         self.is_asked = False
         self._is_padding = is_padding
-        # Its keys have an order of their own in nests, too.
+        # Its keys also keep their order in pytrees.
         self._type = (
             collections.OrderedDict
             if isinstance(features, collections.OrderedDict)
@@ -58,17 +58,19 @@ class PaddedFeatures(dict[str, Any]):
         return key == IS_PADDING
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a key, or `default`."""
+        """Returns the value of a key, or `default`."""
         return self[key] if key in self else default
 
     def pop(self, key: str, *default: Any) -> Any:
-        """The same, which is then removed, unless it is `is_padding`."""
+        """Returns and removes a value, unless it is `is_padding`."""
         if key in self.keys() or key != IS_PADDING:
             return super().pop(key, *default)
         return self[key]
 
     def tree_flatten(self) -> tuple[list[Any], Any, list[str]]:
-        """Values, what `tree_unflatten` needs, and the keys, as Keras asks."""
+        """Returns values, the data of `tree_unflatten`, and the keys, for
+        Keras.
+        """
         keys = list(self)
         if self._type is dict:
             keys.sort()
@@ -76,7 +78,7 @@ class PaddedFeatures(dict[str, Any]):
 
     @classmethod
     def tree_unflatten(cls, node: Any, values: Iterable[Any]) -> Any:
-        """A dict of these values."""
+        """Returns a dict of these values."""
         kind, keys = node
         return kind(zip(keys, values, strict=True))
 

@@ -1,7 +1,7 @@
-"""A `model_fn` in Keras code as named variables and pure step functions.
+"""Programs of a `model_fn` in Keras code: named variables and pure steps.
 
-The only room that runs a user's model code. `model_fn` is traced once for each
-mode and shape; what comes out are steps over values by path.
+Only this room runs a user's model code. `model_fn` is traced once for each mode
+and shape. The results are steps over values by path.
 """
 
 from typing import Any
@@ -28,9 +28,8 @@ class KerasProgram:
     Args:
         call_model_fn: Called with features, labels, mode and the additional
             `params`; returns a spec.
-        seed: Makes initial values and random layers repeatable. Defaults to
-            `None`.
-        options: How it is traced. Defaults to `TraceOptions()`.
+        seed: The seed of initial values and random layers. Defaults to `None`.
+        options: The options of its trace. Defaults to `TraceOptions()`.
 
     Attributes:
         store: The variables.
@@ -49,7 +48,7 @@ class KerasProgram:
         self._steps: dict[Any, Step] = {}
 
     def step(self, mode: str, example: StepInput) -> Step:
-        """The step for inputs of this shape, traced if it is the first.
+        """Returns the step for inputs of this shape, traced if it is new.
 
         Args:
             mode: A value of `ModeKeys`.
@@ -59,7 +58,7 @@ class KerasProgram:
             A `Step`.
 
         Raises:
-            ValueError: `model_fn` names a tensor like a variable.
+            ValueError: A tensor of `model_fn` has the name of a variable.
         """
         key = (mode, example.key)
         if key not in self._steps:

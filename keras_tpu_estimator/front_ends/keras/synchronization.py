@@ -1,4 +1,4 @@
-"""Keeping the variables of all cores equal while each sees its own batch."""
+"""Synchronization of variables over replicas with different batches."""
 
 from collections.abc import Iterable
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ _SEED_STRIDE = 0x9E3779B1
 
 
 def seed_paths(objects: Mapping[str, keras.Variable]) -> tuple[str, ...]:
-    """Paths of the states of Keras's seed generators, and of JAX's keys."""
+    """Returns the paths of Keras's seed states, and of JAX keys."""
     return tuple(path for path, v in objects.items() if is_seed(v))
 
 
@@ -26,13 +26,13 @@ def fold_seeds(
     cores: Cores,
     sign: int,
 ) -> ArraysByPath:
-    """Gives each core a seed of its own, or takes it back.
+    """Makes the seeds of replicas different, or equal again.
 
     Args:
         values: Values by path.
-        paths: Those that are seeds and present are changed.
-        cores: The cores; one core keeps the seed as it is.
-        sign: 1 to give, -1 to take back.
+        paths: Paths of seeds; those in `values` are changed.
+        cores: The devices; one device keeps the seed.
+        sign: 1 to make them different, -1 to make them equal.
 
     Returns:
         A dict of all values.
@@ -57,9 +57,9 @@ def synchronize(
     cores: Cores,
     differing: Mapping[str, bool],
 ) -> ArraysByPath:
-    """One value for all cores of what each assigned in its forward pass.
+    """Combines the values that replicas assigned in their forward passes.
 
-    What it is follows from the `aggregation` of a variable:
+    The `aggregation` of a variable determines the result:
 
     | | floating point, complex | integers | booleans |
     |---|---|---|---|
@@ -68,21 +68,20 @@ def synchronize(
     | `"sum"` | with the changes of all cores | the same | changed if by any |
     | `"only_first_replica"` | the first core's | the same | the same |
 
-    So the moving averages of batch normalization are averaged, and what each
-    core has counted is counted together. Seeds were told apart by
-    `fold_seeds`, which is taken back.
+    So moving averages of batch normalization are averaged, and counts are added
+    up. The changes of `fold_seeds` are undone.
 
     Args:
         updates: Assigned values by path.
-        before: The values before the step, with seeds as `fold_seeds` gave
-            them to each core.
+        before: The values before the step, with seeds as changed by
+            `fold_seeds`.
         variables: The variables by path.
-        cores: The cores.
-        differing: Which of the values may differ between cores. There is
-            nothing to send of the others, such as a count of steps.
+        cores: The devices.
+        differing: The values that may differ between replicas. Others, such as
+            a count of steps, need no communication.
 
     Returns:
-        Values by path, equal on all cores.
+        Values by path, equal on all replicas.
     """
     if not cores.axes:
         return dict(updates)
@@ -104,7 +103,7 @@ def synchronize(
 def _of_all(
     aggregation: str, before: jax.Array, value: jax.Array, cores: Cores
 ) -> jax.Array:
-    """One value of those that the cores have, in their dtype."""
+    """Returns one value for those of the replicas, in their dtype."""
     is_inexact = jnp.issubdtype(value.dtype, jnp.inexact)
     if aggregation == "sum":
         return _with_changes(before, value, cores)
@@ -118,11 +117,11 @@ def _of_all(
 def _with_changes(
     before: jax.Array, value: jax.Array, cores: Cores
 ) -> jax.Array:
-    """What was there, with what each core has added."""
+    """Returns the earlier value plus the changes of all replicas."""
     if value.dtype == bool:
         return before ^ (cores.sum(value ^ before) > 0)
     if not jnp.issubdtype(value.dtype, jnp.inexact):
-        # They wrap around, there and back.
+        # They wrap around in both directions.
         return before + cores.sum(value - before)
     wide = jnp.promote_types(value.dtype, jnp.float32)
     before, after = before.astype(wide), value.astype(wide)
@@ -130,7 +129,7 @@ def _with_changes(
 
 
 def _rounded_mean(value: jax.Array, cores: Cores) -> jax.Array:
-    """The mean of integers, without their sum, which they may not hold."""
+    """Returns the mean of integers, without their sum, which may overflow."""
     if value.dtype == bool:
         return cores.sum(~value) == 0
     count = cores.topology.num_replicas

@@ -1,4 +1,4 @@
-"""One call of `model_fn` on one core's tensors, under a trace."""
+"""One call of `model_fn` on one replica's tensors, under a trace."""
 
 import contextlib
 from collections.abc import Callable
@@ -42,22 +42,23 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
 
 
 class TracedModelFn:
-    """Runs a `model_fn` and keeps what it said besides tensors.
+    """Calls a `model_fn` and stores the results that are not tensors.
 
     Args:
         call_model_fn: Called with features, labels, mode and the additional
             `params`; returns a spec.
         mode: A value of `ModeKeys`.
-        example: What a step is given.
-        options: How it is traced.
+        example: The inputs of a step.
+        options: The options of the trace.
 
     Attributes:
-        micro_batches: Into how many parts each core cuts its batch.
-        spec: What the last call returned.
-        padded: The features that the last call was given, if they tell which
-            rows are padding: dicts do in PREDICT.
-        tells_padding: Whether they may.
-        named: The names that it gave to tensors.
+        micro_batches: The number of parts into which each replica divides its
+            batch.
+        spec: The spec of the last call.
+        padded: The features of the last call, if they contain which rows are
+            padding, as dicts do in PREDICT.
+        tells_padding: Whether features may contain padding.
+        named: The names that the last call gave to tensors.
         policies: The names of the dtype policies of the layers that it called.
     """
 
@@ -133,7 +134,7 @@ class TracedModelFn:
         return found
 
     def _additional(self) -> dict[str, Any]:
-        """What `params` holds besides the user's own values."""
+        """Returns the entries of `params` besides the user's own values."""
         own = self.example.additional
         return {**own, "batch_size": own["batch_size"] // self.micro_batches}
 
@@ -144,12 +145,13 @@ class TracedModelFn:
         ],
         *same: str,
     ) -> StepFunction:
-        """What each core does as what all of them do.
+        """Returns a function of all replicas from one of a single replica.
 
         Args:
-            per_core: Returns values that are equal on all cores, and outputs.
-            *same: Names of its outputs that are equal on all, too, besides
-                those that `model_fn` says.
+            per_core: Returns values that are equal on all replicas, and
+                outputs.
+            *same: Names of its outputs that are equal on all replicas, besides
+                those that `model_fn` names.
         """
         split, cores = self.example.is_split, self.example.cores
         share = self.example.sharing()
@@ -175,7 +177,7 @@ class TracedModelFn:
         assigned: Iterable[str],
         is_grouped: bool = False,
     ) -> Step:
-        """Makes a step of what all cores do."""
+        """Makes a step of a function of all replicas."""
         return Step(
             mode=self.mode,
             function=function,
@@ -212,14 +214,16 @@ class TracedModelFn:
         return found
 
     def _metric_ops(self) -> Mapping[str, Any]:
-        """The metrics that the program itself counts, by name."""
+        """Returns the metrics that the program itself computes, by name."""
         if self.mode == ModeKeys.EVAL and isinstance(self.spec, EstimatorSpec):
             ops: Mapping[str, Any] = self.spec.eval_metric_ops
             return ops
         return {}
 
     def _named(self, named: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
-        """What hooks may fetch: named tensors, and predictions."""
+        """Returns the tensors that hooks can fetch: named ones, and
+        predictions.
+        """
         predictions = self.spec.predictions
         if self.mode == ModeKeys.PREDICT or not isinstance(
             predictions, Mapping

@@ -1,4 +1,4 @@
-"""One step of training: forward, backward, update, on every core."""
+"""The step of training: forward pass, backward pass and update."""
 
 import contextlib
 import functools
@@ -53,7 +53,7 @@ from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
 _Compute: TypeAlias = Callable[
     [ArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
 ]
-# An output on the way: what the ops of the train op are given, and scalars.
+# Intermediate outputs: the inputs of the train op's updates, and scalars.
 _REDUCED = "reduced"
 
 
@@ -61,16 +61,16 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     """Traces `model_fn` in TRAIN and makes a step of its train op.
 
     Args:
-        store: The program's variables; new ones are entered.
+        store: The program's variables; new ones are added.
         call: The call of `model_fn`.
 
     Returns:
-        A `Step` whose function returns all values that changed.
+        A `Step` whose function returns all changed values.
 
     Raises:
-        ValueError: On several cores, gradients are not combined over them; or
-            the batch cannot be cut into micro-batches, or trained variables
-            are assigned for each of them.
+        ValueError: On several replicas, gradients are not combined; or the
+            batch cannot be divided into micro-batches, or trained variables are
+            assigned for each of them.
     """
     cores = call.example.cores
     check_cut(call.example, call.micro_batches)
@@ -88,10 +88,11 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     update = _trace_update(store, call, ops, forward.last)
     differing, changed = forward.last.varying(seeds, cores.axes)
     is_grouped = _is_grouped(call, ops)
-    if is_grouped:  # So are the weights, of which anything may be computed.
+    # The same holds for the weights, which any computation may use.
+    if is_grouped:
         changed = dict.fromkeys(changed, True)
     scalars_differ = bool(cores.axes) and any(map(any, differing["scalars"]))
-    # A step outlives the data it was traced with.
+    # A step outlives the data of its trace.
     example = call.example.without_data()
 
     def gradients_of(
@@ -131,7 +132,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
 def _updated_by(
     cores: Cores, ops: Sequence[Update], update: Captured, compute: _Compute
 ) -> _Compute:
-    """What computes gradients as a step, which updates variables by them."""
+    """Makes a step of a function that computes gradients."""
     trained = {v.path for op in _of_optimizers(ops) for v in op.variables}
 
     def step(
@@ -159,7 +160,7 @@ def _reduced(
     minimized: Sequence[Nest],
     carried: Sequence[Nest],
 ) -> list[Nest]:
-    """What each op is given, combined over the cores."""
+    """Returns the inputs of each op, combined over the replicas."""
     gradients, others = iter(minimized), iter(carried)
     with replica_context.replica_scope(cores.context):
         reduced = [
@@ -174,7 +175,7 @@ def _of_variables(
     reduced: Sequence[Nest],
     laid: Callable[[jax.Array, str], jax.Array],
 ) -> list[Nest]:
-    """What ops are given, with gradients laid as their variables' paths say."""
+    """Returns the inputs of ops, sharded like their variables."""
     return [
         [laid(g, v.path) for g, v in zip(each, op.variables, strict=True)]
         if isinstance(op, TrainOp)
@@ -189,10 +190,11 @@ def _trace_update(
     ops: Sequence[Update],
     forward: Captured,
 ) -> Captured:
-    """Traces what the ops do with the gradients and what else they need."""
+    """Traces the updates, given gradients and other inputs."""
     cores = call.example.cores
     if cores.share_slots:
-        # Each has a part of the slots, and XLA sees to the rest.
+        # Each replica has a shard of the optimizer state; XLA inserts the
+        # communication.
         cores = cores.as_one()
 
     def update(reduced: Sequence[Nest], given: Sequence[Nest]) -> ArraysByPath:
@@ -234,23 +236,23 @@ def _trace_update(
 
 
 def _is_grouped(call: TracedModelFn, ops: Sequence[Update]) -> bool:
-    """Whether groups of cores train models of their own."""
+    """Whether groups of replicas train separate models."""
     cores = call.example.cores
     is_asked_for = any(op.groups for op in _of_optimizers(ops))
     if is_asked_for and cores.layout is not None:
         raise ValueError(
-            "With several groups in `group_assignment` each core trains a "
-            "model of its own, so a replica should be one core with slots of "
-            "its own. Received: num_cores_per_replica="
-            f"{cores.topology.cores_per_replica}, "
+            "With several groups in `group_assignment` each core trains its "
+            "own model, so a replica must be one core with its own optimizer "
+            "state. Received: "
+            f"num_cores_per_replica={cores.topology.cores_per_replica}, "
             f"shard_optimizer={cores.layout.slots_are_shared}. Leave "
             "`group_assignment` or these out."
         )
     if is_asked_for and cores.mesh is not None and not cores.axes:
         raise ValueError(
-            "With several groups in `group_assignment`, each batch should be "
-            f"divisible by the {cores.mesh.size} cores, as each group trains "
-            "a model of its own. Received a batch of "
+            "With several groups in `group_assignment`, each batch must be "
+            f"divisible by the {cores.mesh.size} cores, because each group "
+            "trains its own model. Received a batch of "
             f"{call.example.additional['batch_size']} examples. Drop a last, "
             "smaller batch with batch(..., drop_remainder=True)."
         )
@@ -267,7 +269,7 @@ def _check_reduced(
     forward: Captured,
     seeds: Sequence[str],
 ) -> None:
-    """What changes trained variables is equal on all cores, lest they drift."""
+    """Checks that changes of trained variables are equal on all replicas."""
     axes = call.example.cores.axes
     if not axes:
         return
@@ -285,22 +287,23 @@ def _check_reduced(
     if differing or not (ops or assigned.keys() - set(seeds)):
         names = sorted(set(differing))
         raise ValueError(
-            "On several cores gradients should be combined over them. "
-            "Received a train op without CrossShardOptimizer that changes "
-            f"{names or 'nothing'}, each core by itself: wrap the optimizer, "
-            "CrossShardOptimizer(optimizer).minimize(loss), or pass "
-            "TrainOp(..., reduction='mean'), or combine the gradients with "
-            "cross_replica_mean, or set use_tpu=False to train on one core."
+            "On several cores gradients must be combined over them. Received "
+            "a train op without CrossShardOptimizer that changes "
+            f"{names or 'nothing'} on each core separately: wrap the "
+            "optimizer, CrossShardOptimizer(optimizer).minimize(loss), or "
+            "pass TrainOp(..., reduction='mean'), or combine the gradients "
+            "with cross_replica_mean, or set use_tpu=False to train on one "
+            "core."
         )
 
 
 def _check_assigned(call: TracedModelFn, forward: Captured) -> None:
-    """Several micro-batches must all see the same weights."""
+    """Checks that all micro-batches see the same weights."""
     assigned = [p for p in forward.assigned if forward.objects[p].trainable]
     if call.micro_batches > 1 and assigned:
         raise ValueError(
-            f"With micro_batches={call.micro_batches} model_fn should "
-            "assign no trainable variables: it would do so for every "
+            f"With micro_batches={call.micro_batches} model_fn must not "
+            "assign trainable variables, because it would do so for every "
             f"micro-batch. Received assignments to {assigned}. Return a train "
             "op of CrossShardOptimizer, which updates once in a step, or set "
             "micro_batches=1."

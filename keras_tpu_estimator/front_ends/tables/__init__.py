@@ -1,1 +1,1 @@
-"""Tables over all cores, of which a step touches only the rows it uses."""
+"""Embedding tables, sharded over all devices."""

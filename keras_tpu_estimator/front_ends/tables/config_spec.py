@@ -1,4 +1,4 @@
-"""All tables of a model: `EmbeddingConfigSpec`."""
+"""The configuration of all embedding tables of a model."""
 
 import dataclasses
 import logging
@@ -26,29 +26,30 @@ _WITHOUT_EFFECT = (
 
 @dataclasses.dataclass(frozen=True)
 class EmbeddingConfigSpec(NamedTupleLike):
-    """The tables of a model, and the features that are looked up in them.
+    """The embedding tables of a model, and the features that use them.
 
     Args:
-        feature_columns: Has to be `None`: tables are said by the two dicts.
-        optimization_parameters: Such as `AdagradParameters`, for tables that
-            have none of their own. Defaults to `None`.
+        feature_columns: Must be `None`, because the two dicts define the
+            tables.
+        optimization_parameters: An object such as `AdagradParameters`, for
+            tables without their own. Defaults to `None`.
         experimental_gradient_multiplier_fn: Function of the global step, a
-            scalar tensor, by whose value the gradients of all tables are
-            multiplied. Defaults to `None`.
+            scalar tensor, which returns a factor of the gradients of all
+            tables. Defaults to `None`.
         feature_to_config_dict: A `FeatureConfig` for each feature of ids.
-        table_to_config_dict: A `TableConfig` for each table, by its name,
-            which is that of its variable, too.
-        partition_strategy: "div" (the default) or "mod", which is the same
-            here: a checkpoint has the rows in their order.
-        clipping_limit: Accepted for compatibility: it had no effect.
+        table_to_config_dict: A `TableConfig` for each table, by its name, which
+            is also that of its variable.
+        partition_strategy: "div" (the default) or "mod", without a difference
+            here: checkpoints contain the rows in order.
+        clipping_limit: Accepted for compatibility; it had no effect.
         pipeline_execution_with_tensor_core: Accepted for compatibility.
         profile_data_directory: Accepted for compatibility.
 
     Raises:
-        ValueError: A table has no optimizer or no feature, or a feature no
-            table; two variables would have one name; or a value is wrong.
-        TypeError: A table or a feature is of a wrong type.
-        NotImplementedError: There are `feature_columns`.
+        ValueError: A table has no optimizer or no feature, a feature has no
+            table, two variables have the same name, or a value is wrong.
+        TypeError: A table or a feature has a wrong type.
+        NotImplementedError: `feature_columns` is set.
 
     Example:
 
@@ -76,24 +77,24 @@ class EmbeddingConfigSpec(NamedTupleLike):
     def __post_init__(self) -> None:
         if self.feature_columns:
             raise NotImplementedError(
-                "Tables should be said by `feature_to_config_dict` and "
-                "`table_to_config_dict`. Received: feature_columns="
-                f"{self.feature_columns!r}. In place of embedding_column("
-                "categorical_column_with_identity('key', size), dimension) "
-                "write TableConfig(size, dimension) and FeatureConfig of that "
-                "table for 'key'; model_fn finds the activations in "
-                "features['key']."
+                "Tables must be defined by `feature_to_config_dict` and "
+                "`table_to_config_dict`. Received: "
+                f"feature_columns={self.feature_columns!r}. Instead of "
+                "embedding_column(categorical_column_with_identity('key', "
+                "size), dimension) write TableConfig(size, dimension) and "
+                "FeatureConfig of that table for 'key'; model_fn reads the "
+                "activations from features['key']."
             )
         if not self.feature_to_config_dict or not self.table_to_config_dict:
             raise ValueError(
-                "`feature_to_config_dict` and `table_to_config_dict` should "
-                "have an entry each, at least. Received: "
+                "`feature_to_config_dict` and `table_to_config_dict` must "
+                "each have at least one entry. Received: "
                 f"{self.feature_to_config_dict!r} and "
                 f"{self.table_to_config_dict!r}. Pass both."
             )
         if self.partition_strategy not in ("div", "mod"):
             raise ValueError(
-                "`partition_strategy` should be 'div' or 'mod'. Received: "
+                "`partition_strategy` must be 'div' or 'mod'. Received: "
                 f"{self.partition_strategy!r}. Leave it out."
             )
         check_parameters(self.optimization_parameters)
@@ -104,8 +105,8 @@ class EmbeddingConfigSpec(NamedTupleLike):
         unused = sorted(self.tables.keys() - used)
         if unused:
             raise ValueError(
-                "Each table should be that of some feature. Received tables "
-                f"without one: {unused}. Leave them out."
+                "Each table must be used by a feature. Received unused "
+                f"tables: {unused}. Leave them out."
             )
         for name in _WITHOUT_EFFECT:
             if getattr(self, name):
@@ -113,7 +114,7 @@ class EmbeddingConfigSpec(NamedTupleLike):
 
     @property
     def tables(self) -> Mapping[str, TableConfig]:
-        """The tables by name."""
+        """The embedding tables by name."""
         return self.table_to_config_dict or {}
 
     @property
@@ -122,48 +123,46 @@ class EmbeddingConfigSpec(NamedTupleLike):
         return self.feature_to_config_dict or {}
 
     def optimizer_of(self, table: str) -> OptimizationParameters:
-        """How the rows of a table are updated."""
+        """Returns the optimization parameters of a table."""
         own = self.tables[table].optimization_parameters
         return own or self.optimization_parameters  # type: ignore[return-value]
 
     def slots_of(self, table: str) -> dict[str, str]:
-        """The paths of what a table's optimizer keeps, by the slots' names."""
+        """Returns the paths of a table's optimizer state by slot name."""
         slots = self.optimizer_of(table).slots
         return {name: f"{table}/{name}" for name in slots}
 
     def _check_names(self) -> None:
-        """Checks that each variable has a name of its own."""
+        """Checks that the names of variables are distinct."""
         owners: dict[str, str] = {}
         for table in self.tables:
             if not _is_name(table):
                 raise ValueError(
-                    "The name of a table should be one for a variable, such "
-                    "as 'words' or 'users/new', and that of no other. "
-                    f"Received: {table!r}. Choose another key in "
-                    "table_to_config_dict."
+                    "The name of a table must be a valid and unused name of "
+                    "a variable, such as 'words' or 'users/new'. Received: "
+                    f"{table!r}. Choose another key in table_to_config_dict."
                 )
             for path in (table, *self.slots_of(table).values()):
                 other = owners.setdefault(path, table)
                 if other != table:
                     raise ValueError(
-                        "Tables, and what their optimizers keep, should have "
-                        f"names of their own. Received {other!r} and "
-                        f"{table!r}, which both have a variable {path!r}. "
-                        "Rename one of the tables."
+                        "Tables and their optimizer state must have distinct "
+                        f"names. Received {other!r} and {table!r}, which both "
+                        f"have a variable {path!r}. Rename one of the tables."
                     )
 
     def _check_tables(self, tables: Mapping[str, Any]) -> None:
         for name, table in tables.items():
             if not isinstance(table, TableConfig):
                 raise TypeError(
-                    f"The table {name!r} should be a TableConfig. Received: "
-                    f"{table!r} of type {type(table).__name__}. Make one of "
+                    f"The table {name!r} must be a TableConfig. Received: "
+                    f"{table!r} of type {type(table).__name__}. Make one with "
                     "its size and dimension."
                 )
             if self.optimizer_of(name) is None:
                 raise ValueError(
-                    f"The table {name!r} should have an optimizer. Received "
-                    "None here and there. Set optimization_parameters of the "
+                    f"The table {name!r} must have an optimizer. Received "
+                    "None in both places. Set optimization_parameters of the "
                     "EmbeddingConfigSpec, or of the table."
                 )
 
@@ -171,28 +170,28 @@ class EmbeddingConfigSpec(NamedTupleLike):
         for name, feature in features.items():
             if not isinstance(feature, FeatureConfig):
                 raise TypeError(
-                    f"The feature {name!r} should have a FeatureConfig. "
+                    f"The feature {name!r} must have a FeatureConfig. "
                     f"Received: {feature!r} of type {type(feature).__name__}. "
-                    "Make one of the name of its table."
+                    "Make one with the name of its table."
                 )
             if feature.table_id not in self.tables:
                 raise ValueError(
-                    f"The feature {name!r} should be of one of the tables "
+                    f"The feature {name!r} must use one of the tables "
                     f"{sorted(self.tables)}. Received: {feature.table_id!r}. "
                     "Add that to table_to_config_dict."
                 )
         keys = [f.weight_key for f in features.values() if f.weight_key]
         if len({*keys, *features}) < len(keys) + len(features):
             raise ValueError(
-                "Each feature should have weights of its own, under another "
-                f"key. Received the keys of weights {keys} for the features "
-                f"{[*features]}. Copy what several share."
+                "Each feature must have its own weights, under another key. "
+                f"Received the keys of weights {keys} for the features "
+                f"{[*features]}. Copy shared weights."
             )
 
 
 def _is_name(table: object) -> bool:
-    """Whether a variable can be called so, also in a checkpoint."""
+    """Whether a name is valid for a variable, also in a checkpoint."""
     if not isinstance(table, str) or table == GLOBAL_STEP or ":" in table:
         return False
-    # Of which HDF5 makes nothing.
+    # HDF5 does not treat these parts as names.
     return not {"", "."}.intersection(table.split("/"))

@@ -1,4 +1,4 @@
-"""What tables cannot be combined with."""
+"""A check of settings that embedding tables do not support."""
 
 from typing import Any
 
@@ -10,24 +10,24 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
 def check_usable(
     spec: object, why_none: str | None, config: Any, **others: Any
 ) -> None:
-    """Checks that an estimator can have tables.
+    """Checks that an estimator supports embedding tables.
 
     Args:
         spec: The value of `embedding_config_spec`; `None` passes.
-        why_none: Why `model_fn` takes none, or `None` where it does.
-        **others: Other arguments of the estimator that have to be `None`.
+        why_none: The reason why `model_fn` does not support it, or `None`.
+        **others: Other arguments of the estimator, which must be `None`.
 
     Raises:
-        ValueError: It is no `EmbeddingConfigSpec`.
-        NotImplementedError: Something is set that does not go with it.
+        ValueError: It is not an `EmbeddingConfigSpec`.
+        NotImplementedError: An unsupported setting is set.
     """
     if spec is None:
         return
     if not isinstance(spec, EmbeddingConfigSpec):
         raise ValueError(
-            "`embedding_config_spec` should be a "
-            f"kte.experimental.EmbeddingConfigSpec. Received: {spec!r} of type "
-            f"{type(spec).__name__}. Make one of tables and features."
+            "`embedding_config_spec` must be a "
+            f"kte.experimental.EmbeddingConfigSpec. Received: {spec!r} of "
+            f"type {type(spec).__name__}. Make one of tables and features."
         )
     if why_none is not None:
         raise NotImplementedError(why_none)
@@ -40,6 +40,6 @@ def check_usable(
     received = [name for name, is_set in unfit.items() if is_set]
     if received:
         raise NotImplementedError(
-            "With embedding_config_spec some settings should have their "
+            "With embedding_config_spec some settings must have their "
             f"defaults. Received others for {received}. Leave them out."
         )

@@ -1,4 +1,4 @@
-"""What a batch asks of tables: ids, and how their rows are combined."""
+"""The lookups of a batch: ids, and the combination of their rows."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig
 from keras_tpu_estimator.front_ends.tables.tables import TableConfig
 
-# In place of an id that is none.
+# The value of a missing id.
 _NONE = -1
 _LENGTH_OF = "_seq_length_"
 
@@ -18,14 +18,15 @@ _LENGTH_OF = "_seq_length_"
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Lookups:
-    """What a batch asks of one table: every combiner is a sum over a divisor.
+    """The lookups of a batch in one table; each combiner is a sum over a
+    divisor.
 
-    Cores that look up rows for others need no divisors.
+    Lookups for other devices need no divisors.
 
     Attributes:
-        ids: Of shape `[batch, ids of an example]`, with -1 for none.
-        weights: Of the same shape, or `None` where all are 1.
-        divisors: Of shape `[batch, 1]`, or `None` where all are 1.
+        ids: Of shape `[batch, ids of an example]`, with -1 for missing ids.
+        weights: Of the same shape, or `None` if all are 1.
+        divisors: Of shape `[batch, 1]`, or `None` if all are 1.
     """
 
     ids: jax.Array
@@ -33,17 +34,17 @@ class Lookups:
     divisors: jax.Array | None
 
     def divided(self, x: jax.Array) -> jax.Array:
-        """Sums of examples, or gradients of activations, over the divisors."""
+        """Divides sums of examples, or gradients of activations."""
         return x if self.divisors is None else x / self.divisors
 
 
 @dataclasses.dataclass(frozen=True)
 class IdFeature:
-    """A feature of ids: how it is given, and what becomes of it.
+    """A feature of ids, and its activations.
 
     Attributes:
         name: Its key among the features.
-        config: In which table it is looked up.
+        config: The configuration of its lookup.
     """
 
     name: str
@@ -52,17 +53,17 @@ class IdFeature:
 
     @property
     def is_sequence(self) -> bool:
-        """Whether the rows of an example stay apart."""
+        """Whether the rows of an example are not combined."""
         return self.config.max_sequence_length > 0
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """The keys of what is taken out of the features."""
+        """The keys of the features that activations replace."""
         weights = self.config.weight_key
         return (self.name,) if weights is None else (self.name, weights)
 
     def activations(self, size: int) -> jax.ShapeDtypeStruct:
-        """What is put in their place, for a batch of this size."""
+        """Returns shapes and dtypes of activations, for a batch size."""
         length = self.config.max_sequence_length
         between = (length,) if length else ()
         return jax.ShapeDtypeStruct(
@@ -70,16 +71,16 @@ class IdFeature:
         )
 
     def check(self, features: Mapping[str, Any]) -> None:
-        """Checks what features there are.
+        """Checks the features of a batch.
 
         Raises:
-            ValueError: Ids or weights are not there, or not as they should be.
+            ValueError: Ids or weights are missing or malformed.
         """
         missing = [key for key in self.keys if key not in features]
         if missing:
             raise ValueError(
-                f"The feature {self.name!r} of embedding_config_spec should "
-                f"be there, with its weights. Received {sorted(features)} "
+                f"The feature {self.name!r} of embedding_config_spec must "
+                f"exist, with its weights. Received {sorted(features)} "
                 f"without {missing}. Return them from input_fn."
             )
         ids, *weights = (features[key] for key in self.keys)
@@ -87,28 +88,30 @@ class IdFeature:
             jnp.issubdtype(ids.dtype, jnp.integer) and len(ids.shape) in (1, 2)
         ):
             raise ValueError(
-                f"The ids {self.name!r} should be integers of shape [batch] "
-                "or [batch, ids of an example], with -1 where there is none. "
-                f"Received: {ids.dtype} of shape {tuple(ids.shape)}. Pad what "
-                "is sparse or ragged in input_fn, and make numbers of strings."
+                f"The ids {self.name!r} must be integers of shape [batch] or "
+                "[batch, ids of an example], with -1 for missing ids. "
+                f"Received: {ids.dtype} of shape {tuple(ids.shape)}. Pad "
+                "sparse or ragged ids in input_fn, and turn strings into "
+                "numbers."
             )
         for each in weights:
             if each.shape != ids.shape:
                 raise ValueError(
-                    f"The weights {self.config.weight_key!r} should have the "
+                    f"The weights {self.config.weight_key!r} must have the "
                     f"shape of the ids {self.name!r}, {tuple(ids.shape)}. "
-                    f"Received: {tuple(each.shape)}. Pad them alike."
+                    f"Received: {tuple(each.shape)}. Pad both to the same "
+                    "shape."
                 )
         several = len(ids.shape) == 2 and ids.shape[1] != 1
         if self.table.combiner is None and not self.is_sequence and several:
             raise ValueError(
-                f"The ids {self.name!r} should be one for each example, for "
-                f"their table has combiner=None. Received shape "
+                f"The ids {self.name!r} must be one for each example, because "
+                "their table has combiner=None. Received shape "
                 f"{tuple(ids.shape)}. Set a combiner, or max_sequence_length."
             )
 
     def lookups(self, features: Mapping[str, Any]) -> Lookups:
-        """What a batch asks of the table."""
+        """Returns the lookups of a batch."""
         ids = self._ids(features)
         is_there = ids != _NONE
         weights = None
@@ -124,9 +127,9 @@ class IdFeature:
         return Lookups(self._of_length(ids), weights, None)
 
     def lengths(self, features: Mapping[str, Any]) -> dict[str, jax.Array]:
-        """The length of each sequence, by the name that `model_fn` has it by.
+        """Returns the length of each sequence, by its key in `features`.
 
-        Gaps count: it is the place of the last id that the table has.
+        Gaps count: it is the index of the last valid id plus one.
         """
         if not self.is_sequence:
             return {}
@@ -137,18 +140,18 @@ class IdFeature:
         return {self.name + _LENGTH_OF: jnp.minimum(last, longest)}
 
     def _ids(self, features: Mapping[str, Any]) -> jax.Array:
-        """The ids as int32 matrix: what the table does not have is none."""
+        """Returns the ids as an int32 matrix, without invalid ids."""
         ids = _matrix(features[self.name])
         if ids.dtype.itemsize < 4:
-            # The size of the table may be no number of a narrow dtype.
+            # A narrow dtype may not be able to represent the size of the table.
             ids = ids.astype("int32")
         is_there = (ids >= 0) & (ids < self.table.vocabulary_size)
         return jnp.where(is_there, ids.astype("int32"), _NONE)
 
     def _of_length(self, x: jax.Array, filler: float = _NONE) -> jax.Array:
-        """Cut, or filled, to the length of the sequence."""
+        """Cuts or pads ids to the length of the sequence."""
         length, given = self.config.max_sequence_length, x.shape[1]
-        # An export may have a symbol for the size, which may be 1.
+        # In an export the size may be a symbol, which may be 1.
         is_known = isinstance(given, int)
         missing = max(length - given, 0) if is_known else length
         filled = jnp.pad(x, ((0, 0), (0, missing)), constant_values=filler)
@@ -161,12 +164,12 @@ def _matrix(x: Any) -> jax.Array:
 
 
 def _divisors(weights: jax.Array, combiner: str | None) -> jax.Array | None:
-    """What the weighted sums of examples are divided by."""
+    """Returns the divisors of the weighted sums of examples."""
     if combiner == "mean":
         found = jnp.sum(weights, axis=1, keepdims=True)
     elif combiner == "sqrtn":
         found = jnp.sqrt(jnp.sum(weights**2, axis=1, keepdims=True))
     else:
         return None
-    # Examples without ids, which have no weights either, stay zeros.
+    # Examples without ids also have no weights, and stay zero.
     return jnp.where(found == 0, 1.0, found)

@@ -1,4 +1,4 @@
-"""The optimizers of tables, under the names of their parameters."""
+"""Optimizers of embedding tables, by the original's parameters."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ from keras_tpu_estimator.front_ends.tables.parameters import Slots
 
 @dataclasses.dataclass(frozen=True)
 class StochasticGradientDescentParameters(OptimizationParameters):
-    """Gradient descent for the rows of tables.
+    """Gradient descent for the rows of embedding tables.
 
     Args:
         learning_rate: The learning rate. For all other arguments, see
@@ -35,11 +35,11 @@ class StochasticGradientDescentParameters(OptimizationParameters):
 
 @dataclasses.dataclass(frozen=True)
 class AdagradParameters(OptimizationParameters):
-    """Adagrad for the rows of tables.
+    """Adagrad for the rows of embedding tables.
 
     Args:
         learning_rate: The learning rate.
-        initial_accumulator: Where the sums of squares begin; positive.
+        initial_accumulator: The initial value of sums of squares; positive.
             Defaults to 0.1. For all other arguments, see
             `OptimizationParameters`.
 
@@ -53,7 +53,7 @@ class AdagradParameters(OptimizationParameters):
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """The sums of squared gradients."""
+        """The initial values of the sums of squared gradients."""
         return {"Adagrad": self.initial_accumulator}
 
     def _moved(
@@ -72,21 +72,21 @@ class AdagradParameters(OptimizationParameters):
 
 @dataclasses.dataclass(frozen=True)
 class AdamParameters(OptimizationParameters):
-    """Lazy Adam: the moments of rows that are not used stand still.
+    """Lazy Adam: the moments of unused rows do not change.
 
-    As in the original, the moments are not corrected for their start from
-    zero. For that, a table has a `learning_rate_fn` that returns
-    `rate * sqrt(1 - beta2**t) / (1 - beta1**t)` with `t = step + 1`.
+    As in the original, the moments are not corrected for their start at zero.
+    To correct them, set a `learning_rate_fn` that returns `rate * sqrt(1 -
+    beta2**t) / (1 - beta1**t)` with `t = step + 1`.
 
     Args:
         learning_rate: The learning rate.
         beta1: The decay of the first moment, in [0, 1). Defaults to 0.9.
-        beta2: That of the second. Defaults to 0.999.
-        epsilon: Keeps from dividing by zero; positive. Defaults to 1e-8.
-        lazy_adam: Has to be `True`, which is the default.
-        sum_inside_sqrt: Whether `epsilon` squared is added to the second
-            moment before its root is taken, rather than `epsilon` to the root.
-            Defaults to `True`. For all other arguments, see
+        beta2: The decay of the second moment. Defaults to 0.999.
+        epsilon: Avoids division by zero; positive. Defaults to 1e-8.
+        lazy_adam: Must be `True`, which is the default.
+        sum_inside_sqrt: Whether the square of `epsilon` is added to the second
+            moment before its root is taken; otherwise `epsilon` is added to the
+            root. Defaults to `True`. For all other arguments, see
             `OptimizationParameters`.
 
     Raises:
@@ -106,7 +106,7 @@ class AdamParameters(OptimizationParameters):
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """The moments."""
+        """The initial values of the moments."""
         return {"Adam/m": 0.0, "Adam/v": 0.0}
 
     def _moved(
@@ -125,9 +125,9 @@ class AdamParameters(OptimizationParameters):
         super().__post_init__()
         if not self.lazy_adam:
             raise NotImplementedError(
-                "AdamParameters should be lazy: only rows that are used are "
-                "updated. Received: lazy_adam=False, by which each step would "
-                "cost as much as the whole table. Leave it out, or use "
+                "AdamParameters must be lazy: only used rows are updated. "
+                "Received: lazy_adam=False, with which each step would "
+                "update the complete table. Leave it out, or use "
                 "keras.layers.Embedding in model_fn."
             )
 
@@ -148,13 +148,13 @@ class AdamParameters(OptimizationParameters):
 
 @dataclasses.dataclass(frozen=True)
 class MomentumParameters(OptimizationParameters):
-    """Gradient descent with momentum, of rows that are used.
+    """Gradient descent with momentum for the used rows.
 
     Args:
         learning_rate: The learning rate.
-        momentum: How much of the last update is kept.
-        use_nesterov: Whether the momentum is that of Nesterov. Defaults to
-            `False`. For all other arguments, see `OptimizationParameters`.
+        momentum: The share of the last update that is kept.
+        use_nesterov: Whether to use Nesterov momentum. Defaults to `False`. For
+            all other arguments, see `OptimizationParameters`.
 
     Example:
 
@@ -167,7 +167,7 @@ class MomentumParameters(OptimizationParameters):
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """The momentum."""
+        """The initial value of the momentum."""
         return {"Momentum": 0.0}
 
     def _moved(
@@ -180,14 +180,14 @@ class MomentumParameters(OptimizationParameters):
 
 @dataclasses.dataclass(frozen=True)
 class RMSPropParameters(OptimizationParameters):
-    """RMSProp for the rows of tables.
+    """RMSProp for the rows of embedding tables.
 
     Args:
         learning_rate: The learning rate.
-        rho: The decay of the mean of squares.
-        momentum: How much of the last update is kept.
-        epsilon: Added to the mean of squares before its root is taken;
-            positive. For all other arguments, see `OptimizationParameters`.
+        rho: The decay of the mean square.
+        momentum: The share of the last update that is kept.
+        epsilon: Added to the mean square before its root is taken; positive.
+            For all other arguments, see `OptimizationParameters`.
 
     Example:
 
@@ -201,7 +201,7 @@ class RMSPropParameters(OptimizationParameters):
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """The means of squares, and the momentum."""
+        """The initial values of the mean squares and the momentum."""
         return {"RMSProp/ms": 0.0, "RMSProp/mom": 0.0}
 
     def _moved(
@@ -214,5 +214,5 @@ class RMSPropParameters(OptimizationParameters):
 
     @property
     def _expected(self) -> Mapping[str, tuple[bool, str]]:
-        # Else elements without a gradient would be divided by zero.
+        # Otherwise elements without a gradient would be divided by zero.
         return {"epsilon": (self.epsilon > 0, "positive")}

@@ -1,4 +1,4 @@
-"""What the optimizers of tables have in common, and how they are set."""
+"""The base class of optimizers of embedding tables."""
 
 import abc
 import dataclasses
@@ -17,30 +17,31 @@ Slots: TypeAlias = dict[str, jax.Array]
 
 @dataclasses.dataclass(frozen=True)
 class OptimizationParameters(abc.ABC):
-    """How the rows of a table are updated, from their gradients.
+    """The update of the rows of a table from their gradients.
 
-    Only rows that a batch uses are updated, each once: gradients of ids that
-    come several times are summed before.
+    Only rows that a batch uses are updated, each once: gradients of repeated
+    ids are summed first.
 
     Args:
         learning_rate: The learning rate, unless the table has another.
-        clip_weight_min: The smallest weight that an update leaves. Defaults to
-            `None`, for any.
-        clip_weight_max: The largest one.
-        weight_decay_factor: The share of used rows that is taken away before
+        clip_weight_min: Lower limit of weights after an update. Defaults to
+            `None`, for none.
+        clip_weight_max: Upper limit of weights. Defaults to `None`, for none.
+        weight_decay_factor: The share of used rows that is subtracted before
             the update. Defaults to `None`, for none.
         multiply_weight_decay_factor_by_learning_rate: Whether that share is
-            multiplied by the learning rate. Defaults to `None`, for no.
-        clip_gradient_min: The smallest element of a summed gradient. Defaults
-            to `None`, for any.
-        clip_gradient_max: The largest one.
-        use_gradient_accumulation: Accepted for compatibility: gradients are
+            multiplied by the learning rate. Defaults to `None`, for `False`.
+        clip_gradient_min: Lower limit of elements of a summed gradient.
+            Defaults to `None`, for none.
+        clip_gradient_max: Upper limit of these elements. Defaults to `None`,
+            for none.
+        use_gradient_accumulation: Accepted for compatibility; gradients are
             always summed over a batch. Defaults to `True`.
 
     Raises:
-        ValueError: A value is out of its range, or gradients are to be clipped
-            but not summed.
-        TypeError: A value is no number.
+        ValueError: A value is out of its range, or gradients are clipped but
+            not summed.
+        TypeError: A value is not a number.
     """
 
     learning_rate: float
@@ -59,27 +60,27 @@ class OptimizationParameters(abc.ABC):
             is_left_out = value is None and name != "learning_rate"
             if not (is_number(value) or is_left_out):
                 raise TypeError(
-                    f"`{name}` should be a number. Received: {value!r} of type "
-                    f"{type(value).__name__}. Set TableConfig.learning_rate_fn "
-                    "for a function of the step."
+                    f"`{name}` must be a number. Received: {value!r} of type "
+                    f"{type(value).__name__}. Set "
+                    "TableConfig.learning_rate_fn for a function of the step."
                 )
         clips = (self.clip_gradient_min, self.clip_gradient_max)
         if not self.use_gradient_accumulation and clips != (None, None):
             raise ValueError(
-                "Gradients that are clipped should be accumulated. Received: "
-                "use_gradient_accumulation=False and limits of "
-                f"{clips}. Leave one of them out."
+                "Clipped gradients must be accumulated. Received: "
+                f"use_gradient_accumulation=False and limits of {clips}. "
+                "Leave one of them out."
             )
         for name, (is_right, expected) in self._expected.items():
             if not is_right:
                 raise ValueError(
-                    f"`{name}` of {type(self).__name__} should be {expected}. "
+                    f"`{name}` of {type(self).__name__} must be {expected}. "
                     f"Received: {getattr(self, name)!r}. Change it."
                 )
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """What is kept for each weight: its name, after the table's, and start.
+        """The optimizer state of each weight: initial values by slot name.
 
         Names are those of the original's checkpoints.
         """
@@ -91,9 +92,9 @@ class OptimizationParameters(abc.ABC):
         """Updates rows, of shape `[rows, dimension]`.
 
         Args:
-            rows: Those that were used.
-            slots: What is kept for them, by name.
-            gradient: Theirs.
+            rows: The used rows.
+            slots: Their optimizer state by name.
+            gradient: Their gradient.
             rate: The learning rate of the step, as a scalar.
         """
         clipped = _clipped(
@@ -110,11 +111,11 @@ class OptimizationParameters(abc.ABC):
     def _moved(
         self, rows: Rows, slots: Slots, gradient: Rows, rate: jax.Array
     ) -> tuple[Rows, Slots]:
-        """The update itself."""
+        """Returns the updated rows and slots."""
 
     @property
     def _expected(self) -> Mapping[str, tuple[bool, str]]:
-        """By field, whether its value is right, and what it should be."""
+        """Returns whether each field is valid, and its description."""
         return {}
 
 

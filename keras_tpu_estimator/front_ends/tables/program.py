@@ -1,8 +1,8 @@
-"""A program whose tables lie over all cores, around one that sees activations.
+"""A program with embedding tables, around the program of `model_fn`.
 
-The program of `model_fn` has no tables: their activations are features of it,
-by which it differentiates. Before its step they are looked up, and after it
-the rows that were used are updated.
+The program of `model_fn` has no tables. It has the activations as features, and
+computes their gradients. This program looks up the activations before its step,
+and updates the used rows after it.
 """
 
 import dataclasses
@@ -39,18 +39,19 @@ from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 
 class TablesProgram:
-    """The program of a `model_fn` and its tables.
+    """The program of a `model_fn` and its embedding tables.
 
     Args:
-        program: That of `model_fn`, which gets activations in place of ids.
-        spec: The tables, and what is looked up in them.
-        cores: The cores that have a part of the rows each.
-        seed: Makes initial values repeatable. Defaults to `None`.
-        inside: Where the features are in what a step takes as such. Defaults
-            to `None`, if that is all.
+        program: The program of `model_fn`, which receives activations in place
+            of ids.
+        spec: The tables and their features.
+        cores: The devices that rows are sharded over.
+        seed: The seed of initial values. Defaults to `None`.
+        inside: The location of the features in a step's features. Defaults to
+            `None`, if they are all of them.
 
     Attributes:
-        store: The variables, tables among them.
+        store: The variables, including tables.
     """
 
     def __init__(
@@ -74,14 +75,14 @@ class TablesProgram:
         self._steps: dict[Any, Step] = {}
 
     def step(self, mode: str, example: StepInput) -> Step:
-        """The step for inputs of this shape, made if it is the first.
+        """Returns the step for inputs of this shape, made if it is new.
 
         Args:
             example: As in `Program`.
 
         Raises:
-            ValueError: The features do not fit the tables, or the train op
-                does not say what their gradients are.
+            ValueError: The features do not fit the tables, or the train op does
+                not determine their gradients.
         """
         key = (mode, example.key)
         if key not in self._steps:
@@ -90,21 +91,21 @@ class TablesProgram:
         return self._steps[key]
 
     def _own(self, features: Features) -> Any:
-        """The features themselves."""
+        """Returns the features themselves."""
         return features if self._inside is None else features[self._inside]
 
     def _with_own(self, features: Features, own: Features) -> Features:
-        """What a step takes as features, with others."""
+        """Returns a step's features, with other ones inside."""
         return own if self._inside is None else {**features, self._inside: own}
 
     def _check(self, example: StepInput) -> None:
         features = self._own(example.features)
         if not isinstance(features, dict):
             raise ValueError(
-                "With embedding_config_spec the features should be a dict, "
+                "With embedding_config_spec the features must be a dict, "
                 f"with the ids {[each.name for each in self._features]}. "
-                f"Received: {type(features).__name__}. Return such a "
-                "one from input_fn."
+                f"Received: {type(features).__name__}. Return a dict from "
+                "input_fn."
             )
         for each in self._features:
             each.check(features)
@@ -160,17 +161,17 @@ class TablesProgram:
     def _check_step(self, step: Step) -> None:
         if step.is_grouped:
             raise ValueError(
-                "With embedding_config_spec all cores should train one model. "
+                "With embedding_config_spec all cores must train one model. "
                 "Received several groups in `group_assignment`. Leave it out."
             )
 
     def _others(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Features but for ids and their weights."""
+        """Returns features except ids and their weights."""
         taken = {key for each in self._features for key in each.keys}
         return {k: v for k, v in features.items() if k not in taken}
 
     def _activated_example(self, features: Mapping[str, Any]) -> dict[str, Any]:
-        """Something with the shapes of what `model_fn` is given."""
+        """Returns the shapes of the inputs of `model_fn`."""
         given = self._others(features)
         for each in self._features:
             size = features[each.name].shape[0]
@@ -220,7 +221,7 @@ class TablesProgram:
         lookups: Mapping[str, Lookups],
         gradients: Mapping[str, jax.Array],
     ) -> ArraysByPath:
-        """The new values of tables and slots."""
+        """Returns the new values of tables and slots."""
         rows = {
             p: sharded.with_all_rows(values[p]) for p in self._variables.paths
         }
@@ -259,5 +260,5 @@ class TablesProgram:
             changed[table] = of_table
             for name, path in self._spec.slots_of(table).items():
                 changed[path] = slots[name]
-        # Keras's own loops have them without more.
+        # Keras's own loops do not copy them.
         return {p: each[: len(values[p])] for p, each in changed.items()}

@@ -1,4 +1,4 @@
-"""The learning rates of tables in a step."""
+"""The learning rates of embedding tables in a step."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,10 +14,10 @@ from keras_tpu_estimator.ground.base.shown import shown
 
 
 def multiplier_of(spec: EmbeddingConfigSpec, step: jax.Array) -> jax.Array:
-    """What the gradients of all tables are multiplied by, a scalar.
+    """Returns the factor of the gradients of all tables, a scalar.
 
     Raises:
-        ValueError: The function of the step returns no number.
+        ValueError: The function of the step does not return a number.
     """
     of_step = spec.experimental_gradient_multiplier_fn
     if of_step is None:
@@ -28,13 +28,13 @@ def multiplier_of(spec: EmbeddingConfigSpec, step: jax.Array) -> jax.Array:
 def rate_of(
     spec: EmbeddingConfigSpec, table: str, step: jax.Array
 ) -> jax.Array:
-    """The learning rate of a table, a scalar.
+    """Returns the learning rate of a table, a scalar.
 
     Args:
         table: The table's name.
 
     Raises:
-        ValueError: The function of the step returns no number.
+        ValueError: The function of the step does not return a number.
     """
     config = spec.tables[table]
     if config.learning_rate_fn is not None:
@@ -50,11 +50,11 @@ def _number(
     name: str, of_step: Callable[[Any], Any], step: jax.Array
 ) -> jax.Array:
     returned = of_step(step)
-    # As a list, or a tensor of one element, programs of TensorFlow have it.
+    # TensorFlow scripts return a list, or a tensor of one element.
     is_number = not isinstance(returned, str) and returned is not None
     if not is_number or np.size(returned) != 1:
         raise ValueError(
-            f"{name} should return a number, or a tensor of one element. "
+            f"{name} must return a number, or a tensor of one element. "
             f"Received: {shown(returned)}. Return one number for the step."
         )
     return jnp.asarray(returned, "float32").reshape(())

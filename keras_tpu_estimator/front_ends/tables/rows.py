@@ -1,4 +1,4 @@
-"""Rows of one core: those that a batch looks up, and those that it changes."""
+"""The lookup and the update of one device's rows."""
 
 from collections.abc import Sequence
 
@@ -17,12 +17,12 @@ from keras_tpu_estimator.ground.mesh.sharded_rows import ShardedRows
 def looked_up(
     sharded: ShardedRows, rows: Rows, lookups: Lookups, stays_apart: bool
 ) -> jax.Array:
-    """The activations of this core's slice of the batch.
+    """Returns the activations of this device's slice of the batch.
 
-    Each core combines the rows that it has, for the whole batch.
+    Each device combines its own rows, for the entire batch.
 
     Args:
-        rows: The table's rows of this core.
+        rows: This device's rows of the table.
         stays_apart: Whether the rows of an example are not combined.
     """
     ids, weights = sharded.of_all((lookups.ids, lookups.weights))
@@ -44,20 +44,20 @@ def updated(
     batch: Sequence[tuple[Lookups, jax.Array]],
     rate: jax.Array,
 ) -> tuple[Rows, Slots]:
-    """The table's rows of this core after a step, and their slots.
+    """Returns this device's rows of the table after a step, and their slots.
 
-    What this costs depends on the batch, not on the table.
+    The cost depends on the batch, not on the table.
 
     Args:
-        state: The table's rows of this core, and what is kept for them.
-        batch: What its slice of the batch asked for, of each feature, and
-            the gradients of the activations.
+        state: This device's rows of the table, and their optimizer state.
+        batch: The lookups of its slice of the batch, for each feature, and the
+            gradients of the activations.
     """
     rows, slots = state
     used, gradient = _used(sharded, len(rows), batch)
 
     def take(x: jax.Array) -> jax.Array:
-        # What is past the end is dropped again: any value but zero will do.
+        # Rows past the end are dropped later, so any value but zero will do.
         return jnp.take(x, used, axis=0, mode="fill", fill_value=1)
 
     def put(x: jax.Array, new: jax.Array) -> jax.Array:
@@ -74,9 +74,9 @@ def _used(
     count: int,
     batch: Sequence[tuple[Lookups, jax.Array]],
 ) -> tuple[jax.Array, jax.Array]:
-    """Which rows of this core were used, each once, and their gradients.
+    """Returns this device's used rows, each once, and their gradients.
 
-    As many as there could be: the rest are past the end.
+    The result has the largest possible length: extra rows are past the end.
     """
     numbers, weights, sources, gradients = [], [], [], []
     first = 0
@@ -85,14 +85,14 @@ def _used(
             (lookups.ids, lookups.weights, lookups.divided(gradient))
         )
         gradient = gradient.reshape(-1, gradient.shape[-1])
-        # Of an example, or where rows stay apart, of an id.
+        # Of an example, or of an id if rows are not combined.
         repeated = ids.size // max(1, len(gradient))
         numbers.append(sharded.own_numbers(ids, count).reshape(-1))
         weights.append(None if of_ids is None else of_ids.reshape(-1))
         sources.append(first + jnp.arange(ids.size) // repeated)
         gradients.append(gradient)
         first += len(gradient)
-    # Products, which are larger, are made in their order.
+    # Products, which are larger, are computed in their order.
     own, source, *factor = jax.lax.sort(
         (
             jnp.concatenate(numbers),
@@ -104,7 +104,7 @@ def _used(
     products = jnp.concatenate(gradients)[source]
     for each in factor:
         products = products * each[:, None]
-    # Of none, too.
+    # This includes missing ids.
     is_first = jnp.ones(len(own), bool).at[1:].set(own[1:] != own[:-1])
     which = jnp.cumsum(is_first) - 1
     summed = jax.ops.segment_sum(
@@ -120,7 +120,7 @@ def _used(
 def _concatenated(
     weights: Sequence[jax.Array | None], numbers: Sequence[jax.Array]
 ) -> list[jax.Array]:
-    """The weights of all, or nothing where none has any."""
+    """Returns the weights of all, or `None` if none has weights."""
     if all(each is None for each in weights):
         return []
     filled = [

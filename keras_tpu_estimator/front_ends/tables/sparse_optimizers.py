@@ -1,4 +1,4 @@
-"""The optimizers of tables that can set weights to zero."""
+"""Optimizers of embedding tables that can set weights to zero."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -21,11 +21,11 @@ class ProximalAdagradParameters(OptimizationParameters):
 
     Args:
         learning_rate: The learning rate.
-        initial_accumulator: Where the sums of squares begin; positive.
+        initial_accumulator: The initial value of sums of squares; positive.
             Defaults to 0.1.
         l1_regularization_strength: Zero or positive. Defaults to 0.
-        l2_regularization_strength: The same. For all other arguments, see
-            `OptimizationParameters`.
+        l2_regularization_strength: Zero or positive. Defaults to 0. For all
+            other arguments, see `OptimizationParameters`.
 
     Example:
 
@@ -39,7 +39,7 @@ class ProximalAdagradParameters(OptimizationParameters):
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """The sums of squared gradients."""
+        """The initial values of the sums of squared gradients."""
         return {"ProximalAdagrad": self.initial_accumulator}
 
     def _moved(
@@ -63,19 +63,19 @@ class ProximalAdagradParameters(OptimizationParameters):
 
 @dataclasses.dataclass(frozen=True)
 class FtrlParameters(OptimizationParameters):
-    """FTRL-Proximal for the rows of tables.
+    """FTRL-Proximal for the rows of embedding tables.
 
-    At a learning rate of 0, such as the first of a warm-up, rows stand still,
-    with all that is kept for them.
+    At a learning rate of 0, such as the first of a warm-up, rows and their
+    optimizer state do not change.
 
     Args:
         learning_rate: The learning rate.
         learning_rate_power: Zero or negative. Defaults to -0.5.
-        initial_accumulator_value: Where the sums of squares begin; zero or
+        initial_accumulator_value: The initial value of sums of squares; zero or
             positive. Defaults to 0.1.
         l1_regularization_strength: Zero or positive. Defaults to 0.
-        l2_regularization_strength: The same.
-        multiply_linear_by_learning_rate: Whether the slot `Ftrl_1` is kept
+        l2_regularization_strength: Zero or positive. Defaults to 0.
+        multiply_linear_by_learning_rate: Whether the slot `Ftrl_1` is stored
             multiplied by the learning rate. Defaults to `False`.
         beta: Added to the power of the sum of squares. Defaults to 0.
         allow_zero_accumulator: Accepted for compatibility. Defaults to
@@ -97,7 +97,9 @@ class FtrlParameters(OptimizationParameters):
 
     @property
     def slots(self) -> Mapping[str, float]:
-        """The sums of squared gradients, and the linear terms."""
+        """The initial values of the sums of squared gradients, and the linear
+        terms.
+        """
         return {"Ftrl": self.initial_accumulator_value, "Ftrl_1": 0.0}
 
     def _moved(
@@ -105,7 +107,7 @@ class FtrlParameters(OptimizationParameters):
     ) -> tuple[Rows, Slots]:
         power = -self.learning_rate_power
         squares, linear = slots["Ftrl"], slots["Ftrl_1"]
-        # Linear terms of such a rate would be infinite.
+        # Linear terms would be infinite at such a rate.
         is_still = rate == 0
         rate = jnp.where(is_still, 1.0, rate)
         summed = squares + gradient**2
@@ -116,7 +118,7 @@ class FtrlParameters(OptimizationParameters):
         least = scale * self.l1_regularization_strength
         divisor = (self.beta + summed**power) * (scale / rate)
         divisor += 2 * scale * self.l2_regularization_strength
-        # Which is zero as long as there were no gradients, nor an accumulator.
+        # It is zero as long as gradients and the accumulator are zero.
         is_zero = divisor == 0
         moved = jnp.clip(linear, -least, least) - linear
         moved = jnp.where(is_zero, 0.0, moved / jnp.where(is_zero, 1, divisor))

@@ -1,4 +1,4 @@
-"""What a table is, and which feature is looked up in it."""
+"""The configuration of an embedding table, and of a feature that uses it."""
 
 import dataclasses
 from collections.abc import Callable
@@ -21,28 +21,27 @@ _COMBINERS = ("mean", "sum", "sqrtn", None)
 
 @dataclasses.dataclass(frozen=True)
 class TableConfig(NamedTupleLike):
-    """A table, which has one row for each id.
+    """An embedding table, which has one row for each id.
 
     Args:
         vocabulary_size: The number of rows; positive, and below 2**31.
         dimension: The number of columns; positive.
         initializer: Function of a shape and a dtype, such as a Keras
-            initializer. Defaults to `None`: a truncated normal one of standard
-            deviation `1 / sqrt(dimension)`.
-        combiner: What several ids of an example become: the "mean" (the
-            default), the "sum", or with "sqrtn" the sum over the root of the
-            sum of squared weights, of their rows. `None`, where each example
-            has one id.
-        learning_rate: In place of that of the optimizer. Defaults to `None`.
-        learning_rate_fn: The same as a function of the global step, a scalar
-            tensor. Defaults to `None`.
-        optimization_parameters: Such as `AdagradParameters`. Defaults to
-            `None`: those of `EmbeddingConfigSpec`.
+            initializer. Defaults to `None`: a truncated normal distribution
+            with standard deviation `1 / sqrt(dimension)`.
+        combiner: The combination of the rows of an example's ids: the "mean"
+            (the default), the "sum", or "sqrtn", the sum over the root of the
+            sum of squared weights. `None` if each example has one id.
+        learning_rate: Overrides the optimizer's rate. Defaults to `None`.
+        learning_rate_fn: A function of the global step, a scalar tensor, which
+            returns the learning rate. Defaults to `None`.
+        optimization_parameters: An object such as `AdagradParameters`. Defaults
+            to `None`, for those of `EmbeddingConfigSpec`.
         hot_id_replication: Accepted for compatibility. Defaults to `False`.
 
     Raises:
-        ValueError: A value is wrong, or there are two learning rates.
-        TypeError: A size is no `int`.
+        ValueError: A value is wrong, or two learning rates are given.
+        TypeError: A size is not an `int`.
 
     Example:
 
@@ -65,40 +64,40 @@ class TableConfig(NamedTupleLike):
         check_int("dimension", self.dimension, 1)
         if self.vocabulary_size > _MOST_ROWS:
             raise ValueError(
-                f"`vocabulary_size` should be at most {_MOST_ROWS}, as ids "
+                f"`vocabulary_size` must be at most {_MOST_ROWS}, because ids "
                 f"have 32 bits on devices. Received: {self.vocabulary_size}. "
-                "Hash ids into fewer rows, or into those of several tables."
+                "Hash ids into fewer rows, or into several tables."
             )
         for name in ("initializer", "learning_rate_fn"):
             value = getattr(self, name)
             if value is not None and not callable(value):
                 raise ValueError(
-                    f"`{name}` should be a function or None. Received: "
+                    f"`{name}` must be a function or None. Received: "
                     f"{value!r}. Pass one, such as keras.initializers.Zeros()."
                 )
         if self.combiner not in _COMBINERS:
             raise ValueError(
-                f"`combiner` should be one of {_COMBINERS}. Received: "
+                f"`combiner` must be one of {_COMBINERS}. Received: "
                 f"{self.combiner!r}. Choose one."
             )
         if self.learning_rate is not None and self.learning_rate_fn is not None:
             raise ValueError(
-                "A table should have one learning rate at most. Received: "
-                f"learning_rate={self.learning_rate} and learning_rate_fn="
-                f"{self.learning_rate_fn}. Leave one out."
+                "A table must have at most one learning rate. Received: "
+                f"learning_rate={self.learning_rate} and "
+                f"learning_rate_fn={self.learning_rate_fn}. Leave one out."
             )
         if self.learning_rate is not None and not is_number(self.learning_rate):
             raise ValueError(
-                "`learning_rate` should be a number. Received: "
+                "`learning_rate` must be a number. Received: "
                 f"{self.learning_rate!r}. Pass a function as learning_rate_fn."
             )
         check_parameters(self.optimization_parameters)
 
     def initial(self) -> jax.Array:
-        """The rows that the table begins with, as a float32 tensor.
+        """Returns the initial rows of the table, as a float32 tensor.
 
         Raises:
-            ValueError: The initializer returns something of another shape.
+            ValueError: The initializer returns another shape.
         """
         initializer = self.initializer
         if initializer is None:
@@ -109,7 +108,7 @@ class TableConfig(NamedTupleLike):
         rows = jnp.asarray(initializer(shape, dtype="float32"), "float32")
         if rows.shape != shape:
             raise ValueError(
-                f"The `initializer` of a table should return rows of shape "
+                "The `initializer` of a table must return rows of shape "
                 f"{shape}. Received: {initializer!r}, which returned shape "
                 f"{rows.shape}. Change it, or the table's size."
             )
@@ -118,19 +117,19 @@ class TableConfig(NamedTupleLike):
 
 @dataclasses.dataclass(frozen=True)
 class FeatureConfig(NamedTupleLike):
-    """In which table a feature is looked up, and how.
+    """The lookup of a feature in an embedding table.
 
     Args:
         table_id: The key of the table.
         max_sequence_length: If positive, the rows of an example's ids are not
-            combined: `model_fn` gets this many, with zeros after the last.
+            combined: `model_fn` receives this many, with zeros after the last.
             Defaults to 0.
-        weight_key: The feature that has a weight for each id. Defaults to
+        weight_key: The feature that contains a weight for each id. Defaults to
             `None`, for weights of 1.
 
     Raises:
         ValueError: `max_sequence_length` is negative.
-        TypeError: It is no `int`.
+        TypeError: It is not an `int`.
 
     Example:
 
@@ -148,19 +147,16 @@ class FeatureConfig(NamedTupleLike):
 
 
 def check_parameters(parameters: object) -> None:
-    """Checks that something is what an optimizer of tables is set by.
-
-    Raises:
-        ValueError: It is neither that nor `None`.
-    """
+    """Checks that a value is an `OptimizationParameters` or `None`."""
     if parameters is not None and not isinstance(
         parameters, OptimizationParameters
     ):
         raise ValueError(
-            "`optimization_parameters` should be one of "
-            f"{sorted(c.__name__ for c in _kinds())}. Received: {parameters!r} "
-            f"of type {type(parameters).__name__}. Pass "
-            "kte.experimental.AdagradParameters(learning_rate), say."
+            "`optimization_parameters` must be one of "
+            f"{sorted(c.__name__ for c in _kinds())}. Received: "
+            f"{parameters!r} of type {type(parameters).__name__}. Pass an "
+            "object such as "
+            "kte.experimental.AdagradParameters(learning_rate)."
         )
 
 

@@ -1,4 +1,4 @@
-"""The variables of tables, which are never whole on one core."""
+"""The variables of embedding tables, which are always sharded."""
 
 import contextlib
 import dataclasses
@@ -27,11 +27,11 @@ from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 @dataclasses.dataclass(frozen=True)
 class TableVariables:
-    """The variables of tables and of their slots, by the original's names.
+    """The variables of embedding tables and of their slots, by original name.
 
     Attributes:
-        cores: The cores that have a part of the rows each.
-        seed: Makes initial values repeatable, or `None`.
+        cores: The devices that rows are sharded over.
+        seed: The seed of initial values, or `None`.
     """
 
     spec: EmbeddingConfigSpec
@@ -67,12 +67,12 @@ class TableVariables:
         )
 
     def _table(self, path: str) -> TableConfig:
-        """The table that a variable is, or belongs to."""
+        """Returns the table that a variable is, or belongs to."""
         return self.spec.tables[self._name_of_table(path)]
 
     def _made(self) -> Iterator[tuple[str, keras.Variable]]:
-        """The variables, without values."""
-        # Which would be whole, and on one core, now or later.
+        """Creates the variables, without values."""
+        # Values would be on one device, at this point or later.
         with (
             keras_internals.fresh_names(),
             keras.StatelessScope(initialize_variables=False),
@@ -95,7 +95,7 @@ class TableVariables:
         values: AnyArraysByPath,
         places: Mapping[str, jax.sharding.Sharding] | None,
     ) -> ArraysByPath:
-        """Initial values of some of them, made where they are to lie."""
+        """Returns initial values of some variables, sharded from the start."""
         del values
         at = dict.fromkeys(self.paths, self.cores.rows_sharding)
         at |= places or {}
@@ -116,7 +116,7 @@ class TableVariables:
             return lambda: jnp.full((rows, table.dimension), start, "float32")
 
         def filled() -> jax.Array:
-            # As the initializer has it, for any number of cores.
+            # As the initializer returns it, for any number of devices.
             with self._seeded(name):
                 initial = table.initial()
             return jnp.pad(initial, ((0, rows - table.vocabulary_size), (0, 0)))
@@ -126,6 +126,6 @@ class TableVariables:
     def _seeded(self, table: str) -> contextlib.AbstractContextManager[None]:
         if self.seed is None:
             return contextlib.nullcontext()
-        # Tables of one shape do not begin as the same.
+        # Tables of one shape must start with different values.
         generator = random.Random(f"{self.seed} {table}")
         return keras_internals.default_seeds(generator)

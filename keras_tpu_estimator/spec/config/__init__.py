@@ -1,1 +1,1 @@
-"""What users set: the configuration, and its checks."""
+"""The configuration of an estimator, and its checks."""

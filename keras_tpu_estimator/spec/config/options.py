@@ -1,4 +1,4 @@
-"""The options of a `RunConfig`: what each may be, and whether it is read."""
+"""The options of a `RunConfig`: valid values, and those without effect."""
 
 import inspect
 import re
@@ -12,16 +12,18 @@ from typing import NamedTuple
 from keras_tpu_estimator.files.directory.keep_best import KeepBest
 from keras_tpu_estimator.ground.base.field_checks import is_int
 from keras_tpu_estimator.ground.base.field_checks import is_number
+from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 
 
 class Option(NamedTuple):
     """A field of a `RunConfig`.
 
     Attributes:
-        is_valid: Whether it may have a value other than `None`.
-        expected: What it should be, for an error.
-        unread: The values that ask for nothing, if it is accepted only for
-            compatibility. Defaults to `None`, for a field that is read.
+        is_valid: Whether a value other than `None` is valid.
+        expected: A description of valid values, for errors.
+        unread: For a field without effect, the values that do not warn. `None`
+            for a field that has an effect.
     """
 
     name: str
@@ -31,37 +33,19 @@ class Option(NamedTuple):
 
 
 def check_fields(config: Any) -> None:
-    """Checks the fields of a `RunConfig` one by one; `None` passes.
-
-    Example:
-
-    >>> import keras_tpu_estimator as kte
-    >>> check_fields(kte.RunConfig(keep_checkpoint_max=2))
-    """
+    """Checks the fields of a `RunConfig` one by one; `None` passes."""
     for option in OPTIONS:
         value = getattr(config, option.name)
         if value is not None and not option.is_valid(value):
             raise ValueError(
-                f"`{option.name}` should be {option.expected}. Received: "
+                f"`{option.name}` must be {option.expected}. Received: "
                 f"{value!r}"
             )
     _check_strategies(config)
 
 
 def check_one_interval(steps: object, secs: object) -> None:
-    """Checks that checkpoints are due by steps or by time.
-
-    Args:
-        steps: Steps between checkpoints, or `None`.
-        secs: Seconds between checkpoints, or `None`.
-
-    Raises:
-        ValueError: Both are given.
-
-    Example:
-
-    >>> check_one_interval(steps=100, secs=None)
-    """
+    """Checks that only one interval between checkpoints is set."""
     if steps is not None and secs is not None:
         raise ValueError(
             "Cannot set both `save_checkpoints_steps` and "
@@ -73,17 +57,7 @@ def check_one_interval(steps: object, secs: object) -> None:
 def check_cluster(
     cluster: object, master: object, session_config: object
 ) -> None:
-    """Checks that a cluster is named only once.
-
-    Args:
-        cluster: A cluster resolver, or `None`.
-        master: An address, or `None`.
-        session_config: A `ConfigProto`, or `None`.
-
-    Example:
-
-    >>> check_cluster(cluster=None, master="", session_config=None)
-    """
+    """Checks that only one argument names a cluster."""
     if cluster is None:
         return
     if master is not None:
@@ -92,11 +66,11 @@ def check_cluster(
             f"master={master!r}, cluster={cluster!r}. Leave out both: they "
             "have no effect here."
         )
-    # Asked for by name: the class is TensorFlow's, which is not imported.
+    # The class belongs to TensorFlow, which is not imported.
     has_field = getattr(session_config, "HasField", None)
     if has_field is not None and has_field("cluster_def"):
         raise ValueError(
-            "`session_config` should have no cluster_def with `cluster`. "
+            "`session_config` must not have a cluster_def with `cluster`. "
             f"Received: cluster={cluster!r} and {session_config!r}. Leave out "
             "both: they have no effect here."
         )
@@ -119,22 +93,23 @@ def _check_strategies(config: Any) -> None:
         ancestors = [each.__name__ for each in type(strategy).__mro__]
         if "ParameterServerStrategyV2" in ancestors:
             raise ValueError(
-                f"`{name}` should be no tf.distribute.ParameterServerStrategy."
-                f" Received: {strategy!r}. Leave it out: the batch is split "
-                "over all cores without it."
+                f"`{name}` must not be a "
+                "tf.distribute.ParameterServerStrategy. Received: "
+                f"{strategy!r}. Leave it out: the batch is split over all "
+                "devices without it."
             )
 
 
 def set_without_effect(
     config: Any, among: Iterable[str] | None = None
 ) -> list[str]:
-    """Names fields of a `RunConfig` that are set and have no effect.
+    """Returns the names of fields that are set and have no effect.
 
-    Those of its `TPUConfig` begin with `'TPUConfig.'`, those of a
+    Names of `TPUConfig` fields begin with `'TPUConfig.'`, those of a
     `ConfigProto` with `'session_config.'`.
 
     Args:
-        among: Names of fields to look at. Defaults to `None`, for all.
+        among: Names of fields to check. Defaults to `None`, for all.
 
     Example:
 
@@ -161,7 +136,7 @@ def set_without_effect(
 
 
 def _set_within(name: str, value: object) -> list[str]:
-    """Lists the fields of a protocol buffer that are set, or the name."""
+    """Returns the set fields of a protocol buffer, or the name itself."""
     list_fields = getattr(value, "ListFields", None)
     if list_fields is None:
         return [name]
@@ -173,15 +148,7 @@ def _set_within(name: str, value: object) -> list[str]:
 
 
 def warn_without_effect(names: list[str], stacklevel: int) -> None:
-    """Warns once of all fields that have no effect.
-
-    Args:
-        stacklevel: How many calls up the line of the user is, with this one.
-
-    Example:
-
-    >>> warn_without_effect([], stacklevel=2)
-    """
+    """Logs one warning for all fields without effect."""
     if names:
         warnings.warn(
             "These fields of RunConfig are accepted for compatibility and "
@@ -234,7 +201,7 @@ def _is_pattern(pattern: object) -> bool:
 
 
 def _is_session_config(value: object) -> bool:
-    # Compared by name: the class is TensorFlow's, which is not imported.
+    # The class belongs to TensorFlow, which is not imported.
     return any(each.__name__ == "ConfigProto" for each in type(value).__mro__)
 
 
@@ -244,8 +211,8 @@ def _takes_op(function: object) -> bool:
     ) == ["op"]
 
 
-# In the order of the fields. Those that are given another type are checked
-# where that is done, in `RunConfig` itself.
+# In the order of the fields. `RunConfig` itself checks the fields that it
+# converts.
 OPTIONS = (
     Option("evaluation_master", _is_anything, unread=(None, "")),
     Option("master", _is_anything, unread=(None, "")),
@@ -310,7 +277,9 @@ OPTIONS = (
         "True, False or 'auto'",
     ),
     Option("debug_nans", _is_bool, "True or False"),
-    Option("micro_batches", _is_count, "an int >= 1; 1 for the whole batch"),
+    Option(
+        "micro_batches", _is_count, "an int >= 1; 1 for the undivided batch"
+    ),
     Option(
         "dtype_policy",
         _is_one_of("float32", "mixed_bfloat16"),
@@ -330,7 +299,7 @@ OPTIONS = (
     Option(
         "input_state_max_bytes",
         lambda value: is_int(value) and value >= 0,
-        "an int >= 0, as 2**28 for 256 MiB",
+        "an int >= 0, such as 2**28 for 256 MiB",
     ),
     Option(
         "max_input_shapes", _is_count, "an int >= 1, or None for any number"
@@ -341,12 +310,13 @@ OPTIONS = (
         "'jax' or 'tensorflow'",
     ),
     Option(
-        "export_timeout_secs", _is_positive, "> 0 seconds, or None for any time"
+        "export_timeout_secs", _is_positive, "> 0 seconds, or None for no limit"
     ),
     Option(
         "checkpoint_format",
         _is_one_of("hdf5", "tensorflow", "orbax"),
-        "'hdf5', 'tensorflow' or 'orbax', or None for the program's own",
+        "'hdf5', 'tensorflow' or 'orbax', or None for the format of the "
+        "front end",
     ),
     Option("host_timeout_secs", _is_positive, "> 0 seconds"),
     Option(
@@ -368,3 +338,42 @@ _UNREAD_OF_TPU_CONFIG: dict[str, tuple[object, ...]] = {
     "experimental_allow_per_host_v2_parallel_get_next": (False,),
     "experimental_feed_hook": (None,),
 }
+
+
+NAMES = ("tensorboard", "jsonl", "wandb", "mlflow")
+
+
+class ChosenWriters(tuple[Any, ...]):
+    """The metric writers of a configuration; copies share them."""
+
+    def __deepcopy__(self, memo: object) -> "ChosenWriters":
+        return self
+
+    @classmethod
+    def of(cls, chosen: Any) -> "ChosenWriters":
+        """Checks names and metric writers."""
+        is_one = isinstance(chosen, str) or _is_writer(chosen)
+        if not is_one and not isinstance(chosen, Iterable):
+            raise _refused(chosen)
+        writers = cls((chosen,) if is_one else chosen)
+        for each in writers:
+            if isinstance(each, str) and each not in NAMES:
+                raise ValueError(
+                    f"`metric_writers` must be some of {[*NAMES]}, or "
+                    f"writers. Received: {each!r}.{did_you_mean(each, NAMES)}"
+                )
+            if not isinstance(each, str) and not _is_writer(each):
+                raise _refused(each)
+        return writers
+
+
+def _is_writer(chosen: Any) -> bool:
+    is_class = isinstance(chosen, type)
+    return not is_class and hasattr(chosen, "write_scalars")
+
+
+def _refused(chosen: Any) -> TypeError:
+    return TypeError(
+        f"`metric_writers` must be some of {[*NAMES]}, or objects with a "
+        f"method `write_scalars(step, scalars)`. Received: {shown(chosen)}."
+    )

@@ -18,7 +18,7 @@ from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.task import Task
 from keras_tpu_estimator.ground.storage import trusted
-from keras_tpu_estimator.spec.config.chosen_writers import ChosenWriters
+from keras_tpu_estimator.spec.config.options import ChosenWriters
 from keras_tpu_estimator.spec.config.options import check_cluster
 from keras_tpu_estimator.spec.config.options import check_fields
 from keras_tpu_estimator.spec.config.options import check_one_interval
@@ -34,7 +34,7 @@ class _Unset:
     """A default that differs from the same value set by the caller.
 
     Attributes:
-        value: The value that is used when the caller sets nothing.
+        value: The value if the caller sets none.
     """
 
     def __init__(self, value: float | None) -> None:
@@ -51,20 +51,20 @@ _UNSET_SECS: Any = _Unset(_DEFAULT_SAVE_SECS)
 @suggesting
 @dataclasses.dataclass(frozen=True)
 class RunConfig:
-    """Where an estimator's files go, how often, and how it uses the cores.
+    """The configuration of an estimator: its files, intervals and devices.
 
     The counterpart of `tf.compat.v1.estimator.tpu.RunConfig`. Fields that have
-    no meaning on JAX are accepted, and those that are set are named in one
-    warning. What the environment says of this process and of others, such as
-    TF_CONFIG, is read when one is made; nobody is joined before a
-    `TPUEstimator` is made, or `initialize` is called.
+    no meaning on JAX are accepted; one warning names those that are set. The
+    constructor reads TF_CONFIG and other environment variables of the job.
+    Other processes are joined only when a `TPUEstimator` is made, or
+    `initialize` is called.
 
     Args:
         tpu_config: A `TPUConfig`. Defaults to `TPUConfig()`.
-        model_dir: Directory of checkpoints and event files, or its URL,
-            stored as a string. Defaults to that of TF_CONFIG, or to none.
-        tf_random_seed: Makes initial values and random layers repeatable.
-            Defaults to `None`.
+        model_dir: Directory of checkpoints and event files, or its URL, stored
+            as a string. Defaults to that of TF_CONFIG, if it has one.
+        tf_random_seed: The seed of initial values and random layers. Defaults
+            to `None`.
         save_summary_steps: Steps between summaries; 0 or `None` for none.
             Defaults to 100.
         save_checkpoints_steps: Steps between checkpoints; 0 or `None` for
@@ -73,93 +73,93 @@ class RunConfig:
         save_checkpoints_secs: Seconds between checkpoints; 0 or `None` for
             none. Defaults to 600, or to `None` if `save_checkpoints_steps` is
             set.
-        keep_checkpoint_max: How many checkpoints to keep; 0 or `None` for
-            all. Defaults to 5.
-        keep_checkpoint_every_n_hours: Hours after which one more is kept for
-            ever. Defaults to 10000.
+        keep_checkpoint_max: Number of checkpoints to keep; 0 or `None` for all.
+            Defaults to 5.
+        keep_checkpoint_every_n_hours: Hours after which one more checkpoint is
+            kept forever. Defaults to 10000.
         log_step_count_steps: Steps between log lines; `None` for none.
             Defaults to 100.
-        fast_dev_run: Whether this is only a trial: one step of `train`, one of
-            `evaluate`, one batch of `predict`, with all files in a temporary
-            directory. Defaults to `False`.
-        stall_timeout_secs: After so many seconds without the end of a loop,
-            the stacks of all threads are printed to standard error, again and
-            again. The first one begins with the call of `input_fn`. Defaults
-            to `None`, for never.
+        fast_dev_run: Whether to only try the script: one step of `train`, one
+            step of `evaluate` and one batch of `predict`, with all files in a
+            temporary directory. Defaults to `False`.
+        stall_timeout_secs: Seconds without a finished loop after which the
+            stacks of all threads are printed to standard error, repeatedly.
+            Time counts from the call of `input_fn`. Defaults to `None`, for
+            never.
         progress: Whether a bar shows the steps of `train`, `evaluate` and
             `predict`, their rate and the time left, and a line shows that steps
-            are being traced and compiled. Defaults to "auto": if standard
-            output is a terminal, or in a notebook.
-        debug_nans: Whether training finds the operation that the first NaN
-            comes from, with its line in `model_fn`. It is slower, and runs on
-            one core. Defaults to `False`.
-        micro_batches: Into how many micro-batches each core cuts its batch in
-            training. Their gradients are accumulated in one step, which takes
-            the memory of one of them. Defaults to 1.
+            are being traced and compiled. Defaults to "auto": in notebooks, and
+            if standard output is a terminal.
+        debug_nans: Whether training finds the operation that produces the first
+            NaN, with its line in `model_fn`. Training is then slower and uses
+            one device. Defaults to `False`.
+        micro_batches: Number of micro-batches into which each device splits its
+            batch in training. A step accumulates their gradients, so that it
+            needs the memory of one micro-batch. Defaults to 1.
         dtype_policy: The Keras dtype policy of the layers that `model_fn`
-            makes: "mixed_bfloat16" or "float32". Defaults to `None`, for the
-            one of `keras.config.set_dtype_policy`.
-        remat: What is computed anew in the backward pass, to save memory:
-            "activations" for all but matrix products and convolutions, "full"
-            for all but a few tensors in between. Defaults to `None`, for
-            nothing.
-        keep_best: A `checkpoints.KeepBest`, which says by which metric of
-            `evaluate` a checkpoint is the best; that one is kept beside the
-            last `keep_checkpoint_max`. Defaults to `None`.
-        resume_input: Whether `train`, when an earlier call was interrupted,
-            reads its input on from where that had come to. With `False`, every
-            call reads it from the beginning. Defaults to `True`.
-        input_state_max_bytes: How large a state of the input, such as a shuffle
-            buffer, may be that is saved beside each checkpoint. The batches of
-            a larger one are counted, and read again by a call that goes on; 0
-            counts them always. Defaults to 256 MiB.
+            makes: "mixed_bfloat16" or "float32". Defaults to `None`, for that
+            of `keras.config.set_dtype_policy`.
+        remat: Rematerialization, which saves memory: the backward pass
+            recomputes "activations", which are all values except the results of
+            matrix products and convolutions, or "full", nearly all values.
+            Defaults to `None`, for none.
+        keep_best: A `checkpoints.KeepBest`, which names the metric of
+            `evaluate` that selects the best checkpoint. That checkpoint is kept
+            in addition to the last `keep_checkpoint_max`. Defaults to `None`.
+        resume_input: Whether `train`, after an interrupted call, continues to
+            read its input where that call stopped. With `False`, each call
+            reads it from the beginning. Defaults to `True`.
+        input_state_max_bytes: The largest iterator state, in bytes, that is
+            saved with each checkpoint; shuffle buffers can make it large. For a
+            larger state, only the number of batches is saved, and a resumed
+            call reads them again; 0 always does that. Defaults to 256 MiB.
         max_input_shapes: The number of batch shapes that each mode compiles,
-            not counting the batch size; the next one raises an error. Defaults
-            to `None`, for any number, with one warning after 8.
-        export_backend: What exports are made of: "jax", for all that JAX can
-            trace, or "tensorflow", for ops of TensorFlow, if `model_fn` has
-            only Keras's layers and `keras.ops`. Defaults to "jax".
-        export_timeout_secs: Seconds that a process of an export may take: the
-            one that loads it and runs it once, and the one that rebuilds it as
-            ops of TensorFlow. `None` for any time. Defaults to 600.
-        checkpoint_format: What checkpoints are written as: "hdf5";
-            "tensorflow", for files that TensorFlow reads; or "orbax", for
-            what flax and MaxText read, too. All are read. Defaults to
-            `None`, for "tensorflow" if `model_fn` is written for TF1, and
-            "hdf5" otherwise.
-        host_timeout_secs: Seconds that hosts wait for one of them that is
-            silent, or behind the others, before all end. Defaults to 30.
-        layout_map: How variables lie on the cores of a replica: a
+            not counting the batch size; one more raises an error. Defaults to
+            `None`, for any number, with one warning after 8.
+        export_backend: The content of exports: "jax", for all code that JAX can
+            trace, or "tensorflow", for TensorFlow ops, if `model_fn` uses only
+            Keras layers and `keras.ops`. Defaults to "jax".
+        export_timeout_secs: Seconds that each process of an export may take:
+            the one that loads and runs the export once, and the one that
+            rebuilds it as TensorFlow ops. `None` for no limit. Defaults to 600.
+        checkpoint_format: The format of written checkpoints: "hdf5";
+            "tensorflow", which TensorFlow reads; or "orbax", which flax and
+            MaxText also read. All three can be read. Defaults to `None`, for
+            "tensorflow" with a TF1 `model_fn`, and "hdf5" otherwise.
+        host_timeout_secs: Seconds that processes wait for one of them that does
+            not respond, or is behind the others, before all end. Defaults to
+            30.
+        layout_map: The layout of variables over the devices of a replica: a
             `keras.distribution.LayoutMap`, or a dict from regular expressions,
-            which whole paths of variables match, to tuples that have for each
-            dimension the axis it is split over, `"model"`, or `None`. A slot
-            lies as its variable. Defaults to `None`, which splits large
-            variables along their largest dimension.
-        shard_optimizer: Whether the replicas share what optimizers keep, each
-            having a part of every slot. Defaults to `False`.
-        executables: A folder of this machine with programs that
-            `TPUEstimator.plan(save=...)` has compiled: those that are there
-            are run, and others are compiled. What is read is run, so nobody
-            else may be able to write there. Defaults to `None`, for none.
-        compilation_cache_dir: A directory, or its URL, in which JAX keeps
-            compiled programs, so that a later start skips what took a second
-            or more to compile. JAX has one such cache in a process, and one
-            that is already chosen, as by JAX_COMPILATION_CACHE_DIR, stays. What
-            is read is run, so nobody else may be able to write there. Defaults
-            to `None`, for JAX's own setting.
-        random_bits: The generator of random bits, of initial values, dropout
-            and `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last
-            two take a TPU less time. Defaults to `None`, which is JAX's
-            `jax_default_prng_impl`, and that "threefry2x32".
-        metric_writers: What takes what training and evaluation report:
+            which must match the entire path of a variable, to tuples. A tuple
+            has for each dimension `"model"`, the axis that it is split over, or
+            `None`. Optimizer state has the layout of its variable. Defaults to
+            `None`, which splits large variables along their largest dimension.
+        shard_optimizer: Whether optimizer state is sharded over the replicas.
+            Defaults to `False`.
+        executables: A local folder of programs that
+            `TPUEstimator.plan(save=...)` compiled: these are executed, others
+            are compiled. Files in it are executed, so only trusted users may
+            have write access. Defaults to `None`, for none.
+        compilation_cache_dir: A directory, or its URL, in which JAX caches
+            compiled programs, so that a later start skips compilations of a
+            second or more. JAX has one such cache in a process; one that is
+            already set, as by JAX_COMPILATION_CACHE_DIR, stays. Files in it are
+            executed, so only trusted users may have write access. Defaults to
+            `None`, for JAX's own setting.
+        random_bits: The random number generator of initial values, dropout and
+            `keras.random`: "threefry2x32", "rbg" or "unsafe_rbg". The last two
+            are faster on a TPU. Defaults to `None`, for JAX's
+            `jax_default_prng_impl`, which defaults to "threefry2x32".
+        metric_writers: The receivers of the metrics of training and evaluation:
             "tensorboard", "jsonl", "wandb", "mlflow", `summary.MetricWriter`
-            objects, or others with a `write_scalars(step, scalars)`. Defaults
-            to "tensorboard" and "jsonl".
+            objects, or other objects with a method `write_scalars(step,
+            scalars)`. Defaults to "tensorboard" and "jsonl".
         evaluation_master: Accepted; has no effect.
         master: Accepted; has no effect.
         cluster: Accepted; has no effect.
-        session_config: Accepted; has no effect. The warning names the fields of
-            a `ConfigProto` that are set.
+        session_config: Accepted; has no effect. The warning names the set
+            fields of a `ConfigProto`.
         train_distribute: Accepted; has no effect.
         device_fn: Accepted; has no effect.
         protocol: Accepted; has no effect.
@@ -171,7 +171,7 @@ class RunConfig:
 
     Raises:
         ValueError: A value is out of range, or two contradict each other.
-        TypeError: There is no such argument, or one is of a wrong type.
+        TypeError: An argument does not exist, or has a wrong type.
 
     Example:
 
@@ -232,9 +232,10 @@ class RunConfig:
     _task: Task = dataclasses.field(init=False, repr=False, hash=False)
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Lets a property of a subclass stand for a field.
+        """Lets a property of a subclass override a field.
 
-        `super()` returns the value that the constructor got.
+        In the property, `super()` returns the value that the constructor
+        received.
         """
         super().__init_subclass__(**kwargs)
         for name, own in list(vars(cls).items()):
@@ -249,11 +250,12 @@ class RunConfig:
         self._set_interval()
         self._settle()
         self._set("model_dir", _agreed_dir(self.model_dir, self._task))
-        # Before TF_CONFIG's are set: nobody wrote those into this program.
+        # Before the fields of TF_CONFIG are set, because the user's code did
+        # not write those.
         without_effect = set_without_effect(self)
         self._set_masters()
-        # From there, here, the generated __init__, and what checks the names of
-        # arguments, to the user.
+        # The levels from there to the user: this method, the generated
+        # `__init__`, and the check of argument names.
         self._warn_of(without_effect, stacklevel=6)
 
     @property
@@ -263,7 +265,7 @@ class RunConfig:
 
     @property
     def task_id(self) -> int:
-        """Its number among those of its type."""
+        """The number of this process among those of its type."""
         return self._task.task_id
 
     @property
@@ -273,7 +275,7 @@ class RunConfig:
 
     @property
     def cluster_spec(self) -> dict[str, Any]:
-        """Addresses of all processes by type."""
+        """The addresses of all processes by type."""
         return self._task.addresses()
 
     @property
@@ -297,19 +299,19 @@ class RunConfig:
         return copy.deepcopy(self._task.service)
 
     def replace(self, **kwargs: Any) -> "RunConfig":
-        """A copy with other values of some fields.
+        """Returns a copy with other values of some fields.
 
         Args:
-            **kwargs: Values by name; not `master`, `evaluation_master` or
-                `cluster`. Setting one of the `save_checkpoints_*` fields
-                clears the other.
+            **kwargs: Values by name, except `master`, `evaluation_master` and
+                `cluster`. Setting one of the `save_checkpoints_*` fields clears
+                the other.
 
         Returns:
             A new `RunConfig`.
 
         Raises:
-            ValueError: A field may not be replaced, or a value is wrong.
-            TypeError: A value is of a wrong type.
+            ValueError: A field cannot be replaced, or a value is wrong.
+            TypeError: A value has a wrong type.
 
         Example:
 
@@ -331,7 +333,7 @@ class RunConfig:
         return f"{type(self).__name__}({', '.join(shown)})"
 
     def _warn_of(self, without_effect: list[str], stacklevel: int) -> None:
-        """Warns of fields that are set and have no effect."""
+        """Warns about fields that are set and have no effect."""
         warn_without_effect(without_effect, stacklevel)
 
     def _set(self, name: str, value: object) -> None:
@@ -351,13 +353,13 @@ class RunConfig:
         )
 
     def _settle(self) -> None:
-        """Gives fields the types that they are read with; checks them."""
+        """Converts fields to their final types, and checks them."""
         if self.tpu_config is None:
             self._set("tpu_config", TPUConfig())
         if not isinstance(self.tpu_config, TPUConfig):
             raise TypeError(
-                "`tpu_config`, the first argument of RunConfig, should be a "
-                f"TPUConfig. Received: {shown(self.tpu_config)}. Give other "
+                "`tpu_config`, the first argument of RunConfig, must be a "
+                f"TPUConfig. Received: {shown(self.tpu_config)}. Pass other "
                 "arguments by name, such as model_dir=..."
             )
         if self.model_dir is not None:
@@ -399,12 +401,7 @@ class RunConfig:
 
 
 class _Kept:
-    """The attribute of a class that `super()` finds in place of a field's.
-
-    Args:
-        name: The name of the field.
-        default: What the class itself has.
-    """
+    """The class attribute that `super()` finds instead of a field."""
 
     def __init__(self, name: str, default: object):
         self._name = name
@@ -426,16 +423,7 @@ for _field in dataclasses.fields(RunConfig):
 
 
 def set_fields(config: RunConfig) -> dict[str, Any]:
-    """The fields of a configuration that are not as in `RunConfig()`.
-
-    Args:
-        config: The configuration.
-
-    Example:
-
-    >>> set_fields(RunConfig(keep_checkpoint_max=2))
-    {'keep_checkpoint_max': 2}
-    """
+    """Returns the fields of a configuration that differ from `RunConfig()`."""
     return {
         name: getattr(config, name)
         for name, default in _settled_defaults().items()
@@ -444,19 +432,14 @@ def set_fields(config: RunConfig) -> dict[str, Any]:
 
 
 def in_cluster(config: RunConfig, cluster: Cluster) -> RunConfig:
-    """A configuration of a process that has joined others.
-
-    Args:
-        config: One that was made before, as the environment told.
-        cluster: The cluster, of which a server of metadata may have told.
-    """
+    """Returns the configuration of a process that has joined a cluster."""
     new = copy.deepcopy(config)
     new._set("_task", config._task.in_cluster(cluster))
     return new
 
 
 def _settled_defaults() -> dict[str, object]:
-    """The fields of a `RunConfig()` of a process alone."""
+    """Returns the fields of a `RunConfig()` of a process without TF_CONFIG."""
     fields = dataclasses.fields(RunConfig)
     defaults = {field.name: field.default for field in fields if field.init}
     return defaults | {
@@ -468,10 +451,10 @@ def _settled_defaults() -> dict[str, object]:
 
 
 def _read_task() -> Task:
-    """Reads the place of this process among others.
+    """Reads this process's place in the cluster.
 
-    The addresses of TF_CONFIG are checked when the cluster is joined. Programs
-    that only read them may have `host0:0` there.
+    TF_CONFIG's addresses are checked when the cluster is joined, because
+    scripts that only read them may have a placeholder such as `host0:0`.
     """
     task = Task.from_environment()
     if task.cluster_spec:
@@ -480,10 +463,10 @@ def _read_task() -> Task:
 
 
 def _agreed_dir(given: PathLike | None, task: Task) -> PathLike | None:
-    """The directory of the constructor or of TF_CONFIG."""
+    """Returns the directory that the constructor and TF_CONFIG agree on."""
     if given and task.model_dir and given != task.model_dir:
         raise ValueError(
-            "`model_dir` is set in RunConfig and in TF_CONFIG, differently. "
+            "`model_dir` must be the same in RunConfig and in TF_CONFIG. "
             f"Received: {given!r} and {task.model_dir!r}. Set one of them."
         )
     return given or task.model_dir
@@ -503,7 +486,7 @@ def _check_replaceable(names: Iterable[str]) -> None:
 
 
 def _cleared_interval(kwargs: Mapping[str, object]) -> dict[str, None]:
-    """The interval that a new one puts out of force."""
+    """Returns the name of the interval that a new one replaces."""
     by_steps, by_secs = "save_checkpoints_steps", "save_checkpoints_secs"
     for given, other in ((by_steps, by_secs), (by_secs, by_steps)):
         if kwargs.get(given) is not None and kwargs.get(other) is None:

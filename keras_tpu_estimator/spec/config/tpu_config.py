@@ -1,4 +1,4 @@
-"""How the cores are used and fed."""
+"""The configuration of the device loop and its input."""
 
 import dataclasses
 import enum
@@ -18,18 +18,20 @@ _CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
 
 
 class InputPipelineConfig(enum.IntEnum):
-    """The ways in which `input_fn` is called and its batches are shared.
+    """The ways in which `input_fn` is called and its batches are distributed.
 
     The counterpart of `tf.compat.v1.estimator.tpu.InputPipelineConfig`, with
     the same values.
 
     Attributes:
-        PER_SHARD_V1: Once for each core, which gets the batch.
-        PER_HOST_V1: Once for each host; its batch is split over its cores.
-        PER_HOST_V2: Once for each host; each core gets a batch in turn.
-        BROADCAST: Once; every core gets the whole batch.
-        SLICED: Once, in evaluation and prediction; the batch is split over
-            all cores.
+        PER_SHARD_V1: One call for each device, which receives the batch.
+        PER_HOST_V1: One call for each host; its batch is split over its
+            devices.
+        PER_HOST_V2: One call for each host; each device receives a batch in
+            turn.
+        BROADCAST: One call; every device receives the entire batch.
+        SLICED: One call, in evaluation and prediction; the batch is split over
+            all devices.
 
     Example:
 
@@ -49,38 +51,39 @@ _EVAL_INPUTS = (InputPipelineConfig.PER_HOST_V1, InputPipelineConfig.SLICED)
 
 
 class _NotChosen(int):
-    """A number that loops need not have: the original's default, say."""
+    """A loop length that is only a default, so that loops may be shorter."""
 
 
 @suggesting
 @dataclasses.dataclass(frozen=True)
 class TPUConfig(NamedTupleLike):
-    """How the device loop uses the cores.
+    """The configuration of the device loop.
 
     The counterpart of `tf.compat.v1.estimator.tpu.TPUConfig`.
 
     Args:
         iterations_per_loop: Steps of one device program, or the time that it
             should take, such as `"30s"`, `"5m"` or `"1h"`. Hooks, logs and
-            checkpoints come between programs. By default, programs end at the
+            checkpoints come between programs. By default, a program ends at the
             step of a checkpoint, a summary, a log line or a hook, and after
             about a second. A hook that names no steps is called after every
             second step, and without `use_tpu` after each step.
-        num_shards: Number of replicas; if set, there must be so many. 1 uses
-            one core, or those of one replica. Defaults to `None`.
-        num_cores_per_replica: Cores that one copy of the model is spread
-            over, as `RunConfig.layout_map` says. Defaults to `None`, for one.
+        num_shards: Number of replicas, for a check. 1 uses one device, or those
+            of one replica. Defaults to `None`.
+        num_cores_per_replica: Number of devices that one copy of the model is
+            sharded over, according to `RunConfig.layout_map`. Defaults to
+            `None`, for one.
         per_host_input_for_training: A value of `InputPipelineConfig`, or
             `True` for PER_HOST_V1 (the default), or `False` for PER_SHARD_V1.
             Stored as an `InputPipelineConfig`.
-        input_partition_dims: How inputs are partitioned over the cores of a
-            replica: a list of one nest for features, and maybe one for labels,
-            with a list of split counts in place of each tensor, or `None` for
-            one that all cores have whole. Defaults to `None`.
+        input_partition_dims: The partitioning of inputs over the devices of a
+            replica: a list of one pytree for features, and optionally one for
+            labels. Its leaves are lists of split counts, one for each dimension
+            of a tensor, or `None` for a replicated tensor. Defaults to `None`.
         eval_training_input_configuration: PER_HOST_V1 (the default), or SLICED
-            to split one batch over all cores in evaluation and prediction.
-        experimental_host_call_every_n_steps: A `host_call` is made for every
-            so many steps of a loop. Defaults to 1.
+            to split one batch over all devices in evaluation and prediction.
+        experimental_host_call_every_n_steps: Steps of a loop for each
+            `host_call`. Defaults to 1.
         tpu_job_name: Accepted; has no effect.
         initial_infeed_sleep_secs: Accepted; has no effect.
         experimental_allow_per_host_v2_parallel_get_next: Accepted; has no
@@ -88,8 +91,8 @@ class TPUConfig(NamedTupleLike):
         experimental_feed_hook: Accepted; has no effect.
 
     Raises:
-        ValueError: A value is out of range, or does not fit another one.
-        TypeError: A value is of a wrong type.
+        ValueError: A value is out of range, or two contradict each other.
+        TypeError: A value has a wrong type.
 
     Example:
 
@@ -127,7 +130,7 @@ class TPUConfig(NamedTupleLike):
 
     @property
     def iterations(self) -> IterationsPerLoop:
-        """`iterations_per_loop`, parsed.
+        """The parsed `iterations_per_loop`.
 
         Example:
 
@@ -139,7 +142,7 @@ class TPUConfig(NamedTupleLike):
 
     @property
     def chooses_iterations(self) -> bool:
-        """Whether `iterations_per_loop` is more than the default.
+        """Whether `iterations_per_loop` differs from the default.
 
         Example:
 
@@ -152,7 +155,8 @@ class TPUConfig(NamedTupleLike):
         return not isinstance(self.iterations_per_loop, _NotChosen)
 
     def without_chosen_iterations(self) -> "TPUConfig":
-        """The same settings, with a number that has no effect off TPUs.
+        """Returns the same settings, with a loop length that has no effect
+        without TPUs.
 
         Example:
 
@@ -186,13 +190,13 @@ class TPUConfig(NamedTupleLike):
     def _check_partitioning(self, dims: object) -> None:
         if not isinstance(dims, list | tuple):
             raise TypeError(
-                "`input_partition_dims` should be a list. Received: "
-                f"{shown(dims)}. Pass "
-                "[feature_dims] or [feature_dims, label_dims]."
+                "`input_partition_dims` must be a list. Received: "
+                f"{shown(dims)}. Pass [feature_dims] or [feature_dims, "
+                "label_dims]."
             )
         if len(dims) not in (1, 2):
             raise ValueError(
-                "`input_partition_dims` should have one or two elements. "
+                "`input_partition_dims` must have one or two elements. "
                 f"Received {len(dims)}: {dims!r}. Pass [feature_dims] or "
                 "[feature_dims, label_dims]."
             )
@@ -206,8 +210,8 @@ class TPUConfig(NamedTupleLike):
         if self.num_cores_per_replica is None:
             raise ValueError(
                 "`input_partition_dims` needs `num_cores_per_replica`. "
-                "Received: None. Set it to the number of cores that an input "
-                "is split over."
+                "Received: None. Set it to the number of devices that an "
+                "input is split over."
             )
 
 
@@ -216,21 +220,21 @@ def _check_cores_per_replica(cores: object) -> None:
         return
     if not is_int(cores) or cores not in _CORES_PER_REPLICA:
         raise ValueError(
-            "`num_cores_per_replica` should be one of "
+            "`num_cores_per_replica` must be one of "
             f"{_CORES_PER_REPLICA}. Received: {cores!r}. Pass one of these, "
             "or leave it None for one core."
         )
 
 
 def _training_input(value: object) -> InputPipelineConfig:
-    # By identity: 1 and 0 are no booleans here.
+    # By identity, because 1 and 0 are not booleans here.
     if value is True:
         return InputPipelineConfig.PER_HOST_V1
     if value is False:
         return InputPipelineConfig.PER_SHARD_V1
     if not is_int(value) or value not in list(InputPipelineConfig):
         raise ValueError(
-            "`per_host_input_for_training` should be True, False or one of "
+            "`per_host_input_for_training` must be True, False or one of "
             f"InputPipelineConfig's {_spelled(InputPipelineConfig)}. "
             f"Received: {value!r}. Leave it out for PER_HOST_V1."
         )
@@ -240,7 +244,7 @@ def _training_input(value: object) -> InputPipelineConfig:
 def _evaluation_input(value: object) -> InputPipelineConfig:
     if not is_int(value) or value not in _EVAL_INPUTS:
         raise ValueError(
-            "`eval_training_input_configuration` should be one of "
+            "`eval_training_input_configuration` must be one of "
             f"InputPipelineConfig's {_spelled(_EVAL_INPUTS)}. Received: "
             f"{value!r}. Leave it out for PER_HOST_V1."
         )

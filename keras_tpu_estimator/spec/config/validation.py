@@ -1,4 +1,4 @@
-"""Checks of what users pass to `TPUEstimator`."""
+"""Checks of the arguments of `TPUEstimator` and its methods."""
 
 import os
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ RESERVED_PARAMS = ("batch_size", "context")
 
 
 def check_config(config: object) -> RunConfig:
-    """Checks that the configuration is a `RunConfig`, and returns it."""
+    """Returns the configuration, if it is a `RunConfig`."""
     if not isinstance(config, RunConfig):
         raise ValueError(
             "`config` must be a keras_tpu_estimator.RunConfig. Received: "
@@ -32,16 +32,12 @@ def check_config(config: object) -> RunConfig:
 
 
 def check_params(params: Any) -> None:
-    """Checks that hyperparameters have names, but none of the reserved ones.
-
-    Raises:
-        TypeError: They are neither a dict nor like HParams.
-    """
+    """Checks that hyperparameters have names, none of which is reserved."""
     if params is not None and not (
         hasattr(params, "keys") or hasattr(params, "set_hparam")
     ):
         raise TypeError(
-            "`params` should be a dict of hyperparameters. Received: "
+            "`params` must be a dict of hyperparameters. Received: "
             f"{shown(params)}. Pass something like "
             "params={'learning_rate': 0.1}."
         )
@@ -55,11 +51,7 @@ def check_params(params: Any) -> None:
 
 
 def check_batch_size(name: str, size: object) -> None:
-    """Checks that a batch size is a positive integer.
-
-    Raises:
-        TypeError: It is no integer.
-    """
+    """Checks that a batch size is a positive integer."""
     if not is_int(size):
         raise TypeError(
             f"`{name}` must be an int. Received: {shown(size)}. Pass the "
@@ -75,12 +67,7 @@ def check_batch_size(name: str, size: object) -> None:
 def check_batch_sizes(
     train: object, evaluation: object, prediction: object, tpu_config: TPUConfig
 ) -> None:
-    """Checks the global batch sizes of a `TPUEstimator` on cores.
-
-    Raises:
-        TypeError: One is no integer.
-        ValueError: One is not positive, or the training size is missing.
-    """
+    """Checks the global batch sizes of a `TPUEstimator` with `use_tpu`."""
     if train is None:
         raise ValueError(
             "`train_batch_size` cannot be None with use_tpu=True. Received: "
@@ -94,7 +81,7 @@ def check_batch_sizes(
     )
     if is_per_shard and tpu_config.num_cores_per_replica:
         raise ValueError(
-            "Model parallelism needs input per host. Received: "
+            "Model parallelism needs input for each host. Received: "
             "per_host_input_for_training=PER_SHARD_V1 with "
             f"num_cores_per_replica={tpu_config.num_cores_per_replica}. Use "
             "PER_HOST_V1 or PER_HOST_V2."
@@ -106,18 +93,14 @@ def check_batch_sizes(
 
 
 def check_batch_axis(axes: object) -> None:
-    """Checks that there are batch axes, and that they are integers.
-
-    Raises:
-        TypeError: They are not.
-    """
+    """Checks that batch axes are a list of integers, or missing."""
     if axes is None:
         return
     if not isinstance(axes, list | tuple) or not all(map(is_int, axes)):
         raise TypeError(
-            "`batch_axis` should be a list with one int for each tensor of "
-            f"features and labels. Received: {shown(axes)}. Pass something "
-            "like [1, 0], or leave it out where the batch comes first."
+            "`batch_axis` must be a list with one int for each tensor of "
+            f"features and labels. Received: {shown(axes)}. Pass a list such "
+            "as [1, 0], or leave it out if the batch is the first dimension."
         )
 
 
@@ -131,37 +114,29 @@ def check_not_overridden(estimator: object, base: type) -> None:
         if is_public and owner.__module__.partition(".")[0] != own:
             raise ValueError(
                 f"Subclasses of TPUEstimator cannot override {name!r}. "
-                f"Received: {type(estimator).__name__}. Give the method "
-                "another name, or wrap the estimator in a class of your own."
+                f"Received: {type(estimator).__name__}. Rename the method, or "
+                "wrap the estimator in another class."
             )
 
 
 def warm_start_settings(value: object) -> WarmStartSettings | None:
-    """What `warm_start_from` says, as settings.
-
-    Raises:
-        ValueError: It is neither a path, nor a dict, nor settings.
-    """
+    """Returns the `WarmStartSettings` of `warm_start_from`."""
     if value is None or isinstance(value, WarmStartSettings):
         return value
     if isinstance(value, str | bytes | os.PathLike | Mapping):
         return WarmStartSettings(value)
     raise ValueError(
-        "`warm_start_from` should be the path of a checkpoint, a dict of "
+        "`warm_start_from` must be the path of a checkpoint, a dict of "
         f"arrays, or a WarmStartSettings. Received: {shown(value)}"
     )
 
 
 def check_api_version(version: object) -> int:
-    """Checks the version of the export API; returns it as a number.
-
-    Raises:
-        ValueError: It is neither 1 nor 2.
-    """
+    """Returns the version of the export API as a number."""
     number = getattr(version, "value", version)
     if number not in (1, 2):
         raise ValueError(
-            "`export_saved_model_api_version` should be 1 or 2. Received: "
+            "`export_saved_model_api_version` must be 1 or 2. Received: "
             f"{version!r}. Leave it out for 1."
         )
     return number
@@ -170,14 +145,14 @@ def check_api_version(version: object) -> int:
 def resolve_model_dir(
     model_dir: PathLike | None, config: RunConfig
 ) -> str | None:
-    """The directory that the constructor or the configuration names.
+    """Returns the absolute directory that the constructor or the configuration
+    names.
 
-    It is complete, so that it stays the same when a program goes to another
-    working directory.
+    An absolute path stays valid when the script changes its working directory.
 
     Raises:
-        TypeError: The constructor's is no path.
-        ValueError: They name two, or a URL that cannot be used.
+        TypeError: The constructor's directory is not a path.
+        ValueError: The two differ, or a URL is not supported.
         ImportError: It is a URL, and fsspec or its driver is not installed.
     """
     given = None
@@ -188,9 +163,9 @@ def resolve_model_dir(
         configured = os.fsdecode(config.model_dir)
     if given and configured and given != configured:
         raise ValueError(
-            "`model_dir` is set in the constructor and in RunConfig, "
-            f"differently. Received: {given!r} and {configured!r}. "
-            "Set one of them."
+            "`model_dir` must be the same in the constructor and in "
+            f"RunConfig. Received: {given!r} and {configured!r}. Set one of "
+            "them."
         )
     directory = given or configured
     if directory is None:
@@ -201,11 +176,7 @@ def resolve_model_dir(
 
 
 def check_role(config: RunConfig) -> None:
-    """Checks that this process is one that trains.
-
-    Raises:
-        ValueError: TF_CONFIG makes it an evaluator or a parameter server.
-    """
+    """Checks that this process may train."""
     if config.task_type in ("evaluator", "ps"):
         raise ValueError(
             "`train` runs on a chief, master or worker. Received TF_CONFIG "
@@ -215,7 +186,7 @@ def check_role(config: RunConfig) -> None:
 
 
 def check_listeners(listeners: Sequence[object], is_saving: bool) -> None:
-    """Checks that there are checkpoints for listeners to hear of."""
+    """Checks that listeners have checkpoints to listen to."""
     if listeners and not is_saving:
         raise ValueError(
             "`saving_listeners` need checkpoints, but none are saved. Set "
@@ -226,7 +197,7 @@ def check_listeners(listeners: Sequence[object], is_saving: bool) -> None:
 def check_system(
     mode: str, topology: Topology, tpu_config: TPUConfig, size: int | None
 ) -> None:
-    """Checks a mode's settings against the cores there are.
+    """Checks the settings of a mode against the available devices.
 
     Args:
         size: The global batch size of the mode.
@@ -234,7 +205,7 @@ def check_system(
     cores = tpu_config.num_cores_per_replica
     if cores is not None and cores != topology.cores_per_replica:
         raise ValueError(
-            "TPUConfig.num_cores_per_replica should be that of the "
+            "TPUConfig.num_cores_per_replica must agree with the "
             "keras.distribution that is set, which has "
             f"{topology.cores_per_replica}. Received: {cores}. Leave it None, "
             "or call keras.distribution.set_distribution(None)."
@@ -270,7 +241,7 @@ def check_system(
 
 
 def check_sliced(mode: str, tpu_config: TPUConfig, on_tpu: bool) -> None:
-    """Checks that one batch is to be split over several cores only."""
+    """Checks that SLICED input is used only with several devices."""
     sliced = input_deployment(mode, tpu_config) == InputPipelineConfig.SLICED
     if sliced and not on_tpu:
         raise ValueError(
@@ -281,7 +252,7 @@ def check_sliced(mode: str, tpu_config: TPUConfig, on_tpu: bool) -> None:
 
 
 def input_deployment(mode: str, tpu_config: TPUConfig) -> InputPipelineConfig:
-    """The way in which a mode's `input_fn` is called."""
+    """Returns the way in which a mode's `input_fn` is called."""
     sliced = InputPipelineConfig.SLICED
     if (
         mode != ModeKeys.TRAIN
@@ -292,11 +263,7 @@ def input_deployment(mode: str, tpu_config: TPUConfig) -> InputPipelineConfig:
 
 
 def check_cores_per_replica(cores: int, total: int, on_host: int) -> None:
-    """Checks that the cores can be divided into replicas.
-
-    Args:
-        total: Cores of all hosts.
-    """
+    """Checks that the devices can be divided into replicas."""
     name = "TPUConfig.num_cores_per_replica"
     if cores > total:
         raise ValueError(
@@ -305,14 +272,83 @@ def check_cores_per_replica(cores: int, total: int, on_host: int) -> None:
         )
     if total % cores or (on_host % cores and cores % on_host):
         raise ValueError(
-            f"{name} should divide the number of cores of a host, {on_host}, "
+            f"{name} must divide the number of cores of a host, {on_host}, "
             f"or be that of several hosts. Received: {cores}, of {total} "
             f"cores. Pass a divisor of {on_host}."
         )
 
 
 def _nearest_multiples(size: int, replicas: int) -> str:
-    """The sizes next to this one that the cores can share."""
+    """Returns the nearest batch sizes that can be split over the replicas."""
     below = size - size % replicas
     above = below + replicas
     return f"{below} or {above}" if below else f"{above}"
+
+
+def check_train_steps(steps: object, max_steps: object) -> None:
+    """Checks the number of training steps."""
+    if steps is not None and max_steps is not None:
+        raise ValueError(
+            "Cannot use both `steps` and `max_steps`. Received: "
+            f"steps={steps}, max_steps={max_steps}. `steps` counts from the "
+            "last checkpoint, `max_steps` from the first step."
+        )
+    for name, value in (("steps", steps), ("max_steps", max_steps)):
+        if value is not None:
+            _check_positive(name, value)
+
+
+def check_validation(input_fn: object, steps: object) -> None:
+    """Checks the validation arguments of `train`."""
+    if input_fn is not None and not callable(input_fn):
+        raise TypeError(
+            "`validation` must be an input_fn. Received: "
+            f"{type(input_fn).__name__}. Pass a function of `params` that "
+            "returns the data to evaluate on."
+        )
+    if steps is None:
+        return
+    if input_fn is None:
+        raise ValueError(
+            f"`validation_steps` needs `validation`. Received: {steps} and no "
+            "`validation`. Also pass an input_fn."
+        )
+    _check_positive("validation_steps", steps)
+
+
+def check_mode(mode: object) -> None:
+    """Checks the name of a mode."""
+    modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
+    if mode not in modes:
+        raise ValueError(
+            f"`mode` must be one of {modes}, the values of ModeKeys.TRAIN, "
+            f"EVAL and PREDICT. Received: {shown(mode)}."
+        )
+
+
+def check_some_steps(steps: object, max_steps: object) -> None:
+    """Checks that training with `use_tpu` has a number of steps."""
+    if steps is None and max_steps is None:
+        raise ValueError(
+            "With use_tpu=True one of `steps` and `max_steps` must be set. "
+            "Received None for both. Pass a number of steps."
+        )
+
+
+def check_eval_steps(steps: object) -> None:
+    """Checks the number of evaluation steps."""
+    if steps is not None:
+        _check_positive("steps", steps)
+
+
+def _check_positive(name: str, value: object) -> None:
+    if not is_int(value):
+        raise TypeError(
+            f"`{name}` must be an int. Received: {shown(value)}. Pass a number "
+            "of steps, such as 100."
+        )
+    if value <= 0:
+        raise ValueError(
+            f"Must specify {name} > 0, a positive number of steps. Received: "
+            f"{value}. Pass a larger number, or leave it out."
+        )

@@ -1,4 +1,4 @@
-"""Changes of an object's attributes, found without keeping their values."""
+"""Detection of changed attributes, without copies of their values."""
 
 import collections
 import itertools
@@ -12,36 +12,26 @@ from typing import Any
 import jax
 import numpy as np
 
-# Of larger values only the size and some items are compared, so that a save
-# does not wait.
+# Only the size and some items of larger values are compared, so that a save is
+# fast.
 _MOST_BYTES = 2**20
 _MOST_ITEMS = 1000
 _SOME = 8
 _DEEPEST = 4
 _CONTAINERS = (dict, list, tuple, collections.deque, set, frozenset)
-# Files, models, functions and the like, which are no state.
+# Files, models, functions and the like are not state.
 _OPAQUE = "opaque"
 
 
 def fingerprint(value: Any, depth: int = 0) -> Hashable:
-    """Returns what changes with a value that is data, in this process.
-
-    Args:
-        value: Any value.
-        depth: How many containers it is in. Defaults to 0.
-
-    Example:
-
-    >>> fingerprint([1, {"a": 2.0}]) == fingerprint([1, {"a": 2.0}])
-    True
-    >>> fingerprint([1, {"a": 2.0}]) == fingerprint([1, {"a": 3.0}])
-    False
+    """Returns a value that differs if the data of `value` differ, in this
+    process.
     """
     if value is None or isinstance(value, str | bytes):
         return "value", value.__class__, hash(value)
     if isinstance(value, bool | int | float | complex | np.generic):
-        return "value", repr(value)  # NaN is equal to itself here.
-    if isinstance(value, jax.Array):  # Its value never changes.
+        return "value", repr(value)  # NaN equals itself here.
+    if isinstance(value, jax.Array):  # This value never changes.
         return "jax", id(value)
     if isinstance(value, np.ndarray):
         return "array", str(value.dtype), value.shape, _checksum(value)
@@ -55,12 +45,7 @@ def fingerprint(value: Any, depth: int = 0) -> Hashable:
 def fingerprints(
     subject: Any, but: Collection[str] = ()
 ) -> dict[str, Hashable]:
-    """Returns the fingerprints of an object's attributes by name.
-
-    Args:
-        subject: Any object.
-        but: The names of attributes to leave out. Defaults to none.
-    """
+    """Returns the fingerprints of an object's attributes by name."""
     return {
         name: fingerprint(value)
         for name, value in getattr(subject, "__dict__", {}).items()
@@ -71,7 +56,7 @@ def fingerprints(
 def changed(
     before: Mapping[str, Hashable], now: Mapping[str, Hashable]
 ) -> list[str]:
-    """Returns the names of attributes that hold other data now."""
+    """Returns the names of attributes whose data have changed."""
     return sorted(
         name
         for name, value in now.items()
@@ -87,7 +72,7 @@ def _checksum(value: np.ndarray) -> Hashable:
 
 def _items(value: Any) -> Iterable[Any] | None:
     """Returns the items of a container to compare; `None` for other values."""
-    # A tensor of TensorFlow's graph also has a `__len__`, which raises.
+    # TensorFlow's graph tensors also have a `__len__`, which raises.
     if not isinstance(value, _CONTAINERS):
         return None
     is_large = len(value) > _MOST_ITEMS

@@ -1,11 +1,13 @@
-"""Keras callbacks as hooks of an estimator's loops."""
+"""Keras callbacks as hooks of the device loop, and their epochs."""
 
 import contextlib
 import dataclasses
 import itertools
+from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Mapping
 from typing import Any
+from typing import TypeAlias
 
 import keras
 import numpy as np
@@ -15,7 +17,6 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.spec.hooks.callback_files import called_here
 from keras_tpu_estimator.spec.hooks.callback_files import files_of_chief
-from keras_tpu_estimator.spec.hooks.epochs import Epochs
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
@@ -23,13 +24,13 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 
-# Keras's `params["epochs"]` is a number, even if the end is open.
+# Keras's `params["epochs"]` must be a number, even if the end is open.
 _OPEN_END = 2**31 - 1
 
 
 @dataclasses.dataclass(frozen=True)
 class _Calls:
-    """What Keras calls a mode, and the attribute of a model that ends it."""
+    """Keras's name of a mode, and the attribute of a model that ends it."""
 
     name: str
     stop: str
@@ -42,7 +43,7 @@ _CALLS = {
 }
 
 
-# What Keras calls around each batch, if a callback overrides it.
+# The methods that Keras calls around each batch.
 _AROUND_BATCHES = (
     "on_train_batch_begin",
     "on_train_batch_end",
@@ -52,34 +53,35 @@ _AROUND_BATCHES = (
 
 
 class CallbackHook(LoopHook):
-    """Keras callbacks as one hook.
+    """A hook that calls Keras callbacks.
 
-    Callbacks may be passed wherever hooks are; this class is for those whose
-    epochs shall be longer than one run of the device loop.
+    Callbacks can be passed wherever hooks are accepted. Use this class for
+    epochs that are longer than one run of the device loop.
 
-    A run is a batch to the callbacks, as with Keras's `steps_per_execution`:
-    `on_train_batch_begin` is called with the index of its first step, and
-    `on_train_batch_end` with that of its last one, counted from 0 within the
-    epoch, and with `{"loss": ...}`, the mean over the run. An epoch ends with
-    the run that completes `steps_per_epoch` steps, and with training, unless
-    that is interrupted; its logs are means over its steps, and with
-    `train(validation=...)` also `val_loss` and the like. The `train_metrics`
-    of a spec are in all of these logs, as they are in Keras: counted from the
-    start of the epoch. Setting
-    `model.stop_training` makes the run the last one.
+    To the callbacks a run is a batch, as with Keras's `steps_per_execution`:
+    `on_train_batch_begin` receives the index of its first step, and
+    `on_train_batch_end` that of its last step, counted from 0 within the epoch,
+    and `{"loss": ...}`, the mean over the run. An epoch ends with the run that
+    completes `steps_per_epoch` steps, and at the end of training, unless
+    training is interrupted. Its logs are means over its steps; with
+    `train(validation=...)` they also contain `val_loss` and the other results.
+    All of these logs contain the `train_metrics` of a spec, computed from the
+    start of the epoch, as in Keras. Setting `model.stop_training` makes the run
+    the last one.
 
-    It allows a run ahead if each of its callbacks does: those that are told of
-    epochs alone, and those with an attribute `allows_run_ahead` that is true.
+    Runs ahead are allowed if all callbacks allow them: those that only override
+    methods of epochs, and those with a true attribute `allows_run_ahead`.
 
     Args:
-        callbacks: A `keras.callbacks.Callback`, or several.
-        steps_per_epoch: Steps of an epoch; epochs are numbered by the global
-            step then, so that a resumed training goes on counting. By default
-            each run is an epoch, counted from 0 in each `train` that does not
-            resume an interrupted one.
+        callbacks: A `keras.callbacks.Callback`, or a list of them.
+        steps_per_epoch: Steps of an epoch. Epochs are then numbered by the
+            global step, so that a resumed training continues to count. By
+            default each run is an epoch, counted from 0 in each `train` that
+            does not resume an interrupted one.
 
     Raises:
-        TypeError: One is no callback, or `steps_per_epoch` no integer.
+        TypeError: A callback has another class, or `steps_per_epoch` is not an
+            int.
         ValueError: `steps_per_epoch` is not positive.
 
     Example:
@@ -92,7 +94,7 @@ class CallbackHook(LoopHook):
     1000
     """
 
-    # As far as its callbacks do.
+    # Depends on the callbacks.
     allows_run_ahead = True
 
     def __init__(
@@ -107,13 +109,13 @@ class CallbackHook(LoopHook):
         for callback in self.callbacks:
             if not isinstance(callback, keras.callbacks.Callback):
                 raise TypeError(
-                    "`callbacks` should be keras.callbacks.Callback objects. "
+                    "`callbacks` must be keras.callbacks.Callback objects. "
                     f"Received: {shown(callback)}"
                 )
         if steps_per_epoch is not None:
             check_int("steps_per_epoch", steps_per_epoch, minimum=1)
         self.steps_per_epoch = steps_per_epoch
-        # Also if a subclass allows it.
+        # This also holds if a subclass allows it.
         self.allows_run_ahead = type(self).allows_run_ahead and all(
             getattr(each, "allows_run_ahead", not _hears_of_runs(each))
             for each in self.callbacks
@@ -122,29 +124,29 @@ class CallbackHook(LoopHook):
         self._files = contextlib.ExitStack()
 
     def resume(self, epochs: Mapping[str, Any] | None) -> None:
-        """Sets which epoch the next call of `train` continues.
+        """Sets the epoch that the next call of `train` continues.
 
         Args:
-            epochs: What `epochs_state` returned; `None` for none.
+            epochs: The result of `epochs_state`; `None` for none.
         """
         self._resumed = epochs
 
     def epochs_state(self) -> dict[str, Any]:
-        """Returns which epoch it is, and what it has logged so far."""
+        """Returns the number of the current epoch, and its logs so far."""
         return {
             "epochs": self._epochs.state(),
             "metrics": self._metrics.counts(),
         }
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """The ends of epochs, and every step for who hears of runs."""
+        """Returns the ends of epochs; all steps if a callback acts on runs."""
         every = self.steps_per_epoch
         if every is None or self._hears_of_runs:
             return super().run_ends(start)
         return itertools.count(start - start % every + every, every)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Shows the callbacks their model, and begins."""
+        """Passes the model to the callbacks, and calls their first methods."""
         del coord
         self._live = session.live
         self._validate = session.validate
@@ -175,12 +177,13 @@ class CallbackHook(LoopHook):
                 callback.set_model(self._live.model)
             self._tell("begin", {})
         if self._epochs.is_open:
-            # It has begun before the checkpoint, which has what was assigned.
+            # The epoch began before the checkpoint, which contains its
+            # assignments.
             with self._live.without_edits(), self._live:
                 self._tell_epoch("begin", self._epochs.number, {})
 
     def start_run(self) -> None:
-        """Begins an epoch, if it is time, and a batch."""
+        """Begins a batch, and an epoch if the last one has ended."""
         self._start = self._live.step if self._trains else self._runs
         with self._live:
             if self._trains and not self._epochs.is_open:
@@ -190,7 +193,7 @@ class CallbackHook(LoopHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Ends the batch, and an epoch, if it is time."""
+        """Ends the batch, and the epoch if it is complete."""
         del run_values
         logs = self._live.logs_of_run()
         self._runs += 1
@@ -207,7 +210,7 @@ class CallbackHook(LoopHook):
             run_context.request_stop()
 
     def close(self, session: Session) -> None:
-        """Ends the last epoch, unless it will be resumed, and everything."""
+        """Ends the last epoch, unless it will be resumed, and the mode."""
         is_resumed = session.is_interrupted
         if self._trains and self._epochs.is_open and not is_resumed:
             self._end_epoch(is_last=True)
@@ -216,7 +219,7 @@ class CallbackHook(LoopHook):
 
     @property
     def _hears_of_runs(self) -> bool:
-        # Some begin to listen only once there is an epoch.
+        # Some callbacks only start to record once an epoch has begun.
         return any(map(_hears_of_runs, self.callbacks))
 
     @property
@@ -224,11 +227,11 @@ class CallbackHook(LoopHook):
         return self._live.mode == ModeKeys.TRAIN
 
     def _batch(self, step: int) -> int:
-        """The index of a step within its epoch; elsewhere that of a run."""
+        """Returns the index of a step within its epoch, or that of a run."""
         return step - self._epochs.first_step if self._trains else step
 
     def _count_epochs(self) -> int:
-        """How many epochs there will be, also those before this training."""
+        """Returns the number of epochs, including earlier ones."""
         if not self._trains:
             return 1
         count = self._epochs.count_of(self._live.last_step, self._live.loops)
@@ -244,7 +247,7 @@ class CallbackHook(LoopHook):
         self._logs = means | self._metrics.result()
         self._metrics.reset()
         self._logs |= _validation_logs(self._validate())
-        if is_last:  # Sooner than it seemed, perhaps.
+        if is_last:  # Training may end earlier than planned.
             self._params["epochs"] = epoch + 1
         with self._live:
             self._tell_epoch("end", epoch, dict(self._logs))
@@ -259,7 +262,7 @@ class CallbackHook(LoopHook):
 
 
 def _hears_of_runs(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback does something around each run of training."""
+    """Whether a callback overrides a method around runs of training."""
     return any(
         getattr(getattr(callback, name), "__func__", None)
         is not getattr(keras.callbacks.Callback, name)
@@ -268,7 +271,7 @@ def _hears_of_runs(callback: keras.callbacks.Callback) -> bool:
 
 
 def _validation_logs(result: Mapping[str, Any]) -> dict[str, Any]:
-    """The results of an evaluation under the names that Keras has for them."""
+    """Returns the results of an evaluation under Keras's names."""
     return {
         f"val_{name}": float(value) if np.ndim(value) == 0 else value
         for name, value in result.items()
@@ -277,7 +280,7 @@ def _validation_logs(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_epochs(hooks: Iterable[Hook]) -> list[Hook]:
-    """Hooks, with one that has epochs."""
+    """Returns hooks in which one `CallbackHook` has epochs."""
     hooks = list(hooks)
     kinds = (CallbackHook, keras.callbacks.Callback)
     if any(isinstance(hook, kinds) for hook in hooks):
@@ -286,7 +289,7 @@ def with_epochs(hooks: Iterable[Hook]) -> list[Hook]:
 
 
 def with_callbacks(hooks: Iterable[Hook]) -> tuple[SessionRunHook, ...]:
-    """Hooks with all callbacks among them as one hook, where the first is."""
+    """Returns hooks with all callbacks in one hook, in the first place."""
     hooks = tuple(hooks)
     callbacks = [h for h in hooks if isinstance(h, keras.callbacks.Callback)]
     if not callbacks:
@@ -297,7 +300,7 @@ def with_callbacks(hooks: Iterable[Hook]) -> tuple[SessionRunHook, ...]:
 
 
 def callbacks_of(hooks: Iterable[Hook]) -> list[keras.callbacks.Callback]:
-    """All callbacks among hooks, those in a `CallbackHook` included."""
+    """Returns all callbacks among hooks and in `CallbackHook`s."""
     found: list[keras.callbacks.Callback] = []
     for hook in hooks:
         if isinstance(hook, CallbackHook):
@@ -305,3 +308,108 @@ def callbacks_of(hooks: Iterable[Hook]) -> list[keras.callbacks.Callback]:
         elif isinstance(hook, keras.callbacks.Callback):
             found.append(hook)
     return found
+
+
+# Returns numbers by name; calling it may wait for the devices.
+Logs: TypeAlias = Callable[[], dict[str, Any]]
+
+
+class Epochs:
+    """The current epoch, and the means over it.
+
+    Args:
+        steps: Steps of an epoch; with `None` each run is one.
+
+    Attributes:
+        is_open: Whether an epoch has begun and not ended.
+        first_step: The global step at which the epoch begins, also if this
+            training begins later.
+    """
+
+    def __init__(self, steps: int | None):
+        self._steps = steps
+        self.first_step = 0
+        self._count = 0
+        # The sums over the steps of those runs whose logs were read.
+        self._sums: dict[str, float] = {}
+        self._counted = 0
+        self._runs: list[tuple[Logs, int]] = []
+        self.is_open = False
+
+    def count_of(self, last_step: int | None, runs: int | None) -> int | None:
+        """Returns the number of epochs up to a step, or in a number of runs."""
+        if self._steps is None:
+            return None if runs is None else self._count + runs
+        return None if last_step is None else -(-last_step // self._steps)
+
+    def begin(self, step: int) -> int:
+        """Begins an epoch at a step; returns its number."""
+        self.is_open = True
+        self._runs, self._sums, self._counted = [], {}, 0
+        self.first_step = step
+        if self._steps is not None:
+            self._count = step // self._steps
+            self.first_step = self._count * self._steps
+        return self._count
+
+    def count(self, logs: Logs, steps: int) -> None:
+        """Adds the means over a number of steps, which are read later."""
+        self._runs.append((logs, steps))
+
+    def is_over(self, step: int) -> bool:
+        """Whether the epoch ends with the run that ended at a step."""
+        return self._steps is None or step // self._steps > self._count
+
+    def end(self) -> tuple[int, dict[str, Any]]:
+        """Ends the epoch; returns its number and the means over it."""
+        self._sum_up()
+        self.is_open = False
+        number = self._count
+        self._count += 1
+        counted = max(self._counted, 1)
+        means = {name: value / counted for name, value in self._sums.items()}
+        return number, means
+
+    def state(self) -> dict[str, Any]:
+        """Returns the argument of `resume`; waits for the logs."""
+        self._sum_up()
+        return {
+            "steps": self._steps,
+            "count": self._count,
+            "is_open": self.is_open,
+            "first_step": self.first_step,
+            "sums": dict(self._sums),
+            "counted": self._counted,
+        }
+
+    def resume(self, state: Mapping[str, Any], step: int) -> None:
+        """Continues from a state, unless the length of an epoch has changed.
+
+        Args:
+            state: The result of `state`.
+            step: The global step that training starts from.
+        """
+        if state["steps"] != self._steps:
+            return
+        self._count = state["count"]
+        if state["is_open"] and self.is_over(step):
+            # The state was saved before the end of the epoch.
+            self._count += 1
+        elif state["is_open"]:
+            self.is_open = True
+            self.first_step = state["first_step"]
+            self._sums = dict(state["sums"])
+            self._counted = state["counted"]
+
+    @property
+    def number(self) -> int:
+        """The number of the open epoch, or of the next one."""
+        return self._count
+
+    def _sum_up(self) -> None:
+        """Adds what runs logged to the sums, in the order of the runs."""
+        runs, self._runs = self._runs, []
+        for logs, steps in runs:
+            for name, value in logs().items():
+                self._sums[name] = self._sums.get(name, 0.0) + steps * value
+            self._counted += steps

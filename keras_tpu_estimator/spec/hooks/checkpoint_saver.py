@@ -1,4 +1,4 @@
-"""Saving checkpoints, and telling others about it."""
+"""Hooks that save checkpoints, and their listeners."""
 
 import os
 from collections.abc import Iterable
@@ -18,8 +18,8 @@ from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 class CheckpointSaverListener:
     """User code that is called around every checkpoint.
 
-    The counterpart of `tf.compat.v1.train.CheckpointSaverListener`; override
-    what is needed.
+    The counterpart of `tf.compat.v1.train.CheckpointSaverListener`. Override
+    the methods that you need.
 
     Example:
 
@@ -48,15 +48,7 @@ def check_listeners(
     listeners: Iterable[CheckpointSaverListener] | None,
     argument: str,
 ) -> tuple[CheckpointSaverListener, ...]:
-    """Returns listeners as a tuple.
-
-    Args:
-        argument: What to call them in an error.
-
-    Raises:
-        TypeError: They are no list, or one of them is no
-            `CheckpointSaverListener`.
-    """
+    """Returns listeners as a tuple."""
     checked = tuple_of(argument, listeners, CheckpointSaverListener, "listener")
     for listener in checked:
         if not isinstance(listener, CheckpointSaverListener):
@@ -70,35 +62,35 @@ def check_listeners(
 
 
 class CheckpointSaverHook(LoopHook):
-    """Saves at the start, every so often, and at the end of training.
+    """A hook that saves at the start, periodically, and at the end of training.
 
-    Training has one of its own, as `RunConfig` says, unless one of these is
-    among the hooks of `train` or of the spec. Training's own one saves a step
-    after all hooks and callbacks were called for it; this one is called in the
-    order of the list, and its checkpoint does not have what hooks after it do.
-    What is written, and how many checkpoints stay, does not depend on who makes
-    the hook. The checkpoint that training starts from is not written again. The
-    counterpart of `tf.compat.v1.train.CheckpointSaverHook`.
+    Training makes such a hook according to `RunConfig`, unless one is among the
+    hooks of `train` or of the spec. Training's own hook saves a step after all
+    hooks and callbacks have been called for it. A user's hook is called in the
+    order of the list, so that its checkpoint lacks the effects of later hooks.
+    Who makes the hook changes neither the content nor the number of
+    checkpoints. The checkpoint that training starts from is not written again.
+    The counterpart of `tf.compat.v1.train.CheckpointSaverHook`.
 
-    Training waits only until the values are copied off the devices, and for a
-    checkpoint before that is still being written; with listeners, until the
-    checkpoint is on the disk.
+    Training waits only until the values are copied off the devices, and for an
+    earlier checkpoint that is still being written. With listeners, it waits
+    until the checkpoint is on the disk.
 
     Args:
-        checkpoint_dir: The directory of the checkpoints, made if need be.
+        checkpoint_dir: The directory of the checkpoints, created if missing.
         save_secs: Seconds between checkpoints. Defaults to `None`.
         save_steps: Steps between checkpoints. Defaults to `None`.
-        saver: Has to be `None`: the session saves.
-        checkpoint_basename: What the names of checkpoints begin with.
-            Defaults to `'model.ckpt'`.
-        listeners: Called around each checkpoint, each of them once. Defaults
-            to none.
+        saver: Must be `None`, because the session saves.
+        checkpoint_basename: Prefix of the names of checkpoints. Defaults to
+            `'model.ckpt'`.
+        listeners: `CheckpointSaverListener`s, called around each checkpoint.
+            Defaults to none.
         scaffold: Accepted; has no effect.
-        save_graph_def: Accepted; has no effect, for there is no graph.
+        save_graph_def: Accepted; has no effect, because no graph exists.
 
     Raises:
-        ValueError: Not exactly one interval is given, or there is a `saver`.
-        TypeError: `listeners` are no list of `CheckpointSaverListener`s.
+        ValueError: Not exactly one interval is given, or `saver` is set.
+        TypeError: `listeners` is not a list of `CheckpointSaverListener`s.
         RuntimeError: From `after_create_session`, in `evaluate` or `predict`.
 
     Example:
@@ -108,7 +100,7 @@ class CheckpointSaverHook(LoopHook):
     >>> hook = kte.hooks.CheckpointSaverHook(tempfile.mkdtemp(), save_steps=50)
     """
 
-    # It waits by itself when it saves.
+    # Saving itself waits for the values.
     allows_run_ahead = True
 
     def __init__(  # noqa: PLR0913 - the original's arguments
@@ -125,9 +117,9 @@ class CheckpointSaverHook(LoopHook):
         del save_graph_def
         if saver is not None:
             raise ValueError(
-                f"`saver` should be None. Received: {saver!r}. Leave it out: "
-                "the session saves. Set RunConfig.keep_checkpoint_max for how "
-                "many to keep."
+                f"`saver` must be None. Received: {saver!r}. Leave it out, "
+                "because the session saves; set "
+                "RunConfig.keep_checkpoint_max for the number of checkpoints."
             )
         file_names.check("`checkpoint_basename`", checkpoint_basename)
         self._directory = os.fsdecode(checkpoint_dir)
@@ -138,25 +130,21 @@ class CheckpointSaverHook(LoopHook):
         self._is_interrupted = False
 
     def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
-        """Calls others beside this hook's own listeners from now on.
-
-        Args:
-            listeners: The others, in place of those of an earlier call.
-        """
+        """Sets additional listeners, which replace those of an earlier call."""
         self._listeners = _each_once((*self._own_listeners, *listeners))
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Those after which it saves, if it counts steps."""
+        """Returns the steps after which it saves, if it counts steps."""
         return self._timer.steps_from(start)
 
     def begin(self) -> None:
-        """Tells the listeners."""
+        """Calls the listeners' `begin`."""
         self._is_interrupted = False
         for listener in self._listeners:
             listener.begin()
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Saves, so that a killed run can start from the same values."""
+        """Saves, so that a killed run can restart from the same values."""
         del coord
         step = int(session.run("global_step"))
         self._timer.update_last_triggered_step(step)
@@ -165,19 +153,19 @@ class CheckpointSaverHook(LoopHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Saves if it is time."""
+        """Saves if the interval has passed."""
         del run_values
         session = run_context.session
-        # Raises what has hindered the last one, as soon as it is known.
+        # Raises the error of the last save as soon as it is known.
         session.saved_step(self._directory)
         step = int(session.run("global_step"))
         is_due = self._timer.should_trigger_for_step(step)
         if self.acts_last:
-            # It saves the last step at the end, with what callbacks do there.
+            # The end of training saves the last step, after the callbacks.
             is_last = run_context.stop_requested or step == session.last_step
             is_due = is_due and not is_last
         if self._timer.counts_seconds:
-            # The clocks of hosts differ; their steps do not.
+            # The clocks of processes differ; their steps do not.
             name = f"{self._directory}/{self._basename}"
             is_due = session.is_due_anywhere(name, is_due)
         if is_due:
@@ -186,12 +174,12 @@ class CheckpointSaverHook(LoopHook):
                 run_context.request_stop()
 
     def interrupt(self, session: Session) -> None:
-        """Saves what to resume from, before callbacks are told of an end."""
+        """Saves the state to resume from, before callbacks end."""
         self._is_interrupted = True
         self._save_once(session, int(session.run("global_step")))
 
     def end(self, session: Session) -> None:
-        """Saves the last step, if it has not been."""
+        """Saves the last step, if it is not saved yet."""
         step = int(session.run("global_step"))
         if not self._is_interrupted:
             self._save_once(session, step)
@@ -199,7 +187,7 @@ class CheckpointSaverHook(LoopHook):
             listener.end(session, step)
 
     def _save_once(self, session: Session, step: int) -> bool:
-        """Saves unless it has been; whether a listener asks to stop."""
+        """Saves once a step; returns whether a listener asks to stop."""
         if session.saved_step(self._directory) == step:
             return False
         for listener in self._listeners:
@@ -207,11 +195,11 @@ class CheckpointSaverHook(LoopHook):
         session.save_checkpoint(
             self._directory,
             self._basename,
-            # Listeners are told of what is there.
+            # Listeners are called only for an existing checkpoint.
             wait=bool(self._listeners),
         )
         if session.saved_step(self._directory) != step:
-            return False  # The loss is NaN, which another hook tells of.
+            return False  # The loss is NaN, which another hook reports.
         answers = [
             listener.after_save(session, step) for listener in self._listeners
         ]
@@ -221,5 +209,5 @@ class CheckpointSaverHook(LoopHook):
 def _each_once(
     listeners: Iterable[CheckpointSaverListener],
 ) -> tuple[CheckpointSaverListener, ...]:
-    # Two that are equal, as dataclasses may be, are two nevertheless.
+    # By identity, because dataclasses may be equal.
     return tuple({id(listener): listener for listener in listeners}.values())

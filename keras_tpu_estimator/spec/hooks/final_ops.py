@@ -1,4 +1,4 @@
-"""Values at the end of a call."""
+"""A hook that fetches values at the end of a call."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 
 
 class FinalOpsHook(SessionRunHook):
-    """Fetches values when a call has come to its end.
+    """A hook that fetches values at the end of a call.
 
     Tensors of `model_fn` are those of the last step. The counterpart of
     `tf.compat.v1.train.FinalOpsHook`.
@@ -19,11 +19,11 @@ class FinalOpsHook(SessionRunHook):
     Args:
         final_ops: A name, or a list, tuple or dict of names; `None` for
             nothing.
-        final_ops_feed_dict: Has to be `None`: there is nothing to feed.
+        final_ops_feed_dict: Must be `None`, because values cannot be fed.
 
     Raises:
-        TypeError: `final_ops` are no names.
-        ValueError: There is something to feed.
+        TypeError: `final_ops` is not a pytree of names.
+        ValueError: `final_ops_feed_dict` is set.
 
     Example:
 
@@ -44,15 +44,15 @@ class FinalOpsHook(SessionRunHook):
 
     @property
     def final_ops_values(self) -> Any:
-        """NumPy values in the nest of `final_ops`; `None` before the end."""
+        """NumPy values in the pytree of `final_ops`; `None` before the end."""
         return self._values
 
     def begin(self) -> None:
-        """Forgets those of an earlier call."""
+        """Deletes the values of an earlier call."""
         self._values = None
 
     def before_run(self, run_context: SessionRunContext) -> LaterArgs:
-        """Asks for them, for any run may be the last one."""
+        """Requests the values, because any run may be the last one."""
         del run_context
         return LaterArgs(self._final_ops)
 

@@ -1,4 +1,4 @@
-"""What hooks of TensorFlow get of a run: tensors of the graph, as values."""
+"""Sessions for TensorFlow hooks: graph tensors as values of a run."""
 
 import contextlib
 import functools
@@ -15,10 +15,10 @@ from keras_tpu_estimator.spec.hooks.session import Session
 
 
 class Request(NamedTuple):
-    """What is fetched for what a hook wants.
+    """The names to fetch for a hook of TensorFlow.
 
     Attributes:
-        results: Makes what the hook gets, of the values by name.
+        results: Returns the hook's results, from values by name.
     """
 
     names: Collection[str]
@@ -26,29 +26,29 @@ class Request(NamedTuple):
 
 
 class HostRun(Protocol):
-    """What a hook runs on the host alone."""
+    """A hook's operations that run only on the host."""
 
     @property
     def names(self) -> Collection[str]:
-        """The variables that are used."""
+        """The variables that the operations use."""
 
     def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
-        """Runs them.
+        """Runs the operations.
 
         Args:
             values: The values of the variables by name.
 
         Returns:
-            What was fetched, and what was assigned.
+            The fetched values, and the assigned values.
         """
 
 
 class HookedGraph(Protocol):
-    """A graph that a program was made of, as its hooks may use it.
+    """The graph of a program, with the operations of its hooks.
 
     Attributes:
-        graph: The graph of TensorFlow.
-        fetched: What each run fetches without hooks.
+        graph: The TensorFlow graph.
+        fetched: The names that each run fetches without hooks.
     """
 
     graph: Any
@@ -58,35 +58,34 @@ class HookedGraph(Protocol):
         """Makes the graph the default one, as while it was built."""
 
     def enter_new(self, store: Any) -> bool:
-        """Enters the variables that hooks have made into a program's store.
+        """Enters variables that hooks created into a program's store.
 
         Args:
             store: The `VariableStore` of the program.
 
         Returns:
-            Whether there are any.
+            Whether there are new variables.
         """
 
     def host_run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> HostRun | None:
-        """Returns what runs only on the host.
+        """Returns operations that can run on the host.
 
-        It assigns variables, or is fed, and needs nothing of a step.
+        They assign variables, or are fed, and need no tensor of a step.
 
         Args:
-            fetches: A nest of operations, tensors, variables and names.
+            fetches: A pytree of operations, tensors, variables and names.
         """
 
     def request(
         self, fetches: Any, asked: Collection[str] | None = None
     ) -> Request:
-        """What has to be fetched for some tensors.
+        """Returns the names to fetch for some tensors.
 
         Args:
-            fetches: A nest of tensors, variables and names.
-            asked: The names that were asked for before the run; `None` if it
-                is yet to come.
+            fetches: A pytree of tensors, variables and names.
+            asked: The names requested before the run; `None` before that.
 
         Raises:
             ValueError: They cannot be fetched.
@@ -94,20 +93,20 @@ class HookedGraph(Protocol):
 
 
 class GraphSession:
-    """A session as hooks of TensorFlow know it.
+    """A `tf.compat.v1.Session` for TensorFlow hooks.
 
     Args:
-        asked: The names that the hook has asked for so far.
+        asked: The names that the hook has requested so far.
 
     Raises:
-        ValueError: The program was made of no graph.
+        ValueError: The program has no graph.
     """
 
     def __init__(self, session: Session, asked: Collection[str] = ()):
         if session.graph is None:
             raise ValueError(
-                "Hooks of TensorFlow should accompany a model_fn that builds "
-                "a TensorFlow graph, marked by kte.tf1.model_fn. Received one "
+                "Hooks of TensorFlow need a model_fn that builds a "
+                "TensorFlow graph, marked by kte.tf1.model_fn. Received one "
                 "with another model_fn: derive the hook from "
                 "keras_tpu_estimator.hooks.SessionRunHook."
             )
@@ -117,7 +116,7 @@ class GraphSession:
 
     @property
     def graph(self) -> Any:
-        """The graph of TensorFlow."""
+        """The TensorFlow graph."""
         return self._hooked.graph
 
     def run(
@@ -127,20 +126,21 @@ class GraphSession:
         options: Any = None,
         run_metadata: Any = None,
     ) -> Any:
-        """The current values of a nest of tensors, variables and names.
+        """Returns the current values of a pytree of tensors, variables and
+        names.
 
         Args:
-            fetches: Variables, what comes of variables alone, and what
-                `before_run` has asked for. Or operations that need nothing of
-                a step, such as those that assign variables or save them: the
-                next step begins with what they have assigned.
-            feed_dict: What is fed to such operations. Otherwise it must be
-                `None`: nothing is fed into a device loop.
-            options: Accepted; has no effect, of which a warning is logged.
-            run_metadata: Accepted in the same way.
+            fetches: Variables, values computed only from variables, and the
+                fetches of `before_run`. Or operations that need no tensor of a
+                step, such as those that assign or save variables; the next step
+                uses the assigned values.
+            feed_dict: Values for the placeholders of such operations. Otherwise
+                it must be `None`, because a device loop cannot be fed.
+            options: Accepted; has no effect except a logged warning.
+            run_metadata: Accepted, as `options`.
 
         Raises:
-            ValueError: They cannot be fetched, or something is fed.
+            ValueError: They cannot be fetched, or a value is fed.
         """
         warn_of_options("session.run", options)
         warn_of_options("session.run", run_metadata, "run_metadata")
@@ -154,7 +154,7 @@ class GraphSession:
         return request.results(self.values(request.names))
 
     def values(self, names: Collection[str]) -> dict[str, Any]:
-        """The values of names, as `Session.run` has them."""
+        """Returns the values of names, as `Session.run` does."""
         values: dict[str, Any] = self._session.run({n: n for n in names})
         return values
 
@@ -162,24 +162,16 @@ class GraphSession:
 def graph_session(
     session: Session, asked: Collection[str] = ()
 ) -> GraphSession:
-    """Makes a session that also is one to TensorFlow's own functions.
-
-    Args:
-        session: What hooks of this package use.
-        asked: As in `GraphSession`.
-
-    Raises:
-        ValueError: As there.
-    """
+    """Returns a session that TensorFlow's own functions also accept."""
     made: GraphSession = _known_to_tensorflow()(session, asked)
     return made
 
 
 @functools.cache
 def _known_to_tensorflow() -> type[GraphSession]:
-    """The class that a `tf.train.Saver` accepts."""
+    """Returns the class that a `tf.train.Saver` accepts."""
     import tensorflow as tf
 
-    # The last base but `object`, which has no public name.
+    # The last base class before `object`, which has no public name.
     interface = tf.compat.v1.Session.__mro__[-2]
     return type("TensorFlowSession", (GraphSession, interface), {})

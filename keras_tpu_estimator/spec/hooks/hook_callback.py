@@ -19,15 +19,15 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 
 
 def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
-    """A callback for `fit`, `evaluate` or `predict` of any Keras model.
+    """Returns a Keras callback that calls a hook.
 
     The hook is called around every batch (with `steps_per_execution`, every
-    execution) of the method that the callback was passed to; a validation
-    inside `fit` is not shown to it. `request_stop()` ends `fit`, `evaluate` or
-    `predict`. What it may fetch are `"loss"` and all other names in Keras's
-    logs, `"global_step"`, which is `model.optimizer.iterations`, the paths of
-    the model's and the optimizer's variables, and in `predict` `"outputs"`, or
-    of an `EstimatorModel` the keys of the predictions.
+    execution) of the method that received the callback, but not in a validation
+    inside `fit`. `request_stop()` ends `fit`, `evaluate` or `predict`. It can
+    fetch `"loss"` and all other names in Keras's logs, `"global_step"`, which
+    is `model.optimizer.iterations`, and variables of the model and the
+    optimizer by path. In `predict` it can fetch `"outputs"`, or the keys of the
+    predictions of an `EstimatorModel`.
 
     Args:
         hook: A `SessionRunHook`.
@@ -36,7 +36,7 @@ def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
         A `keras.callbacks.Callback`.
 
     Raises:
-        TypeError: It is no `SessionRunHook`, or callbacks made a hook.
+        TypeError: It is not a `SessionRunHook`, or is itself made of callbacks.
 
     Example:
 
@@ -58,15 +58,14 @@ def as_callback(hook: SessionRunHook) -> keras.callbacks.Callback:
     """
     if not isinstance(hook, SessionRunHook) or isinstance(hook, CallbackHook):
         raise TypeError(
-            "`as_callback` should be given a SessionRunHook. Received: "
-            f"{shown(hook)}. Keras callbacks need no "
-            "conversion."
+            "`as_callback` must receive a SessionRunHook. Received: "
+            f"{shown(hook)}. Keras callbacks need no conversion."
         )
     return HookCallback(hook)
 
 
 class HookCallback(keras.callbacks.Callback):
-    """A hook that runs inside a Keras model's loops."""
+    """A callback that calls a hook in a Keras model's loops."""
 
     def __init__(self, hook: SessionRunHook):
         super().__init__()
@@ -76,12 +75,12 @@ class HookCallback(keras.callbacks.Callback):
         self._mode: str | None = None
 
     def set_model(self, model: keras.Model) -> None:
-        """Takes the model; Keras calls it first, but not for a validation."""
+        """Stores the model; Keras does not call this for a validation."""
         super().set_model(model)
         self._mode = None
 
     def on_train_begin(self, logs: Any = None) -> None:
-        """Begins, if this is about `fit`."""
+        """Begins, if the callback was passed to `fit`."""
         self._begin("train")
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -98,7 +97,7 @@ class HookCallback(keras.callbacks.Callback):
         self._end("train")
 
     def on_test_begin(self, logs: Any = None) -> None:
-        """Begins, if this is about `evaluate`."""
+        """Begins, if the callback was passed to `evaluate`."""
         self._begin("test")
 
     def on_test_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -115,7 +114,7 @@ class HookCallback(keras.callbacks.Callback):
         self._end("test")
 
     def on_predict_begin(self, logs: Any = None) -> None:
-        """Begins, if this is about `predict`."""
+        """Begins, if the callback was passed to `predict`."""
         self._begin("predict")
 
     def on_predict_batch_begin(self, batch: int, logs: Any = None) -> None:
@@ -156,17 +155,17 @@ class HookCallback(keras.callbacks.Callback):
                 self._hooks.end()
 
     def variables(self) -> dict[str, keras.Variable]:
-        """The model's and the optimizer's variables by path."""
+        """The variables of the model and the optimizer by path."""
         optimizer = getattr(self.model, "optimizer", None)
         slots = [] if optimizer is None else optimizer.variables
         return {v.path: v for v in [*self.model.variables, *slots]}
 
     def wait(self) -> None:
-        """Waits for what Keras was the last to tell of."""
+        """Waits for the last batch."""
         jax.block_until_ready(self._logs)
 
     def fetch(self, name: str) -> Any:
-        """The value of something in the logs, or of a variable."""
+        """Returns the value of a name in the logs, or of a variable."""
         if name in self._logs:
             return self._logs[name]
         optimizer = getattr(self.model, "optimizer", None)
@@ -176,15 +175,15 @@ class HookCallback(keras.callbacks.Callback):
         by_path = self.variables()
         if name not in by_path:
             raise KeyError(
-                f"Nothing to fetch is called {name!r}. Expected one of the "
-                f"logs {sorted(self._logs)}, 'global_step', if the model has "
-                f"an optimizer, or one of {sorted(by_path)}."
+                f"Cannot fetch {name!r}. Expected one of the logs "
+                f"{sorted(self._logs)}, 'global_step', if the model has an "
+                f"optimizer, or one of {sorted(by_path)}."
             )
         return keras.ops.convert_to_numpy(by_path[name])
 
 
 class FitSession(Session):
-    """What a hook may ask of a Keras model's loops."""
+    """The session of a hook in a Keras model's loops."""
 
     def __init__(self, callback: HookCallback):
         super().__init__(callback.fetch, wait=callback.wait)
@@ -192,7 +191,7 @@ class FitSession(Session):
         self._saved: dict[str, int] = {}
 
     def saved_step(self, directory: PathLike) -> int | None:
-        """The step of this session's last checkpoint in a directory."""
+        """Returns the step of this session's last checkpoint in a directory."""
         return self._saved.get(_real_path(directory))
 
     def save_checkpoint(

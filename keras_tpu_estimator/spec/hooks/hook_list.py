@@ -1,4 +1,4 @@
-"""Several hooks as one, called in order around each run."""
+"""A list of hooks that is called as one hook."""
 
 import contextlib
 import dataclasses
@@ -32,7 +32,7 @@ def _afresh(
 
 
 class HookList:
-    """Calls hooks in the order given, in every phase.
+    """The hooks of one call, called in the order given.
 
     Args:
         hooks: The hooks of one call of `train`, `evaluate` or `predict`.
@@ -45,19 +45,19 @@ class HookList:
 
     @property
     def allows_run_ahead(self) -> bool:
-        """Whether all of them allow it."""
+        """Whether all hooks allow it."""
         return all(hook.allows_run_ahead for hook in self.hooks)
 
     @property
     def see_every_run(self) -> bool:
-        """Whether one of them acts around runs and names no steps."""
+        """Whether a hook acts on runs and names no steps."""
         return any(isinstance(h.run_ends(0), EveryRun) for h in self.hooks)
 
     def run_ends(self, start: int, every: int = 1) -> Iterable[int]:
-        """Steps at which any of them wants a run to end, in ascending order.
+        """Returns the ends of runs that hooks ask for, in ascending order.
 
         Args:
-            start: The global step that training starts from.
+            start: The global step at which training starts.
             every: Steps of a run for hooks that name no steps. Defaults to 1.
         """
         ends = [hook.run_ends(start) for hook in self.hooks]
@@ -77,25 +77,25 @@ class HookList:
         """Calls every hook's `after_create_session`.
 
         Args:
-            resuming: Returns a context in which a hook begins. By default
-                there is nothing to resume.
+            resuming: Returns a context in which a hook begins. By default,
+                hooks do not resume.
         """
         for hook in self.hooks:
             with resuming(hook):
                 hook.after_create_session(self.session, None)
 
     def before_run(self) -> "HookedRun":
-        """Calls every hook's `before_run`; the result sees the run through."""
+        """Calls every hook's `before_run`; returns the run."""
         context = SessionRunContext(self.session)
         requests = [hook.before_run(context) for hook in self.hooks]
         return HookedRun(self, context, requests)
 
     def ran(self) -> None:
-        """Notes a run, which the devices may still be making."""
+        """Stores a run, which the devices may still be executing."""
         self._is_run_untold = True
 
     def run_is_made(self) -> None:
-        """Tells the hooks that want to know that it is made, once."""
+        """Reports the completion of a run to `LoopHook`s, once."""
         if self._is_run_untold:
             self._is_run_untold = False
             for hook in self.hooks:
@@ -106,7 +106,7 @@ class HookList:
         """Calls every hook's `end`.
 
         Args:
-            is_interrupted: Whether the call is to be resumed. Defaults to
+            is_interrupted: Whether the call will be resumed. Defaults to
                 `False`.
         """
         loop_hooks = [h for h in self.hooks if isinstance(h, LoopHook)]
@@ -129,23 +129,24 @@ class HookedRun:
 
     @property
     def fetches(self) -> tuple[str, ...]:
-        """The names that hooks asked for."""
+        """The names that hooks requested."""
         requests = [each for each in self._requests if each is not None]
         asked = [e.fetches for e in requests if e.fetches is not None]
         return tuple(names_in(asked))
 
     def start(self) -> None:
-        """Tells the hooks that want to know that the run takes place."""
+        """Reports to `LoopHook`s that the run takes place."""
         for hook in self._list.hooks:
             if isinstance(hook, LoopHook):
                 hook.start_run()
 
     def after_run(self) -> bool:
-        """Calls every hook's `after_run`; whether one asked to stop."""
-        # All of them first: a hook may assign what a later one asked for.
+        """Calls every hook's `after_run`; returns whether one asked to stop."""
+        # All values are fetched first, because a hook may assign a variable
+        # that a later hook requested.
         values = [self._values(request) for request in self._requests]
         pairs = zip(self._list.hooks, values, strict=True)
-        # Sorting keeps the order of hooks that agree in this.
+        # A stable sort, which keeps the order of equal hooks.
         for hook, its_values in sorted(pairs, key=lambda p: p[0].acts_last):
             hook.after_run(self.context, its_values)
         self._list.ran()

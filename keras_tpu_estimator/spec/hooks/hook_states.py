@@ -22,9 +22,9 @@ from keras_tpu_estimator.spec.hooks.state_sources import sources_of
 from keras_tpu_estimator.spec.hooks.tensorflow_hook import TensorFlowHook
 
 _logger = logging.getLogger("keras_tpu_estimator")
-# Of these packages, all classes with a state are known.
+# All classes of these packages that have a state are known.
 _KNOWN_PACKAGES = ("keras_tpu_estimator", "keras", "tensorflow")
-# Classes of theirs that keep nothing themselves.
+# Classes of these packages that have no state.
 _BASES = ("SessionRunHook", "LoopHook", "Callback")
 
 
@@ -33,11 +33,10 @@ class SavedState:
     """The state of one callback or hook in a checkpoint.
 
     Attributes:
-        kind: Its class, and for callbacks the monitored metric.
-        number: Which one of this kind it is.
-        state: What it gave; `None` if it offers none.
-        changed: The names of attributes that had changed and are not in
-            `state`.
+        kind: Its class, and the monitored metric of a callback.
+        number: Its index among those of this kind.
+        state: Its state; `None` if it offers none.
+        changed: The names of changed attributes that are not in `state`.
     """
 
     kind: str
@@ -47,12 +46,12 @@ class SavedState:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What this state is found by."""
+        """The key by which this state is found."""
         return self.kind, self.number
 
     @property
     def has_any(self) -> bool:
-        """Whether there is, or was, a state."""
+        """Whether a state exists or existed."""
         return self.state is not None or bool(self.changed)
 
 
@@ -81,14 +80,16 @@ class Holder:
 
     @property
     def has_begun(self) -> bool:
-        """Whether its own state counts, rather than a saved one."""
+        """Whether it has begun, so that its own state counts and not a saved
+        one.
+        """
         return self._before is not None
 
     def begin(self, saved: SavedState | None) -> None:
-        """Restores a state, and notes the attributes.
+        """Restores a state, and fingerprints the attributes.
 
         Args:
-            saved: The state, or `None` to begin afresh.
+            saved: The state, or `None` to begin without one.
         """
         if saved is not None and saved.state is not None:
             for name, state in saved.state.items():
@@ -98,7 +99,7 @@ class Holder:
         self._before = self._fingerprints()
 
     def saved(self) -> SavedState:
-        """Returns the state that it has now."""
+        """Returns its current state."""
         state = {
             name: source.get(self.subject)
             for name, source in self._sources.items()
@@ -123,15 +124,15 @@ class Holder:
 class HookStates:
     """The states of all callbacks and hooks of one `train`.
 
-    Those of a checkpoint are found by class, monitored metric and order among
-    callbacks that agree in these.
+    States of a checkpoint are found by class, monitored metric, and order among
+    equal ones.
 
     Args:
         hooks: The hooks of the call.
-        saved: The states that the checkpoint has; `None` if it has none,
-            because it is the end of an earlier call.
+        saved: The states in the checkpoint; `None` if it has none, because an
+            earlier call ended with it.
         has_checkpoint: Whether training starts from a checkpoint.
-        warns: Whether to warn of states that are lost. Defaults to `True`.
+        warns: Whether to warn about states that are lost. Defaults to `True`.
 
     Example:
 
@@ -150,7 +151,7 @@ class HookStates:
     ):
         self._holders: dict[int, list[Holder]] = {}
         counts: collections.Counter[str] = collections.Counter()
-        # The same object may be among the hooks of `train` and of the spec.
+        # An object may be among the hooks of both `train` and the spec.
         for hook in {id(each): each for each in hooks}.values():
             self._holders[id(hook)] = []
             for subject in filter(_may_have_state, _subjects_of(hook)):
@@ -175,15 +176,11 @@ class HookStates:
 
     @contextlib.contextmanager
     def resuming(self, hook: SessionRunHook) -> Iterator[None]:
-        """Restores a hook's states after the `with` block, in which it begins.
-
-        Args:
-            hook: One of the hooks.
-        """
+        """Restores a hook's states after the `with` block where it begins."""
         holders = self._holders[id(hook)]
         saved = [self._pending.get(holder.key) for holder in holders]
         if isinstance(hook, CallbackHook):
-            # The first one is that of the hook itself.
+            # The first state is that of the hook itself.
             hook.resume(_epochs_in(saved[0]))
         with contextlib.ExitStack() as stack:
             for holder, its_own in zip(holders, saved, strict=True):
@@ -199,7 +196,7 @@ class HookStates:
             holder.begin(its_own)
 
     def now(self) -> list[SavedState]:
-        """Returns all states, for a checkpoint of this moment."""
+        """Returns all current states, for a checkpoint."""
         states = [
             holder.saved()
             if holder.has_begun
@@ -211,7 +208,7 @@ class HookStates:
 
 
 def _subjects_of(hook: SessionRunHook) -> Iterator[Any]:
-    """Yields what may have a state of its own: a hook, and its callbacks."""
+    """Yields a hook and its callbacks, which may have a state."""
     if isinstance(hook, TensorFlowHook):
         yield hook.hook
         return
@@ -238,7 +235,7 @@ def _is_known(kind: type) -> bool:
 
 
 def _kind_of(subject: Any) -> str:
-    """Returns the class of a callback or hook, with what it monitors."""
+    """Returns the class of a callback or hook, with its monitored metric."""
     kind = f"{type(subject).__module__}.{type(subject).__qualname__}"
     monitor = getattr(subject, "monitor", None)
     is_callback = isinstance(subject, keras.callbacks.Callback)
@@ -267,9 +264,10 @@ def _warn_of_lost(lost: Iterable[SavedState]) -> None:
     names = sorted({_short(each.kind) for each in lost})
     if names:
         _logger.warning(
-            "The checkpoint has the state of other callbacks or hooks than "
-            "this call of `train`. These begin afresh, or are missing: %s. "
-            "Pass the same ones in the same order to resume them.",
+            "The callbacks or hooks with a state in the checkpoint differ "
+            "from those of this call of `train`. These start without a "
+            "state, or are missing: %s. Pass the same ones in the same order "
+            "to resume them.",
             ", ".join(names),
         )
 
@@ -281,10 +279,11 @@ def _warn_of_unknown(restored: Iterable[SavedState]) -> None:
             changed.setdefault(_short(each.kind), set()).update(each.changed)
     for name, attributes in changed.items():
         _logger.warning(
-            "%s begins afresh in this resumed call of `train`: its attributes "
-            "%s had changed, and a checkpoint cannot hold them. Give the class "
-            "`get_state(self)`, which returns numbers, strings and arrays in "
-            "dicts and lists, and `set_state(self, state)`.",
+            "%s starts without its state in this resumed call of `train`: "
+            "its attributes %s had changed, and a checkpoint cannot contain "
+            "them. Give the class `get_state(self)`, which returns numbers, "
+            "strings and arrays in dicts and lists, and `set_state(self, "
+            "state)`.",
             name,
             ", ".join(sorted(attributes)),
         )

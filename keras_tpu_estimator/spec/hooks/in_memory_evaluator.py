@@ -1,4 +1,4 @@
-"""Evaluating while training, without a checkpoint in between."""
+"""A hook that evaluates during training, without a checkpoint."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -13,12 +13,12 @@ from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 
 
 class InMemoryEvaluatorHook(SessionRunHook):
-    """Evaluates the values that training has in memory.
+    """A hook that evaluates the values that training has in memory.
 
-    It evaluates before the first run, after every so many runs, and at the
-    end; a run has `iterations_per_loop` steps. Results are logged and written
-    to `estimator.eval_dir(name)`, as those of `evaluate` are. Training goes on
-    from where it was. The counterpart of
+    It evaluates before the first run, after every `every_n_iter` runs, and at
+    the end. A run has `iterations_per_loop` steps. Results are logged and
+    written to `estimator.eval_dir(name)`, like those of `evaluate`. The values
+    of training do not change. The counterpart of
     `tf.estimator.experimental.InMemoryEvaluatorHook`.
 
     Args:
@@ -33,7 +33,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
     Raises:
         ValueError: `every_n_iter` is not positive; from
             `after_create_session`, if another estimator trains.
-        TypeError: A hook is no `SessionRunHook`.
+        TypeError: A hook is not a `SessionRunHook`.
         RuntimeError: From `after_create_session`, in `evaluate` or `predict`.
 
     Example:
@@ -70,7 +70,7 @@ class InMemoryEvaluatorHook(SessionRunHook):
         self._timer = SecondOrStepTimer(every_steps=every_n_iter)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Evaluates what training starts from."""
+        """Evaluates the initial values."""
         del coord
         self._runs = 0
         self._evaluate(session)
@@ -78,14 +78,14 @@ class InMemoryEvaluatorHook(SessionRunHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Evaluates if it is time."""
+        """Evaluates if the interval has passed."""
         del run_values
         self._runs += 1
         if self._timer.should_trigger_for_step(self._runs):
             self._evaluate(run_context.session)
 
     def end(self, session: Session) -> None:
-        """Evaluates the end, if it has not been."""
+        """Evaluates the last values, unless they have been evaluated."""
         if self._timer.last_triggered_step() != self._runs:
             self._evaluate(session)
 

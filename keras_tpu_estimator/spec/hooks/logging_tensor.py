@@ -1,4 +1,4 @@
-"""Logging values by name."""
+"""A hook that logs values by name."""
 
 import logging
 from collections.abc import Callable
@@ -22,26 +22,26 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class LoggingTensorHook(SessionRunHook):
-    """Logs values every so many runs or seconds, or at the end.
+    """A hook that logs values periodically, or at the end.
 
-    The first run is logged; after it runs are counted, not steps, and a run
-    of `train` has `iterations_per_loop` steps. The logger is
-    `keras_tpu_estimator`, at level INFO. The counterpart of
-    `tf.compat.v1.train.LoggingTensorHook`.
+    The first run is logged. Then runs are counted, not steps; a run of `train`
+    has `iterations_per_loop` steps. The logger is `keras_tpu_estimator`, at
+    level INFO. The counterpart of `tf.compat.v1.train.LoggingTensorHook`.
 
     Args:
-        tensors: Names of values, or a dict of names by what the log calls
-            them, which it sorts.
+        tensors: Names of values, or a dict from labels to names; the log sorts
+            the labels.
         every_n_iter: Runs between log lines. Defaults to `None`.
         every_n_secs: Seconds between log lines. Defaults to `None`.
-        at_end: Whether to log at the end, also or only. Defaults to `False`.
-        formatter: Turns the dict of values into a line. Defaults to
-            "name = value, ..." and the seconds since the line before.
+        at_end: Whether to log at the end, in addition to an interval or without
+            one. Defaults to `False`.
+        formatter: Returns a line for a dict of values. Defaults to "name =
+            value, ..." and the seconds since the previous line.
 
     Raises:
-        ValueError: Not exactly one interval is given, and it is not at the
-            end only; or `every_n_iter` is not positive.
-        TypeError: `tensors` are no names.
+        ValueError: Without `at_end`, not exactly one interval is given; or
+            `every_n_iter` is not positive.
+        TypeError: `tensors` does not consist of names.
 
     Example:
 
@@ -82,7 +82,7 @@ class LoggingTensorHook(SessionRunHook):
         self._formatter = formatter
 
     def begin(self) -> None:
-        """Starts to count."""
+        """Starts the interval."""
         self._runs = 0
         if self._timer is not None:
             self._timer.reset()
@@ -90,7 +90,7 @@ class LoggingTensorHook(SessionRunHook):
     def before_run(
         self, run_context: SessionRunContext
     ) -> SessionRunArgs | None:
-        """Asks for the values if it is time."""
+        """Requests the values if the interval has passed."""
         del run_context
         if self._timer and self._timer.should_trigger_for_step(self._runs):
             return SessionRunArgs(self._names)
@@ -107,7 +107,7 @@ class LoggingTensorHook(SessionRunHook):
         self._runs += 1
 
     def end(self, session: Session) -> None:
-        """Logs the last values, if asked to."""
+        """Logs the last values, with `at_end`."""
         if self._at_end:
             self._log(session.run(self._names))
 

@@ -1,4 +1,4 @@
-"""Stopping when the loss is no number any more."""
+"""Hooks that stop training if the loss is NaN."""
 
 import logging
 from collections.abc import Iterable
@@ -17,26 +17,26 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class NanLossDuringTrainingError(RuntimeError):
-    """The loss became NaN."""
+    """An error that is raised if the loss is NaN."""
 
     def __str__(self) -> str:
         return self.args[0] if self.args else "NaN loss during training."
 
 
 class NanTensorHook(SessionRunHook):
-    """Raises or stops if a value is NaN after a run.
+    """A hook that raises or stops if a value is NaN after a run.
 
-    Training always looks at the loss, and writes no checkpoint after a NaN.
-    The counterpart of `tf.compat.v1.train.NanTensorHook`.
+    Training always checks the loss, and writes no checkpoint after a NaN. The
+    counterpart of `tf.compat.v1.train.NanTensorHook`.
 
     Args:
         loss_tensor: The name of the value, an array of any shape. Defaults to
             `"loss"`.
-        fail_on_nan_loss: Whether to raise an error, or to log a warning and
-            stop. Defaults to `True`.
+        fail_on_nan_loss: Whether to raise an error; otherwise logs a warning
+            and stops. Defaults to `True`.
 
     Raises:
-        TypeError: `loss_tensor` is no name.
+        TypeError: `loss_tensor` is not a name.
         NanLossDuringTrainingError: From `after_run`, if the value is NaN.
 
     Example:
@@ -55,14 +55,14 @@ class NanTensorHook(SessionRunHook):
         self._fails = fail_on_nan_loss
 
     def before_run(self, run_context: SessionRunContext) -> SessionRunArgs:
-        """Asks for the value."""
+        """Requests the value."""
         del run_context
         return SessionRunArgs({"value": self._name, "step": "global_step"})
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Looks at it."""
+        """Checks the value."""
         results, session = run_values.results, run_context.session
         if not np.isnan(results["value"]).any():
             return
@@ -74,21 +74,21 @@ class NanTensorHook(SessionRunHook):
 
 
 class NanLossHook(LoopHook):
-    """Raises if the loss is NaN, without having the next run wait.
+    """A hook that raises if the loss is NaN, without delaying the next run.
 
     Raises:
-        NanLossDuringTrainingError: From `run_is_made`, if it is.
+        NanLossDuringTrainingError: From `run_is_made`, if it is NaN.
     """
 
     allows_run_ahead = True
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """None: any end will do."""
+        """Returns no steps, because it accepts any end."""
         del start
         return ()
 
     def run_is_made(self, session: Session) -> None:
-        """Looks at the loss."""
+        """Checks the loss."""
         if np.isnan(session.run("loss")):
             step = int(session.run("global_step"))
             raise NanLossDuringTrainingError(_message("loss", step, session))

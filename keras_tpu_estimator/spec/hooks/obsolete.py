@@ -1,4 +1,4 @@
-"""Hooks that programs still name, and that have nothing left to do."""
+"""Hooks of the original that have no purpose here."""
 
 import logging
 from collections.abc import Callable
@@ -13,14 +13,14 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class FeedFnHook(SessionRunHook):
-    """Says, when it is made, what to do instead of feeding.
+    """A hook of the original that explains the alternative to feeding.
 
-    A device loop is compiled as a whole, and takes what `input_fn` yields. The
-    name is here so that old programs fail with an explanation. What such a
-    hook did, `input_fn` can do: add the value to the features of each batch.
+    A device loop is one compiled program, which reads only the batches of
+    `input_fn`. This name exists so that old scripts fail with an explanation:
+    add the value to the features of each batch in `input_fn`.
 
     Args:
-        feed_fn: The function that returned what to feed.
+        feed_fn: The function that returned the values to feed.
 
     Raises:
         ValueError: Always.
@@ -41,12 +41,11 @@ class FeedFnHook(SessionRunHook):
 
 
 class GlobalStepWaiterHook(SessionRunHook):
-    """Starts at once, and says so if it was meant to wait.
+    """A hook that starts at once, and warns if it should have waited.
 
-    The original let workers start one after the other, while others went on
-    counting steps. Here all processes make every step together, so that the
-    step would never come, and waiting would never end. The counterpart of
-    `tf.compat.v1.train.GlobalStepWaiterHook`.
+    In the original, workers start one after the other while others train. Here
+    all processes make every step together, so that waiting for a step would
+    never end. The counterpart of `tf.compat.v1.train.GlobalStepWaiterHook`.
 
     Args:
         wait_until_step: The global step to wait for.
@@ -63,7 +62,7 @@ class GlobalStepWaiterHook(SessionRunHook):
         self._wait_until_step = wait_until_step
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Warns if the step is still to come."""
+        """Warns if the step has not been reached."""
         del coord
         step = int(session.run("global_step"))
         if step < self._wait_until_step:
@@ -78,10 +77,10 @@ class GlobalStepWaiterHook(SessionRunHook):
 def make_stop_at_checkpoint_step_hook(
     estimator: Any, last_step: int, wait_after_file_check_secs: float = 30
 ) -> StopAtStepHook:
-    """Makes a hook by which all processes stop at the same step.
+    """Returns a hook that stops all processes at the same step.
 
-    As they make each step together, none waits for another's checkpoint. The
-    counterpart of
+    Processes make each step together, so none waits for another's checkpoint.
+    The counterpart of
     `tf.estimator.experimental.make_stop_at_checkpoint_step_hook`.
 
     Args:
@@ -93,7 +92,7 @@ def make_stop_at_checkpoint_step_hook(
         A hook for `train`.
 
     Raises:
-        ValueError: There is no step.
+        ValueError: `last_step` is `None`.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Profiles of single device loops."""
+"""A hook that profiles single runs of the device loop."""
 
 import os
 import time
@@ -16,13 +16,13 @@ from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 
 
 class ProfilerHook(SessionRunHook):
-    """Writes a profile of one run of the device loop, every so often.
+    """A hook that periodically profiles one run of the device loop.
 
-    The first run, which compiles, is left out. TensorBoard's profile page and
-    Perfetto read what `jax.profiler` writes for a run that starts at a step:
-    `plugins/profile/<time>_step_<step>/` in the directory. A process makes one
-    trace at a time. `evaluate` and `predict`, which count no steps, get one
-    profile, of their second run. The counterpart of
+    The first run, which compiles, is skipped. A run that starts at a step is
+    written by `jax.profiler` to `plugins/profile/<time>_step_<step>/` in the
+    directory, for TensorBoard's profile page and Perfetto. A process makes one
+    trace at a time. `evaluate` and `predict`, which do not count steps, write
+    one profile, of their second run. The counterpart of
     `tf.compat.v1.train.ProfilerHook`.
 
     Args:
@@ -44,7 +44,7 @@ class ProfilerHook(SessionRunHook):
     >>> hook = kte.hooks.ProfilerHook(1000, output_dir=tempfile.mkdtemp())
     """
 
-    # What begins and ends a trace waits by itself.
+    # Starting and stopping a trace waits for the devices.
     allows_run_ahead = True
 
     def __init__(
@@ -60,30 +60,31 @@ class ProfilerHook(SessionRunHook):
         self._output_dir = os.fsdecode(output_dir) or os.curdir
         if is_url(self._output_dir):
             raise ValueError(
-                "`output_dir` should be a directory of this machine, for that "
-                f"is where JAX writes profiles. Received: {output_dir!r}. Pass "
-                "a local directory, and copy it afterwards."
+                "`output_dir` must be a local directory, because JAX writes "
+                f"profiles there. Received: {output_dir!r}. Pass a local "
+                "directory, and copy it afterwards."
             )
         self._is_tracing = False
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Those that a profile begins with, if it counts steps."""
+        """Returns the steps at which a profile begins, if it counts steps."""
         return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:
-        """Starts to count."""
-        # After an error in a run, nobody has told this hook of its end.
+        """Starts the interval."""
+        # After an error in a run, this hook's `end` was not called.
         self._stop()
         self._timer.reset()
         self._has_run = False
 
     def before_run(self, run_context: SessionRunContext) -> None:
-        """Starts a trace if it is time."""
+        """Starts a trace if the interval has passed."""
         step = int(run_context.session.run("global_step"))
         if not self._has_run or not self._timer.should_trigger_for_step(step):
             return
         self._timer.update_last_triggered_step(step)
-        run_context.session.wait()  # The run before is no part of it.
+        # The trace must not contain the previous run.
+        run_context.session.wait()
         jax.profiler.start_trace(
             self._output_dir, profiler_options=_options(step)
         )
@@ -100,7 +101,7 @@ class ProfilerHook(SessionRunHook):
         self._has_run = True
 
     def end(self, session: Session) -> None:
-        """Ends a trace whose run found no more input."""
+        """Stops a trace whose run found no more input."""
         del session
         self._stop()
 
@@ -111,9 +112,9 @@ class ProfilerHook(SessionRunHook):
 
 
 def _options(step: int) -> jax.profiler.ProfileOptions:
-    """Options by which two traces of one second get directories of their own.
+    """Returns options that give two traces of one second separate folders.
 
-    Where JAX has none to name a directory by, the second is its name.
+    JAX versions without such an option name the folder by the second.
     """
     options = jax.profiler.ProfileOptions()
     if hasattr(options, "session_id"):

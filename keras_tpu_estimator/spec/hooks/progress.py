@@ -1,4 +1,4 @@
-"""The progress of one call, on a terminal or in a notebook."""
+"""The progress display of one call, on a terminal or in a notebook."""
 
 import sys
 from collections.abc import Iterable
@@ -7,8 +7,8 @@ from typing import Protocol
 import keras
 
 from keras_tpu_estimator.ground.base import notebook
-from keras_tpu_estimator.spec.hooks.notebook_progress import NotebookProgress
 from keras_tpu_estimator.spec.hooks.progress_bar import LossNow
+from keras_tpu_estimator.spec.hooks.progress_bar import NotebookProgress
 from keras_tpu_estimator.spec.hooks.progress_bar import PassingBar
 from keras_tpu_estimator.spec.hooks.progress_bar import ProgressBar
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -19,10 +19,10 @@ class Progress(Protocol):
     """A display of the steps of one call."""
 
     def show(self, step: int, loss: LossNow, is_end: bool = False) -> None:
-        """Shows that all steps up to this one are made."""
+        """Shows that all steps up to this one are complete."""
 
     def hide(self) -> None:
-        """Makes room for the user's own output."""
+        """Clears the line for the user's own output."""
 
 
 class NoProgress:
@@ -32,15 +32,15 @@ class NoProgress:
         """Shows nothing."""
 
     def hide(self) -> None:
-        """Has nothing to hide."""
+        """Does nothing."""
 
 
 class ProgressHook(LoopHook):
-    """Shows the global step, the loss, the rate and the time left.
+    """A hook that shows the global step, the loss, the rate and the time left.
 
     Args:
-        steps: The number of steps in this call, or `None` if it is open.
-        batch_size: Examples in a step, or `None` if that is unknown.
+        steps: The number of steps in this call, or `None` if unknown.
+        batch_size: Examples in a step, or `None` if unknown.
     """
 
     allows_run_ahead = True
@@ -50,14 +50,14 @@ class ProgressHook(LoopHook):
         self._batch_size = batch_size
 
     def after_create_session(self, session: Session, coord: object) -> None:
-        """Begins at the global step that training starts from."""
+        """Begins at the first global step."""
         del coord
         self._progress = started(
             int(session.run("global_step")), self._steps, self._batch_size
         )
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Returns no steps, because a run may end at any."""
+        """Returns no steps, because it accepts any end."""
         del start
         return ()
 
@@ -78,7 +78,7 @@ class ProgressHook(LoopHook):
 
 
 def shows_progress(setting: bool | str) -> bool:
-    """Whether `RunConfig.progress` asks for a display here and now."""
+    """Whether `RunConfig.progress` asks for a display in this process."""
     if setting == "auto":
         return sys.stdout.isatty() or notebook.is_here()
     return bool(setting)
@@ -87,12 +87,12 @@ def shows_progress(setting: bool | str) -> bool:
 def started(
     start: int, steps: int | None, batch_size: int | None, unit: str = "step"
 ) -> Progress:
-    """Begins the display of a training or an evaluation.
+    """Starts the display of a training or an evaluation.
 
     Args:
         start: The steps before this call.
-        steps: The number of steps in this call, or `None` if it is open.
-        batch_size: Examples in a step, or `None` if that is unknown.
+        steps: The number of steps in this call, or `None` if unknown.
+        batch_size: Examples in a step, or `None` if unknown.
         unit: The name of a step in notebooks. Defaults to `"step"`.
     """
     if notebook.is_here():
@@ -101,11 +101,11 @@ def started(
 
 
 def prediction_started(setting: bool | str, batch_size: int | None) -> Progress:
-    """Begins the display of a `predict`, whose caller may print results.
+    """Starts the display of a `predict`, whose caller may print results.
 
     Args:
         setting: `RunConfig.progress`.
-        batch_size: Examples in a batch, or `None` if that is unknown.
+        batch_size: Examples in a batch, or `None` if unknown.
     """
     if not shows_progress(setting):
         return NoProgress()

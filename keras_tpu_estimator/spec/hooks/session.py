@@ -1,4 +1,4 @@
-"""What user code may ask of a loop: values by name, and more in training."""
+"""Sessions: access of hooks to values by name, and to saving and evaluation."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -21,7 +21,7 @@ class MetricCounts(Protocol):
     """Metrics that are counted from one `reset` to the next."""
 
     def result(self) -> dict[str, Any]:
-        """The metrics by name, of all steps of the runs that have ended."""
+        """Returns the metrics by name, of all steps of completed runs."""
 
     def counts(self) -> dict[str, Any]:
         """Returns the counts of those steps, for `resume`."""
@@ -30,37 +30,36 @@ class MetricCounts(Protocol):
         """Continues from counts, before the first step."""
 
     def reset(self) -> None:
-        """Forgets what was counted."""
+        """Resets the counts."""
 
 
 class NoCounts:
     """The counts of a run without metrics."""
 
     def result(self) -> dict[str, Any]:
-        """Nothing."""
+        """Returns an empty dict."""
         return {}
 
     def counts(self) -> dict[str, Any]:
-        """Returns nothing."""
+        """Returns an empty dict."""
         return {}
 
     def resume(self, counts: Mapping[str, Any]) -> None:
-        """Does nothing, as nothing is counted."""
+        """Does nothing."""
 
     def reset(self) -> None:
-        """Does nothing, as nothing was counted."""
+        """Does nothing."""
 
 
 class Session:
-    """What a hook may ask of a run: names and their current values.
+    """The access of a hook to a run: names and their current values.
 
     Args:
         fetch: Returns the value of a name: `"global_step"`, `"loss"`, the path
-            of a variable, or what a tensor is called that was asked for.
-        live: The Keras model where the loop is, for callbacks. Defaults to
-            `None`.
-        wait: Waits for the last run. By default there is nothing to wait for.
-        graph: What hooks of TensorFlow use. Defaults to `None`.
+            of a variable, or the name of a requested tensor.
+        live: The Keras model in the loop, for callbacks. Defaults to `None`.
+        wait: Waits for the last run. By default it returns immediately.
+        graph: The graph for hooks of TensorFlow. Defaults to `None`.
     """
 
     def __init__(
@@ -76,20 +75,20 @@ class Session:
         self.graph = graph
 
     def run(self, fetches: Any) -> Any:
-        """The current values of a name, or of a nest of names.
+        """Returns the current values of a name, or of a pytree of names.
 
         Args:
-            fetches: `"global_step"`, `"loss"`, a variable's path, what
-                `before_run` asked for of predictions' keys and the names of
-                `kte.identity`, or a list, tuple or dict of these. A name may
-                end with `":0"`.
+            fetches: `"global_step"`, `"loss"`, a variable's path, a key of
+                predictions or a name of `kte.identity` that `before_run`
+                requested, or a list, tuple or dict of these. A name may end
+                with `":0"`.
 
         Returns:
-            NumPy values in the same nest.
+            NumPy values in the same pytree.
 
         Raises:
-            KeyError: There is nothing of that name, or it was not asked for.
-            TypeError: It is no name.
+            KeyError: The name does not exist, or was not requested.
+            TypeError: It is not a name.
 
         Example:
 
@@ -102,28 +101,28 @@ class Session:
         return values_of(fetches, lambda name: np.asarray(self._fetch(name)))
 
     def wait(self) -> None:
-        """Waits until the devices have made the last run."""
+        """Waits until the devices have completed the last run."""
         if self._wait is not None:
             self._wait()
 
     def seconds_since_run(self) -> float:
-        """Waits for the last run; returns how long ago it was complete."""
+        """Waits for the last run; returns the seconds since its completion."""
         self.wait()
         return 0.0
 
     def saved_step(self, directory: PathLike) -> int | None:
-        """The step of this session's last checkpoint in a directory.
+        """Returns the step of this session's last checkpoint in a directory.
 
         Args:
-            directory: Where checkpoints are.
+            directory: The directory of checkpoints.
 
         Returns:
-            The step of the one that was written last, or that the session
-            started from; `None` if there is neither.
+            The step of the checkpoint that was written last, or that the
+            session started from; `None` if neither exists.
 
         Raises:
-            RuntimeError: This is no session of `train`.
-            Exception: One that was written in the meantime could not be.
+            RuntimeError: The session is not one of `train`.
+            Exception: The last checkpoint could not be written.
         """
         raise _only_in_training("save checkpoints")
 
@@ -136,66 +135,62 @@ class Session:
         """Writes the current values into a checkpoint.
 
         Args:
-            directory: Where it is written.
-            basename: What its name begins with. Defaults to `'model.ckpt'`.
-            wait: Whether to return only when it is on the disk. Otherwise it
-                is written while training goes on; the next one waits for it,
-                as does the end of training. An error is raised there, or from
-                `saved_step`. Defaults to `True`.
+            directory: The directory to write to.
+            basename: Prefix of its name. Defaults to `'model.ckpt'`.
+            wait: Whether to return only when it is on the disk. Otherwise it is
+                written while training continues. The next save, the end of
+                training and `saved_step` wait for it, and raise its errors.
+                Defaults to `True`.
 
         Raises:
-            RuntimeError: This is no session of `train`.
+            RuntimeError: The session is not one of `train`.
         """
         raise _only_in_training("save checkpoints")
 
     def is_so_anywhere(self, is_so: bool) -> bool:
-        """Whether something is so on any host; all hosts ask at once.
-
-        Args:
-            is_so: Whether it is so here.
-        """
+        """Whether a condition holds on any host; all hosts must call this."""
         return is_so
 
     def is_due_anywhere(self, name: str, is_due: bool) -> bool:
-        """Whether something is due on any host, by the clock of that host.
+        """Whether an action is due on any host, by the clock of that host.
 
-        Several hosts agree on it at the end of a run, so that it happens on
-        all of them after the next one.
+        Hosts agree at the end of a run, so that the action happens on all of
+        them after the next run.
 
         Args:
-            name: What is due, by the same name on all hosts.
-            is_due: Whether it is due here.
+            name: The name of the action, equal on all hosts.
+            is_due: Whether it is due on this host.
         """
         del name
         return is_due
 
     def by_chief(self, action: Callable[[], T]) -> T:
-        """Does something on the chief alone, for which other hosts wait.
+        """Calls a function on the chief, while other hosts wait.
 
         Args:
-            action: What to do.
+            action: The function.
 
         Returns:
-            What it returned; on other hosts, what JSON can tell of that.
+            Its result; other hosts receive it as JSON.
         """
         return action()
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the process was asked to stop, so that it should hurry."""
+        """Whether the process was asked to stop, and must hurry."""
         return False
 
     @property
     def last_step(self) -> int | None:
-        """The global step to stop at, or `None` if that is open."""
+        """The global step to stop at, or `None` if unknown."""
         return None
 
     def whence_nan(self) -> str:
-        """What is known of the first NaN of the last run, as a sentence.
+        """Returns a sentence about the first NaN of the last run.
 
         Returns:
-            In training the step of the first loss that is NaN, and the first
-            variable that is not finite; elsewhere nothing.
+            In training it names the step of the first NaN loss, and the first
+            variable that is not finite; elsewhere it is empty.
         """
         return ""
 
@@ -211,7 +206,7 @@ class Session:
 
         Args:
             estimator: The `TPUEstimator` that is training.
-            input_fn: As in `TPUEstimator.evaluate`, as are all others.
+            input_fn: As in `TPUEstimator.evaluate`, like the other arguments.
             steps: Batches to evaluate. Defaults to all.
             hooks: Called around every run of the evaluation.
             name: The name of the evaluation. Defaults to `None`.
@@ -220,23 +215,24 @@ class Session:
             What `TPUEstimator.evaluate` returns.
 
         Raises:
-            RuntimeError: This is no session of `train`.
+            RuntimeError: The session is not one of `train`.
         """
         raise _only_in_training("evaluate between steps")
 
     def count_metrics(self) -> "MetricCounts":
-        """Counts the metrics of training apart from its reports.
+        """Returns metrics of training that are counted separately from its log.
 
         Returns:
-            What was counted since this call; nothing elsewhere.
+            The metrics since this call; none outside of training.
         """
         return NoCounts()
 
     def validate(self) -> dict[str, Any]:
-        """What `train(validation=...)` gives for the current values.
+        """Returns the results of `train(validation=...)` for the current
+        values.
 
         Returns:
-            The metrics by name; nothing elsewhere.
+            The metrics by name; none outside of training.
         """
         return {}
 

@@ -1,4 +1,4 @@
-"""The protocol by which user code takes part in a run of the device loop."""
+"""The base class of hooks: user code around runs of the device loop."""
 
 import dataclasses
 import itertools
@@ -17,7 +17,7 @@ from keras_tpu_estimator.spec.hooks.session import Session
 
 @dataclasses.dataclass(frozen=True)
 class SessionRunArgs:
-    """What a hook wants to have fetched after the run to come.
+    """The values that a hook fetches after the next run.
 
     The counterpart of `tf.compat.v1.train.SessionRunArgs`.
 
@@ -25,14 +25,14 @@ class SessionRunArgs:
         fetches: `"global_step"`, `"loss"`, a variable's path, a key of the
             spec's `predictions`, a name that `kte.identity` gave to a tensor,
             or a list, tuple or dict of these; `None` for nothing. A name may
-            end with `":0"`. Tensors of `model_fn` are those of the last step
-            of the run.
-        feed_dict: Has to be `None`: nothing is fed into a device loop.
-        options: Accepted; has no effect, of which a warning is logged.
+            end with `":0"`. Tensors of `model_fn` are those of the last step of
+            the run.
+        feed_dict: Must be `None`, because a device loop cannot be fed.
+        options: Accepted; has no effect except a logged warning.
 
     Raises:
-        TypeError: `fetches` are no names.
-        ValueError: There is a `feed_dict`.
+        TypeError: `fetches` does not consist of names.
+        ValueError: `feed_dict` is set.
 
     Example:
 
@@ -53,22 +53,22 @@ class SessionRunArgs:
 
 
 class LaterArgs(SessionRunArgs):
-    """What a hook may want to fetch itself, in `after_run` or at the end.
+    """Names that a hook may fetch itself, in `after_run` or at the end.
 
-    The devices keep tensors of `model_fn` for it; nothing is fetched before
-    `session.run` asks for it, and `run_values.results` is `None`.
+    The devices keep tensors of `model_fn` for it. They are fetched only by
+    `session.run`, and `run_values.results` is `None`.
     """
 
 
 @dataclasses.dataclass(frozen=True)
 class SessionRunValues:
-    """What a hook asked for.
+    """The values that a hook requested.
 
     Attributes:
-        results: Values in the nest of `SessionRunArgs.fetches`, or `None` if
-            nothing was asked for.
-        options: Always `None`; kept for compatibility.
-        run_metadata: Always `None`; kept for compatibility.
+        results: Values in the pytree of `SessionRunArgs.fetches`, or `None` if
+            nothing was requested.
+        options: Always `None`; exists for compatibility.
+        run_metadata: Always `None`; exists for compatibility.
     """
 
     results: Any = None
@@ -77,7 +77,7 @@ class SessionRunValues:
 
 
 class SessionRunContext:
-    """One run of the device loop, as a hook sees it.
+    """One run of the device loop, for a hook.
 
     Args:
         session: The session that runs.
@@ -90,7 +90,7 @@ class SessionRunContext:
 
     @property
     def stop_requested(self) -> bool:
-        """Whether a hook asked that this be the last run."""
+        """Whether a hook asked to make this the last run."""
         return self._stop_requested
 
     def request_stop(self) -> None:
@@ -103,7 +103,7 @@ class EveryRun(Iterable[int]):
 
     Args:
         start: The global step before the first run.
-        steps: How many steps a run has. Defaults to 1.
+        steps: The number of steps of a run. Defaults to 1.
 
     Example:
 
@@ -124,9 +124,9 @@ class EveryRun(Iterable[int]):
         return EveryRun(self.start, steps)
 
 
-# What is called around each run, of this class and of `LoopHook`.
+# The methods around each run, of this class and of `LoopHook`.
 _AROUND_RUNS = ("before_run", "after_run", "start_run", "run_is_made")
-# What is said of these, and of nothing else.
+# The attributes that describe only these methods.
 _SAID_OF_THEM = ("allows_run_ahead", "run_ends")
 
 
@@ -135,15 +135,15 @@ class SessionRunHook:
 
     A run is one device program: in training `iterations_per_loop` steps, in
     evaluation and prediction a few batches. The counterpart of
-    `tf.compat.v1.train.SessionRunHook`; override what is needed.
+    `tf.compat.v1.train.SessionRunHook`. Override the methods that you need.
 
     Attributes:
-        allows_run_ahead: Whether a run of training may begin while the devices
-            still make the one before, which `after_run` was called for; who
-            fetches a value waits for it in any case. A class or an object
-            sets it. It is about what is called around runs: a subclass that
-            overrides some of that, such as `after_run`, is back at `False`
-            unless it sets it, too. Defaults to `False`.
+        allows_run_ahead: Whether the next run of training may begin before the
+            devices complete the one that `after_run` is called for. Fetching a
+            value waits for it in any case. A class or an object sets it. It
+            describes the methods around runs: a subclass that overrides one of
+            them, such as `after_run`, has `False` again unless it also sets the
+            attribute. Defaults to `False`.
         acts_last: Whether `after_run` is called after that of all other hooks
             and after the step's checkpoint is saved. A class or an object sets
             it. Defaults to `False`.
@@ -162,9 +162,9 @@ class SessionRunHook:
     acts_last = False
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Forgets what was said of code that a subclass replaces."""
+        """Resets attributes that describe overridden methods."""
         super().__init_subclass__(**kwargs)
-        # As Python does with `__hash__` where there is another `__eq__`.
+        # Like Python, which resets `__hash__` if a class defines `__eq__`.
         for name in _SAID_OF_THEM:
             said = next(each for each in cls.__mro__ if name in vars(each))
             if _differ_around_runs(cls, said):
@@ -173,17 +173,17 @@ class SessionRunHook:
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns the steps at which a run must end for this hook.
 
-        Asked once in training without `iterations_per_loop`, in evaluation with
-        `use_tpu=False`, and in prediction.
+        Called once in training without `iterations_per_loop`, in evaluation
+        with `use_tpu=False`, and in prediction.
 
         Args:
-            start: The global step that training starts from; in evaluation and
+            start: The global step at which training starts; in evaluation and
                 prediction 0, because their steps are batches.
 
         Returns:
-            Steps after `start` in ascending order. Defaults to every step (on
-            a TPU every second one, as in TensorFlow), if the hook does
-            something around runs, and to none otherwise.
+            Steps after `start` in ascending order. Defaults to every step (on a
+            TPU every second one, as in TensorFlow) if the hook overrides
+            methods around runs, and to none otherwise.
         """
         if _differ_around_runs(type(self), SessionRunHook):
             return EveryRun(start)
@@ -197,7 +197,7 @@ class SessionRunHook:
 
         Args:
             session: Reads variables.
-            coord: Always `None`; kept for compatibility.
+            coord: Always `None`; exists for compatibility.
         """
 
     def before_run(
@@ -206,10 +206,10 @@ class SessionRunHook:
         """Called before each run.
 
         Args:
-            run_context: The run to come.
+            run_context: The next run.
 
         Returns:
-            What to fetch after it, or `None`.
+            The values to fetch after it, or `None`.
         """
 
     def after_run(
@@ -218,8 +218,8 @@ class SessionRunHook:
         """Called after each run.
 
         Args:
-            run_context: The run that was; `request_stop()` ends the loop.
-            run_values: What `before_run` asked for.
+            run_context: The run that ended; `request_stop()` ends the loop.
+            run_values: The values that `before_run` requested.
         """
 
     def end(self, session: Session) -> None:
@@ -231,37 +231,37 @@ class SessionRunHook:
 
 
 def _differ_around_runs(one: type, other: type) -> bool:
-    """Whether two classes of hooks do different things around runs."""
+    """Whether two hook classes override methods around runs differently."""
     return any(
         getattr(one, method, None) is not getattr(other, method, None)
         for method in _AROUND_RUNS
     )
 
 
-# What is accepted as a hook.
+# The classes that are accepted as hooks.
 Hook: TypeAlias = SessionRunHook | keras.callbacks.Callback
 
 
 class LoopHook(SessionRunHook):
-    """A hook that knows a run to come from the end of the input."""
+    """A hook that can tell the next run from the end of the input."""
 
     def open(self, session: Session) -> None:
         """Called once, before the `begin` of any hook."""
 
     def start_run(self) -> None:
-        """Called before each run that does take place."""
+        """Called before each run that has input."""
 
     def run_is_made(self, session: Session) -> None:
-        """Called when the devices have made a run.
+        """Called when the devices have completed a run.
 
-        The next one may be on its way, and with it the variables.
+        The next run may already be executing, and changing the variables.
 
         Args:
-            session: Knows the step and the loss after the run.
+            session: Provides the step and the loss after the run.
         """
 
     def interrupt(self, session: Session) -> None:
-        """Called once, before any `close`, if the call is to be resumed."""
+        """Called once, before any `close`, if the call will be resumed."""
 
     def close(self, session: Session) -> None:
         """Called once at a clean end, before the `end` of any hook."""

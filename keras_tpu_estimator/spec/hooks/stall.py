@@ -1,4 +1,4 @@
-"""Telling where a program hangs."""
+"""Stack traces of a process that hangs."""
 
 import contextlib
 import sys
@@ -21,14 +21,14 @@ T = TypeVar("T")
 
 
 class StallWatch:
-    """Prints the stacks of all threads whenever nothing happens for long.
+    """Prints the stacks of all threads whenever nothing happens for too long.
 
-    A thread of Python's prints them. `faulthandler.dump_traceback_later` would
-    also do so while native code keeps the interpreter's lock, but reads stacks
-    without that lock, and so crashes a program that is only slow.
+    A Python thread prints them. `faulthandler.dump_traceback_later` would also
+    work while native code holds the interpreter lock, but it reads stacks
+    without that lock, and so crashes a process that is only slow.
 
     Args:
-        timeout_secs: Seconds in which nothing happens.
+        timeout_secs: Seconds without an event.
     """
 
     def __init__(self, timeout_secs: float):
@@ -40,7 +40,7 @@ class StallWatch:
         )
 
     def restart(self) -> None:
-        """Something happened: counts anew."""
+        """Starts the interval again after an event."""
         self._last = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -63,7 +63,7 @@ class StallWatch:
 
 
 class StallHook(SessionRunHook):
-    """Tells a watch of the end of each run."""
+    """A hook that restarts a watch at the end of each run."""
 
     allows_run_ahead = True
 
@@ -71,14 +71,14 @@ class StallHook(SessionRunHook):
         self._watch = watch
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """None: any end will do."""
+        """Returns no steps, because it accepts any end."""
         del start
         return ()
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Counts anew."""
+        """Restarts the watch."""
         del run_context, run_values
         self._watch.restart()
 
@@ -90,7 +90,7 @@ def print_stacks(why: str) -> None:
         why: The first line.
     """
     frames = sys._current_frames()
-    # At once, for threads that are merely slow go on meanwhile.
+    # In one call, because running threads continue meanwhile.
     stacks = {ident: _walked(frame) for ident, frame in frames.items()}
     threads = {thread.ident: thread for thread in threading.enumerate()}
     told = [f"{why} The stacks of all threads, the innermost call last:"]
@@ -106,9 +106,9 @@ def print_stacks(why: str) -> None:
 
 
 def _walked(frame: types.FrameType | None) -> list[tuple[Any, int]]:
-    """The frames of a stack and their lines, the outermost first."""
+    """Returns the frames of a stack and their lines, the outermost first."""
     walked = []
-    # Of a thread that has gone on, the next one may be something else.
+    # The next frame of a running thread may be unrelated.
     while isinstance(frame, types.FrameType):
         walked.append((frame, frame.f_lineno))
         frame = frame.f_back
@@ -118,13 +118,13 @@ def _walked(frame: types.FrameType | None) -> list[tuple[Any, int]]:
 def watched(
     items: Generator[T, None, None], timeout_secs: float | None
 ) -> Generator[T, None, None]:
-    """Shows stalls while the next item is awaited, the first one included.
+    """Yields items, and prints stacks if one takes too long.
 
-    What is done with an item may take any time.
+    Processing an item may take any time.
 
     Args:
-        items: What is iterated over, and closed in the end.
-        timeout_secs: As in `StallWatch`, or `None` for never.
+        items: An iterable, which is closed at the end.
+        timeout_secs: As in `StallWatch`; `None` for no limit.
     """
     with contextlib.closing(items):
         while True:
@@ -138,10 +138,10 @@ def watched(
 
 @contextlib.contextmanager
 def stalls_shown(timeout_secs: float | None) -> Iterator[list[SessionRunHook]]:
-    """Shows stalls for the time of a `with` block.
+    """Prints stacks of a `with` block that takes too long.
 
     Args:
-        timeout_secs: As in `StallWatch`, or `None` for never.
+        timeout_secs: As in `StallWatch`; `None` for no limit.
     """
     if timeout_secs is None:
         yield []

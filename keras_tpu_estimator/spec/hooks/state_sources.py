@@ -1,4 +1,4 @@
-"""The state that callbacks and hooks have, and how it is read and restored."""
+"""The parts of the state of callbacks and hooks: reading and restoring."""
 
 import contextlib
 import dataclasses
@@ -29,7 +29,7 @@ class Source(Protocol):
 
 @dataclasses.dataclass(frozen=True)
 class Attributes:
-    """Attributes that a known class keeps its state in.
+    """Attributes that contain the state of a known class.
 
     Attributes:
         names: Their names.
@@ -40,7 +40,7 @@ class Attributes:
     derived: tuple[str, ...] = ()
 
     def get(self, subject: Any) -> dict[str, Any]:
-        """Returns the attributes that exist by now."""
+        """Returns the attributes that exist."""
         values = vars(subject)
         return {name: values[name] for name in self.names if name in values}
 
@@ -52,18 +52,18 @@ class Attributes:
 
 
 class CsvLength:
-    """How long a `CSVLogger`'s file was."""
+    """The length of a `CSVLogger`'s file."""
 
     def get(self, subject: Any) -> int | None:
-        """Returns the file's size; `None` for a store behind a URL."""
+        """Returns the file's size; `None` for a URL."""
         try:
             return os.path.getsize(subject.filename)
         except OSError:
             return None
 
     def set(self, subject: Any, state: int | None) -> None:
-        """Removes the rows of steps that are made again."""
-        # With `append=True`, other programs may have added rows.
+        """Removes the rows of steps that are repeated."""
+        # With `append=True`, other processes may have added rows.
         if state is None or subject.append:
             return
         size = self.get(subject)
@@ -73,25 +73,25 @@ class CsvLength:
 
 
 class EpochOfHook:
-    """The epoch that a `CallbackHook` is in."""
+    """The current epoch of a `CallbackHook`."""
 
     def get(self, subject: CallbackHook) -> Any:
         """Returns the state of its epochs."""
         return subject.epochs_state()
 
     def set(self, subject: CallbackHook, state: Any) -> None:
-        """Does nothing: the hook has got it by `resume`, before it began."""
+        """Does nothing, because `resume` sets the epoch earlier."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Methods:
-    """Two methods by which a user's object offers its state."""
+    """Two methods of a user's object that read and set its state."""
 
     getter: str
     setter: str
 
     def are_in(self, subject: Any) -> bool:
-        """Whether an object has both, with the arguments that are expected."""
+        """Whether an object has both, with the expected arguments."""
         getter = getattr(subject, self.getter, None)
         setter = getattr(subject, self.setter, None)
         return _can_be_called(getter) and _can_be_called(setter, "state")
@@ -106,7 +106,7 @@ class Methods:
 
 
 def _can_be_called(method: Any, *arguments: object) -> bool:
-    """Whether a method takes arguments: a name may have another meaning."""
+    """Whether a method takes arguments: the name may have another meaning."""
     try:
         inspect.signature(method).bind(*arguments)
     except (TypeError, ValueError):
@@ -118,12 +118,12 @@ _OFFERS = (
     Methods("get_state", "set_state"),
     Methods("state_dict", "load_state_dict"),
 )
-# What Keras sets in every callback.
+# Attributes that Keras sets in every callback.
 OF_EVERY_CALLBACK = ("_model", "model", "params", "validation_data")
 _MONITOR = ("monitor_op", "min_delta")
 _SAVED = ("_batches_seen_since_last_saving", "_last_batch_seen")
-# All callbacks of Keras. What a class derives from its arguments, or opens
-# again when training begins, is no state.
+# All callbacks of Keras. Attributes that a class derives from its arguments, or
+# opens when training begins, are not state.
 _OF_KERAS: Mapping[type, Attributes] = {
     keras.callbacks.BackupAndRestore: Attributes((*_SAVED, "_current_epoch")),
     keras.callbacks.Callback: Attributes(),
@@ -164,7 +164,7 @@ _OF_KERAS: Mapping[type, Attributes] = {
 
 
 def known(subject: Any) -> Attributes:
-    """Returns what is known about the attributes of a callback's class."""
+    """Returns the attributes that are known for a callback's class."""
     for base in type(subject).__mro__:
         if base in _OF_KERAS:
             return _OF_KERAS[base]
@@ -172,17 +172,7 @@ def known(subject: Any) -> Attributes:
 
 
 def sources_of(subject: Any) -> dict[str, Source]:
-    """Returns the parts of a callback's or a hook's state by name.
-
-    Example:
-
-    >>> import keras
-    >>> stopping = keras.callbacks.EarlyStopping()
-    >>> source = sources_of(stopping)["attributes"]
-    >>> source.set(stopping, {"wait": 3})
-    >>> source.get(stopping)["wait"]
-    3
-    """
+    """Returns the parts of a callback's or a hook's state by name."""
     sources: dict[str, Source] = {}
     attributes = known(subject)
     if attributes.names:
@@ -202,7 +192,7 @@ def sources_of(subject: Any) -> dict[str, Source]:
 def beginning(
     subject: Any, is_resumed: bool, has_checkpoint: bool
 ) -> Iterator[None]:
-    """Keeps `on_train_begin`, in the `with` block, from undoing a resume.
+    """Keeps `on_train_begin` from undoing a resume in the `with` block.
 
     Args:
         subject: A callback or hook.
@@ -210,7 +200,7 @@ def beginning(
         has_checkpoint: Whether training starts from a checkpoint.
     """
     if isinstance(subject, keras.callbacks.CSVLogger) and not subject.append:
-        # Earlier rows stay, and only a new file gets a header.
+        # Earlier rows stay, and only a new file receives a header.
         subject.append, subject.append_header = is_resumed, True
         try:
             yield

@@ -1,4 +1,4 @@
-"""Steps per second."""
+"""A hook that measures steps per second."""
 
 import logging
 from collections.abc import Iterable
@@ -8,23 +8,23 @@ from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.summary_saver import writer_of
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
-from keras_tpu_estimator.spec.hooks.writers import writer_of
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _MAX_WARNINGS = 5
 
 
 class StepCounterHook(SessionRunHook):
-    """Logs steps per second, and writes them as `global_step/sec`.
+    """A hook that logs steps per second, and writes `global_step/sec`.
 
-    The first interval begins with the end of the first run, so that compiling
-    is not counted. A subclass may override `_log_and_record`. The counterpart
-    of `tf.compat.v1.train.StepCounterHook`.
+    The first interval begins at the end of the first run, which excludes
+    compilation. A subclass may override `_log_and_record`. The counterpart of
+    `tf.compat.v1.train.StepCounterHook`.
 
     Args:
-        every_n_steps: Steps between log lines. Defaults to 100; `None` with
-            `every_n_secs`.
+        every_n_steps: Steps between log lines. Defaults to 100; must be `None`
+            with `every_n_secs`.
         every_n_secs: Seconds between log lines. Defaults to `None`.
         output_dir: The directory of the event file. Defaults to `None`: the
             rate is only logged.
@@ -33,7 +33,7 @@ class StepCounterHook(SessionRunHook):
 
     Raises:
         ValueError: Not exactly one interval is given.
-        TypeError: `summary_writer` is no `EventWriter`.
+        TypeError: `summary_writer` is not an `EventWriter`.
 
     Example:
 
@@ -61,11 +61,11 @@ class StepCounterHook(SessionRunHook):
         self._writer = writer_of(output_dir, summary_writer)
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Those after which it logs, if it counts steps."""
+        """Returns the steps after which it logs, if it counts steps."""
         return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:
-        """Starts to count."""
+        """Resets the interval."""
         self._timer.reset()
         self._last_step: int | None = None
         self._warnings = 0
@@ -73,7 +73,7 @@ class StepCounterHook(SessionRunHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Logs if it is time."""
+        """Logs if the interval has passed."""
         del run_values
         step = int(run_context.session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
@@ -82,7 +82,7 @@ class StepCounterHook(SessionRunHook):
         self._warn_if_standing(step)
 
     def _end_interval(self, step: int, seconds_ago: float) -> None:
-        """Logs the interval up to the completion of a step, if there is one."""
+        """Logs the interval up to the completion of a step, if one is open."""
         seconds, steps = self._timer.update_last_triggered_step(
             step, seconds_ago
         )
@@ -95,9 +95,9 @@ class StepCounterHook(SessionRunHook):
         """Logs the rate of an interval, and writes it.
 
         Args:
-            elapsed_steps: Steps made.
-            elapsed_time: Seconds passed.
-            global_step: The step at its end.
+            elapsed_steps: Steps in the interval.
+            elapsed_time: Length of the interval in seconds.
+            global_step: The last step of the interval.
         """
         rates = {"global_step/sec": elapsed_steps / elapsed_time}
         self._log(rates)
@@ -112,8 +112,8 @@ class StepCounterHook(SessionRunHook):
         if step == self._last_step and self._warnings < _MAX_WARNINGS:
             self._warnings += 1
             _logger.warning(
-                "The global step has not grown: it is %d, as after the run "
-                "before. Steps per second are counted in training only.",
+                "The global step has not increased: it is %d, as after the "
+                "previous run. Steps per second are counted in training only.",
                 step,
             )
         self._last_step = step

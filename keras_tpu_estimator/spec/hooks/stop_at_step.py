@@ -1,4 +1,4 @@
-"""Stopping at a step."""
+"""A hook that stops training at a step."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -11,18 +11,18 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 
 
 class StopAtStepHook(SessionRunHook):
-    """Stops training after a number of steps, or at a global step.
+    """A hook that stops training after a number of steps, or at a step.
 
-    Passed to `train`, it stops at exactly that step: the last loop is made as
-    short as it has to be. Among the `training_hooks` of a spec it stops at the
-    end of the loop in which the step is reached: loops of a chosen length are
-    planned before `model_fn` is called. If the step has been reached already,
+    Passed to `train`, it stops at exactly that step: the last loop is
+    shortened. In the `training_hooks` of a spec, it stops at the end of the
+    loop in which the step is reached, because loops of a chosen length are
+    planned before `model_fn` is called. If the step has already been reached,
     one more step is made. The counterpart of
     `tf.compat.v1.train.StopAtStepHook`.
 
     Args:
-        num_steps: Steps to make, counted anew in each `train`. Defaults to
-            `None`.
+        num_steps: Number of steps, counted from the start of each `train`.
+            Defaults to `None`.
         last_step: The global step to stop at. Defaults to `None`.
 
     Raises:
@@ -50,18 +50,11 @@ class StopAtStepHook(SessionRunHook):
         self._counts_anew = last_step is None
 
     def stop_from(self, start: int) -> int:
-        """The step to stop at, if training starts from a step.
-
-        Args:
-            start: The global step that training starts from.
-
-        Returns:
-            A global step; it may lie before `start`.
-        """
+        """Returns the step to stop at, for a training that starts at a step."""
         return start + self._steps if self._counts_anew else self._steps
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """The step to stop at, which may be made already."""
+        """Returns the step to stop at, which may have been reached."""
         return (max(start + 1, self.stop_from(start)),)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
@@ -72,7 +65,7 @@ class StopAtStepHook(SessionRunHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Stops if it is time."""
+        """Stops if the step has been reached."""
         del run_values
         if int(run_context.session.run("global_step")) >= self._stop:
             run_context.request_stop()
@@ -81,15 +74,15 @@ class StopAtStepHook(SessionRunHook):
 def steps_until_stop(
     hooks: Iterable[Hook], start: int, steps: int | None
 ) -> int | None:
-    """How many steps training may make before a hook stops it.
+    """Returns the number of steps until a hook stops training.
 
     Args:
-        hooks: The hooks of `train`; any but `StopAtStepHook`s are left out.
-        start: The global step that training starts from.
-        steps: Steps to make without hooks, or `None` for no end.
+        hooks: The hooks of `train`; only `StopAtStepHook`s are used.
+        start: The global step at which training starts.
+        steps: Number of steps without hooks, or `None` for no end.
 
     Returns:
-        At least one step, or `None` for no end.
+        A number of at least 1, or `None` for no end.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Writing values into the event file."""
+"""Hooks that write summaries into the event file."""
 
 from collections.abc import Callable
 from collections.abc import Iterable
@@ -11,6 +11,7 @@ import numpy as np
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
+from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.fetches import check_names
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -20,11 +21,10 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
-from keras_tpu_estimator.spec.hooks.writers import writer_of
 
 
 class SummarySaverHook(SessionRunHook):
-    """Writes numbers after the first run, and then every so often.
+    """A hook that writes numbers after the first run, then periodically.
 
     The counterpart of `tf.compat.v1.train.SummarySaverHook`, for values that
     have a name.
@@ -35,15 +35,15 @@ class SummarySaverHook(SessionRunHook):
         output_dir: The directory of the event file. Defaults to `None`.
         summary_writer: An `EventWriter`, in place of `output_dir`. Defaults
             to `None`.
-        summary_op: Names of numbers, or a dict of names by tag. Defaults to
+        summary_op: Names of numbers, or a dict from tags to names. Defaults to
             `"loss"`.
         scaffold: Accepted; has no effect.
 
     Raises:
         ValueError: Not exactly one interval is given; or both `scaffold` and
             `summary_op`; or neither `output_dir` nor `summary_writer`.
-        TypeError: `summary_op` are no names, or `summary_writer` is no
-            `EventWriter`.
+        TypeError: `summary_op` does not consist of names, or `summary_writer`
+            is not an `EventWriter`.
 
     Example:
 
@@ -82,22 +82,22 @@ class SummarySaverHook(SessionRunHook):
         self._writer = writer
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Those after which it writes, if it counts steps."""
+        """Returns the steps after which it writes, if it counts steps."""
         return self._timer.steps_from(start + 1)
 
     def begin(self) -> None:
-        """Starts to count."""
+        """Resets the interval."""
         self._timer.reset()
 
     def before_run(self, run_context: SessionRunContext) -> LaterArgs:
-        """Asks for the numbers: at which step the run ends is not known."""
+        """Requests the numbers, because the last step of the run is unknown."""
         del run_context
         return LaterArgs(self._names)
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Writes if it is time."""
+        """Writes if the interval has passed."""
         del run_values
         session = run_context.session
         step = int(session.run("global_step"))
@@ -114,17 +114,17 @@ def _by_tag(names: Any) -> dict[str, str]:
 
 
 class RecordedSummariesHook(LoopHook):
-    """Writes summaries after the first run and then every so many steps.
+    """A hook that writes the summaries of `model_fn` periodically.
 
-    They are the `loss`, unless `model_fn` records one of that name, and what
-    `model_fn` recorded in the last step. Only then it leaves the devices.
+    They are the summaries that `model_fn` recorded in the last step, and the
+    `loss`, unless one has that name. They are copied off the devices only when
+    they are written.
 
     Args:
-        save_steps: Steps between summaries.
-        newest: Returns what `model_fn` recorded in the last step.
-        losses: Returns the losses of all steps of the last run, whose step is
-            the last of them. Given if `model_fn` records nothing: runs may then
-            end at any step. Defaults to `None`.
+        save_steps: Steps between summaries; the first run is always written.
+        newest: Returns the summaries of the last step.
+        losses: Returns the losses of all steps of the last run, if `model_fn`
+            records nothing; runs may then end at any step. Defaults to `None`.
     """
 
     allows_run_ahead = True
@@ -150,7 +150,7 @@ class RecordedSummariesHook(LoopHook):
         return self._timer.steps_from(start + 1)
 
     def run_is_made(self, session: Session) -> None:
-        """Writes if it is time."""
+        """Writes if the interval has passed."""
         step = int(session.run("global_step"))
         if self._losses is not None:
             if self._next_loss <= step:
@@ -168,14 +168,25 @@ class RecordedSummariesHook(LoopHook):
         collecting.write(newest, self._writer, step)
 
     def _write_losses(self, losses: np.ndarray, last: int) -> None:
-        """Writes the losses that are due among those of a run.
-
-        Args:
-            last: The step of the last of them.
-        """
+        """Writes the losses that are due in a run whose last step is given."""
         first = last - len(losses) + 1
         self._next_loss = max(self._next_loss, first)
         while self._next_loss <= last:
             loss = float(losses[self._next_loss - first])
             self._writer.write_loss(self._next_loss, loss)
             self._next_loss += self._save_steps
+
+def writer_of(
+    output_dir: PathLike | None, summary_writer: Any
+) -> EventWriter | None:
+    """Returns a hook's `summary_writer`, or the writer of its directory."""
+    if summary_writer is None:
+        return EventWriter.for_dir(output_dir) if output_dir else None
+    if not isinstance(summary_writer, EventWriter):
+        raise TypeError(
+            "`summary_writer` must be a "
+            "keras_tpu_estimator.summary.EventWriter. Received: "
+            f"{shown(summary_writer)}. Pass `output_dir` instead, which "
+            "creates one."
+        )
+    return summary_writer

@@ -1,6 +1,6 @@
-"""Hooks of TensorFlow's own classes, as hooks of this package.
+"""Hooks and listeners of TensorFlow's classes, as those of this package.
 
-All that is private of these classes is used in this file alone.
+Only this file uses private attributes of these classes.
 """
 
 import functools
@@ -26,21 +26,19 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
-from keras_tpu_estimator.spec.hooks.tensorflow_listener import (
-    TensorFlowListener,
-)
 
 
 def adopted(hook: Any) -> Any:
-    """A hook of TensorFlow as one of this package; others as they are.
+    """Returns a TensorFlow hook as our own; others unchanged.
 
     Raises:
-        ValueError: It feeds values, which is not possible.
+        ValueError: The hook feeds values, which is not possible.
     """
     train = _train()
     if train is None or not isinstance(hook, train.SessionRunHook):
         return hook
-    # What is about the loop, rather than about the graph, is ours to do.
+    # This package implements the hooks of the loop; those of the graph run as
+    # they are.
     if type(hook) is train.StopAtStepHook:
         if hook._num_steps is not None:
             return StopAtStepHook(num_steps=hook._num_steps)
@@ -63,7 +61,7 @@ def adopted(hook: Any) -> Any:
 
 
 def adopted_listener(listener: Any) -> Any:
-    """A listener of TensorFlow as one of this package; others as they are."""
+    """Returns a TensorFlow listener as our own; others unchanged."""
     train = _train()
     if train is None or not isinstance(listener, train.CheckpointSaverListener):
         return listener
@@ -71,7 +69,7 @@ def adopted_listener(listener: Any) -> Any:
 
 
 def _train() -> Any:
-    """`tf.compat.v1.train`, if anybody can have hooks of it."""
+    """Returns `tf.compat.v1.train`, or `None` if TensorFlow is not imported."""
     tensorflow = sys.modules.get("tensorflow")
     return None if tensorflow is None else tensorflow.compat.v1.train
 
@@ -90,7 +88,9 @@ def _values(results: Any) -> Any:
 
 
 def _wanted_at_end(hook: Any) -> Any:
-    """What a hook fetches at the end without asking for it before."""
+    """Returns the fetches of a hook at the end, which it does not request
+    before.
+    """
     train = _train()
     if isinstance(hook, train.FinalOpsHook):
         return hook._final_ops
@@ -100,21 +100,21 @@ def _wanted_at_end(hook: Any) -> Any:
 
 
 class TensorFlowHook(LoopHook):
-    """A hook of TensorFlow's class, called as TensorFlow would.
+    """A TensorFlow hook, called as TensorFlow would call it.
 
-    The graph is the default one in each of its methods. What it has asked for
-    once it can fetch until the end.
+    The graph is the default one in each of its methods. The hook can fetch each
+    value until the end that it has requested once.
     """
 
     def __init__(self, hook: Any):
         self.hook = hook
-        # TensorFlow's own wait for what they fetch, and for nothing else.
+        # TensorFlow's hooks wait only for the values that they fetch.
         is_own = type(hook).__module__.partition(".")[0] == "tensorflow"
         self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
         self.acts_last = bool(getattr(hook, "acts_last", False))
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Every step, if the hook does something around steps."""
+        """Returns all steps, if the hook overrides methods around runs."""
         does = any(map(self._has_own, ("before_run", "after_run")))
         return super().run_ends(start) if does else ()
 
@@ -125,14 +125,14 @@ class TensorFlowHook(LoopHook):
         return getattr(method, "__func__", method) is not base
 
     def open(self, session: Session) -> None:
-        """Finds out about the graph."""
+        """Stores the graph of the program."""
         self._asked: set[str] = set()
         self._session = graph_session(session, self._asked)
         self._hooked: HookedGraph = session.graph
         self._coordinator = _train().Coordinator()
 
     def begin(self) -> None:
-        """Calls the hook, which may add to the graph."""
+        """Calls the hook, which may add operations to the graph."""
         with self._hooked.scope():
             self.hook.begin()
 
@@ -143,7 +143,7 @@ class TensorFlowHook(LoopHook):
             self.hook.after_create_session(self._session, self._coordinator)
 
     def before_run(self, run_context: SessionRunContext) -> LaterArgs:
-        """Calls the hook; all that it has ever asked for is kept."""
+        """Calls the hook; requests all values that it has ever requested."""
         del run_context
         train = _train()
         original = train.SessionRunArgs(self._hooked.fetched)
@@ -161,7 +161,7 @@ class TensorFlowHook(LoopHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Calls the hook with the values that it asked for."""
+        """Calls the hook with the values that it requested."""
         del run_values
         results = None
         if self._wanted is not None:
@@ -169,11 +169,12 @@ class TensorFlowHook(LoopHook):
                 values = self._session.values(self._wanted.names)
             except KeyError as error:
                 raise ValueError(
-                    f"{type(self.hook).__name__} should fetch tensors that "
-                    "model_fn makes: for batches of another size it is called "
-                    "again, without what `begin` has added. Received "
-                    f"{sorted(self._wanted.names)}, which are not all there. "
-                    "Make them in model_fn, or drop a last, smaller batch."
+                    f"{type(self.hook).__name__} must fetch tensors that "
+                    "model_fn makes, because for batches of another size "
+                    "model_fn is called again, without the operations of "
+                    f"`begin`. Received {sorted(self._wanted.names)}, not all "
+                    "of which exist. Make them in model_fn, or drop a last, "
+                    "smaller batch."
                 ) from error
             results = self._wanted.results(values)
         with self._hooked.scope():
@@ -182,7 +183,7 @@ class TensorFlowHook(LoopHook):
             run_context.request_stop()
 
     def end(self, session: Session) -> None:
-        """Calls the hook, and stops threads that it has started."""
+        """Calls the hook, and stops the threads that it started."""
         del session
         with self._hooked.scope():
             self.hook.end(self._session)
@@ -193,7 +194,7 @@ class TensorFlowHook(LoopHook):
 
 
 class TensorFlowSaverHook(TensorFlowHook):
-    """A user's kind of TensorFlow's hook that saves, for which we save."""
+    """A subclass of TensorFlow's saver hook, for which this package saves."""
 
     def __init__(self, hook: Any):
         super().__init__(hook)
@@ -201,20 +202,20 @@ class TensorFlowSaverHook(TensorFlowHook):
             each.listener if isinstance(each, _ToldOfSaves) else each
             for each in hook._listeners
         ]
-        # Without those of an earlier call.
+        # Removes the listeners of an earlier call.
         self._own_listeners = [
             each for each in given if not isinstance(each, _ToldByTensorFlow)
         ]
 
     def open(self, session: Session) -> None:
-        """Gives the hook a saver that asks the session, and a shared time."""
+        """Gives the hook a saver that calls the session, and a shared timer."""
         super().open(session)
         self._opened = session
         self.hook._saver = self.saver = _SessionSaver(session)
         _share_time(self.hook._timer, session)
 
     def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
-        """As `CheckpointSaverHook` does."""
+        """As in `CheckpointSaverHook`."""
         others = [_ToldByTensorFlow(each, self) for each in listeners]
         self.hook._listeners = [
             _ToldOfSaves(each, self) for each in (*self._own_listeners, *others)
@@ -222,14 +223,14 @@ class TensorFlowSaverHook(TensorFlowHook):
 
     @property
     def session(self) -> Session:
-        """That of the call, for listeners that are no own ones of the hook."""
+        """The session of the call, for additional listeners."""
         return self._opened
 
 
 def _share_time(timer: Any, session: Session) -> None:
-    """Has a timer of seconds say on all hosts what it says on any."""
+    """Makes a timer of seconds trigger on all hosts at the same step."""
     if getattr(timer, "_every_secs", None) is None:
-        return  # All count the same steps.
+        return  # All hosts count the same steps.
     here = functools.partial(type(timer).should_trigger_for_step, timer)
     timer.should_trigger_for_step = lambda step: session.is_so_anywhere(
         here(step)
@@ -237,14 +238,14 @@ def _share_time(timer: Any, session: Session) -> None:
 
 
 class _SessionSaver:
-    """What TensorFlow's hook needs of a `Saver`, by a session.
+    """The part of a `Saver` that TensorFlow's hook uses, for a session.
 
     Attributes:
-        was_prevented: Whether the last checkpoint was not written, as the loss
-            is NaN.
+        was_prevented: Whether the last checkpoint was not written, because the
+            loss is NaN.
     """
 
-    # It would be shown in TensorBoard.
+    # TensorBoard would show it.
     saver_def = None
 
     def __init__(self, session: Session):
@@ -254,7 +255,7 @@ class _SessionSaver:
     def save(
         self, session: object, save_path: str, global_step: int, **others: Any
     ) -> str:
-        """Writes a checkpoint, unless it is there."""
+        """Writes a checkpoint, unless it exists."""
         del session, others
         directory, basename = os.path.split(save_path)
         before = self._session.saved_step(directory)
@@ -266,7 +267,7 @@ class _SessionSaver:
 
 
 class _ToldOfSaves:
-    """A listener that is told of no save that a NaN loss prevented."""
+    """A listener that is not called for saves that a NaN loss prevented."""
 
     def __init__(self, listener: Any, hook: TensorFlowSaverHook):
         self.listener = listener
@@ -282,7 +283,7 @@ class _ToldOfSaves:
 
 
 class _ToldByTensorFlow:
-    """A listener of this package, as TensorFlow's hook calls it."""
+    """A listener of this package, for TensorFlow's hook."""
 
     def __init__(
         self, listener: CheckpointSaverListener, hook: TensorFlowSaverHook
@@ -302,3 +303,31 @@ class _ToldByTensorFlow:
     def end(self, session: object, step: int) -> None:
         del session
         self._listener.end(self._hook.session, int(step))
+
+
+class TensorFlowListener(CheckpointSaverListener):
+    """A listener of TensorFlow's class, for this package's hooks."""
+
+    def __init__(self, listener: Any):
+        self.listener = listener
+
+    def begin(self) -> None:
+        """Calls the listener."""
+        self.listener.begin()
+
+    def before_save(self, session: Session, global_step_value: int) -> None:
+        """Calls the listener."""
+        own = graph_session(session)
+        self.listener.before_save(own, global_step_value)
+
+    def after_save(
+        self, session: Session, global_step_value: int
+    ) -> bool | None:
+        """Calls the listener."""
+        own = graph_session(session)
+        stops: bool | None = self.listener.after_save(own, global_step_value)
+        return stops
+
+    def end(self, session: Session, global_step_value: int) -> None:
+        """Calls the listener."""
+        self.listener.end(graph_session(session), global_step_value)

@@ -1,4 +1,4 @@
-"""When something periodic is due."""
+"""A timer for periodic actions."""
 
 import itertools
 import math
@@ -8,10 +8,10 @@ from collections.abc import Iterable
 
 
 class SecondOrStepTimer:
-    """Tells whether an interval of steps or seconds has passed.
+    """A timer that triggers after an interval of steps or seconds.
 
-    The first question is answered with yes, and no step twice. The counterpart
-    of `tf.compat.v1.train.SecondOrStepTimer`.
+    It triggers at the first step, and never twice at the same step. The
+    counterpart of `tf.compat.v1.train.SecondOrStepTimer`.
 
     Args:
         every_secs: Seconds, or `None`.
@@ -51,11 +51,11 @@ class SecondOrStepTimer:
 
     @property
     def counts_seconds(self) -> bool:
-        """Whether it counts seconds rather than steps."""
+        """Whether it counts seconds, not steps."""
         return self._every_secs is not None
 
     def should_trigger_for_step(self, step: int) -> bool:
-        """Whether it is time at this step."""
+        """Returns whether it triggers at a step."""
         if self._last is None:
             return True
         last_step, last_time = self._last
@@ -72,11 +72,11 @@ class SecondOrStepTimer:
 
         Args:
             step: The step.
-            seconds_ago: How long ago the step was complete. Defaults to 0.
+            seconds_ago: Seconds since the step was complete. Defaults to 0.
 
         Returns:
-            Seconds and steps of the interval that ends; `None` and `None` if
-            there was none.
+            Seconds and steps of the interval that ends; `None` and `None` if it
+            is the first.
         """
         last, self._last = self._last, (step, self._clock() - seconds_ago)
         if last is None:
@@ -85,17 +85,17 @@ class SecondOrStepTimer:
         return self._last[1] - last_time, step - last_step
 
     def last_triggered_step(self) -> int | None:
-        """The step at which the interval began, if it has."""
+        """The step at which the interval began, or `None`."""
         return None if self._last is None else self._last[0]
 
     def reset(self) -> None:
-        """Forgets the interval, so that the next question gets a yes."""
+        """Resets the interval, so that the next step triggers."""
         self._last = None
 
     def steps_from(self, first: int) -> Iterable[int]:
-        """The steps at which it is time, if it is at a first one.
+        """Returns the steps at which it triggers, given the first one.
 
-        With seconds there are none: who asks looks at a clock.
+        With seconds there are none, because a clock decides.
 
         Args:
             first: The step at which the first interval begins.
@@ -105,7 +105,7 @@ class SecondOrStepTimer:
         return itertools.count(first, int(self._every_steps))
 
     def elapsed_since_last(self, step: int) -> tuple[int, float] | None:
-        """Steps and seconds since the interval began, if it has."""
+        """Returns steps and seconds since the interval began, or `None`."""
         if self._last is None:
             return None
         last_step, last_time = self._last

@@ -1,4 +1,4 @@
-"""What training reports without being asked to."""
+"""The log lines that training writes by default."""
 
 import logging
 import math
@@ -15,23 +15,23 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.step_counter import StepCounterHook
 
 _logger = logging.getLogger("keras_tpu_estimator")
-# A notebook keeps all lines, below a cell that one looks at.
+# Notebooks show all lines below the cell, so they should be few.
 _BRIEF_SECS = 1.0
 
 
 class TrainingLogHook(StepCounterHook, LoopHook):
-    """Reports the loss, rates, and what else the loop has to tell.
+    """A hook that logs the loss, rates and other metrics of the loop.
 
-    They go into the log, and to metric writers. The first interval begins with
-    the session, and the last one ends with it, so that even a short training
-    has a report. In a notebook the log gets a line of it about once a second,
-    and writers all.
+    They are written to the log, and to metric writers. The first interval
+    begins with the session, and the last one ends with it, so that even a short
+    training has a log line. In a notebook the log has a line about once a
+    second; writers receive all metrics.
 
     Args:
-        batch_size: Examples in a step, or `None` if that is not known.
-        report: Returns other numbers of the interval by name.
-        writer: Takes the reports, or `None`.
-        is_brief: Whether the log gets few lines. Defaults to `False`.
+        batch_size: Examples in a step, or `None` if unknown.
+        report: Returns other metrics of the interval by name.
+        writer: Receives the metrics, or `None`.
+        is_brief: Whether to log few lines. Defaults to `False`.
         clock: Returns the time in seconds. Defaults to `time.monotonic`.
         **intervals: As in `StepCounterHook`.
     """
@@ -55,11 +55,11 @@ class TrainingLogHook(StepCounterHook, LoopHook):
         self._reports = writer
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """Those after which it reports, if it counts steps."""
+        """Returns the steps after which it logs, if it counts steps."""
         return self._timer.steps_from(start)
 
     def after_create_session(self, session: Session, coord: Any) -> None:
-        """Starts to count."""
+        """Starts the interval."""
         del coord
         self._session = session
         self._timer.update_last_triggered_step(int(session.run("global_step")))
@@ -71,18 +71,18 @@ class TrainingLogHook(StepCounterHook, LoopHook):
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Leaves it to `run_is_made`."""
+        """Does nothing, because `run_is_made` logs."""
 
     def run_is_made(self, session: Session) -> None:
-        """Reports if it is time."""
+        """Logs if the interval has passed."""
         step = int(session.run("global_step"))
         if self._timer.should_trigger_for_step(step):
             self._end_interval(step, session.seconds_since_run())
 
     def close(self, session: Session) -> None:
-        """Reports the steps since the last report, if there are any.
+        """Logs the steps since the last line, if any.
 
-        Before the last checkpoint, which is no part of their time.
+        It precedes the last checkpoint, whose time does not count.
         """
         step = int(session.run("global_step"))
         self._end_interval(step, session.seconds_since_run())
@@ -115,7 +115,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
     def _log_briefly(
         self, told: dict[str, float], steps: int, seconds: float
     ) -> None:
-        """Logs a line, or has it wait for the next one, or the end."""
+        """Logs a line, or delays it until the next one or the end."""
         steps, seconds = (
             self._since_told[0] + steps,
             self._since_told[1] + seconds,

@@ -1,4 +1,4 @@
-"""What is accepted as a hook, and as a listener."""
+"""Checks of hooks and listeners."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -22,10 +22,10 @@ def validate_hooks(
     Args:
         hooks: `SessionRunHook`s, those of TensorFlow included, and
             `keras.callbacks.Callback`s, or `None`.
-        argument: What to call them in an error. Defaults to `'hooks'`.
+        argument: The name of the argument, for errors. Defaults to `'hooks'`.
 
     Raises:
-        TypeError: They are no list, or one of them is neither.
+        TypeError: They are not a list, or one of them has another class.
     """
     given = tuple_of(argument, hooks, Hook, "hook")
     checked = tuple(adopted(hook) for hook in given)
@@ -48,12 +48,11 @@ def validate_listeners(
     Args:
         listeners: `CheckpointSaverListener`s, those of TensorFlow included, or
             `None`.
-        argument: What to call them in an error. Defaults to
+        argument: The name of the argument, for errors. Defaults to
             `'saving_listeners'`.
 
     Raises:
-        TypeError: They are no list, or one of them is no
-            `CheckpointSaverListener`.
+        TypeError: They are not a list, or not all `CheckpointSaverListener`s.
     """
     kind = CheckpointSaverListener
     given = tuple_of(argument, listeners, kind, "listener")

@@ -1,4 +1,4 @@
-"""Weighted means of values."""
+"""Metrics that are weighted means."""
 
 import dataclasses
 
@@ -6,13 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.examples import as_array
-from keras_tpu_estimator.spec.metrics.examples import as_classes
-from keras_tpu_estimator.spec.metrics.examples import weights_like
-from keras_tpu_estimator.spec.metrics.ratio import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import as_array
+from keras_tpu_estimator.spec.metrics.accumulator import as_classes
+from keras_tpu_estimator.spec.metrics.accumulator import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import weights_like
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Average:
 
     @classmethod
     def of(cls, values: jax.Array, weights: TensorLike | None) -> "Average":
-        """Sums over all elements of a batch."""
+        """Returns the sums over all elements of a batch."""
         each = cls.of_each(values, weights)
         return cls(jnp.sum(each.weighted_sum), jnp.sum(each.total_weight))
 
@@ -32,12 +32,12 @@ class Average:
     def of_each(
         cls, values: jax.Array, weights: TensorLike | None
     ) -> "Average":
-        """Sums for each element by itself."""
+        """Returns separate sums for each element."""
         weights = weights_like(weights, values)
         return cls(values.astype(jnp.float32) * weights, weights)
 
     def value(self) -> jax.Array:
-        """The mean; 0 if nothing was counted."""
+        """Returns the mean; 0 if nothing was counted."""
         return ratio(self.weighted_sum, self.total_weight)
 
 
@@ -47,7 +47,7 @@ def running_mean(
     name: str | None,
     default: str,
 ) -> jax.Array:
-    """The mean of all values so far, a float32 scalar."""
+    """Returns the mean of all values so far, a float32 scalar."""
     return accumulate(Average.of(values, weights), name, default).value()
 
 
@@ -87,7 +87,7 @@ def mean_tensor(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Averages values over all batches, each element by itself.
+    """Averages each element of the values over all batches.
 
     Args:
         values: Tensor of any numeric or boolean dtype, of the same shape in
@@ -97,7 +97,7 @@ def mean_tensor(
 
     Returns:
         A pair `(value, update)`: the means so far, float32 of the shape of
-        `values`, twice. An element of no weight has mean 0.
+        `values`, twice. An element without weight has mean 0.
 
     Raises:
         ValueError: The weights cannot be broadcast.

@@ -1,4 +1,4 @@
-"""How well each class of several is predicted."""
+"""Metrics of several classes."""
 
 import dataclasses
 
@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.ranges import nan_unless
-from keras_tpu_estimator.spec.metrics.ratio import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import nan_unless
+from keras_tpu_estimator.spec.metrics.accumulator import ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,7 +37,7 @@ class ClassSums:
         )
 
     def accuracies(self) -> jax.Array:
-        """The accuracy of each class; 0 for a class without examples."""
+        """Returns the accuracy of each class; 0 for one without examples."""
         return ratio(self.correct, self.total)
 
 
@@ -45,7 +45,7 @@ class ClassSums:
 class ConfusionMatrix:
     """Sums of weights by label (row) and prediction (column), float32.
 
-    A cell counts exactly up to 2**24 examples of weight 1, and rounds above.
+    A cell is exact up to 2**24 examples of weight 1.
     """
 
     total_confusion_matrix: jax.Array
@@ -68,7 +68,9 @@ class ConfusionMatrix:
         return cls(cells.reshape(num_classes, num_classes) + invalid)
 
     def mean_iou(self) -> jax.Array:
-        """Intersection over union, averaged over the classes that occur."""
+        """Returns the intersection over union, averaged over the classes that
+        occur.
+        """
         matrix = self.total_confusion_matrix
         intersection = jnp.diagonal(matrix)
         union = matrix.sum(axis=0) + matrix.sum(axis=1) - intersection
@@ -83,7 +85,7 @@ def mean_per_class_accuracy(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Averages the accuracies of all classes, whatever their sizes.
+    """Averages the accuracies of all classes, regardless of their sizes.
 
     Args:
         labels: Integer tensor of any shape, in `[0, num_classes)`.
@@ -127,11 +129,11 @@ def mean_iou(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Averages intersection over union over classes, for segmentations.
+    """Averages the intersection over union of classes, for segmentation.
 
-    For one class it is the number of pixels of that class that are predicted
-    as such, divided by the number that are of that class, or predicted as it,
-    or both. Classes that neither occur nor are predicted are left out.
+    For one class it is the number of pixels that have the class and are
+    predicted as it, divided by the number that have it or are predicted as it.
+    Classes that neither occur nor are predicted do not count.
 
     Args:
         labels: Integer tensor of any shape, in `[0, num_classes)`. Give pixels

@@ -1,4 +1,4 @@
-"""Counts of right and wrong yes/no predictions."""
+"""Counts of correct and wrong binary predictions."""
 
 import dataclasses
 
@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.ratio import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import ratio
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +26,7 @@ class Confusion:
 
     @classmethod
     def of(cls, examples: Examples) -> "Confusion":
-        """Counts one batch, where zero means no and all else yes."""
+        """Counts one batch; nonzero values are positive."""
         label = examples.labels.astype(bool)
         prediction = examples.predictions.astype(bool)
 
@@ -47,12 +47,13 @@ def true_positives(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Sums the weights of the positive examples that are predicted as such.
+    """Sums the weights of positive examples that are predicted as positive.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
-        predictions: Tensor of the same shape, read in the same way: not
-            probabilities, but decisions.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
+        predictions: Tensor of the same shape, read in the same way: decisions,
+            not probabilities.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"true_positives"`.
 
@@ -81,10 +82,11 @@ def false_negatives(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Sums the weights of the positive examples that are missed.
+    """Sums the weights of positive examples that are predicted as negative.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Tensor of the same shape, read in the same way.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"false_negatives"`.
@@ -114,10 +116,11 @@ def true_negatives(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Sums the weights of the negative examples that are predicted as such.
+    """Sums the weights of negative examples that are predicted as negative.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Tensor of the same shape, read in the same way.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"true_negatives"`.
@@ -147,10 +150,11 @@ def false_positives(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Sums the weights of the negative examples that are taken as positive.
+    """Sums the weights of negative examples that are predicted as positive.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Tensor of the same shape, read in the same way.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"false_positives"`.
@@ -180,18 +184,19 @@ def precision(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of positive predictions that are right.
+    """Computes the share of positive predictions that are correct.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
-        predictions: Tensor of the same shape, read in the same way: not
-            probabilities, but decisions.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
+        predictions: Tensor of the same shape, read in the same way: decisions,
+            not probabilities.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"precision"`.
 
     Returns:
-        A pair `(value, update)`: the precision so far, a float32 scalar,
-        twice. It is 0 before anything is predicted as positive.
+        A pair `(value, update)`: the precision so far, a float32 scalar, twice.
+        It is 0 before the first positive prediction.
 
     Raises:
         ValueError: The shapes do not fit.
@@ -217,18 +222,19 @@ def recall(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of positive examples that are found.
+    """Computes the share of positive examples that are predicted as positive.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
-        predictions: Tensor of the same shape, read in the same way: not
-            probabilities, but decisions.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
+        predictions: Tensor of the same shape, read in the same way: decisions,
+            not probabilities.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"recall"`.
 
     Returns:
-        A pair `(value, update)`: the recall so far, a float32 scalar, twice.
-        It is 0 before there is a positive example.
+        A pair `(value, update)`: the recall so far, a float32 scalar, twice. It
+        is 0 before the first positive example.
 
     Raises:
         ValueError: The shapes do not fit.

@@ -1,4 +1,4 @@
-"""Areas and points of curves that a moving threshold draws."""
+"""Areas under curves of thresholds, and points on them."""
 
 from collections.abc import Callable
 from collections.abc import Sequence
@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.binning import confusion_at
+from keras_tpu_estimator.spec.metrics.accumulator import check_fraction
+from keras_tpu_estimator.spec.metrics.accumulator import ratio
 from keras_tpu_estimator.spec.metrics.confusion import Confusion
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.ranges import check_fraction
-from keras_tpu_estimator.spec.metrics.ratio import ratio
+from keras_tpu_estimator.spec.metrics.thresholds import confusion_at
 
-# The first and last thresholds lie this far outside of all predictions. It is
-# added to divisors too, where nothing may have been counted.
+# The distance of the first and last thresholds from all predictions. It is also
+# added to divisors that may be zero.
 _MARGIN = 1e-7
-# Added to the sums that the area is computed from, as TensorFlow does.
+# Added to the sums that the area is computed from, as in TensorFlow.
 _AUC_EPSILON = 1e-6
 
 _CURVES = ("ROC", "PR")
@@ -40,33 +40,34 @@ def auc(  # noqa: PLR0913 - the original's arguments
     summation_method: str = "trapezoidal",
     thresholds: Sequence[float] | None = None,
 ) -> Running:
-    """Approximates the area under the ROC or the precision/recall curve.
+    """Approximates the area under the ROC or the precision-recall curve.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         num_thresholds: Number of points of the curve, evenly spaced in the
             threshold. Defaults to 200; at least 2.
-        curve: `"ROC"` (the default), which is the true positive rate over the
-            false positive rate, or `"PR"`, precision over recall.
+        curve: `"ROC"` (the default), the true positive rate over the false
+            positive rate, or `"PR"`, precision over recall.
         name: Name of the metric's variables. Defaults to `"auc"`.
         summation_method: The height of the curve between two points:
             `"trapezoidal"` (the default) is their mean, `"minoring"` the lower
-            and `"majoring"` the higher one. `"careful_interpolation"` is the
-            same as `"trapezoidal"` for ROC; for PR it interpolates the counts
-            and not their ratios (Davis and Goadrich, 2006), and is the method
-            to choose, for the others are biased there.
+            and `"majoring"` the higher one. `"careful_interpolation"` equals
+            `"trapezoidal"` for ROC. For PR it interpolates the counts, not
+            their ratios (Davis and Goadrich, 2006); use it there, because the
+            others are biased.
         thresholds: Numbers in `[0, 1]` to use instead of evenly spaced ones;
             one below 0 and one above 1 are added. Defaults to `None`.
 
     Returns:
         A pair `(value, update)`: the area so far, a float32 scalar, twice. In
-        compiled code it is NaN if a prediction is outside of `[0, 1]`.
+        compiled code it is NaN if a prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, an option is unknown, or a
-            prediction is known and outside of `[0, 1]`.
+        ValueError: The shapes do not fit, an option is unknown, or a concrete
+            prediction is outside `[0, 1]`.
 
     Example:
 
@@ -96,14 +97,17 @@ def sensitivity_at_specificity(
     num_thresholds: int = 200,
     name: str | None = None,
 ) -> Running:
-    """Computes the recall at the threshold that gives a specificity.
+    """Computes the recall at the threshold that yields a specificity.
 
-    Specificity is the share of negative examples that are recognised.
+    Specificity is the share of negative examples that are predicted as
+    negative.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
-        specificity: In `[0, 1]`. The threshold that comes closest is used.
+        specificity: In `[0, 1]`. The threshold with the closest specificity is
+            used.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         num_thresholds: Number of evenly spaced thresholds. Defaults to 200; at
             least 2.
@@ -111,12 +115,12 @@ def sensitivity_at_specificity(
             `"sensitivity_at_specificity"`.
 
     Returns:
-        A pair `(value, update)`: the recall so far, a float32 scalar, twice.
-        In compiled code it is NaN if a prediction is outside of `[0, 1]`.
+        A pair `(value, update)`: the recall so far, a float32 scalar, twice. In
+        compiled code it is NaN if a prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, `specificity` is outside of
-            `[0, 1]`, or a prediction is known and outside of it.
+        ValueError: The shapes do not fit, or `specificity` or a concrete
+            prediction is outside `[0, 1]`.
 
     Example:
 
@@ -148,15 +152,16 @@ def specificity_at_sensitivity(
     num_thresholds: int = 200,
     name: str | None = None,
 ) -> Running:
-    """Computes the specificity at the threshold that gives a recall.
+    """Computes the specificity at the threshold that yields a recall.
 
-    Specificity is the share of negative examples that are recognised, and
-    sensitivity another word for recall.
+    Specificity is the share of negative examples that are predicted as
+    negative; sensitivity is recall.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
-        sensitivity: In `[0, 1]`. The threshold that comes closest is used.
+        sensitivity: In `[0, 1]`. The threshold with the closest recall is used.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
         num_thresholds: Number of evenly spaced thresholds. Defaults to 200; at
             least 2.
@@ -165,12 +170,11 @@ def specificity_at_sensitivity(
 
     Returns:
         A pair `(value, update)`: the specificity so far, a float32 scalar,
-        twice. In compiled code it is NaN if a prediction is outside of
-        `[0, 1]`.
+        twice. In compiled code it is NaN if a prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, `sensitivity` is outside of
-            `[0, 1]`, or a prediction is known and outside of it.
+        ValueError: The shapes do not fit, or `sensitivity` or a concrete
+            prediction is outside `[0, 1]`.
 
     Example:
 
@@ -196,7 +200,7 @@ def specificity_at_sensitivity(
 
 
 def _evenly_spaced(num_thresholds: int) -> list[float]:
-    """The thresholds between the first and the last one."""
+    """Returns the thresholds between the first and the last one."""
     if num_thresholds < 2:
         raise ValueError(
             f"`num_thresholds` must be at least 2. Received: {num_thresholds}"
@@ -215,7 +219,7 @@ def _specificities(sums: Confusion) -> jax.Array:
 
 
 def _area(sums: Confusion, curve: str, summation_method: str) -> jax.Array:
-    """The area under a curve whose points are ordered from right to left."""
+    """Returns the area under a curve with points from right to left."""
     if curve == "PR" and summation_method == "careful_interpolation":
         return _interpolated_pr_area(sums)
     right = sums.true_positives + _AUC_EPSILON
@@ -232,7 +236,7 @@ def _area(sums: Confusion, curve: str, summation_method: str) -> jax.Array:
 
 
 def _interpolated_pr_area(sums: Confusion) -> jax.Array:
-    """The area if counts, not precisions, were linear between two points.
+    """Returns the area with counts, not precisions, linear between points.
 
     With true positives `a + b p` as a function of the predicted positives `p`,
     the precision is `a / p + b`, and its integral over recall has a logarithm.

@@ -1,4 +1,6 @@
-"""How many of the right classes are among the best ranked ones."""
+"""Metrics of the highest ranked classes."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -6,11 +8,47 @@ import jax.numpy as jnp
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.spec.metrics.accumulator import Running
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
+from keras_tpu_estimator.spec.metrics.accumulator import as_array
+from keras_tpu_estimator.spec.metrics.accumulator import as_classes
+from keras_tpu_estimator.spec.metrics.accumulator import weights_like
 from keras_tpu_estimator.spec.metrics.averages import Average
-from keras_tpu_estimator.spec.metrics.examples import as_array
-from keras_tpu_estimator.spec.metrics.retrieval import Retrieved
-from keras_tpu_estimator.spec.metrics.retrieval import is_in
-from keras_tpu_estimator.spec.metrics.retrieval import same_examples
+
+
+@dataclasses.dataclass(frozen=True)
+class Retrieved:
+    """Sums of correct, wrong and missing classes over examples, float32."""
+
+    true_positives: jax.Array
+    false_positives: jax.Array
+    false_negatives: jax.Array
+
+    @classmethod
+    def of(
+        cls,
+        labels: TensorLike,
+        predictions_idx: TensorLike,
+        class_id: int | None,
+        weights: TensorLike | None,
+    ) -> "Retrieved":
+        """Counts one batch; only one class, unless `class_id` is `None`."""
+        labels, ids = same_examples(labels, predictions_idx)
+        if class_id is None:
+            is_wanted = is_in(ids, labels)
+            right = _count(is_wanted & _is_first(ids))
+            wrong = _count(~is_wanted & _is_first(ids))
+            missing = _count(~is_in(labels, ids) & _is_first(labels))
+        else:
+            is_wanted = jnp.any(labels == class_id, axis=-1)
+            is_retrieved = jnp.any(ids == class_id, axis=-1)
+            right = is_wanted & is_retrieved
+            wrong = ~is_wanted & is_retrieved
+            missing = is_wanted & ~is_retrieved
+        weights = weights_like(weights, right)
+        return cls(
+            true_positives=jnp.sum(right * weights),
+            false_positives=jnp.sum(wrong * weights),
+            false_negatives=jnp.sum(missing * weights),
+        )
 
 
 def precision_at_k(
@@ -21,22 +59,22 @@ def precision_at_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of the `k` highest scores that are right.
+    """Computes the share of the `k` highest scores that are correct.
 
     Args:
-        labels: Integer tensor of shape `[..., num_labels]` with the right
-            classes of each example, or `[...]` with one. Equal ones count
-            once, those outside of `[0, num_classes)` not at all.
+        labels: Integer tensor of shape `[..., num_labels]` with the correct
+            classes of each example, or `[...]` with one. Duplicates count once;
+            classes outside `[0, num_classes)` do not count.
         predictions: Float tensor of scores of shape `[..., num_classes]`.
-        k: How many of the highest scores are predictions.
-        class_id: The only class that counts. Defaults to `None`: all do.
+        k: The number of highest scores that are predictions.
+        class_id: The only class that counts. Defaults to `None`, for all.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"precision_at_k"`.
 
     Returns:
-        A pair `(value, update)`: the precision so far, a float32 scalar,
-        twice. It is NaN as long as nothing counts, such as before `class_id`
-        is first predicted.
+        A pair `(value, update)`: the precision so far, a float32 scalar, twice.
+        It is NaN before the first counted prediction, such as the first one of
+        `class_id`.
 
     Raises:
         ValueError: The shapes do not fit, or `k` is larger than the number of
@@ -65,17 +103,18 @@ def precision_at_top_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of predicted classes that are right.
+    """Computes the share of predicted classes that are correct.
 
     Args:
         labels: As for `precision_at_k`.
-        predictions_idx: Integer tensor of shape `[..., k]` with the classes
-            predicted for each example.
-        class_id: The only class that counts. Defaults to `None`: all do.
+        predictions_idx: Integer tensor of shape `[..., k]` with the predicted
+            classes of each example.
+        class_id: The only class that counts. Defaults to `None`, for all.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to
             `"precision_at_top_k"`.
-        k: Accepted for compatibility; the shape says it. Defaults to `None`.
+        k: Accepted for compatibility; the shape determines it. Defaults to
+            `None`.
 
     Returns:
         A pair `(value, update)`, as from `precision_at_k`.
@@ -105,24 +144,24 @@ def recall_at_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of right classes among the `k` highest scores.
+    """Computes the share of correct classes among the `k` highest scores.
 
-    With one label for each example it is the top-k accuracy.
+    With one label for each example, it is the top-k accuracy.
 
     Args:
-        labels: Integer tensor of shape `[..., num_labels]` with the right
-            classes of each example, or `[...]` with one. Equal ones count
-            once, those outside of `[0, num_classes)` as never found.
+        labels: Integer tensor of shape `[..., num_labels]` with the correct
+            classes of each example, or `[...]` with one. Duplicates count once;
+            classes outside `[0, num_classes)` count as not found.
         predictions: Float tensor of scores of shape `[..., num_classes]`.
-        k: How many of the highest scores are predictions.
-        class_id: The only class that counts. Defaults to `None`: all do.
+        k: The number of highest scores that are predictions.
+        class_id: The only class that counts. Defaults to `None`, for all.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"recall_at_k"`.
 
     Returns:
-        A pair `(value, update)`: the recall so far, a float32 scalar, twice.
-        It is NaN as long as nothing counts, such as before `class_id` is first
-        a label.
+        A pair `(value, update)`: the recall so far, a float32 scalar, twice. It
+        is NaN before the first counted label, such as the first one of
+        `class_id`.
 
     Raises:
         ValueError: The shapes do not fit, or `k` is larger than the number of
@@ -151,16 +190,17 @@ def recall_at_top_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the share of right classes that are predicted.
+    """Computes the share of correct classes that are predicted.
 
     Args:
         labels: As for `recall_at_k`.
-        predictions_idx: Integer tensor of shape `[..., k]` with the classes
-            predicted for each example.
-        class_id: The only class that counts. Defaults to `None`: all do.
+        predictions_idx: Integer tensor of shape `[..., k]` with the predicted
+            classes of each example.
+        class_id: The only class that counts. Defaults to `None`, for all.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to `"recall_at_top_k"`.
-        k: Accepted for compatibility; the shape says it. Defaults to `None`.
+        k: Accepted for compatibility; the shape determines it. Defaults to
+            `None`.
 
     Returns:
         A pair `(value, update)`, as from `recall_at_k`.
@@ -189,18 +229,18 @@ def average_precision_at_k(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Averages the precisions at the ranks of the right classes.
+    """Averages the precisions at the ranks of the correct classes.
 
-    Each of the first `k` ranks that holds a right class contributes the
-    precision up to that rank; the sum is divided by the number of labels, or
-    by `k` if there are more. The result is the mean over examples.
+    Each of the first `k` ranks with a correct class contributes the precision
+    up to that rank. The sum is divided by the number of labels, at most `k`.
+    The result is the mean over examples.
 
     Args:
-        labels: Integer tensor of shape `[..., num_labels]` with the right
-            classes of each example, or `[...]` with one. Those outside of
-            `[0, num_classes)` are left out.
+        labels: Integer tensor of shape `[..., num_labels]` with the correct
+            classes of each example, or `[...]` with one. Classes outside `[0,
+            num_classes)` are ignored.
         predictions: Float tensor of scores of shape `[..., num_classes]`.
-        k: How many of the highest scores are predictions.
+        k: The number of highest scores that are predictions.
         weights: Tensor that broadcasts to `[...]`. Defaults to ones.
         name: Name of the metric's variables. Defaults to
             `"average_precision_at_k"`.
@@ -262,3 +302,41 @@ def _top_k(predictions: TensorLike, k: int) -> jax.Array:
             f"{predictions.shape}."
         )
     return jax.lax.top_k(predictions, k)[1]
+
+
+def same_examples(
+    labels: TensorLike, predictions_idx: TensorLike
+) -> tuple[jax.Array, jax.Array]:
+    """Returns labels and predictions as arrays `[..., num_labels]` and `[...,
+    k]`.
+    """
+    labels = as_classes(labels)
+    ids = as_classes(predictions_idx)
+    given = labels.shape
+    if labels.ndim == ids.ndim - 1:
+        labels = labels[..., None]
+    if ids.ndim == 0 or labels.shape[:-1] != ids.shape[:-1]:
+        raise ValueError(
+            "Expected labels of shape [...] or [..., num_labels] for "
+            "predictions of shape [..., k] or [..., num_classes]. Received: "
+            f"labels of shape {given}, predictions whose examples have shape "
+            f"{ids.shape[:-1]}."
+        )
+    return labels, ids
+
+
+def is_in(ids: jax.Array, others: jax.Array) -> jax.Array:
+    """Returns whether elements of the last dimension are among others."""
+    return jnp.any(ids[..., :, None] == others[..., None, :], axis=-1)
+
+
+def _is_first(ids: jax.Array) -> jax.Array:
+    """Returns whether each element of the last dimension has no equal before
+    it.
+    """
+    is_equal = ids[..., :, None] == ids[..., None, :]
+    return ~jnp.any(jnp.tril(is_equal, k=-1), axis=-1)
+
+
+def _count(condition: jax.Array) -> jax.Array:
+    return jnp.sum(condition, axis=-1)

@@ -1,13 +1,13 @@
-"""How far predicted numbers are from the true ones."""
+"""Metrics of predicted numbers."""
 
 import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
+from keras_tpu_estimator.spec.metrics.accumulator import same_rank
 from keras_tpu_estimator.spec.metrics.averages import running_mean
-from keras_tpu_estimator.spec.metrics.examples import Examples
-from keras_tpu_estimator.spec.metrics.examples import same_rank
 
 
 def mean_absolute_error(
@@ -16,7 +16,7 @@ def mean_absolute_error(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Averages the distance of predictions from labels.
+    """Averages the absolute differences between predictions and labels.
 
     Args:
         labels: Numeric tensor of any shape.
@@ -53,7 +53,7 @@ def mean_squared_error(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Averages the squared distance of predictions from labels.
+    """Averages the squared differences between predictions and labels.
 
     Args:
         labels: Numeric tensor of any shape.
@@ -130,7 +130,7 @@ def mean_relative_error(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Averages the distance of predictions from labels, relative to a third.
+    """Averages absolute differences, relative to a normalizer.
 
     Args:
         labels: Numeric tensor of any shape.
@@ -185,7 +185,7 @@ def mean_cosine_distance(
 
     Args:
         labels: Numeric tensor of any shape, whose vectors along `dim` have
-            length 1; they are not normalised here.
+            length 1; they are not normalized here.
         predictions: Tensor of the same shape. One of the two may have one more
             dimension of size 1 at the end.
         dim: The dimension of the vectors.
@@ -220,7 +220,8 @@ def mean_cosine_distance(
 
 
 def _difference(examples: Examples) -> jax.Array:
-    # In float32, because small unsigned labels would wrap around.
+    # In float32, because differences of small unsigned labels would wrap
+    # around.
     return examples.predictions.astype(jnp.float32) - examples.labels.astype(
         jnp.float32
     )

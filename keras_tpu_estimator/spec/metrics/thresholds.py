@@ -1,15 +1,19 @@
-"""Counts of right and wrong decisions at each of several thresholds."""
+"""Counts of correct and wrong binary predictions at several thresholds."""
 
 from collections.abc import Sequence
 
+import jax
+import jax.numpy as jnp
+import numpy as np
+
 from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.spec.metrics.accumulator import Examples
 from keras_tpu_estimator.spec.metrics.accumulator import Running
 from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.binning import confusion_at
+from keras_tpu_estimator.spec.metrics.accumulator import nan_unless
 from keras_tpu_estimator.spec.metrics.confusion import Confusion
-from keras_tpu_estimator.spec.metrics.examples import Examples
 
-# Keeps precision and recall defined where nothing was counted.
+# Keeps precision and recall defined if nothing was counted.
 _EPSILON = 1e-7
 
 
@@ -23,7 +27,8 @@ def true_positives_at_thresholds(
     """Sums the weights of positive examples that are above each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -33,11 +38,11 @@ def true_positives_at_thresholds(
     Returns:
         A pair `(value, update)`: the sums so far, float32 of shape
         `[len(thresholds)]`, twice. In compiled code they are NaN if a
-        prediction is outside of `[0, 1]`.
+        prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -65,7 +70,8 @@ def false_negatives_at_thresholds(
     """Sums the weights of positive examples not above each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -76,8 +82,8 @@ def false_negatives_at_thresholds(
         A pair `(value, update)`, as from `true_positives_at_thresholds`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -105,7 +111,8 @@ def true_negatives_at_thresholds(
     """Sums the weights of negative examples not above each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -116,8 +123,8 @@ def true_negatives_at_thresholds(
         A pair `(value, update)`, as from `true_positives_at_thresholds`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -145,7 +152,8 @@ def false_positives_at_thresholds(
     """Sums the weights of negative examples that are above each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -156,8 +164,8 @@ def false_positives_at_thresholds(
         A pair `(value, update)`, as from `true_positives_at_thresholds`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -182,10 +190,11 @@ def precision_at_thresholds(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the precision that each threshold gives.
+    """Computes the precision at each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -195,11 +204,11 @@ def precision_at_thresholds(
     Returns:
         A pair `(value, update)`: the precisions so far, float32 of shape
         `[len(thresholds)]`, twice. In compiled code they are NaN if a
-        prediction is outside of `[0, 1]`.
+        prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -226,10 +235,11 @@ def recall_at_thresholds(
     weights: TensorLike | None = None,
     name: str | None = None,
 ) -> Running:
-    """Computes the recall that each threshold gives.
+    """Computes the recall at each threshold.
 
     Args:
-        labels: Tensor of any shape. Zero is negative, all else positive.
+        labels: Tensor of any shape. Zero is negative, other values are
+            positive.
         predictions: Float tensor of the same shape, in `[0, 1]`.
         thresholds: Numbers in `[0, 1]`.
         weights: Tensor that broadcasts to `labels`. Defaults to ones.
@@ -239,11 +249,11 @@ def recall_at_thresholds(
     Returns:
         A pair `(value, update)`: the recalls so far, float32 of shape
         `[len(thresholds)]`, twice. In compiled code they are NaN if a
-        prediction is outside of `[0, 1]`.
+        prediction is outside `[0, 1]`.
 
     Raises:
-        ValueError: The shapes do not fit, or a prediction is known and
-            outside of `[0, 1]`.
+        ValueError: The shapes do not fit, or a concrete prediction is outside
+            `[0, 1]`.
 
     Example:
 
@@ -270,3 +280,37 @@ def _running(
     default: str,
 ) -> Confusion:
     return accumulate(confusion_at(examples, thresholds), name, default)
+
+
+def confusion_at(examples: Examples, thresholds: Sequence[float]) -> Confusion:
+    """Counts one batch; probabilities above a threshold are positive."""
+    examples = examples.flat()
+    predictions = examples.predictions.astype(jnp.float32)
+    invalid = nan_unless(
+        (predictions >= 0) & (predictions <= 1),
+        "predictions must be in [0, 1]. Pass probabilities, such as "
+        "ops.sigmoid(logits).",
+    )
+    # Bisection compares each prediction with a few thresholds only; the sums
+    # over intervals are then combined for each threshold.
+    points = np.asarray(thresholds, np.float32)
+    edges = np.sort(points)
+    interval = jnp.searchsorted(edges, predictions)
+    intervals = np.arange(edges.size + 1)
+    is_above = intervals > np.searchsorted(edges, points)[:, None]
+
+    def weight_of(condition: jax.Array) -> tuple[jax.Array, jax.Array]:
+        weights = jnp.where(condition, examples.weights, 0)
+        sums = jnp.bincount(interval, weights, length=intervals.size)
+        # A running sum would round differently at two thresholds without a
+        # prediction in between, so that the best one would be arbitrary.
+        above = jnp.sum(jnp.where(is_above, sums, 0), axis=1)
+        below = jnp.sum(jnp.where(is_above, 0, sums), axis=1)
+        return above + invalid, below + invalid
+
+    is_positive = examples.labels.astype(bool)
+    true_positives, false_negatives = weight_of(is_positive)
+    false_positives, true_negatives = weight_of(~is_positive)
+    return Confusion(
+        true_positives, false_negatives, true_negatives, false_positives
+    )

@@ -1,1 +1,1 @@
-"""What a `model_fn` says: specs, optimizers, initial values."""
+"""Code in a `model_fn`: specs, optimizers, initial values."""

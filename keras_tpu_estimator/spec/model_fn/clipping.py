@@ -17,28 +17,28 @@ def clip_by_global_norm(
     use_norm: Any = None,
     name: str | None = None,
 ) -> tuple[list[jax.Array | None], jax.Array]:
-    """Scales tensors down together, so that their norm is `clip_norm` at most.
+    """Scales tensors down to a common norm of at most `clip_norm`.
 
-    The counterpart of `tf.clip_by_global_norm`, for a `model_fn` that works on
-    gradients itself. It sees the tensors of this core: those of
-    `compute_gradients` are its shares, and each core clips its own. For the
-    gradient of the whole batch there is `global_clipnorm`, an argument of all
+    The counterpart of `tf.clip_by_global_norm`, for a `model_fn` that processes
+    gradients itself. It sees the tensors of this replica: the results of
+    `compute_gradients` are its shares, and each replica clips its own. To clip
+    the gradient of the entire batch, use `global_clipnorm`, an argument of all
     Keras optimizers.
 
     Args:
-        t_list: Sequence of tensors, or of `None`, which stays.
+        t_list: Sequence of tensors; `None` elements stay.
         clip_norm: The largest norm, a positive number or scalar tensor.
         use_norm: The norm, if it is known. Defaults to `None`: the square root
-            of the sum of all squares, in float32 at least.
+            of the sum of all squares, at least in float32.
         name: Accepted for compatibility. Defaults to `None`.
 
     Returns:
-        The list of clipped tensors, NaN if the norm is not finite; and the
-        norm before, a scalar tensor.
+        The list of clipped tensors, NaN if the norm is not finite; and the norm
+        before clipping, a scalar tensor.
 
     Raises:
         TypeError: `t_list` is a single tensor.
-        ValueError: `t_list` has no tensor, and there is no `use_norm`.
+        ValueError: `t_list` has no tensor, and `use_norm` is not given.
 
     Example:
 
@@ -52,9 +52,8 @@ def clip_by_global_norm(
     del name
     if not isinstance(t_list, list | tuple):
         raise TypeError(
-            "`t_list` should be a list or tuple of tensors. Received: "
-            f"{shown(t_list)}. Put a single tensor "
-            "into a list."
+            "`t_list` must be a list or tuple of tensors. Received: "
+            f"{shown(t_list)}. Put a single tensor into a list."
         )
     tensors = [t if t is None else ops.convert_to_tensor(t) for t in t_list]
     norm = _global_norm(tensors) if use_norm is None else use_norm
@@ -77,7 +76,7 @@ def _global_norm(tensors: Sequence[jax.Array | None]) -> jax.Array:
     ]
     if not squares:
         raise ValueError(
-            "`t_list` should have at least one tensor. Received none: check "
+            "`t_list` must have at least one tensor. Received none: check "
             "that the loss depends on the variables."
         )
     return ops.sqrt(sum(squares))

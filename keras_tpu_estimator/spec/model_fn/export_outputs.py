@@ -1,4 +1,4 @@
-"""What a signature of an exported model returns, checked as it is made."""
+"""The outputs of the signatures of an exported model."""
 
 import sys
 from collections.abc import Mapping
@@ -20,17 +20,16 @@ DEFAULT_SIGNATURE = "serving_default"
 class ExportOutput:
     """The outputs of one signature, by name.
 
-    The base class of those that `export_outputs` of a spec may hold.
+    The base class of the values of a spec's `export_outputs`.
 
     Args:
         outputs: Tensors by output name.
-        method: What a request gets with them: 'predict', 'classify' or
-            'regress' of TensorFlow Serving, or what a step of 'train' or
-            'eval' computes.
+        method: The TensorFlow Serving method: 'predict', 'classify' or
+            'regress', or 'train' or 'eval' for the values of a step.
 
     Attributes:
         tensors: The tensors by output name.
-        method: What a request gets with them.
+        method: The TensorFlow Serving method.
     """
 
     def __init__(self, outputs: Mapping[str, Any], method: str):
@@ -39,14 +38,14 @@ class ExportOutput:
 
 
 class PredictOutput(ExportOutput):
-    """Any tensors: the most general signature.
+    """Outputs of any kind: the most general signature.
 
     Args:
-        outputs: Tensor, which is called 'output', or a dict of tensors. Keys
+        outputs: Tensor, which is named 'output', or a dict of tensors. Keys
             that are tuples of strings are joined with '/'.
 
     Raises:
-        ValueError: It is neither.
+        ValueError: It is not a tensor or such a dict.
 
     Example:
 
@@ -75,7 +74,7 @@ class PredictOutput(ExportOutput):
 
 
 class ClassificationOutput(ExportOutput):
-    """Scores of classes, or their names.
+    """Outputs of a classification: scores, names of classes, or both.
 
     Args:
         scores: Tensor of floats, of shape `[batch, classes]`. Defaults to
@@ -84,7 +83,7 @@ class ClassificationOutput(ExportOutput):
             `outside_compilation` returns. Defaults to `None`.
 
     Raises:
-        ValueError: Both are `None`, or one is of a wrong type.
+        ValueError: Both are `None`, or one has a wrong type.
 
     Example:
 
@@ -100,22 +99,22 @@ class ClassificationOutput(ExportOutput):
         given = {k: v for k, v in outputs.items() if v is not None}
         if not given:
             raise ValueError(
-                "ClassificationOutput should have `scores` or `classes`. "
+                "ClassificationOutput must have `scores` or `classes`. "
                 "Received None for both. Pass scores=softmax(logits)."
             )
         for name, value in given.items():
             given[name] = _tensor("ClassificationOutput", name, value)
         if scores is not None and not _is_floating(given["scores"]):
             raise ValueError(
-                "The `scores` of ClassificationOutput should be floats. "
+                "The `scores` of ClassificationOutput must be floats. "
                 f"Received: {given['scores'].dtype}. Cast them with "
                 "keras.ops.cast(scores, 'float32')."
             )
         if classes is not None and given["classes"].dtype != "string":
             raise ValueError(
-                "The `classes` of ClassificationOutput should be strings. "
-                f"Received: {given['classes'].dtype}. Turn ids into names with "
-                "keras_tpu_estimator.outside_compilation."
+                "The `classes` of ClassificationOutput must be strings. "
+                f"Received: {given['classes'].dtype}. Turn ids into names "
+                "with keras_tpu_estimator.outside_compilation."
             )
         super().__init__(given, "classify")
 
@@ -126,18 +125,18 @@ class ClassificationOutput(ExportOutput):
 
     @property
     def classes(self) -> Any:
-        """The names of classes, or `None`."""
+        """The names of the classes, or `None`."""
         return self.tensors.get("classes")
 
 
 class RegressionOutput(ExportOutput):
-    """The value of a regression.
+    """Outputs of a regression.
 
     Args:
-        value: Tensor of floats, batch first.
+        value: Tensor of floats, with the batch as the first dimension.
 
     Raises:
-        ValueError: It is not.
+        ValueError: It is not a tensor of floats.
 
     Example:
 
@@ -152,27 +151,22 @@ class RegressionOutput(ExportOutput):
         value = _tensor("RegressionOutput", "value", value)
         if not _is_floating(value):
             raise ValueError(
-                "The `value` of RegressionOutput should be floats. Received: "
-                f"{value.dtype}. Cast it with keras.ops.cast(value, 'float32')."
+                "The `value` of RegressionOutput must be floats. Received: "
+                f"{value.dtype}. Cast it with keras.ops.cast(value, "
+                "'float32')."
             )
         super().__init__({"outputs": value}, "regress")
 
     @property
     def value(self) -> Any:
-        """The value."""
+        """The predicted value."""
         return self.tensors["outputs"]
 
 
 def signature_outputs(
     export_outputs: Mapping[str, Any] | None, predictions: Nest
 ) -> dict[str, ExportOutput]:
-    """The outputs of every signature, the default one among them.
-
-    Args:
-        export_outputs: What a spec says; by default one signature returns all
-            predictions.
-        predictions: The predictions of the spec.
-    """
+    """Returns the outputs of all signatures, including the default one."""
     if export_outputs is None:
         return {DEFAULT_SIGNATURE: PredictOutput(predictions)}
     outputs = dict(export_outputs)
@@ -185,17 +179,17 @@ def check_export_outputs(export_outputs: Any, are_used: bool) -> None:
     """Checks the export outputs of a spec.
 
     Args:
-        export_outputs: What the spec says.
-        are_used: Whether the spec is for PREDICT; in other modes nothing looks
-            into the dict.
+        export_outputs: The field of the spec.
+        are_used: Whether the spec is for PREDICT; other modes ignore the
+            content.
 
     Raises:
-        TypeError: They are no dict of export outputs.
-        ValueError: None of several is the default.
+        TypeError: They are not a dict of export outputs.
+        ValueError: There are several, none of which is the default.
     """
     if not isinstance(export_outputs, Mapping):
         raise TypeError(
-            "`export_outputs` should be a dict from signature names to export "
+            "`export_outputs` must be a dict from signature names to export "
             f"outputs. Received: {shown(export_outputs)}"
         )
     if not are_used:
@@ -203,16 +197,15 @@ def check_export_outputs(export_outputs: Any, are_used: bool) -> None:
     for name, output in export_outputs.items():
         if not isinstance(output, ExportOutput):
             raise TypeError(
-                f"`export_outputs[{name!r}]` should be a PredictOutput, a "
+                f"`export_outputs[{name!r}]` must be a PredictOutput, a "
                 "ClassificationOutput or a RegressionOutput. Received: "
-                f"{shown(output)}. Wrap it: "
-                "export.PredictOutput(tensors)."
+                f"{shown(output)}. Wrap it: export.PredictOutput(tensors)."
             )
     if len(export_outputs) > 1 and DEFAULT_SIGNATURE not in export_outputs:
         raise ValueError(
-            f"One of several `export_outputs` should be {DEFAULT_SIGNATURE!r}. "
-            f"Received: {sorted(export_outputs)}. Add the one that requests "
-            "without a signature name get."
+            f"One of several `export_outputs` must be {DEFAULT_SIGNATURE!r}. "
+            f"Received: {sorted(export_outputs)}. Add the signature of "
+            "requests that name none."
         )
 
 
@@ -220,8 +213,8 @@ def _output_name(key: Any) -> str:
     parts = key if isinstance(key, tuple) else (key,)
     if not parts or not all(isinstance(part, str) for part in parts):
         raise ValueError(
-            "The keys of PredictOutput should be strings, or tuples of them. "
-            f"Received: {shown(key)}"
+            "The keys of PredictOutput must be strings, or tuples of "
+            f"strings. Received: {shown(key)}"
         )
     return "/".join(parts)
 
@@ -231,14 +224,15 @@ def _tensor(kind: str, name: Any, value: Any) -> Any:
         return value.value
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and not tensorflow.executing_eagerly():
-        # The model_fn builds a graph of TF1.
+        # The model_fn builds a TF1 graph.
         if tensorflow.is_tensor(value):
             return tensorflow.convert_to_tensor(value)
     arrays = jax.Array | np.ndarray | np.generic
     if not isinstance(value, arrays | keras.KerasTensor | HostTensor):
         raise ValueError(
-            f"{name!r} in {kind} should be a tensor. Received: {shown(value)}. "
-            "Convert it with keras.ops.convert_to_tensor, or flatten the nest."
+            f"{name!r} in {kind} must be a tensor. Received: {shown(value)}. "
+            "Convert it with keras.ops.convert_to_tensor, or flatten the "
+            "pytree."
         )
     return value
 

@@ -1,4 +1,4 @@
-"""Initial values from a checkpoint, by names that may differ."""
+"""Initial values from a checkpoint, whose names may differ."""
 
 import contextlib
 import contextvars
@@ -28,11 +28,11 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where a variable's initial value is.
+    """The location of a variable's initial value.
 
     Attributes:
         reader: The checkpoint.
-        name: The variable's name there.
+        name: The variable's name in the checkpoint.
     """
 
     reader: CheckpointReader
@@ -41,12 +41,13 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Target:
-    """A program's variables, and the initial values they are to have.
+    """A program's variables, and the sources of their initial values.
 
     Attributes:
         variables: The variables by path.
-        constants: Paths of those that no checkpoint of this package has.
-        sources: Where initial values are, by path.
+        constants: Paths of variables that checkpoints of this package never
+            contain.
+        sources: The sources of initial values by path.
     """
 
     variables: Mapping[str, keras.Variable]
@@ -56,14 +57,14 @@ class Target:
     def values(
         self, paths: Iterable[str], dtype_of: Callable[[str], np.dtype]
     ) -> dict[str, np.ndarray]:
-        """The initial values of those variables that are to have one.
+        """Returns the initial values of those variables that have a source.
 
         Args:
-            paths: Those of some variables.
-            dtype_of: The dtype to have of a variable, by its path.
+            paths: Paths of variables.
+            dtype_of: Returns the dtype of a variable by its path.
 
         Raises:
-            ValueError: It cannot hold what is in the checkpoint.
+            ValueError: A variable's dtype cannot represent its value.
         """
         names: dict[CheckpointReader, dict[str, str]] = {}
         for path in paths:
@@ -72,7 +73,7 @@ class Target:
                 names.setdefault(source.reader, {})[path] = source.name
         values: dict[str, np.ndarray] = {}
         for reader, name_of in names.items():
-            # All at once, for each reading checks the file.
+            # All at once, because each read checks the file.
             read = reader.get_tensors(set(name_of.values()))
             values |= {
                 path: cast(read[name], dtype_of(path), path, name, reader.path)
@@ -88,7 +89,7 @@ _target: contextvars.ContextVar[Target | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def initializing(target: Target) -> Iterator[None]:
-    """Lets `init_from_checkpoint` work in a `with` block."""
+    """Makes `init_from_checkpoint` work in a `with` block."""
     token = _target.set(target)
     try:
         yield
@@ -97,7 +98,7 @@ def initializing(target: Target) -> Iterator[None]:
 
 
 def program_variables() -> Mapping[str, keras.Variable]:
-    """The variables of the program that is being made, by path."""
+    """Returns the variables of the program that is being built, by path."""
     target = _target.get()
     return {} if target is None else target.variables
 
@@ -106,25 +107,25 @@ def init_from_checkpoint(
     ckpt_dir_or_file: CheckpointLike,
     assignment_map: AssignmentMap,
 ) -> None:
-    """Takes initial values of variables from a checkpoint.
+    """Initializes variables from a checkpoint.
 
-    For use in a `model_fn`, after its layers are called, or in a
-    `scaffold_fn`. Where training finds a checkpoint of its own, that one is
-    restored, and this has no effect.
+    For use in a `model_fn`, after its layers are called, or in a `scaffold_fn`.
+    If training restores a checkpoint of its own `model_dir`, this has no
+    effect.
 
     Args:
-        ckpt_dir_or_file: As `load_checkpoint` takes it: a checkpoint of this
-            package, of TensorFlow or of Orbax, a SavedModel, a file of Keras
-            or safetensors, or a dict of arrays.
-        assignment_map: What of the checkpoint goes where, as a dict or as
-            pairs: `{"name in the checkpoint": variable}`, with a variable's
-            path (":0" may follow) or the `keras.Variable`; or
-            `{"scope/": "scope/"}` for all variables under a path, where "/"
-            is everything.
+        ckpt_dir_or_file: As in `load_checkpoint`: a checkpoint of this package,
+            TensorFlow or Orbax, a SavedModel, a Keras or safetensors file, or a
+            dict of arrays.
+        assignment_map: The mapping from the checkpoint to variables, as a dict
+            or as pairs: `{"name in the checkpoint": variable}`, with a
+            variable's path (":0" may follow) or the `keras.Variable`; or
+            `{"scope/": "scope/"}` for all variables under a path, where "/" is
+            the root.
 
     Raises:
-        ValueError: It is called elsewhere; a name is not in the checkpoint; a
-            path is not in the model; or two shapes differ.
+        ValueError: The call is not in one of these functions; a name is not in
+            the checkpoint; a path is not in the model; or two shapes differ.
         TypeError: `assignment_map` is malformed.
 
     Example:
@@ -144,8 +145,8 @@ def init_from_checkpoint(
     target = _target.get()
     if target is None:
         raise ValueError(
-            "`init_from_checkpoint` was called outside a model_fn. Expected a "
-            "call in model_fn or in scaffold_fn, where the variables are."
+            "`init_from_checkpoint` was called outside a model_fn. Call it in "
+            "model_fn or in scaffold_fn, where the variables are."
         )
     scope = current_scope()
     variables = {**target.variables, **(scope.objects if scope else {})}
@@ -160,7 +161,7 @@ def init_from_checkpoint(
     for path, name in names.items():
         target.sources[path] = Source(reader, name)
     if names.items() <= known.items():
-        return  # Said before, in another trace of the same function.
+        return  # An earlier trace of the same function has logged it.
     for path, name in names.items():
         _logger.info("Initial value of %s: %s in %s", path, name, reader.path)
     trainable = [path for path, each in variables.items() if each.trainable]
@@ -172,7 +173,7 @@ def _report(
     sources: Collection[str],
     reader: CheckpointReader,
 ) -> None:
-    """Says how many variables have initial values, and which have none."""
+    """Logs the number of initialized variables, and the names of the others."""
     left = sorted(set(trainable) - set(sources))
     _logger.log(
         logging.WARNING if left else logging.INFO,
@@ -188,7 +189,7 @@ def _report(
 
 
 def _is_weight(variable: keras.Variable) -> bool:
-    """Whether a variable is none of those that only this package has."""
+    """Whether a variable is a weight, unlike those of this package."""
     return not (
         is_accumulator(variable)
         or is_seed(variable)

@@ -1,4 +1,4 @@
-"""Parameters of flax, equinox, haiku or plain JAX as variables."""
+"""Parameters of flax, equinox, haiku or plain JAX models as variables."""
 
 import functools
 from collections.abc import Callable
@@ -32,34 +32,35 @@ def jax_params(
     init: Tree | Callable[[], Tree] | Callable[[jax.Array], Tree],
     trainable: Any = True,
 ) -> Tree:
-    """Makes variables of a nest of arrays, and returns it with their values.
+    """Creates variables from a pytree of arrays, and returns their values.
 
     For use in a `model_fn`: models of flax, equinox, haiku or plain JAX are
-    trained, saved, laid out on the cores and exported as layers of Keras are.
-    Each array becomes the variable `name/path/in/the/nest`. What is no array,
-    such as a function or a number of Python, stays as it is.
+    trained, saved, sharded and exported like Keras layers. Each array becomes
+    the variable `name/path/in/the/pytree`. Other leaves, such as functions and
+    Python numbers, stay unchanged.
 
     Args:
-        name: The path that the variables go below, such as "encoder".
-        init: Any nest that JAX knows: dicts, lists, dataclasses, a module of
-            equinox, a module or a state of flax.nnx. Or a function that makes
-            it, of a PRNG key or of no argument, which is traced in each call of
-            `model_fn`; initial values are computed only when they are needed.
+        name: The path prefix of the variables, such as "encoder".
+        init: A pytree: dicts, lists, dataclasses, an equinox module, a module
+            or a state of flax.nnx. Or a function that returns it, with a PRNG
+            key as its argument or without arguments. Each call of `model_fn`
+            traces the function; initial values are computed only when they are
+            needed.
         trainable: Whether floating-point arrays are trained: `True` (the
-            default), `False`, or a nest of both that `init` begins with, as
-            `in_axes` of `jax.vmap` is: `{"params": True, "batch_stats":
-            False}`. Integers, booleans and PRNG keys are not trained, nor are
-            variables of nnx that are no `nnx.Param`.
+            default), `False`, or a pytree prefix of both, like `in_axes` of
+            `jax.vmap`: `{"params": True, "batch_stats": False}`. Integers,
+            booleans, PRNG keys, and nnx variables other than `nnx.Param` are
+            not trained.
 
     Returns:
-        A nest like that of `init`, with tensors of this call in place of the
-        arrays, in their own dtypes. What is to last of changes to it is given
-        to `assign_jax_params`. PRNG keys differ between cores.
+        A pytree like `init`, with tensors of this call in place of the arrays,
+        in their own dtypes. Pass changed values to `assign_jax_params` to keep
+        them. PRNG keys differ between replicas.
 
     Raises:
-        ValueError: It is called outside a `model_fn`, `name` is empty, there
-            are no arrays, `trainable` does not fit, or complex numbers are to
-            be trained.
+        ValueError: The call is outside a `model_fn`, `name` is empty, `init`
+            has no arrays, `trainable` does not fit, or complex numbers are
+            trained.
 
     Example:
 
@@ -80,12 +81,12 @@ def jax_params(
     make = maker(init, keras_internals.default_seed)
     tree = make()
     leaves = leaves_of(tree)
-    # For variables that a trace inside of this one has made, such as that of
-    # `jax.checkpoint`, whose tensors end with it.
+    # Variables created in an inner trace, such as that of `jax.checkpoint`,
+    # whose tensors are only valid in it.
     again = functools.cache(lambda: leaves_of(make()))
     if not any(leaf.is_array for leaf in leaves):
         raise ValueError(
-            "`init` should be, or make, a nest with arrays in it. Received: "
+            "`init` must be, or return, a pytree with arrays. Received: "
             f"{shown(tree)}."
         )
     values, made = [], {}
@@ -114,21 +115,22 @@ def jax_params(
 
 
 def assign_jax_params(name: str, tree: Nest) -> None:
-    """Has what `jax_params` made keep the values of a nest.
+    """Assigns the values of a pytree to variables of `jax_params`.
 
-    For moving averages, counters and keys that a step changes. In training they
-    are kept for good; in evaluation and prediction for the rest of the call.
-    What cores have assigned is combined as the changes of layers are: the mean
-    of floating-point numbers, and the first core's of all else.
+    For moving averages, counters and keys that change in a step. In training
+    the values are kept permanently; in evaluation and prediction for the rest
+    of the call. Values of several replicas are combined like those of layers:
+    floating-point numbers are averaged, and other values are those of the first
+    replica.
 
     Args:
-        name: What `jax_params` was called with.
-        tree: What that returned, changed, or a part of it under the same keys.
-            Arrays that were not changed are left alone.
+        name: The `name` passed to `jax_params`.
+        tree: The result of `jax_params` with changed values, or a part of it
+            under the same keys. Unchanged arrays are ignored.
 
     Raises:
-        ValueError: It is called outside a `model_fn`, an array has no variable
-            in this call of `model_fn`, or another shape than that.
+        ValueError: The call is outside a `model_fn`, or an array has no
+            variable in this call of `model_fn`, or not its shape.
 
     Example:
 
@@ -150,16 +152,16 @@ def assign_jax_params(name: str, tree: Nest) -> None:
         if variable is None:
             question = did_you_mean(path, scope.objects)
             raise ValueError(
-                "Each array of `tree` should be one of those that `jax_params` "
-                f"made under the same name. Received one for {path!r}, which "
-                f"this call of model_fn has not made.{question}"
+                "Each array of `tree` must be one that `jax_params` returned "
+                f"under the same name. Received one for {path!r}, which this "
+                f"call of model_fn has not created.{question}"
             )
         value = as_value(leaf.value)
         if value is scope.values.get(path):
             continue
         if tuple(value.shape) != tuple(variable.shape):
             raise ValueError(
-                f"What is assigned to {path!r} should have its shape "
+                f"The value for {path!r} must have its shape "
                 f"{tuple(variable.shape)}. Received: {shown(value)}."
             )
         variable.assign(value)
@@ -169,13 +171,13 @@ def _parents(name: str) -> Parts:
     parts = split_path(str(name))
     if not parts:
         raise ValueError(
-            f"`name` should be a path such as 'encoder'. Received: {name!r}"
+            f"`name` must be a path such as 'encoder'. Received: {name!r}"
         )
     return parts
 
 
 def _path(parents: Parts, leaf: Leaf) -> str:
-    """The path of the variable of an array, in the scopes that are open."""
+    """Returns the path of the variable of an array, in the open scopes."""
     inside = split_path(keras_internals.name_path())
     return leaf.path_below((*inside, *parents))
 
@@ -185,32 +187,31 @@ def _value(leaves: Callable[[], list[Leaf]], number: int) -> Any:
 
 
 def _flags(trainable: Any, tree: Nest) -> list[bool]:
-    """For each leaf whether it is to be trained."""
+    """Returns for each leaf whether it is trained."""
     try:
         flags = jax.tree.leaves(jax.tree.broadcast(trainable, tree))
     except ValueError as error:
         raise ValueError(
-            "`trainable` should be True, False, or a nest of both that the "
-            "nest of `init` begins with, such as {'params': True, "
-            f"'batch_stats': False}}. Received: {shown(trainable)}. {error}"
+            "`trainable` must be True, False, or a pytree prefix of both for "
+            "`init`, such as {'params': True, 'batch_stats': False}. "
+            f"Received: {shown(trainable)}. {error}"
         ) from None
     wrong = [flag for flag in flags if not isinstance(flag, bool)]
     if wrong:
         raise ValueError(
-            "`trainable` should say True or False. Received: "
+            "`trainable` must contain only True and False. Received: "
             f"{shown(wrong[0])}."
         )
     return flags
 
 
 def _check_trainable(leaf: Leaf, trainable: bool, name: str) -> None:
-    """Checks that what is to be trained is not complex."""
+    """Checks that no complex numbers are trained."""
     if is_key(leaf.value) or not trainable:
         return
     if jnp.issubdtype(leaf.value.dtype, jnp.complexfloating):
         raise ValueError(
-            "Optimizers train real numbers. Received: "
-            f"{shown(leaf.value)} at {'/'.join((name, *leaf.parts))!r}. Keep "
-            "the real and the imaginary part as two arrays, or pass "
-            "`trainable=False`."
+            f"Optimizers train real numbers. Received: {shown(leaf.value)} at "
+            f"{'/'.join((name, *leaf.parts))!r}. Store the real and the "
+            "imaginary part as two arrays, or pass `trainable=False`."
         )

@@ -1,4 +1,4 @@
-"""Moving averages of variables, kept beside them."""
+"""Moving averages of variables."""
 
 import contextlib
 import dataclasses
@@ -24,12 +24,12 @@ from keras_tpu_estimator.spec.model_fn.updates import Update
 
 @dataclasses.dataclass(frozen=True)
 class AverageOp(Update):
-    """One update of moving averages, yet to be carried out.
+    """An update of moving averages, executed after `model_fn`.
 
     Attributes:
-        variables: What is averaged.
-        averages: The average of each.
-        decay: Scalar tensor, how much of an average is kept.
+        variables: The averaged variables.
+        averages: The average of each variable.
+        decay: Scalar tensor, the share of an average that is kept.
     """
 
     variables: tuple[keras.Variable, ...]
@@ -38,7 +38,7 @@ class AverageOp(Update):
 
     @property
     def carried(self) -> tuple[Any, ...]:
-        """The decay, which `apply` is given."""
+        """The decay, an input of `apply`."""
         return (self.decay,)
 
     def apply(self, tensors: Sequence[Any]) -> Mapping[str, Any]:
@@ -53,15 +53,15 @@ class AverageOp(Update):
 
 
 class ExponentialMovingAverage:
-    """Moving averages of variables, to evaluate in their place.
+    """Moving averages of variables, for evaluation.
 
-    The counterpart of `tf.train.ExponentialMovingAverage`. `apply` in training
-    keeps the averages, in variables of their own that go into checkpoints;
-    `variables_to_restore` in evaluation and prediction puts them in the
-    variables' place.
+    The counterpart of `tf.train.ExponentialMovingAverage`. In training, `apply`
+    updates the averages, which are separate variables in checkpoints. In
+    evaluation and prediction, `variables_to_restore` loads them into the
+    variables.
 
     Args:
-        decay: How much of an average each step keeps, between 0 and 1.
+        decay: The share of an average that each step keeps, between 0 and 1.
         num_updates: Number of updates so far, such as `get_global_step()`; the
             decay is at most `(1 + num_updates) / (10 + num_updates)`. Defaults
             to `None`.
@@ -97,7 +97,7 @@ class ExponentialMovingAverage:
     ):
         if not 0 <= decay <= 1:
             raise ValueError(
-                "`decay` should be a number between 0 and 1, such as 0.999. "
+                "`decay` must be a number between 0 and 1, such as 0.999. "
                 f"Received: {shown(decay)}"
             )
         self.decay = decay
@@ -107,21 +107,21 @@ class ExponentialMovingAverage:
     def apply(
         self, var_list: Iterable[keras.Variable] | None = None
     ) -> AverageOp:
-        """An op that updates averages, to put last into a `train_op`.
+        """Returns an op that updates averages, for the end of a `train_op`.
 
         Args:
-            var_list: The variables to average. Defaults to all trainable
-                ones, which tables of `embedding_config_spec` are not: a
-                warning says so.
+            var_list: The variables to average. Defaults to all trainable ones,
+                which do not include embedding tables of
+                `embedding_config_spec`; a warning names those.
 
         Returns:
-            An `AverageOp`. Ops of a sequence are carried out in its order: put
-            it after the optimizer's, as in `train_op=[optimizer.minimize(loss),
+            An `AverageOp`. Ops of a sequence are executed in order, so put it
+            after the optimizer's: `train_op=[optimizer.minimize(loss),
             averages.apply()]`.
 
         Raises:
-            TypeError: A variable holds integers or booleans.
-            ValueError: It is called outside a `model_fn`.
+            TypeError: A variable contains integers or booleans.
+            ValueError: The call is outside a `model_fn`.
         """
         if var_list is None:
             _warn_of_tables()
@@ -135,7 +135,7 @@ class ExponentialMovingAverage:
         return AverageOp(variables, averages, decay)
 
     def average(self, var: keras.Variable) -> keras.Variable:
-        """The variable that holds the average of another one."""
+        """Returns the variable that contains the average of another one."""
         scope = scope_for("ExponentialMovingAverage.average")
         path = self.average_name(var)
         if path not in scope.objects:
@@ -143,20 +143,20 @@ class ExponentialMovingAverage:
         return scope.objects[path]
 
     def average_name(self, var: keras.Variable) -> str:
-        """The path of the variable that holds an average."""
+        """Returns the path of the variable that contains an average."""
         return f"{var.path}/{self.name}"
 
     def variables_to_restore(
         self, moving_avg_variables: Iterable[keras.Variable] | None = None
     ) -> dict[str, keras.Variable]:
-        """The variables by the names of their averages.
+        """Returns the variables by the names of their averages.
 
         Args:
-            moving_avg_variables: The variables that were averaged. Defaults to
-                all trainable ones.
+            moving_avg_variables: The averaged variables. Defaults to all
+                trainable ones.
 
         Returns:
-            What `Scaffold(variables_to_restore=...)` takes.
+            The argument of `Scaffold(variables_to_restore=...)`.
         """
         variables = self._variables(moving_avg_variables)
         return {self.average_name(variable): variable for variable in variables}
@@ -168,34 +168,34 @@ class ExponentialMovingAverage:
 
 
 def _check_averageable(variables: Iterable[keras.Variable]) -> None:
-    """Checks that averages of variables are not rounded to whole numbers."""
+    """Checks that averages of variables are not rounded to integers."""
     for variable in variables:
         if not jnp.issubdtype(variable.dtype, jnp.inexact):
             raise TypeError(
-                "`var_list` must hold floating-point variables, because the "
-                "average of integers has no integer value. Received: "
+                "`var_list` must contain floating-point variables, because "
+                "the average of integers is not an integer. Received: "
                 f"{variable.path!r} of dtype {variable.dtype}. Leave it out, "
                 "or give the variable a floating-point dtype."
             )
 
 
 def _warn_of_tables() -> None:
-    """Warns of tables, of which a step has the rows that it uses alone."""
+    """Warns about embedding tables, of which a step only has the used rows."""
     left_out = tables()
     if left_out:
         warnings.warn(
-            "Moving averages are those of model_fn's own variables: the "
-            f"tables {left_out} are not averaged, and evaluation has them as "
-            "they are. Pass `kte.trainable_variables()` to `apply` if that is "
-            "meant; else make the tables by keras.layers.Embedding in "
-            "model_fn.",
+            "Moving averages contain only model_fn's own variables: the "
+            f"embedding tables {left_out} are not averaged, and evaluation "
+            "uses their current values. Pass `kte.trainable_variables()` to "
+            "`apply` to silence this warning, or create the tables with "
+            "keras.layers.Embedding in model_fn.",
             UserWarning,
             stacklevel=3,
         )
 
 
 def _create(scope: VariableScope, path: str, var: keras.Variable) -> None:
-    """Makes the variable of an average, which starts as the variable does."""
+    """Creates the variable of an average, with the variable's initial value."""
     before = scope.value_before(var)
     *parents, name = path.split("/")
     with contextlib.ExitStack() as stack:

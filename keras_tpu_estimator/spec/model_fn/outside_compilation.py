@@ -1,4 +1,4 @@
-"""Work on a model's outputs that TensorFlow does on the host."""
+"""Post-processing of a model's outputs by TensorFlow on the host."""
 
 import dataclasses
 from collections.abc import Callable
@@ -18,13 +18,13 @@ class HostCall:
     """One call of `outside_compilation`.
 
     Attributes:
-        function: The user's function, of TensorFlow's tensors.
+        function: The user's function of TensorFlow tensors.
     """
 
     function: Callable[..., Any]
 
     def results(self, tensors: Sequence[Any]) -> list[Any]:
-        """The flat results for these tensors, as TensorFlow's tensors."""
+        """Returns the flat results for these TensorFlow tensors."""
         import tensorflow as tf
 
         with tf.device("CPU:0"):
@@ -33,16 +33,16 @@ class HostCall:
 
 
 class HostTensor:
-    """A tensor that the host computes once a model's own outputs are there.
+    """A tensor that the host computes from a model's outputs.
 
-    To JAX it is a nest of what it is computed from.
+    To JAX it is a pytree of the tensors that it is computed from.
 
     Args:
-        call: The call whose result it is.
-        index: Which of the call's results.
-        tensors: What the call is given.
-        dtype: Name of the dtype, such as 'string'. Defaults to `None`, where
-            it does not matter any more.
+        call: The call that returns it.
+        index: Its index among the call's results.
+        tensors: The arguments of the call.
+        dtype: Name of the dtype, such as 'string'. Defaults to `None`, if it is
+            no longer needed.
     """
 
     def __init__(
@@ -66,9 +66,9 @@ jax.tree_util.register_pytree_node(
 
 
 def outside_compilation(fn: Callable[..., Any], *tensors: Nest) -> Nest:
-    """Has TensorFlow's ops work on a model's outputs, on the host.
+    """Applies TensorFlow ops to a model's outputs, on the host.
 
-    For what JAX cannot hold or compute, such as strings. In `predict`, `fn`
+    For values that JAX does not support, such as strings. In `predict`, `fn`
     runs after each batch. In a SavedModel its ops follow the compiled model.
 
     The counterpart of `tf.compat.v1.tpu.outside_compilation`, for outputs: the
@@ -76,15 +76,15 @@ def outside_compilation(fn: Callable[..., Any], *tensors: Nest) -> Nest:
     the model.
 
     Args:
-        fn: Function of TensorFlow's tensors. It makes its constants and tables
-            itself, and treats the first dimension as open.
+        fn: Function of TensorFlow tensors. It creates its own constants and
+            lookup tables, and accepts any size of the first dimension.
         *tensors: Tensors of the model, or earlier results.
 
     Returns:
-        What `fn` returns, with a `HostTensor` for each tensor.
+        The result of `fn`, with a `HostTensor` for each tensor.
 
     Raises:
-        TypeError: `fn` is no function, or an argument is no tensor.
+        TypeError: `fn` is not a function, or an argument is not a tensor.
 
     Example:
 
@@ -120,14 +120,14 @@ def outside_compilation(fn: Callable[..., Any], *tensors: Nest) -> Nest:
 
 
 def with_host_tensors(nest: Nest, finish: Callable[[Any], Any]) -> Nest:
-    """Computes the tensors of a nest that are the host's.
+    """Computes the host tensors in a pytree.
 
     Args:
-        nest: Nest of tensors, some of which may be `HostTensor`s.
-        finish: Called with each of their results, a tensor of TensorFlow.
+        nest: Pytree of tensors, some of which may be `HostTensor`s.
+        finish: Called with each of their results, a TensorFlow tensor.
 
     Returns:
-        The nest with results in their places.
+        The pytree with results in their places.
     """
     done: dict[HostCall, list[Any]] = {}
 
@@ -153,7 +153,7 @@ def is_host_tensor(value: Any) -> bool:
 
 
 def _spec(tensor: Any) -> Any:
-    """What TensorFlow knows of a tensor before it is there."""
+    """Returns the TensorFlow spec of a tensor without a value."""
     import tensorflow as tf
 
     if isinstance(tensor, HostTensor):

@@ -1,4 +1,4 @@
-"""What a program does before its first step, beside reading a checkpoint."""
+"""The initialization of a program, besides restoring a checkpoint."""
 
 import contextlib
 import dataclasses
@@ -24,7 +24,7 @@ _OF_TENSORS = (
     jax.errors.UnexpectedTracerError,
 )
 
-# Ops of a graph, which there is none of: nothing reads them.
+# The fields with graph ops, which have no effect.
 _OF_A_GRAPH = (
     "init_op",
     "init_feed_dict",
@@ -37,15 +37,15 @@ _OF_A_GRAPH = (
 
 
 class InitSession(Session):
-    """Variables that have their initial values, for an `init_fn`.
+    """A session that reads and sets initial values, for an `init_fn`.
 
     Args:
         values: Values by path.
-        rows: How many rows some of them have, of which devices may have more.
+        rows: Number of rows of some variables, of which devices may have more.
             Defaults to none.
 
     Attributes:
-        assigned: Other initial values by path.
+        assigned: New initial values by path.
     """
 
     def __init__(
@@ -59,13 +59,13 @@ class InitSession(Session):
         super().__init__(lambda path: self.assigned.get(path, self._old(path)))
 
     def assign(self, values: Mapping[str, Any]) -> None:
-        """Gives variables other initial values.
+        """Assigns initial values to variables.
 
         Args:
             values: Arrays by the path of a variable.
 
         Raises:
-            KeyError: There is no such variable.
+            KeyError: A variable does not exist.
             ValueError: A value has another shape than its variable, or does
                 not fit its dtype.
         """
@@ -73,7 +73,7 @@ class InitSession(Session):
             shape = self._shape(path)
             if np.shape(value) != shape:
                 raise ValueError(
-                    f"The value for {path!r} should have the variable's shape "
+                    f"The value for {path!r} must have the variable's shape "
                     f"{shape}. Received shape {np.shape(value)}."
                 )
             dtype = self._values[path].dtype
@@ -88,8 +88,8 @@ class InitSession(Session):
     def _shape(self, path: str) -> tuple[int, ...]:
         if path not in self._values:
             raise KeyError(
-                f"There is no variable {path!r}. Expected one of "
-                f"{sorted(self._values)}."
+                f"Cannot assign to {path!r}, because no such variable exists. "
+                f"Expected one of {sorted(self._values)}."
             )
         own = tuple(self._values[path].shape)
         return (self._rows[path], *own[1:]) if path in self._rows else own
@@ -97,24 +97,23 @@ class InitSession(Session):
 
 @dataclasses.dataclass(frozen=True)
 class Scaffold:
-    """How variables come by their values before a program's first step.
+    """The initialization of variables before a program's first step.
 
-    The counterpart of `tf.compat.v1.train.Scaffold`, returned by a spec's
-    `scaffold_fn`, or given as an `EstimatorSpec`'s `scaffold`.
+    The counterpart of `tf.compat.v1.train.Scaffold`, the result of a spec's
+    `scaffold_fn`, or the `scaffold` of an `EstimatorSpec`.
 
     Args:
-        init_fn: Called as `init_fn(scaffold, session)` if there is no
-            checkpoint to restore. `session.run(names)` reads variables, and
+        init_fn: Called as `init_fn(scaffold, session)` if no checkpoint is
+            restored. `session.run(names)` reads variables, and
             `session.assign({path: value})` sets them. Defaults to `None`.
         saver: Must be `None`: use `variables_to_restore`.
-        copy_from_scaffold: Another one, whose settings hold where this one
-            has none. Defaults to `None`.
-        variables_to_restore: Dict from names in the checkpoint to the
-            variables (or their paths) that `evaluate` and `predict` give their
-            values, such as `ExponentialMovingAverage.variables_to_restore()`.
-            Other variables are restored under their own names. Defaults to
-            `None`.
-        init_op: Accepted for compatibility, as all arguments on graphs are; a
+        copy_from_scaffold: A `Scaffold` whose settings replace missing ones.
+            Defaults to `None`.
+        variables_to_restore: Dict from names in the checkpoint to the variables
+            (or their paths) into which `evaluate` and `predict` load them, such
+            as `ExponentialMovingAverage.variables_to_restore()`. Other
+            variables are restored under their own names. Defaults to `None`.
+        init_op: Accepted for compatibility, like all arguments about graphs; a
             warning is logged if it is set.
         init_feed_dict: Accepted, as `init_op`.
         ready_op: Accepted, as `init_op`.
@@ -124,8 +123,7 @@ class Scaffold:
         local_init_feed_dict: Accepted, as `init_op`.
 
     Raises:
-        TypeError: `init_fn` is not callable, or an argument is of a wrong
-            type.
+        TypeError: `init_fn` is not callable, or an argument has a wrong type.
         ValueError: `saver` is set.
 
     Example:
@@ -159,9 +157,9 @@ class Scaffold:
                     object.__setattr__(self, name, getattr(copied, name))
         if self.saver is not None:
             raise ValueError(
-                "`saver` should be None: checkpoints hold every variable. "
-                f"Received: {self.saver!r}. Pass the dict that it was made of "
-                "as `variables_to_restore`."
+                "`saver` must be None, because checkpoints contain every "
+                f"variable. Received: {self.saver!r}. Pass the dict of the "
+                "saver as `variables_to_restore`."
             )
         if self.init_fn is not None and not callable(self.init_fn):
             raise _type_error("init_fn", "a function", self.init_fn)
@@ -172,7 +170,7 @@ class Scaffold:
 
     @property
     def sources(self) -> dict[str, str]:
-        """By the path of a variable, the name that it is restored from."""
+        """The names that variables are restored from, by path."""
         return {
             getattr(variable, "path", variable): plain_name(name)
             for name, variable in (self.variables_to_restore or {}).items()
@@ -194,39 +192,33 @@ def make_scaffold(scaffold_fn: Callable[[], Any]) -> Scaffold:
     """Calls a spec's `scaffold_fn`.
 
     Raises:
-        ValueError: It returns no `Scaffold`, or uses a tensor of `model_fn`.
+        ValueError: It does not return a `Scaffold`, or uses a tensor of
+            `model_fn`.
     """
     with without_tensors("scaffold_fn"):
         scaffold = scaffold_fn()
     if not isinstance(scaffold, Scaffold):
         raise ValueError(
-            "`scaffold_fn` should return a Scaffold. Received: "
-            f"{shown(scaffold)}"
+            f"`scaffold_fn` must return a Scaffold. Received: {shown(scaffold)}"
         )
     return scaffold
 
 
 @contextlib.contextmanager
 def without_tensors(caller: str) -> Iterator[None]:
-    """Explains what happens if a function on the host uses a tensor.
-
-    Args:
-        caller: The function's name.
-
-    Raises:
-        ValueError: It was used in the `with` block.
-    """
+    """Explains the error if a function on the host uses a tensor."""
     try:
         yield
     except _OF_TENSORS as error:
         raise ValueError(
-            f"`{caller}` runs on the host, once, and should use no tensor of "
-            "model_fn: they have values only on the devices, in each step. "
-            "Received one. In `init_fn` fetch a variable by session.run(path)."
+            f"`{caller}` runs once, on the host, and must not use a tensor of "
+            "model_fn: tensors have values only on the devices, in each "
+            "step. Received one. In `init_fn` fetch a variable by "
+            "session.run(path)."
         ) from error
 
 
 def _type_error(name: str, expected: str, received: Any) -> TypeError:
     return TypeError(
-        f"`{name}` should be {expected}. Received: {shown(received)}"
+        f"`{name}` must be {expected}. Received: {shown(received)}"
     )

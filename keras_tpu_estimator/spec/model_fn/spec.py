@@ -1,4 +1,4 @@
-"""What a `model_fn` returns: frozen records, checked as they are made."""
+"""The results of a `model_fn`: frozen records that check their fields."""
 
 import dataclasses
 from typing import Any
@@ -28,42 +28,42 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import checked_train_ops
 @suggesting
 @dataclasses.dataclass(frozen=True)
 class TPUEstimatorSpec(NamedTupleLike):
-    """The operations of a model in one mode, as `TPUEstimator` runs them.
+    """The operations of a model in one mode, for `TPUEstimator`.
 
     The counterpart of `tf.compat.v1.estimator.tpu.TPUEstimatorSpec`.
 
     Args:
         mode: A value of `ModeKeys`.
-        predictions: Tensor or dict of tensors, batch-major. Required in
-            PREDICT.
+        predictions: Tensor or dict of tensors, with the batch as the first
+            dimension. Required in PREDICT.
         loss: Scalar tensor, or one of shape `[1]`. Required in TRAIN and EVAL.
-        train_op: What `CrossShardOptimizer.minimize` or `apply_gradients`
-            returned, or a sequence of these. Required in TRAIN.
-        eval_metrics: A pair `(metric_fn, tensors)`. `metric_fn` runs on the
-            host after each step with the tensors of all cores, concatenated on
-            their first axis, and returns a dict from names to Keras metrics or
-            to `(value, update)` pairs from `keras_tpu_estimator.metrics`.
+        train_op: The result of `CrossShardOptimizer.minimize` or
+            `apply_gradients`, or a sequence of them. Required in TRAIN.
+        eval_metrics: A pair `(metric_fn, tensors)`. After each step,
+            `metric_fn` runs on the host with the tensors of all replicas,
+            concatenated along the first axis. It returns a dict from names to
+            Keras metrics or to `(value, update)` pairs of
+            `keras_tpu_estimator.metrics`.
         export_outputs: Dict from signature names to export outputs, such as
             `export.PredictOutput`; used in PREDICT. One of several must be
-            called 'serving_default'. Defaults to that one with all
-            predictions.
+            named 'serving_default'. Defaults to that one with all predictions.
         scaffold_fn: Returns a `Scaffold`; called on the host, once for each
             program.
-        host_call: A pair `(function, tensors)`, run on the host as
-            `eval_metrics` is, after every step, in every mode; in prediction
-            with the rows that fill up a smaller batch.
+        host_call: A pair `(function, tensors)`, run on the host like
+            `eval_metrics`, after every step, in every mode. In prediction the
+            tensors include the rows that pad a smaller batch.
         training_hooks: Hooks and Keras callbacks to add in training.
         evaluation_hooks: Hooks and Keras callbacks to add in evaluation.
         prediction_hooks: Hooks and Keras callbacks to add in prediction.
         train_metrics: A pair like `eval_metrics`, for metrics that training
-            reports: of all steps since the report before. A metric may not
-            have the name of another field of a report, such as `step`.
+            logs. They cover all steps since the previous log line. A metric
+            cannot have the name of another logged value, such as `step`.
 
     Raises:
-        ValueError: Something required is missing or malformed.
-        TypeError: Something is of a wrong type.
-        RuntimeError: A host function takes another number of arguments than
-            it has tensors.
+        ValueError: A required field is missing or malformed.
+        TypeError: A field has a wrong type.
+        RuntimeError: The number of arguments of a host function differs from
+            the number of its tensors.
 
     Example:
 
@@ -93,7 +93,7 @@ class TPUEstimatorSpec(NamedTupleLike):
         _check_host_functions(self, "eval_metrics")
         if self.scaffold_fn is not None and not callable(self.scaffold_fn):
             raise TypeError(
-                "`scaffold_fn` should be a function that returns a Scaffold. "
+                "`scaffold_fn` must be a function that returns a Scaffold. "
                 f"Received: {shown(self.scaffold_fn)}"
             )
         _check_common(self)
@@ -104,19 +104,19 @@ class TPUEstimatorSpec(NamedTupleLike):
         return _hooks_of_mode(self)
 
     def make_scaffold(self) -> Scaffold:
-        """The scaffold that `scaffold_fn` returns, or one without settings.
+        """Returns the scaffold of `scaffold_fn`, or one without settings.
 
         Raises:
-            ValueError: It returns none.
+            ValueError: `scaffold_fn` does not return a `Scaffold`.
         """
         return make_scaffold(self.scaffold_fn or Scaffold)
 
     def as_estimator_spec(self) -> "EstimatorSpec":
-        """This spec with its host functions called, for one core.
+        """Returns this spec for one core, with its host functions called.
 
         Returns:
-            An `EstimatorSpec` whose `eval_metric_ops` are what `metric_fn`
-            returned for these tensors, with the same `host_call` and
+            An `EstimatorSpec` whose `eval_metric_ops` are the results of
+            `metric_fn` for these tensors, with the same `host_call` and
             `train_metrics`.
         """
         return for_one_core(self, EstimatorSpec)
@@ -146,10 +146,10 @@ class EstimatorSpec(NamedTupleLike):
         train_metrics: As in `TPUEstimatorSpec`.
 
     Raises:
-        ValueError: Something required is missing or malformed.
-        TypeError: Something is of a wrong type.
-        RuntimeError: A host function takes another number of arguments than
-            it has tensors.
+        ValueError: A required field is missing or malformed.
+        TypeError: A field has a wrong type.
+        RuntimeError: The number of arguments of a host function differs from
+            the number of its tensors.
     """
 
     mode: str | None
@@ -181,7 +181,7 @@ class EstimatorSpec(NamedTupleLike):
             _set(self, "scaffold", Scaffold())
         if not isinstance(self.scaffold, Scaffold):
             raise TypeError(
-                "`scaffold` should be a Scaffold. Received: "
+                "`scaffold` must be a Scaffold. Received: "
                 f"{shown(self.scaffold)}"
             )
 
@@ -191,20 +191,20 @@ class EstimatorSpec(NamedTupleLike):
         return _hooks_of_mode(self)
 
     def make_scaffold(self) -> Scaffold:
-        """The scaffold."""
+        """Returns the scaffold."""
         return self.scaffold
 
     def as_estimator_spec(self) -> "EstimatorSpec":
-        """This spec."""
+        """Returns this spec."""
         return self
 
     def _replace(self, **fields: Any) -> Self:
-        """As in `TPUEstimatorSpec`, but for the mode, which stays.
+        """Returns a copy with other values of some fields, except the mode.
 
         Raises:
-            ValueError: `mode` would change, there is no such field, or a value
+            ValueError: `mode` would change, a field does not exist, or a value
                 is wrong.
-            TypeError: A value is of a wrong type.
+            TypeError: A value has a wrong type.
         """
         if fields.get("mode", self.mode) != self.mode:
             raise ValueError(
@@ -220,12 +220,7 @@ OneCore = TypeVar("OneCore", bound=EstimatorSpec)
 
 
 def for_one_core(spec: TPUEstimatorSpec, kind: type[OneCore]) -> OneCore:
-    """A spec of another kind, with the metrics that `metric_fn` returns.
-
-    Args:
-        spec: A spec.
-        kind: An `EstimatorSpec` or a class of it.
-    """
+    """Returns a spec of another class, with the results of `metric_fn`."""
     metric_ops = {}
     if spec.mode == ModeKeys.EVAL and spec.eval_metrics is not None:
         metric_ops = spec.eval_metrics.call(spec.eval_metrics.tensors)
@@ -246,12 +241,12 @@ def for_one_core(spec: TPUEstimatorSpec, kind: type[OneCore]) -> OneCore:
 
 
 def _set(record: Any, name: str, value: Any) -> None:
-    """Normalises a field of a frozen record while it is made."""
+    """Sets a field of a frozen record in its constructor."""
     object.__setattr__(record, name, value)
 
 
 def _check_host_functions(spec: Spec, *others: str) -> None:
-    """Checks and normalises the pairs of a function and tensors."""
+    """Checks and normalizes the pairs of a function and tensors."""
     for name in (*others, "host_call", "train_metrics"):
         pair = getattr(spec, name)
         if pair is not None:
@@ -259,7 +254,7 @@ def _check_host_functions(spec: Spec, *others: str) -> None:
 
 
 def _check_common(spec: Spec) -> None:
-    """Checks and normalises the fields that both kinds of spec have."""
+    """Checks and normalizes the fields that both kinds of spec have."""
     for name in ("training_hooks", "evaluation_hooks", "prediction_hooks"):
         _set(spec, name, validate_hooks(getattr(spec, name), name))
     _set(spec, "train_op", checked_train_ops(spec.mode, spec.train_op))

@@ -1,4 +1,4 @@
-"""Checks of what a spec is made of, one field at a time."""
+"""Checks of the fields of a spec."""
 
 import dataclasses
 import fnmatch
@@ -21,7 +21,7 @@ from keras_tpu_estimator.spec.model_fn.updates import Update
 
 
 class HostFunction(NamedTuple):
-    """A function that runs on the host, and the tensors it is given.
+    """A function that runs on the host, and its tensors.
 
     Attributes:
         function: Called with tensors, by position or by name.
@@ -33,11 +33,13 @@ class HostFunction(NamedTuple):
 
     @property
     def fed(self) -> Nest:
-        """What it is given of each step: one tensor at least, to count them."""
+        """Returns the tensors copied from each step, at least one to count
+        steps.
+        """
         return self.tensors or [np.zeros(1, "int32")]
 
     def call(self, tensors: Nest) -> Any:
-        """Calls the function with these values of what it is fed."""
+        """Calls the function with these values of its tensors."""
         if not self.tensors:
             return self.function()
         if isinstance(tensors, dict):
@@ -47,20 +49,20 @@ class HostFunction(NamedTuple):
 
 @dataclasses.dataclass(frozen=True)
 class HostValue:
-    """The value of a metric that no device computes: text, or a tuple.
+    """The value of a metric that no device can hold: text, or a tuple.
 
     Attributes:
-        value: A nest of NumPy arrays and bytes.
+        value: A pytree of NumPy arrays and bytes.
     """
 
     value: Nest
 
 
 class OwnNames(NamedTuple):
-    """Names that metrics may not have, as other values have them.
+    """Names that metrics cannot have, because other values have them.
 
     Attributes:
-        owner: Says what has these values, as in 'evaluate returns'.
+        owner: The owner of these values, such as 'evaluate returns'.
         patterns: The names; `*` stands for any characters.
     """
 
@@ -68,54 +70,42 @@ class OwnNames(NamedTuple):
     patterns: tuple[str, ...]
 
     def check(self, name: str) -> None:
-        """Raises a ValueError if a metric's name is one of these."""
+        """Raises a `ValueError` if a metric has one of these names."""
         if any(fnmatch.fnmatchcase(str(name), each) for each in self.patterns):
             names = ", ".join(map(repr, self.patterns))
             raise ValueError(
-                f"A metric may not be called {name!r}: {self.owner} its own "
-                f"values under the names {names}. Give the metric another "
+                f"A metric cannot be named {name!r}, because {self.owner} its "
+                f"own values under the names {names}. Give the metric another "
                 "name."
             )
 
 
 EVALUATION_NAMES = OwnNames("evaluate returns", ("loss", "global_step"))
-# For modes in which nothing reports the metrics of a spec.
+# For modes without metrics.
 NO_NAMES = OwnNames("nothing has", ())
 
 
 def check_metric_ops(
     metric_ops: Any, own_names: OwnNames = EVALUATION_NAMES
 ) -> dict[str, Any]:
-    """Checks the metrics that a `metric_fn` or a `model_fn` returned.
-
-    Args:
-        metric_ops: Dict from names to Keras metrics or (value, update) tuples.
-        own_names: The names that are taken. Defaults to those in evaluation.
-
-    Returns:
-        The dict; an empty one for `None`.
-
-    Raises:
-        TypeError: It is no dict, a name no string, or a value is neither.
-        ValueError: The name of a metric is taken.
-    """
+    """Checks the metrics that a `metric_fn` or a `model_fn` returned."""
     metric_ops = {} if metric_ops is None else metric_ops
     if not isinstance(metric_ops, Mapping):
         raise TypeError(
-            "Metrics should be a dict from names to Keras metrics or (value, "
+            "Metrics must be a dict from names to Keras metrics or (value, "
             f"update) tuples. Received: {shown(metric_ops)}"
         )
     for name, metric in metric_ops.items():
         if not isinstance(name, str):
             raise TypeError(
-                "The name of a metric should be a string. Received: "
+                "The name of a metric must be a string. Received: "
                 f"{shown(name)}. Pass {str(name)!r}."
             )
         own_names.check(name)
         is_pair = isinstance(metric, tuple) and len(metric) == 2
         if not is_pair and not isinstance(metric, keras.metrics.Metric):
             raise TypeError(
-                f"The metric {name!r} should be a keras.metrics.Metric or a "
+                f"The metric {name!r} must be a keras.metrics.Metric or a "
                 f"(value, update) tuple. Received: {shown(metric)}"
             )
         if not is_pair:
@@ -128,8 +118,9 @@ def _check_updated(name: str, metric: keras.metrics.Metric) -> None:
     paths = {variable.path for variable in metric.variables}
     if scope is not None and paths and not paths & scope.updated:
         raise ValueError(
-            f"The metric {name!r} was never updated. Expected a call of its "
-            "`update_state` with this batch before it is returned."
+            f"The metric {name!r} must be updated before it is returned. "
+            "Received a metric without an update. Call its `update_state` "
+            "with this batch."
         )
 
 
@@ -146,24 +137,24 @@ def metric_value(metric: Any) -> Any:
 def checked_host_function(name: str, pair: Any) -> HostFunction:
     if not isinstance(pair, list | tuple):
         raise ValueError(
-            f"`{name}` should be a tuple or list of a function and its "
-            f"tensors. Received: {shown(pair)}"
+            f"`{name}` must be a tuple or list of a function and its tensors. "
+            f"Received: {shown(pair)}"
         )
     if len(pair) != 2:
         raise ValueError(
-            f"`{name}` should have two elements, a function and its tensors. "
+            f"`{name}` must have two elements, a function and its tensors. "
             f"Received {len(pair)}: {shown(pair)}. Put all tensors into one "
             "list."
         )
     function, tensors = pair
     if not callable(function):
         raise TypeError(
-            f"The first element of `{name}` should be callable. Received: "
+            f"The first element of `{name}` must be callable. Received: "
             f"{shown(function)}"
         )
     if not isinstance(tensors, list | tuple | dict):
         raise ValueError(
-            f"The tensors of `{name}` should be a tuple, list or dict. "
+            f"The tensors of `{name}` must be a tuple, list or dict. "
             f"Received: {type(tensors).__name__}. Put a single tensor into a "
             "list."
         )
@@ -186,8 +177,8 @@ def _check_number_of_arguments(
     if len(named) != len(tensors):
         raise RuntimeError(
             f"The function of `{name}` takes {len(named)} arguments {named}, "
-            f"but there are {len(tensors)} tensors. Give it one tensor for "
-            "each argument, arguments with defaults included."
+            f"but there are {len(tensors)} tensors. Pass one tensor for each "
+            "argument, including arguments with defaults."
         )
 
 
@@ -197,8 +188,8 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
     ):
         if mode == ModeKeys.TRAIN:
             raise ValueError(
-                "Missing train_op: in mode 'train' a spec should have what "
-                "kte.minimize(optimizer, loss) returns. Received: "
+                "Missing train_op: in mode 'train' a spec must have the "
+                "result of kte.minimize(optimizer, loss). Received: "
                 f"train_op={shown(train_op)}"
             )
         return None
@@ -207,9 +198,9 @@ def checked_train_ops(mode: str | None, train_op: Any) -> Any:
     for op in ops:
         if not isinstance(op, Update | keras.Variable) and not _is_tensor(op):
             raise TypeError(
-                "`train_op` should be what kte.minimize(optimizer, loss) or "
-                "CrossShardOptimizer(...).apply_gradients(...) returns, or a "
-                f"sequence of these. Received: {shown(op)}"
+                "`train_op` must be the result of kte.minimize(optimizer, "
+                "loss) or CrossShardOptimizer(...).apply_gradients(...), or "
+                f"a sequence of these. Received: {shown(op)}"
             )
     return ops
 
@@ -218,7 +209,7 @@ def checked_loss(mode: str | None, loss: Any) -> Any:
     if loss is None:
         if mode in (ModeKeys.TRAIN, ModeKeys.EVAL):
             raise ValueError(
-                f"Missing loss: in mode {mode!r} a spec should have a scalar "
+                f"Missing loss: in mode {mode!r} a spec must have a scalar "
                 "tensor as its loss. Received: loss=None"
             )
         return None
@@ -226,13 +217,12 @@ def checked_loss(mode: str | None, loss: Any) -> Any:
         loss = loss.value
     if not _is_tensor(loss):
         raise TypeError(
-            "`loss` should be a tensor. Received: "
-            f"{shown(loss)}. Compute it with "
-            "keras.ops from the model's outputs."
+            f"`loss` must be a tensor. Received: {shown(loss)}. Compute it "
+            "with keras.ops from the model's outputs."
         )
     if loss.size != 1:
         raise ValueError(
-            "`loss` should be a scalar. Received a tensor of shape "
+            "`loss` must be a scalar. Received a tensor of shape "
             f"{tuple(loss.shape)}. Take its mean or its sum."
         )
     return loss if loss.ndim == 0 else keras.ops.reshape(loss, ())
@@ -242,7 +232,7 @@ def checked_predictions(mode: str | None, predictions: Nest) -> Any:
     if predictions is None:
         if mode == ModeKeys.PREDICT:
             raise ValueError(
-                "Missing predictions: in mode 'infer' a spec should have a "
+                "Missing predictions: in mode 'infer' a spec must have a "
                 "dict of tensors. Received: predictions=None"
             )
         return {}
@@ -256,9 +246,9 @@ def checked_predictions(mode: str | None, predictions: Nest) -> Any:
             leaf, keras.Variable | keras.KerasTensor | HostTensor
         ):
             raise TypeError(
-                "`predictions` should be a tensor or a dict of tensors. "
+                "`predictions` must be a tensor or a dict of tensors. "
                 f"Received for {name!r}: {shown(leaf)}. Convert it with "
-                "keras.ops.convert_to_tensor, or flatten the nest."
+                "keras.ops.convert_to_tensor, or flatten the pytree."
             )
     return predictions
 

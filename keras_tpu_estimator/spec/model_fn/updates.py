@@ -1,8 +1,9 @@
-"""What is to be done to variables, after `model_fn` has returned."""
+"""Updates of variables that are executed after `model_fn`."""
 
 import abc
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable
 from collections.abc import Iterable
 from collections.abc import Iterator
@@ -16,11 +17,10 @@ import keras
 
 from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.replica_groups import Groups
+from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 from keras_tpu_estimator.ground.tracing.variables import scope_for
 from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
-from keras_tpu_estimator.spec.model_fn.learning_rates import at_rates
-from keras_tpu_estimator.spec.model_fn.learning_rates import computed_rates
 from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
 from keras_tpu_estimator.spec.optimizers.optax_optimizer import as_keras
 
@@ -30,13 +30,13 @@ ReduceDtype = Literal["bfloat16", "float32"]
 
 
 class Update(abc.ABC):
-    """Something to do to variables, after `model_fn` has returned.
+    """An update of variables that is executed after `model_fn`.
 
     Attributes:
-        variables: What it is about.
+        variables: The updated variables.
         loss: Scalar tensor to differentiate, or `None`.
-        reduction: How `reduced` combines what it is given over cores, or
-            `None` if it has to be equal on all.
+        reduction: The operation by which `reduced` combines its arguments over
+            the replicas, or `None` if they must be equal on all.
     """
 
     variables: tuple[keras.Variable, ...]
@@ -45,24 +45,24 @@ class Update(abc.ABC):
 
     @property
     def carried(self) -> tuple[Any, ...]:
-        """Tensors of `model_fn` that `apply` is given, without a loss."""
+        """The tensors of `model_fn` that `apply` receives without a loss."""
         return ()
 
     @property
     def scalars(self) -> tuple[Any, ...]:
-        """What else `apply` needs of `model_fn`, averaged over the cores."""
+        """The other scalars that `apply` needs, averaged over the replicas."""
         return ()
 
     def at(self, scalars: Sequence[Any]) -> AbstractContextManager[None]:
-        """Has `apply` use these scalars in a `with` block."""
+        """Sets these scalars for `apply` in a `with` block."""
         del scalars
         return contextlib.nullcontext()
 
     def reduced(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
-        """Combines tensors over the cores.
+        """Combines tensors over the replicas.
 
         Args:
-            tensors: The gradients of the loss, or what is carried.
+            tensors: The gradients of the loss, or `carried`.
         """
         return tuple(tensors)
 
@@ -71,33 +71,34 @@ class Update(abc.ABC):
         """Updates the variables.
 
         Args:
-            tensors: What `reduced` has returned.
+            tensors: The result of `reduced`.
 
         Returns:
-            The learning rates that it used and knows, by optimizers' names.
+            The learning rates it used, by optimizer name, where they are known.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class TrainOp(Update):
-    """One update of variables by an optimizer, yet to be carried out.
+    """An update of variables by an optimizer, executed after `model_fn`.
 
-    Made by `CrossShardOptimizer.minimize` and `apply_gradients`, and given to
-    a spec as its `train_op`. It takes effect only there.
+    `CrossShardOptimizer.minimize` and `apply_gradients` return it, for the
+    `train_op` of a spec. It has no effect elsewhere.
 
     Attributes:
-        optimizer: The optimizer of Keras, or of optax, that makes the update.
-        variables: What it updates.
+        optimizer: The Keras or optax optimizer of the update.
+        variables: The updated variables.
         loss: Scalar tensor to differentiate, or `None` if the gradients are
             given.
-        gradients: One for each variable, or `None` if they follow from `loss`.
-        reduction: How gradients are combined over cores, "mean" or "sum", or
-            `None` if they are equal on all, as what `cross_replica_mean`
-            returns. Other gradients without a reduction are an error on
-            several cores.
-        groups: Lists of replica numbers, each of which combines gradients
-            among its own; `None` for one group of all.
-        reduce_dtype: The dtype that gradients are combined in, "float32" or
+        gradients: One for each variable, or `None` if they are computed from
+            `loss`.
+        reduction: The operation that combines gradients over replicas, "mean"
+            or "sum", or `None` if they are equal on all, such as results of
+            `cross_replica_mean`. Other gradients without a reduction are an
+            error on several replicas.
+        groups: Lists of replica numbers, each of which combines its own
+            gradients; `None` for one group of all.
+        reduce_dtype: The dtype in which gradients are combined, "float32" or
             "bfloat16"; `None` for that of each gradient.
 
     Raises:
@@ -141,17 +142,19 @@ class TrainOp(Update):
 
     @property
     def carried(self) -> tuple[Gradient, ...]:
-        """The gradients that are given."""
+        """The given gradients."""
         return self.gradients or ()
 
     @property
     def scalars(self) -> tuple[Any, ...]:
-        """Learning rates that `model_fn` has computed, and perhaps the loss."""
+        """Learning rates that `model_fn` computed, and the loss if it is
+        needed.
+        """
         return self._scalars
 
     @contextlib.contextmanager
     def at(self, scalars: Sequence[Any]) -> Iterator[None]:
-        """Has the optimizer use these rates and this loss in a `with` block."""
+        """Sets the optimizer's rates and loss in a `with` block."""
         with contextlib.ExitStack() as stack:
             rates = list(scalars)
             if self._by_loss:
@@ -164,7 +167,7 @@ class TrainOp(Update):
 
     @property
     def _by_loss(self) -> list[Optax]:
-        """The optimizers that take the loss, where there is one."""
+        """The optimizers that use the loss, if it is given."""
         return [
             each
             for each in single_optimizers(self.optimizer)
@@ -174,7 +177,7 @@ class TrainOp(Update):
         ]
 
     def reduced(self, tensors: Sequence[Gradient]) -> tuple[Gradient, ...]:
-        """Combines gradients over the cores."""
+        """Combines gradients over the replicas."""
         reduce: dict[Reduction | None, Callable[..., Any]] = {
             "mean": replica_context.mean_in_groups,
             "sum": replica_context.sum_in_groups,
@@ -188,21 +191,22 @@ class TrainOp(Update):
         )
 
     def _added_in(self, gradient: Gradient) -> str | None:
-        """The dtype that gradients of all cores are added in."""
+        """Returns the dtype in which gradients of all replicas are added."""
         if self.reduce_dtype is not None:
             return self.reduce_dtype
-        # float16 may not hold their sum.
+        # The sum may overflow float16.
         return None if gradient.dtype == "float16" else gradient.dtype
 
     def apply(self, tensors: Sequence[Gradient]) -> Mapping[str, Any]:
-        """Updates the variables by gradients of all cores."""
+        """Updates the variables with the gradients of all replicas."""
         singles = single_optimizers(self.optimizer)
-        # They may have been built for an earlier trace's or another loss's.
+        # Optimizers may have been built for an earlier trace's loss or for
+        # another loss.
         for each in {self.optimizer, *singles}:
             each.built = False
         by_optax = [each for each in singles if isinstance(each, Optax)]
-        # Schedules of Keras go by a count, to which the update adds one. Those
-        # of optax are worked out in the update.
+        # Keras schedules use a count, which the update increments. Optax
+        # schedules are evaluated in the update.
         rates = _rates(each for each in singles if each not in by_optax)
         with scope_for("TrainOp.apply").numbering():
             self.optimizer.apply(list(tensors), self.variables)
@@ -210,7 +214,7 @@ class TrainOp(Update):
 
 
 def _rates(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, Any]:
-    """Learning rates by the names of optimizers, of those that know them."""
+    """Returns the known learning rates by optimizer name."""
     rates = {each.name: each.learning_rate for each in optimizers}
     return {
         name: keras.ops.cast(rate, "float32")
@@ -220,19 +224,7 @@ def _rates(optimizers: Iterable[keras.optimizers.Optimizer]) -> dict[str, Any]:
 
 
 def check_unscaled(optimizer: keras.optimizers.Optimizer | None) -> None:
-    """Checks that an optimizer does not expect a scaled loss.
-
-    Args:
-        optimizer: It would divide gradients by what nobody has multiplied the
-            loss with.
-
-    Raises:
-        ValueError: It does.
-
-    Example:
-
-    >>> check_unscaled(keras.optimizers.SGD(0.1))
-    """
+    """Checks that an optimizer does not expect a scaled loss."""
     if (
         isinstance(optimizer, keras.optimizers.LossScaleOptimizer)
         or getattr(optimizer, "loss_scale_factor", None) is not None
@@ -248,17 +240,84 @@ def check_unscaled(optimizer: keras.optimizers.Optimizer | None) -> None:
 def single_optimizers(
     optimizer: keras.optimizers.Optimizer,
 ) -> list[keras.optimizers.Optimizer]:
-    """The optimizers that have a learning rate.
-
-    Args:
-        optimizer: One with its own, or a `keras.optimizers.MultiOptimizer`.
-
-    Example:
-
-    >>> sgd = keras.optimizers.SGD(name="sgd")
-    >>> [each.name for each in single_optimizers(sgd)]
-    ['sgd']
-    """
+    """Returns the optimizers that have a learning rate."""
     if isinstance(optimizer, keras.optimizers.MultiOptimizer):
         return list(optimizer.optimizers)
     return [optimizer]
+
+
+def computed_rates(
+    optimizers: Sequence[keras.optimizers.Optimizer], global_step: Any
+) -> tuple[Any, ...]:
+    """Returns the learning rates that functions or tensors of a `model_fn` set.
+
+    Args:
+        optimizers: Optimizers with a learning rate. Those with a number or a
+            Keras schedule are skipped.
+        global_step: The argument of functions with one argument.
+
+    Returns:
+        Scalar float32 tensors.
+
+    Raises:
+        TypeError: One is a function of TensorFlow, or has several arguments.
+        ValueError: One is not a scalar.
+    """
+    return tuple(
+        _scalar(_call(function, global_step), each)
+        for each, function in _computed(optimizers)
+    )
+
+
+@contextlib.contextmanager
+def at_rates(
+    optimizers: Sequence[keras.optimizers.Optimizer], rates: Sequence[Any]
+) -> Iterator[None]:
+    """Sets the learning rates of optimizers in a `with` block."""
+    with contextlib.ExitStack() as stack:
+        for (each, _), rate in zip(_computed(optimizers), rates, strict=True):
+            stack.enter_context(keras_internals.at_rate(each, rate))
+        yield
+
+
+def _computed(
+    optimizers: Sequence[keras.optimizers.Optimizer],
+) -> list[tuple[keras.optimizers.Optimizer, Callable[..., Any]]]:
+    return [
+        (each, function)
+        for each in optimizers
+        if (function := keras_internals.rate_function(each)) is not None
+    ]
+
+
+def _call(function: Callable[..., Any], global_step: Any) -> Any:
+    inner = inspect.unwrap(getattr(function, "func", function))
+    if str(inner.__module__).partition(".")[0] == "tensorflow":
+        raise TypeError(
+            "The learning rate of a Keras optimizer must be a number, a "
+            "tensor, a function of JAX or a schedule of Keras. Received one "
+            "of tf.train's decays: use its counterpart in "
+            "keras.optimizers.schedules; see docs/migrating.md#6-optimizer."
+        )
+    parameters = inspect.signature(function).parameters.values()
+    variadic = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    required = [
+        p for p in parameters if p.default is p.empty and p.kind not in variadic
+    ]
+    if len(required) > 1:
+        raise TypeError(
+            "The function of a learning rate must have no argument, or the "
+            "global step as its only one. Received arguments "
+            f"{[p.name for p in required]}."
+        )
+    return function(global_step) if required else function()
+
+
+def _scalar(rate: Any, optimizer: keras.optimizers.Optimizer) -> Any:
+    rate = keras.ops.convert_to_tensor(rate)
+    if rate.ndim:
+        raise ValueError(
+            f"The learning rate of {optimizer.name!r} must be a scalar. "
+            f"Received a tensor of shape {rate.shape}."
+        )
+    return keras.ops.cast(rate, "float32")

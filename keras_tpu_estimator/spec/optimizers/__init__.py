@@ -1,1 +1,1 @@
-"""Optimizers of TF1 programs that Keras lacks, and those of optax."""
+"""TF1 optimizers that Keras lacks, and optax optimizers."""

@@ -1,4 +1,4 @@
-"""Adam as BERT has it."""
+"""The Adam optimizer of BERT."""
 
 import re
 from collections.abc import Iterable
@@ -16,26 +16,25 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
     The counterpart of `AdamWeightDecayOptimizer` of BERT's `optimization.py`:
     `w -= learning_rate * (m / (sqrt(v) + epsilon) + weight_decay_rate * w)`.
-    `keras.optimizers.AdamW` corrects `m` and `v` for their start at zero, which
-    makes other first steps.
+    `keras.optimizers.AdamW` corrects `m` and `v` for their start at zero, so
+    that its first steps differ.
 
     Args:
-        learning_rate: A float, a schedule, or whatever else an optimizer of
-            Keras takes in a `model_fn`.
-        weight_decay_rate: The share of a weight that is taken off, times the
+        learning_rate: A float, a schedule, or any other learning rate that a
+            Keras optimizer accepts in a `model_fn`.
+        weight_decay_rate: The share of a weight that is subtracted, times the
             learning rate. Defaults to 0.0.
-        beta_1: How slowly the mean of gradients changes. Defaults to 0.9.
-        beta_2: How slowly the mean of their squares changes. Defaults to
-            0.999.
-        epsilon: Added to the root of that. Defaults to 1e-6.
-        exclude_from_weight_decay: Regular expressions. Variables do not decay
-            if one is found in their path. Defaults to `None`, for none.
-        **kwargs: What every optimizer of Keras takes, such as `name`,
+        beta_1: Decay rate of the mean of gradients. Defaults to 0.9.
+        beta_2: Decay rate of the mean of squared gradients. Defaults to 0.999.
+        epsilon: Added to the root of the mean square. Defaults to 1e-6.
+        exclude_from_weight_decay: Regular expressions. Variables whose path
+            contains a match do not decay. Defaults to `None`, for none.
+        **kwargs: Arguments of every Keras optimizer, such as `name`,
             `global_clipnorm`, `use_ema` and `gradient_accumulation_steps`.
 
     Raises:
-        TypeError: `exclude_from_weight_decay` is no list of str.
-        ValueError: One of them is no regular expression, or `weight_decay` is
+        TypeError: `exclude_from_weight_decay` is not a list of str.
+        ValueError: An element is not a regular expression, or `weight_decay` is
             given.
 
     Example:
@@ -65,9 +64,9 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     ):
         if kwargs.pop("weight_decay", None) is not None:
             raise ValueError(
-                f"{type(self).__name__} has `weight_decay_rate`, which counts "
-                "in its update. Received `weight_decay`, which Keras would "
-                "take off beforehand. Pass weight_decay_rate=..."
+                f"{type(self).__name__} has `weight_decay_rate`, which is "
+                "part of its update. Received `weight_decay`, which Keras "
+                "would subtract beforehand. Pass weight_decay_rate=..."
             )
         super().__init__(learning_rate, **kwargs)
         self.weight_decay_rate = weight_decay_rate
@@ -79,7 +78,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         )
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Makes two slots for each variable."""
+        """Creates two slots for each variable."""
         if self.built:
             return
         super().build(variables)
@@ -96,11 +95,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.assign_sub(variable, rate * self.direction(gradient, variable))
 
     def direction(self, gradient: Any, variable: keras.Variable) -> Any:
-        """What the learning rate is multiplied with.
+        """Returns the direction, which is multiplied by the learning rate.
 
         Args:
-            gradient: The gradient, which changes the slots.
-            variable: What it is of.
+            gradient: The gradient, which updates the slots.
+            variable: The variable of the gradient.
         """
         m, v = self.moments(gradient, variable)
         direction = m / (ops.sqrt(v) + self.epsilon)
@@ -111,11 +110,11 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
     def moments(
         self, gradient: Any, variable: keras.Variable
     ) -> tuple[Any, Any]:
-        """The means of gradients and of their squares, with this one.
+        """Returns the means of gradients and of their squares, with this one.
 
         Args:
             gradient: The gradient.
-            variable: What it is of.
+            variable: The variable of the gradient.
         """
         index = self._get_variable_index(variable)
         means = []
@@ -137,19 +136,19 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
 
         Args:
             var_list: Variables. Defaults to `None`.
-            var_names: Regular expressions that are looked for in paths.
-                Defaults to `None`.
+            var_names: Regular expressions that are searched in paths. Defaults
+                to `None`.
 
         Raises:
-            TypeError: `var_names` is no list of str.
-            ValueError: One of them is no regular expression.
+            TypeError: `var_names` is not a list of str.
+            ValueError: An element is not a regular expression.
         """
         paths = [f"^{re.escape(each.path)}$" for each in var_list or ()]
         names = patterns.checked("var_names", var_names)
         self.not_decayed = [*self.not_decayed, *paths, *names]
 
     def get_config(self) -> dict[str, Any]:
-        """What makes the same optimizer again, without its slots."""
+        """Returns the configuration of the optimizer, without its slots."""
         config = super().get_config()
         del config["weight_decay"]
         return {

@@ -1,4 +1,4 @@
-"""Adam for large batches, with a rate for each layer."""
+"""The LAMB optimizer: Adam for large batches, with layer-wise rates."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -10,34 +10,34 @@ from keras_tpu_estimator.spec.optimizers import patterns
 from keras_tpu_estimator.spec.optimizers.adam_weight_decay import (
     AdamWeightDecay,
 )
-from keras_tpu_estimator.spec.optimizers.trust_ratio import norm
-from keras_tpu_estimator.spec.optimizers.trust_ratio import where_positive
+from keras_tpu_estimator.spec.optimizers.lars import norm
+from keras_tpu_estimator.spec.optimizers.lars import where_positive
 
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
 class LAMB(AdamWeightDecay):
-    """Adam whose update of each variable is as long as the variable.
+    """Adam whose update of each variable has the length of the variable.
 
     [Large Batch Optimization for Deep Learning](
     https://arxiv.org/abs/1904.00962), algorithm 2. `keras.optimizers.Lamb` is
-    the same where nothing decays and nothing is excluded; its weight decay is
-    taken off beforehand, and does not count in the length.
+    equal without weight decay and exclusions; it subtracts weight decay
+    beforehand, so that the decay does not change the length.
 
     Args:
-        learning_rate: As of every optimizer.
-        bias_correction: Whether means are corrected for their start at zero,
-            as in the paper; the `LAMBOptimizer` of ALBERT does not. Defaults
-            to `True`.
-        exclude_from_layer_adaptation: Regular expressions. Variables have
-            Adam's update if one is found in their path. Defaults to those of
+        learning_rate: As in every Keras optimizer.
+        bias_correction: Whether means are corrected for their start at zero, as
+            in the paper, but not in the `LAMBOptimizer` of ALBERT. Defaults to
+            `True`.
+        exclude_from_layer_adaptation: Regular expressions. Variables whose path
+            contains a match have Adam's update. Defaults to those of
             `exclude_from_weight_decay`.
-        **kwargs: What `AdamWeightDecay` takes: `weight_decay_rate`, `beta_1`,
-            `beta_2`, `epsilon`, `exclude_from_weight_decay`, and what every
-            optimizer of Keras takes.
+        **kwargs: Arguments of `AdamWeightDecay`: `weight_decay_rate`, `beta_1`,
+            `beta_2`, `epsilon`, `exclude_from_weight_decay`, and those of every
+            Keras optimizer.
 
     Raises:
-        TypeError: Patterns are no list of str.
-        ValueError: One of them is no regular expression, or `weight_decay` is
+        TypeError: Patterns are not a list of str.
+        ValueError: An element is not a regular expression, or `weight_decay` is
             given.
 
     Example:
@@ -70,12 +70,12 @@ class LAMB(AdamWeightDecay):
 
     @property
     def not_adapted(self) -> list[str]:
-        """What the paths of variables with Adam's update have in them."""
+        """The patterns in the paths of variables with Adam's update."""
         given = self._not_adapted
         return self.not_decayed if given is None else given
 
     def direction(self, gradient: Any, variable: keras.Variable) -> Any:
-        """What the learning rate is multiplied with."""
+        """Returns the direction, which is multiplied by the learning rate."""
         direction = super().direction(gradient, variable)
         if patterns.match(self.not_adapted, variable):
             return direction
@@ -85,7 +85,7 @@ class LAMB(AdamWeightDecay):
     def moments(
         self, gradient: Any, variable: keras.Variable
     ) -> tuple[Any, Any]:
-        """The means of gradients and of their squares, corrected."""
+        """Returns the corrected means of gradients and of their squares."""
         m, v = super().moments(gradient, variable)
         if not self.bias_correction:
             return m, v
@@ -93,7 +93,7 @@ class LAMB(AdamWeightDecay):
         return m / (1 - self.beta_1**steps), v / (1 - self.beta_2**steps)
 
     def get_config(self) -> dict[str, Any]:
-        """What makes the same optimizer again, without its slots."""
+        """Returns the configuration of the optimizer, without its slots."""
         return {
             **super().get_config(),
             "bias_correction": self.bias_correction,

@@ -1,4 +1,4 @@
-"""Momentum for large batches, with a rate for each layer."""
+"""The LARS optimizer: momentum for large batches, with layer-wise rates."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,37 +7,35 @@ import keras
 from keras import ops
 
 from keras_tpu_estimator.spec.optimizers import patterns
-from keras_tpu_estimator.spec.optimizers.trust_ratio import norm
-from keras_tpu_estimator.spec.optimizers.trust_ratio import where_positive
 
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
 class LARS(keras.optimizers.Optimizer):
-    """Momentum whose rate for each variable follows from its length.
+    """Momentum whose rate for each variable is proportional to its length.
 
     [Large Batch Training of Convolutional Networks](
-    https://arxiv.org/abs/1708.03888), algorithm 1, as programs for ResNet have
-    it. Weight decay is part of the update, so the loss needs none; in
-    `tf.contrib.opt.LARSOptimizer` it only counted in the rate.
+    https://arxiv.org/abs/1708.03888), algorithm 1, as in ResNet
+    implementations. Weight decay is part of the update, so the loss needs none;
+    in `tf.contrib.opt.LARSOptimizer` it only changed the rate.
 
     Args:
-        learning_rate: As of every optimizer; for large batches, numbers such
-            as 10.0 after a warm-up are usual.
-        momentum: The share of the last step that is kept. Defaults to 0.9.
-        weight_decay: Times the variable, it is added to the gradient. Defaults
-            to 0.0001.
+        learning_rate: As in every Keras optimizer; for large batches, numbers
+            such as 10.0 after a warm-up are usual.
+        momentum: The share of the previous step that is kept. Defaults to 0.9.
+        weight_decay: The factor of the variable that is added to the gradient.
+            Defaults to 0.0001.
         eeta: The trust coefficient. Defaults to 0.001.
         epsilon: Added to the divisor of the rate. Defaults to 0.0.
-        skip_list: Regular expressions. Variables have plain momentum, without
-            decay, if one is found in their path. Defaults to `None`, for none;
+        skip_list: Regular expressions. Variables whose path contains a match
+            have plain momentum, without decay. Defaults to `None`, for none;
             usual is `["batch_normalization", "bias"]`.
-        use_nesterov: Whether steps look ahead. Defaults to `False`.
-        **kwargs: What every optimizer of Keras takes, such as `name`,
+        use_nesterov: Whether to use Nesterov momentum. Defaults to `False`.
+        **kwargs: Arguments of every Keras optimizer, such as `name`,
             `global_clipnorm`, `use_ema` and `gradient_accumulation_steps`.
 
     Raises:
-        TypeError: `skip_list` is no list of str.
-        ValueError: One of them is no regular expression.
+        TypeError: `skip_list` is not a list of str.
+        ValueError: An element is not a regular expression.
 
     Example:
 
@@ -61,7 +59,7 @@ class LARS(keras.optimizers.Optimizer):
         use_nesterov: bool = False,
         **kwargs: Any,
     ):
-        # Keras would take its own `weight_decay` off beforehand.
+        # Keras would subtract its own `weight_decay` beforehand.
         super().__init__(learning_rate, **kwargs)
         self.momentum = momentum
         self.weight_decay_rate = weight_decay
@@ -71,7 +69,7 @@ class LARS(keras.optimizers.Optimizer):
         self.use_nesterov = use_nesterov
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Makes a slot for each variable."""
+        """Creates a slot for each variable."""
         if self.built:
             return
         super().build(variables)
@@ -91,7 +89,7 @@ class LARS(keras.optimizers.Optimizer):
         self.assign_sub(variable, step)
 
     def _scaled(self, gradient: Any, variable: keras.Variable) -> Any:
-        """The gradient with decay, times the local rate."""
+        """Returns the gradient with decay, times the local rate."""
         if patterns.match(self.skip_list, variable):
             return gradient
         norms = norm(variable), norm(gradient)
@@ -100,7 +98,7 @@ class LARS(keras.optimizers.Optimizer):
         return local * (gradient + self.weight_decay_rate * variable)
 
     def get_config(self) -> dict[str, Any]:
-        """What makes the same optimizer again, without its slots."""
+        """Returns the configuration of the optimizer, without its slots."""
         return {
             **super().get_config(),
             "momentum": self.momentum,
@@ -110,3 +108,27 @@ class LARS(keras.optimizers.Optimizer):
             "skip_list": list(self.skip_list),
             "use_nesterov": self.use_nesterov,
         }
+
+
+def norm(x: Any) -> Any:
+    """Returns the Euclidean norm over all elements, as a scalar."""
+    return ops.sqrt(ops.sum(ops.square(x)))
+
+
+def where_positive(norms: tuple[Any, Any], ratio: Any) -> Any:
+    """Returns a ratio of norms, or 1 where one of them is zero.
+
+    A ratio of zero would keep weights at zero that start there.
+
+    Args:
+        ratio: Scalar, any value where one of the norms is zero.
+
+    Example:
+
+    >>> float(where_positive((2.0, 4.0), 0.5))
+    0.5
+    >>> float(where_positive((0.0, 4.0), 0.0))
+    1.0
+    """
+    are_positive = ops.logical_and(norms[0] > 0, norms[1] > 0)
+    return ops.where(are_positive, ratio, ops.ones_like(ratio))

@@ -1,4 +1,4 @@
-"""A transformation of gradients of optax, as an optimizer of Keras."""
+"""Optax gradient transformations as Keras optimizers."""
 
 import contextlib
 import inspect
@@ -26,7 +26,7 @@ from keras_tpu_estimator.ground.tracing.variables import current_scope
 
 
 class GradientTransformation(Protocol):
-    """What optax calls so: two functions without state of their own."""
+    """The protocol of optax transformations: two functions without state."""
 
     init: Any
     update: Any
@@ -36,19 +36,19 @@ _RATE = ("hyperparams", "learning_rate")
 
 
 class Optax(keras.optimizers.Optimizer):
-    """An optimizer of optax, for `CrossShardOptimizer` and `TrainOp`.
+    """A Keras optimizer that applies an optax gradient transformation.
 
-    `CrossShardOptimizer(optax.adamw(1e-3))` makes one itself; this is for a
-    name of one's own. Its state is saved by path: of the variable
-    `dense/kernel`, the `mu` of Adam is `optax/mu/dense/kernel`. Functions of
-    parameters, such as masks and labels, are given dicts by the parts of the
-    variables' paths, `{"dense": {"kernel": ...}}`.
+    `CrossShardOptimizer(optax.adamw(1e-3))` creates one; use this class to
+    choose its name. Its state is saved by path: Adam's `mu` of the variable
+    `dense/kernel` is `optax/mu/dense/kernel`. Functions of parameters, such as
+    masks and labels, receive dicts by the parts of the variables' paths,
+    `{"dense": {"kernel": ...}}`.
 
     Args:
-        tx: An `optax.GradientTransformation`, or anything else with `init` and
+        tx: An `optax.GradientTransformation`, or another object with `init` and
             `update`, such as `optax.MultiSteps`.
-        name: What the paths of its state begin with. Defaults to `None`, for
-            "optax", and "optax_1" for a second one.
+        name: Path prefix of its state. Defaults to `None`, for "optax", and
+            "optax_1" for a second one.
 
     Raises:
         TypeError: `tx` lacks `init` or `update`.
@@ -73,10 +73,10 @@ class Optax(keras.optimizers.Optimizer):
     def __init__(self, tx: Any, name: str | None = None):
         if not is_optax(tx):
             raise TypeError(
-                "`tx` should have the methods `init` and `update`, as the "
-                f"transformations of optax do. Received: {shown(tx)}."
+                "`tx` must have the methods `init` and `update`, like the "
+                f"transformations of optax. Received: {shown(tx)}."
             )
-        # Keras wants a rate; the transformation has its own.
+        # Keras requires a rate; the transformation has its own.
         unknown = keras.optimizers.schedules.LearningRateSchedule()
         super().__init__(unknown, name=name)
         self.tx = tx
@@ -87,7 +87,7 @@ class Optax(keras.optimizers.Optimizer):
         self._loss: Any = None
 
     def build(self, variables: Sequence[keras.Variable]) -> None:
-        """Makes variables of the state for these variables."""
+        """Creates variables of the state for these variables."""
         if self.built:
             return
         super().build(list(variables))
@@ -113,8 +113,8 @@ class Optax(keras.optimizers.Optimizer):
 
         Args:
             grads: A gradient for each variable.
-            trainable_variables: The variables. Defaults to those that it was
-                built for.
+            trainable_variables: The variables. Defaults to those it was built
+                for.
         """
         if trainable_variables is not None:
             self.build(trainable_variables)
@@ -139,7 +139,7 @@ class Optax(keras.optimizers.Optimizer):
 
     @property
     def takes_loss(self) -> bool:
-        """Whether `update` takes `value`, or anything else by name."""
+        """Whether `update` accepts `value`, or any keyword."""
         parameters = inspect.signature(self.tx.update).parameters
         return "value" in parameters or any(
             each.kind is each.VAR_KEYWORD for each in parameters.values()
@@ -147,7 +147,9 @@ class Optax(keras.optimizers.Optimizer):
 
     @contextlib.contextmanager
     def at_loss(self, loss: Any) -> Iterator[None]:
-        """Updates by this loss, as optax's `value`, in a `with` block."""
+        """Passes this loss to the update, as optax's `value`, in a `with`
+        block.
+        """
         self._loss = loss
         try:
             yield
@@ -156,40 +158,40 @@ class Optax(keras.optimizers.Optimizer):
 
     @property
     def learning_rate(self) -> keras.Variable | None:
-        """That of `optax.inject_hyperparams`, or `None` without it."""
+        """The rate of `optax.inject_hyperparams`, or `None` without it."""
         return self._rate
 
     @learning_rate.setter
     def learning_rate(self, value: Any) -> None:
         if self._rate is None:
             raise ValueError(
-                "The learning rate of an optimizer of optax can be set if "
-                "`optax.inject_hyperparams` makes it. Received one without: "
-                f"{self.name!r}. Write `optax.inject_hyperparams(optax.adamw)("
-                "learning_rate=...)`."
+                "The learning rate of an optax optimizer can only be set "
+                "with `optax.inject_hyperparams`. Received one without: "
+                f"{self.name!r}. Write "
+                "`optax.inject_hyperparams(optax.adamw)(learning_rate=...)`."
             )
         self._rate.assign(value)
 
     def slot_path(self, variable: keras.Variable, name: str) -> str:
-        """The path of what it keeps of a name for a variable."""
+        """Returns the path of a slot by its name and variable."""
         return f"{self.name}/{name}/{variable.path}"
 
     def get_config(self) -> dict[str, Any]:
-        """What it was made with."""
+        """Returns the configuration of the optimizer."""
         return {"tx": self.tx, "name": self.name}
 
     @classmethod
     def from_config(
         cls, config: dict[str, Any], custom_objects: Any = None
     ) -> "Optax":
-        """Makes one with what another one was made with."""
+        """Returns an optimizer with the configuration of another one."""
         del custom_objects
         return cls(**config)
 
     def _make(
         self, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]]
     ) -> keras.Variable:
-        """The variable of an array of the state."""
+        """Creates the variable of an array of the state."""
         made = make_variable(
             leaf, [self.name], trainable=False, of=SlotVariable
         )
@@ -212,13 +214,7 @@ class Optax(keras.optimizers.Optimizer):
 
 
 def is_optax(optimizer: object) -> bool:
-    """Whether something is a transformation of gradients, as optax has them.
-
-    Example:
-
-    >>> is_optax(keras.optimizers.SGD(0.1))
-    False
-    """
+    """Whether an object is an optax gradient transformation."""
     return (
         not isinstance(optimizer, keras.optimizers.Optimizer | type)
         and callable(getattr(optimizer, "init", None))
@@ -227,12 +223,12 @@ def is_optax(optimizer: object) -> bool:
 
 
 def as_keras(optimizer: Any) -> Any:
-    """An optimizer of optax as one of Keras; anything else as it is."""
+    """Returns optax transformations as Keras optimizers; others unchanged."""
     return Optax(optimizer) if is_optax(optimizer) else optimizer
 
 
 def _first_value(variable: keras.Variable) -> jax.Array:
-    """The value from which that of a state begins."""
+    """Returns the initial value of an array of the state."""
     scope = current_scope()
     value: jax.Array = (
         variable.value if scope is None else scope.value_before(variable)
@@ -241,7 +237,7 @@ def _first_value(variable: keras.Variable) -> jax.Array:
 
 
 def _nest(variables: Iterable[keras.Variable], values: Iterable[Any]) -> Nest:
-    """Values of variables as dicts by the parts of their paths."""
+    """Returns values of variables as dicts by the parts of their paths."""
     nest: dict[str, Any] = {}
     for variable, value in zip(variables, values, strict=True):
         *parents, name = variable.path.split("/")
@@ -252,16 +248,16 @@ def _nest(variables: Iterable[keras.Variable], values: Iterable[Any]) -> Nest:
                 break
         if not isinstance(inner, dict) or name in inner:
             raise ValueError(
-                "A variable that an optimizer of optax updates should have no "
-                "path that begins with another one's. Received: "
-                f"{variable.path!r}. Give one of the two another name."
+                "The path of a variable that an optax optimizer updates must "
+                "not begin with that of another one. Received: "
+                f"{variable.path!r}. Rename one of the two."
             )
         inner[name] = value
     return nest
 
 
 def _values(variables: Iterable[keras.Variable], nest: Nest) -> list[Any]:
-    """The other way round."""
+    """Returns the values of such dicts, in the order of the variables."""
     found = []
     for variable in variables:
         value = nest

@@ -1,4 +1,4 @@
-"""Adagrad in the memory of a few vectors."""
+"""The SM3 optimizer: Adagrad in the memory of a few vectors."""
 
 import functools
 from typing import Any
@@ -9,19 +9,19 @@ from keras import ops
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
 class SM3(keras.optimizers.Optimizer):
-    """Adagrad that keeps a number for each row and column, not each weight.
+    """Adagrad that stores a number for each row and column, not each weight.
 
     [Memory-Efficient Adaptive Optimization](https://arxiv.org/abs/1901.11150),
-    algorithm SM3-II with momentum, as `SM3Optimizer` of its authors. With
-    `momentum=0.0`, a matrix of m x n weights needs m + n numbers; with a
-    momentum, as many as it has weights besides. `keras.optimizers.Adafactor`
-    keeps its factors and the whole matrix.
+    algorithm SM3-II with momentum, like the authors' `SM3Optimizer`. With
+    `momentum=0.0`, a matrix of m x n weights needs m + n numbers; a momentum
+    needs another m x n. `keras.optimizers.Adafactor` stores its factors and the
+    full matrix.
 
     Args:
-        learning_rate: As of every optimizer. It does not have to decrease.
-        momentum: The share of the last direction that is kept. Defaults to
-            0.9.
-        **kwargs: What every optimizer of Keras takes, such as `name`,
+        learning_rate: As in every Keras optimizer. It does not have to
+            decrease.
+        momentum: The share of the last direction that is kept. Defaults to 0.9.
+        **kwargs: Arguments of every Keras optimizer, such as `name`,
             `weight_decay`, `global_clipnorm` and `use_ema`.
 
     Example:
@@ -44,7 +44,7 @@ class SM3(keras.optimizers.Optimizer):
         self.momentum = momentum
 
     def build(self, variables: list[keras.Variable]) -> None:
-        """Makes a vector for each axis of each variable, and a momentum."""
+        """Creates a vector for each axis of each variable, and a momentum."""
         if self.built:
             return
         super().build(variables)
@@ -56,7 +56,7 @@ class SM3(keras.optimizers.Optimizer):
         )
 
     def _vectors(self, variable: keras.Variable) -> list[keras.Variable]:
-        """The numbers for the rows of each axis; of a vector, itself."""
+        """Returns the numbers of the rows of each axis; of a vector, itself."""
         if len(variable.shape) < 2:
             return [self.add_variable_from_reference(variable, "accumulator")]
         owner = variable.path.replace("/", "_")
@@ -75,7 +75,7 @@ class SM3(keras.optimizers.Optimizer):
         gradient = ops.cast(gradient, variable.dtype)
         index = self._get_variable_index(variable)
         squares = self._squares(gradient, self._accumulators[index])
-        # Where all gradients were zero, so is this one.
+        # If all gradients were zero, this one also is.
         direction = gradient * ops.rsqrt(squares + 1e-30)
         if self.momentum:
             slot = self._momentums[index]
@@ -86,7 +86,7 @@ class SM3(keras.optimizers.Optimizer):
     def _squares(
         self, gradient: Any, accumulators: list[keras.Variable]
     ) -> Any:
-        """A bound of the sum of squares, which becomes the accumulators'."""
+        """Returns bounds of the sums of squares, for the accumulators."""
         rank = len(gradient.shape)
         if rank < 2:
             squares = accumulators[0] + ops.square(gradient)
@@ -103,5 +103,5 @@ class SM3(keras.optimizers.Optimizer):
         return squares
 
     def get_config(self) -> dict[str, Any]:
-        """What makes the same optimizer again, without its slots."""
+        """Returns the configuration of the optimizer, without its slots."""
         return {**super().get_config(), "momentum": self.momentum}
