@@ -7,9 +7,9 @@ from helpers import linear
 from helpers import model_fn_of
 from helpers import regression_data
 from helpers import repeated
+from keras_tpu_estimator.files.summary.reading import read_scalars
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.summary.reading import read_scalars
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
 

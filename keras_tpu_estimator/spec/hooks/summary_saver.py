@@ -176,6 +176,7 @@ class RecordedSummariesHook(LoopHook):
             self._writer.write_loss(self._next_loss, loss)
             self._next_loss += self._save_steps
 
+
 def writer_of(
     output_dir: PathLike | None, summary_writer: Any
 ) -> EventWriter | None:
