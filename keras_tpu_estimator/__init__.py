@@ -77,7 +77,7 @@ from keras_tpu_estimator.spec.model_fn.updates import TrainOp
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
-from keras_tpu_estimator.workflow.exporter import Exporter
+from keras_tpu_estimator.workflow.exporters import Exporter
 from keras_tpu_estimator.workflow.exporters import FinalExporter
 from keras_tpu_estimator.workflow.exporters import LatestExporter
 from keras_tpu_estimator.workflow.from_keras import from_keras

@@ -17,7 +17,7 @@ from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
-from keras_tpu_estimator.front_ends.tables.limits import check_usable
+from keras_tpu_estimator.front_ends.tables.config_spec import check_usable
 from keras_tpu_estimator.ground.base.logs import follow_tensorflow
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied

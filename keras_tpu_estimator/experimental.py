@@ -5,16 +5,14 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
 )
 from keras_tpu_estimator.front_ends.tables.optimizers import AdagradParameters
 from keras_tpu_estimator.front_ends.tables.optimizers import AdamParameters
+from keras_tpu_estimator.front_ends.tables.optimizers import FtrlParameters
 from keras_tpu_estimator.front_ends.tables.optimizers import MomentumParameters
+from keras_tpu_estimator.front_ends.tables.optimizers import (
+    ProximalAdagradParameters,
+)
 from keras_tpu_estimator.front_ends.tables.optimizers import RMSPropParameters
 from keras_tpu_estimator.front_ends.tables.optimizers import (
     StochasticGradientDescentParameters,
-)
-from keras_tpu_estimator.front_ends.tables.sparse_optimizers import (
-    FtrlParameters,
-)
-from keras_tpu_estimator.front_ends.tables.sparse_optimizers import (
-    ProximalAdagradParameters,
 )
 from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig
 from keras_tpu_estimator.front_ends.tables.tables import TableConfig

@@ -1,12 +1,17 @@
 """The Keras model of a `model_fn`: summary, weights and files."""
 
+import urllib.parse
 from collections.abc import Callable
+from collections.abc import Iterable
+from collections.abc import Mapping
+from collections.abc import MutableMapping
 from typing import Any
 
 import keras
 
 from keras_tpu_estimator.ground.tracing.keras_internals import has_value
-from keras_tpu_estimator.keras_model import model_weights
+from keras_tpu_estimator.ground.tracing.variables import is_accumulator
+from keras_tpu_estimator.ground.tracing.variables import is_seed
 from keras_tpu_estimator.keras_model.model_summary import summary_text
 from keras_tpu_estimator.keras_model.program_model import ProgramModel
 
@@ -96,13 +101,11 @@ class SavedByWeights(ProgramModel):
 
     def save_own_variables(self, store: Any) -> None:
         """Writes the variables into a file, by path; called by Keras."""
-        model_weights.write(self._model_variables, store)
+        write(self._model_variables, store)
 
     def load_own_variables(self, store: Any) -> None:
         """Reads the variables from a file; called by Keras."""
-        self.program.store.assign(
-            model_weights.read(self._model_variables, store)
-        )
+        self.program.store.assign(read(self._model_variables, store))
 
     def save(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
         """Saves the complete Keras model; see `keras.Model.save`.
@@ -176,3 +179,50 @@ class SavedByWeights(ProgramModel):
             )
         if self.program.store.lender is None:
             self.initialize()
+
+
+def write(
+    variables: Iterable[keras.Variable], file: MutableMapping[str, Any]
+) -> None:
+    """Writes variables into a file, except those of metrics."""
+    for variable in variables:
+        if not is_accumulator(variable):
+            file[_key(variable)] = variable
+
+
+def read(
+    variables: Iterable[keras.Variable], file: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Returns the values of variables in a file, by path."""
+    keys = set(file.keys())
+    values, missing = {}, []
+    for variable in variables:
+        if is_accumulator(variable):
+            continue
+        if _key(variable) not in keys:
+            # Random layers that the file's model lacks start with new seeds.
+            missing += [] if is_seed(variable) else [variable.path]
+            continue
+        value = file[_key(variable)]
+        if tuple(value.shape) != tuple(variable.shape):
+            raise ValueError(
+                f"The variable {variable.path!r} must have the shape "
+                f"{tuple(variable.shape)}. Received a file in which it has "
+                f"{tuple(value.shape)}. Load it into a model of the same "
+                "model_fn, with the same params."
+            )
+        values[variable.path] = value
+    if missing:
+        raise ValueError(
+            "The file must have all variables of the model. Received one "
+            f"without {missing}, but with "
+            f"{sorted(map(urllib.parse.unquote, keys))}. Load a file of "
+            "`save_weights` for a model of the same model_fn; to read a file "
+            "of another model, call `kte.init_from_checkpoint` in model_fn."
+        )
+    return values
+
+
+def _key(variable: keras.Variable) -> str:
+    """Returns the path without slashes, which would create groups."""
+    return urllib.parse.quote(variable.path, safe="")

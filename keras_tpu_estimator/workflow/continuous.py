@@ -14,10 +14,10 @@ from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.runs import rehearsing
-from keras_tpu_estimator.workflow.checks import check_estimator
 from keras_tpu_estimator.workflow.evaluations import Clock
 from keras_tpu_estimator.workflow.evaluations import Evaluations
 from keras_tpu_estimator.workflow.specs import EvalSpec
+from keras_tpu_estimator.workflow.specs import check_estimator
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 

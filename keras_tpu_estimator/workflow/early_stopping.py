@@ -15,7 +15,7 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
-from keras_tpu_estimator.workflow.checks import check_estimator
+from keras_tpu_estimator.workflow.specs import check_estimator
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -10,8 +10,8 @@ from typing import Any
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
-from keras_tpu_estimator.workflow.exporter import check_distinct
-from keras_tpu_estimator.workflow.exporter import validate_exporters
+from keras_tpu_estimator.workflow.exporters import check_distinct
+from keras_tpu_estimator.workflow.exporters import validate_exporters
 from keras_tpu_estimator.workflow.specs import EvalSpec
 from keras_tpu_estimator.workflow.specs import hooks_that_run
 

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.base.field_checks import is_number
 from keras_tpu_estimator.ground.base.field_checks import tuple_of
@@ -17,8 +18,8 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 from keras_tpu_estimator.spec.hooks.validation import validate_listeners
-from keras_tpu_estimator.workflow.exporter import Exporter
-from keras_tpu_estimator.workflow.exporter import validate_exporters
+from keras_tpu_estimator.workflow.exporters import Exporter
+from keras_tpu_estimator.workflow.exporters import validate_exporters
 
 _HOOKS_THAT_RUN: Any = dataclasses.field(init=False, repr=False, compare=False)
 
@@ -159,4 +160,14 @@ def _check_seconds(name: str, value: Any) -> None:
     if not value >= 0:
         raise ValueError(
             f"`{name}` must be 0 or more. Received: {value}. Pass seconds."
+        )
+
+
+def check_estimator(estimator: Any) -> None:
+    """Checks that an argument is a `TPUEstimator`."""
+    if not isinstance(estimator, TPUEstimator):
+        raise TypeError(
+            "`estimator` must be a TPUEstimator. Received: "
+            f"{shown(estimator)}. Make one with "
+            "keras_tpu_estimator.TPUEstimator."
         )

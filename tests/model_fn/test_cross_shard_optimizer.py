@@ -581,7 +581,7 @@ def test_minimize_with_a_bare_optimizer_on_cores():
         ),
         (
             lambda optimizer, loss: optimizer.compute_gradients(loss),
-            r"method `compute_gradients`.*kte\.CrossShardOptimizer\(optimizer\)",
+            r"`compute_gradients`.*kte\.CrossShardOptimizer\(optimizer\)",
         ),
     ],
 )

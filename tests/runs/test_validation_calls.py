@@ -505,7 +505,7 @@ PAIR = (np.float32(1), None)
             {"m": PAIR, "loss": PAIR},
             ValueError,
             "cannot be named 'loss', because evaluate returns its own values "
-            "under the names 'loss', 'global_step'. Give the metric another name",
+            "under the names 'loss', 'global_step'. Give the metric",
         ),
         (
             {"global_step": PAIR},

@@ -21,7 +21,7 @@ from training_helpers import linear_estimator
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.workflow.evaluations import Evaluations
-from keras_tpu_estimator.workflow.listener import EvaluationListener
+from keras_tpu_estimator.workflow.train_and_evaluate import EvaluationListener
 
 
 def eval_spec(recorder, **fields):

@@ -22,8 +22,8 @@ from keras_tpu_estimator.export.symbolic import set_weights
 from keras_tpu_estimator.export.symbolic import symbolic_model
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.front_ends.keras.front_end import KerasProgram
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
-from keras_tpu_estimator.front_ends.keras.program import KerasProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Nest

@@ -17,14 +17,12 @@ from keras_tpu_estimator.engine.program.steps import Outputs
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.front_ends.keras.differentiation import check_features
+from keras_tpu_estimator.front_ends.keras.differentiation import (
+    feature_gradients,
+)
 from keras_tpu_estimator.front_ends.keras.differentiation import (
     trace_for_gradients,
-)
-from keras_tpu_estimator.front_ends.keras.feature_gradients import (
-    check_features,
-)
-from keras_tpu_estimator.front_ends.keras.feature_gradients import (
-    feature_gradients,
 )
 from keras_tpu_estimator.front_ends.keras.fixed_weights import (
     warn_of_fixed_weights,

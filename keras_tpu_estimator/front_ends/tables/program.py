@@ -6,11 +6,13 @@ and updates the used rows after it.
 """
 
 import dataclasses
+from collections.abc import Callable
 from collections.abc import Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
@@ -23,13 +25,12 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
 )
 from keras_tpu_estimator.front_ends.tables.lookups import IdFeature
 from keras_tpu_estimator.front_ends.tables.lookups import Lookups
-from keras_tpu_estimator.front_ends.tables.rates import multiplier_of
-from keras_tpu_estimator.front_ends.tables.rates import rate_of
 from keras_tpu_estimator.front_ends.tables.rows import looked_up
 from keras_tpu_estimator.front_ends.tables.rows import updated
 from keras_tpu_estimator.front_ends.tables.variables import TableVariables
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Features
 from keras_tpu_estimator.ground.base.types import Labels
 from keras_tpu_estimator.ground.mesh.cores import Cores
@@ -262,3 +263,50 @@ class TablesProgram:
                 changed[path] = slots[name]
         # Keras's own loops do not copy them.
         return {p: each[: len(values[p])] for p, each in changed.items()}
+
+
+def multiplier_of(spec: EmbeddingConfigSpec, step: jax.Array) -> jax.Array:
+    """Returns the factor of the gradients of all tables, a scalar.
+
+    Raises:
+        ValueError: The function of the step does not return a number.
+    """
+    of_step = spec.experimental_gradient_multiplier_fn
+    if of_step is None:
+        return jnp.float32(1)
+    return _number("experimental_gradient_multiplier_fn", of_step, step)
+
+
+def rate_of(
+    spec: EmbeddingConfigSpec, table: str, step: jax.Array
+) -> jax.Array:
+    """Returns the learning rate of a table, a scalar.
+
+    Args:
+        table: The table's name.
+
+    Raises:
+        ValueError: The function of the step does not return a number.
+    """
+    config = spec.tables[table]
+    if config.learning_rate_fn is not None:
+        name = f"learning_rate_fn of the table {table!r}"
+        return _number(name, config.learning_rate_fn, step)
+    rate = config.learning_rate
+    if rate is None:
+        rate = spec.optimizer_of(table).learning_rate
+    return jnp.float32(rate)
+
+
+def _number(
+    name: str, of_step: Callable[[Any], Any], step: jax.Array
+) -> jax.Array:
+    returned = of_step(step)
+    # TensorFlow scripts return a list, or a tensor of one element.
+    is_number = not isinstance(returned, str) and returned is not None
+    if not is_number or np.size(returned) != 1:
+        raise ValueError(
+            f"{name} must return a number, or a tensor of one element. "
+            f"Received: {shown(returned)}. Return one number for the step."
+        )
+    return jnp.asarray(returned, "float32").reshape(())
