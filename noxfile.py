@@ -30,8 +30,7 @@ CORE = (
     "tests/cpu/test_rewriting.py",
     "tests/hosts/test_jax_internals.py",
     "tests/formats/test_other_formats.py",
-    "tests/formats/test_orbax_saves.py"
-    "::test_shards_are_written_while_training_goes_on",
+    "tests/formats/test_orbax_saves.py::test_shards_are_written_while_training_goes_on",
     "tests/device/test_executables.py",
     "tests/export/test_export_ops.py",
     "tests/export/test_export_saved_model.py"
@@ -79,9 +78,7 @@ def serving(session: nox.Session) -> None:
     folder = f"{session.create_tmp()}/servers"
     servers = f"{folder}/bin/python"
     session.run("uv", "venv", "--clear", folder, "--python", "3.11")
-    session.run(
-        *("uv", "pip", "install", "--python", servers, "--group", "serving")
-    )
+    session.run(*("uv", "pip", "install", "--python", servers, "--group", "serving"))
     session.install("-e", ".[test]")
     session.run(
         *("pytest", "-m", "", "-n", "0", "tests/export/test_export_served.py"),

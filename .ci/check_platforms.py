@@ -64,9 +64,7 @@ def main() -> None:
     """Prints a line for each combination, and fails if one does."""
     combinations = [
         Combination(platform, extra, python)
-        for python, platform, extra in itertools.product(
-            PYTHONS, PLATFORMS, EXTRAS
-        )
+        for python, platform, extra in itertools.product(PYTHONS, PLATFORMS, EXTRAS)
     ]
     failed = 0
     with concurrent.futures.ThreadPoolExecutor(AT_ONCE) as pool:

@@ -3,24 +3,26 @@
 import argparse
 import sys
 
-from benchmarks import calls
-from benchmarks import checkpoints
-from benchmarks import cores
-from benchmarks import embeddings
-from benchmarks import exported
-from benchmarks import gpu
-from benchmarks import host_calls
-from benchmarks import hosts
-from benchmarks import imports
-from benchmarks import inference
+from benchmarks import (
+    calls,
+    checkpoints,
+    cores,
+    embeddings,
+    exported,
+    gpu,
+    host_calls,
+    hosts,
+    imports,
+    inference,
+    layers,
+    loop_lengths,
+    memory,
+    predictions,
+    tf1,
+    tpu,
+    train,
+)
 from benchmarks import input as input_benchmark
-from benchmarks import layers
-from benchmarks import loop_lengths
-from benchmarks import memory
-from benchmarks import predictions
-from benchmarks import tf1
-from benchmarks import tpu
-from benchmarks import train
 from benchmarks.table import render
 
 _GROUPS = {

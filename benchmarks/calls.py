@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from benchmarks.datasets import endless
 from benchmarks.estimators import estimator
 from benchmarks.models import Mlp
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _MORE_LOOPS = 10
@@ -40,9 +39,7 @@ def rows() -> Iterator[Row]:
                 "predict": lambda: list(ours.predict(lambda params: x)),
                 "Keras predict": lambda: peer.predict(x, mlp.batch, verbose=0),
                 "evaluate": lambda: ours.evaluate(lambda params: (x, y)),
-                "Keras evaluate": lambda: peer.evaluate(
-                    x, y, mlp.batch, verbose=0
-                ),
+                "Keras evaluate": lambda: peer.evaluate(x, y, mlp.batch, verbose=0),
             },
             repetitions=30,
         )

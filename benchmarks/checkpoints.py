@@ -12,10 +12,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -28,8 +25,7 @@ from benchmarks.estimators import estimator
 from benchmarks.isolation import run_module
 from benchmarks.models import Mlp
 from benchmarks.orbax_saves import OrbaxSaves
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _MLP = Mlp((1024, 5120, 5120, 5120, 5120, 5120, 10), batch=8)
@@ -122,9 +118,7 @@ def _waits(directory: str) -> dict[str, float]:
     ours = estimator(_MLP, directory, iterations=1)
     ours.train(lambda params: dataset, [hook], steps=_SAVES + 1)
     # In the first, memory is got from the system and not from the process.
-    return {
-        name: statistics.median(each[1:]) for name, each in hook.seconds.items()
-    }
+    return {name: statistics.median(each[1:]) for name, each in hook.seconds.items()}
 
 
 class _TimedSaves(kte.hooks.SessionRunHook):
@@ -154,9 +148,7 @@ class _TimedSaves(kte.hooks.SessionRunHook):
         ]
         if self._orbax is not None:
             peer = self._orbax
-            contestants.append(
-                ("orbax, wait", lambda: peer.begin(_apart(values)))
-            )
+            contestants.append(("orbax, wait", lambda: peer.begin(_apart(values))))
         turn = len(self.seconds.get("wait", ())) % len(contestants)
         for name, run in contestants[turn:] + contestants[:turn]:
             start = time.perf_counter()
@@ -196,9 +188,7 @@ def _save(session: Any, directory: str) -> None:
     session.save_checkpoint(directory, wait=False)
 
 
-def _rates(
-    directory: str, values: Mapping[str, np.ndarray]
-) -> dict[str, float]:
+def _rates(directory: str, values: Mapping[str, np.ndarray]) -> dict[str, float]:
     """Megabytes per second of files, of this package and of dd."""
     size = sum(value.nbytes for value in values.values())
     written = os.path.join(directory, "dd")
@@ -221,9 +211,7 @@ def _rates(
             "ours, read": _uncached([file], lambda: kte.checkpoints.read(file)),
             "dd, read": _uncached(
                 [file],
-                lambda: _dd(
-                    f"bs={size}", f"if={file}", "of=/dev/null", "count=1"
-                ),
+                lambda: _dd(f"bs={size}", f"if={file}", "of=/dev/null", "count=1"),
             ),
         },
         _REPETITIONS,
@@ -247,9 +235,7 @@ def _beside_orbax(
     file = kte.latest_checkpoint(directory) + ".h5"
     return seconds | median_seconds(
         {
-            f"{of}restore": _uncached(
-                [file], lambda: kte.checkpoints.read(file)
-            ),
+            f"{of}restore": _uncached([file], lambda: kte.checkpoints.read(file)),
             f"orbax, {of}restore": _uncached([*peer.files()], peer.restore),
         },
         _REPETITIONS,
@@ -260,9 +246,7 @@ def _dd(*arguments: str) -> None:
     subprocess.run(["dd", "status=none", *arguments], check=True)
 
 
-def _uncached(
-    paths: Iterable[str], read: Callable[[], object]
-) -> Callable[[], None]:
+def _uncached(paths: Iterable[str], read: Callable[[], object]) -> Callable[[], None]:
     """Reads files that the system no longer has in memory."""
 
     def run() -> None:

@@ -13,15 +13,12 @@ import tempfile
 from collections.abc import Iterator
 
 from benchmarks.agreement import check_equal
-from benchmarks.datasets import batches
-from benchmarks.datasets import endless
-from benchmarks.datasets import stacked
+from benchmarks.datasets import batches, endless, stacked
 from benchmarks.estimators import estimator
 from benchmarks.isolation import run_module
 from benchmarks.models import Mlp
 from benchmarks.scan_loop import ScanLoop
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _MLPS = [Mlp((784, 512, 10), batch=batch) for batch in (2048, 4096)]
@@ -40,8 +37,7 @@ def rows() -> Iterator[Row]:
     ):
         by_hand = rates["scan, eight"] / rates["scan, one"]
         yield Row(
-            f"train, {mlp}, 8 simulated cores against 1 "
-            f"(a jitted scan: {by_hand:.2f})",
+            f"train, {mlp}, 8 simulated cores against 1 (a jitted scan: {by_hand:.2f})",
             rates["eight"],
             rates["one"],
             "steps/s",
@@ -71,15 +67,11 @@ def measure(mlp: Mlp) -> dict[str, float]:
         }
         seconds = median_seconds(
             {
-                name: lambda each=each: each.train(
-                    lambda params: dataset, steps=steps
-                )
+                name: lambda each=each: each.train(lambda params: dataset, steps=steps)
                 for name, each in estimators.items()
             }
             | {
-                name: lambda each=each: each.train(
-                    stacked(dataset, steps, _ITERATIONS)
-                )
+                name: lambda each=each: each.train(stacked(dataset, steps, _ITERATIONS))
                 for name, each in scans.items()
             },
             repetitions=5,

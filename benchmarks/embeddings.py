@@ -16,8 +16,7 @@ import numpy as np
 
 import keras_tpu_estimator as kte
 from benchmarks.isolation import run_module
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 
 _SMALL, _LARGE = 10_000, 4_000_000
 _DIMENSION, _BATCH, _LENGTH = 16, 256, 8

@@ -26,9 +26,7 @@ def estimator(
     return kte.TPUEstimator(
         model_fn or network.model_fn(),
         model_dir=model_dir,
-        config=kte.RunConfig(
-            tpu_config=kte.TPUConfig(iterations_per_loop=iterations)
-        ),
+        config=kte.RunConfig(tpu_config=kte.TPUConfig(iterations_per_loop=iterations)),
         use_tpu=use_tpu,
         train_batch_size=network.batch,
         eval_batch_size=network.batch,

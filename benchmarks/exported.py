@@ -3,8 +3,7 @@
 import os
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -16,8 +15,7 @@ from benchmarks.agreement import check_equal
 from benchmarks.datasets import batches
 from benchmarks.estimators import estimator
 from benchmarks.models import Mlp
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 from examples import digits
 
@@ -50,19 +48,14 @@ def _export(directory: str) -> Row:
     trained.train(digits.train_input_fn, steps=10)
     image = tf.TensorSpec([None, 8, 8, 1], tf.float32)
     file = os.path.join(directory, "digits.keras")
-    model = keras.models.load_model(
-        kte.export_keras(trained, file, {"image": image})
-    )
-    receiver_fn = kte.export.build_raw_serving_input_receiver_fn(
-        {"image": image}
-    )
+    model = keras.models.load_model(kte.export_keras(trained, file, {"image": image}))
+    receiver_fn = kte.export.build_raw_serving_input_receiver_fn({"image": image})
     start = time.perf_counter()
     trained.export_saved_model(os.path.join(directory, "ours"), receiver_fn)
     middle = time.perf_counter()
     model.export(os.path.join(directory, "peer"), verbose=False)
     return Row(
-        "export of the digits example, tried once, against Keras export, not "
-        "tried",
+        "export of the digits example, tried once, against Keras export, not tried",
         middle - start,
         time.perf_counter() - middle,
         "s",

@@ -6,8 +6,7 @@ each of them. It takes less than ten minutes of one GPU.
 
 import sys
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -17,8 +16,7 @@ import numpy as np
 import keras_tpu_estimator as kte
 from benchmarks import tpu_models_by_hand as models
 from benchmarks import tpu_networks as networks
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 from benchmarks.tpu_networks import Network
 
@@ -56,8 +54,7 @@ def compared(network: Network, loops: int) -> Iterator[Row]:
         )
     for peer, least in (("a loop by hand", 0.97), ("Keras fit", 1.0)):
         yield Row(
-            f"train, {network.name}, batch {len(batches[1][0])}, against "
-            f"{peer}",
+            f"train, {network.name}, batch {len(batches[1][0])}, against {peer}",
             steps / seconds["ours"],
             steps / seconds[peer],
             "steps/s",
@@ -99,14 +96,10 @@ def _estimator(
         ),
         train_batch_size=len(batches[1][0]),
     )
-    return lambda: estimator.train(
-        lambda params: _endless(batches), steps=steps
-    )
+    return lambda: estimator.train(lambda params: _endless(batches), steps=steps)
 
 
-def _loop(
-    network: Network, batches: Batches, loops: int
-) -> Callable[[], object]:
+def _loop(network: Network, batches: Batches, loops: int) -> Callable[[], object]:
     shapes = jax.tree.map(
         lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), batches
     )
@@ -134,9 +127,7 @@ def _initial(leaf: Any) -> jax.Array:
     return jax.device_put(abs(values).astype(leaf.dtype), leaf.sharding)
 
 
-def _fit(
-    network: Network, batches: Batches, steps: int
-) -> Callable[[], object]:
+def _fit(network: Network, batches: Batches, steps: int) -> Callable[[], object]:
     policy = keras.config.dtype_policy()
     keras.config.set_dtype_policy(network.policy)
     inputs = keras.Input(network.shape, dtype=network.dtype)

@@ -5,8 +5,7 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 
 _SIMULATED = (16, 64, 256, 1024)
 _LAUNCH = ("keras_tpu_estimator", "launch")

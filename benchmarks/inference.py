@@ -12,8 +12,7 @@ from benchmarks.agreement import check_equal
 from benchmarks.datasets import batches
 from benchmarks.estimators import estimator
 from benchmarks.models import Mlp
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _EXAMPLES = 25_600
@@ -33,9 +32,7 @@ def rows() -> Iterator[Row]:
         yield from _predict(mlp, dataset, ours, peer)
 
 
-def _evaluate(
-    mlp: Mlp, dataset: Any, ours: kte.TPUEstimator, peer: keras.Model
-) -> Row:
+def _evaluate(mlp: Mlp, dataset: Any, ours: kte.TPUEstimator, peer: keras.Model) -> Row:
     def our_evaluation() -> list[float]:
         result = ours.evaluate(lambda params: dataset)
         return [result["loss"], result["accuracy"]]

@@ -5,9 +5,7 @@ import functools
 import itertools
 import math
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -18,8 +16,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from benchmarks.agreement import check_equal
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _ITERATIONS = 100
@@ -122,9 +119,7 @@ def _speeds(load: Load, source: Callable[[], Any]) -> tuple[float, float]:
         seconds = median_seconds(
             {
                 # What a call costs by itself is not in question here.
-                "ours, short": lambda: ours.train(
-                    lambda params: source(), steps=short
-                ),
+                "ours, short": lambda: ours.train(lambda params: source(), steps=short),
                 "peer, short": lambda: by_hand.train(source(), short),
                 "ours": lambda: ours.train(lambda params: source(), steps=long),
                 "peer": lambda: by_hand.train(source(), long),
@@ -148,9 +143,7 @@ def _model_fn(features: Any, mode: str, params: Any) -> kte.TPUEstimatorSpec:
     weight = keras.Variable(1.0, name="weight")
     loss = weight * ops.mean(features)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(_RATE))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 class _StepLoop:

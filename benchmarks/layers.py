@@ -3,27 +3,16 @@
 import functools
 import math
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from benchmarks.agreement import check_equal
-from benchmarks.datasets import batches
-from benchmarks.datasets import endless
-from benchmarks.datasets import stacked
+from benchmarks.datasets import batches, endless, stacked
 from benchmarks.estimators import estimator
-from benchmarks.networks import CONVOLUTIONS
-from benchmarks.networks import SEQUENCES
-from benchmarks.networks import Network
-from benchmarks.scan_loop import RewrittenScanLoop
-from benchmarks.scan_loop import ScanLoop
-from benchmarks.scan_loop import StepLoop
-from benchmarks.table import Goal
-from benchmarks.table import Row
-from benchmarks.timing import median_seconds
-from benchmarks.timing import seconds
+from benchmarks.networks import CONVOLUTIONS, SEQUENCES, Network
+from benchmarks.scan_loop import RewrittenScanLoop, ScanLoop, StepLoop
+from benchmarks.table import Goal, Row
+from benchmarks.timing import median_seconds, seconds
 
 _ITERATIONS = 32
 _BATCHES = 8
@@ -76,12 +65,8 @@ def _steps_per_second(network: Network) -> dict[str, float]:
         ours = estimator(network, directory, _ITERATIONS)
         runs = {
             "ours": lambda n: ours.train(lambda params: dataset, steps=n),
-            _BEST_SCAN: lambda n: rewritten.train(
-                stacked(dataset, n, _ITERATIONS)
-            ),
-            "a jitted step": lambda n: step.train(
-                dataset.take(n).as_numpy_iterator()
-            ),
+            _BEST_SCAN: lambda n: rewritten.train(stacked(dataset, n, _ITERATIONS)),
+            "a jitted step": lambda n: step.train(dataset.take(n).as_numpy_iterator()),
             "Keras fit, 1 step": lambda n: fit(one, n),
             f"Keras fit, {_ITERATIONS} steps": lambda n: fit(several, n),
         }
@@ -94,9 +79,7 @@ def _steps_per_second(network: Network) -> dict[str, float]:
             _BEST_SCAN: rewritten.loss(x, y),
             "a jitted step": step.loss(x, y),
             "Keras fit, 1 step": one.evaluate(x, y, verbose=0),
-            f"Keras fit, {_ITERATIONS} steps": several.evaluate(
-                x, y, verbose=0
-            ),
+            f"Keras fit, {_ITERATIONS} steps": several.evaluate(x, y, verbose=0),
         }
         check_equal("loss", losses, rtol=0.2)
         return _rates(runs)
@@ -106,15 +89,10 @@ def _rates(runs: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
     """Steps per second, in runs that take long enough."""
     # A call of `train` has costs of its own: a checkpoint, above all.
     scanned = _ITERATIONS * _loops(runs[_BEST_SCAN], at_least=2)
-    steps = dict.fromkeys(
-        runs, _ITERATIONS * _loops(runs["a jitted step"], at_least=1)
-    )
+    steps = dict.fromkeys(runs, _ITERATIONS * _loops(runs["a jitted step"], at_least=1))
     steps |= {"ours": scanned, _BEST_SCAN: scanned}
     times = median_seconds(
-        {
-            name: functools.partial(run, steps[name])
-            for name, run in runs.items()
-        },
+        {name: functools.partial(run, steps[name]) for name, run in runs.items()},
         repetitions=2,
         is_compiled=True,
     )

@@ -2,14 +2,12 @@
 
 import os
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import keras_tpu_estimator as kte
 from benchmarks.datasets import endless
 from benchmarks.models import Mlp
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _STEPS = 3000
@@ -42,9 +40,7 @@ def rows() -> Iterator[Row]:
             "no length of loops and use_tpu=False": training(
                 "none_off_tpu", kte.TPUConfig(), use_tpu=False
             ),
-            'loops of "5s"': training(
-                "5s", kte.TPUConfig(iterations_per_loop="5s")
-            ),
+            'loops of "5s"': training("5s", kte.TPUConfig(iterations_per_loop="5s")),
         }
         seconds = median_seconds(contestants, _REPETITIONS)
     chosen = seconds.pop(_CHOSEN)

@@ -14,8 +14,7 @@ from benchmarks.datasets import endless
 from benchmarks.estimators import estimator
 from benchmarks.isolation import run_module
 from benchmarks.models import Mlp
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 
 _STEPS, _WARM_STEPS = 20_000, 2_000
 _ROWS, _WARM_ROWS = 1_000_000, 100_000

@@ -3,8 +3,7 @@
 import abc
 import dataclasses
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import keras
@@ -52,9 +51,7 @@ class Classifier(abc.ABC):
             del params
             logits = self.logits(features, mode == kte.ModeKeys.TRAIN)
             if mode == kte.ModeKeys.PREDICT:
-                return kte.TPUEstimatorSpec(
-                    mode, predictions={"logits": logits}
-                )
+                return kte.TPUEstimatorSpec(mode, predictions={"logits": logits})
             loss = mean_loss(labels, logits)
             if mode == kte.ModeKeys.EVAL:
                 return kte.TPUEstimatorSpec(
@@ -129,9 +126,7 @@ def adam() -> keras.optimizers.Optimizer:
 def mean_loss(labels: Any, logits: Any) -> Any:
     """The loss that everybody minimises."""
     return ops.mean(
-        keras.losses.sparse_categorical_crossentropy(
-            labels, logits, from_logits=True
-        )
+        keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     )
 
 

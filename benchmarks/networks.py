@@ -59,9 +59,7 @@ def _two_convolutions(pool: int, strides: int) -> _Features:
     def features(x: Any, training: bool | None, seeds: _Seeds) -> Any:
         del training
         for filters in (32, 64):
-            x = _convolution(
-                x, filters, seeds, activation="relu", use_bias=True
-            )
+            x = _convolution(x, filters, seeds, activation="relu", use_bias=True)
             x = layers.MaxPooling2D(pool, strides, padding="same")(x)
         return layers.Flatten()(x)
 
@@ -154,14 +152,12 @@ def _attention(x: Any, training: bool | None, seeds: _Seeds) -> Any:
     """A block of a transformer."""
     width = x.shape[-1]
     y = layers.LayerNormalization()(x)
-    y = layers.MultiHeadAttention(
-        4, width // 4, kernel_initializer=seeds.next()
-    )(y, y, training=training)
+    y = layers.MultiHeadAttention(4, width // 4, kernel_initializer=seeds.next())(
+        y, y, training=training
+    )
     x = x + y
     y = layers.LayerNormalization()(x)
-    y = layers.Dense(
-        4 * width, activation="relu", kernel_initializer=seeds.next()
-    )(y)
+    y = layers.Dense(4 * width, activation="relu", kernel_initializer=seeds.next())(y)
     x = x + layers.Dense(width, kernel_initializer=seeds.next())(y)
     return layers.GlobalAveragePooling1D()(x)
 
@@ -213,17 +209,11 @@ _EIGHTEEN = tuple(
 )
 
 CONVOLUTIONS = (
-    Network(
-        "two 3 x 3 convolutions", _two_convolutions(2, 2), (28, 28, 1), 64, 12
-    ),
-    Network(
-        "two, pools that overlap", _two_convolutions(3, 2), (28, 28, 1), 64, 10
-    ),
+    Network("two 3 x 3 convolutions", _two_convolutions(2, 2), (28, 28, 1), 64, 12),
+    Network("two, pools that overlap", _two_convolutions(3, 2), (28, 28, 1), 64, 10),
     Network("one convolution", _one_convolution, (28, 28, 1), 128, 2.5),
     Network("depthwise-separable blocks", _separable, (32, 32, 16), 32, 15),
-    Network(
-        "residual blocks", _residual(32, (32, 1), (64, 2)), (32, 32, 3), 32, 20
-    ),
+    Network("residual blocks", _residual(32, (32, 1), (64, 2)), (32, 32, 3), 32, 20),
     Network("ResNet-18, narrow", _residual(16, *_EIGHTEEN), (32, 32, 3), 8, 2),
     Network("MobileNet blocks", _mobile, (16, 16, 16), 8, 2),
     Network("convolutions on one axis", _on_one_axis, (128, 8), 64, 2),

@@ -7,8 +7,7 @@ That is OCDBT with Zarr arrays and Zstandard, which cannot shrink what we save.
 import importlib.util
 import os
 import shutil
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 

@@ -1,8 +1,7 @@
 """The speed of prediction from small and large batches, against Keras."""
 
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras
@@ -13,8 +12,7 @@ from benchmarks.agreement import check_equal
 from benchmarks.datasets import batches
 from benchmarks.estimators import estimator
 from benchmarks.models import Mlp
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _EXAMPLES = 102_400

@@ -5,13 +5,9 @@ from typing import Any
 
 import jax
 import keras
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from benchmarks.models import Classifier
-from benchmarks.models import adam
-from benchmarks.models import mean_loss
+from benchmarks.models import Classifier, adam, mean_loss
 from keras_tpu_estimator.ground.cpu.tuning import tuned
 
 _WHOLE = PartitionSpec()
@@ -75,9 +71,7 @@ class ScanLoop:
         return float(mean_loss(y, logits))
 
     def _loss(self, weights: Any, others: Any, x: Any, y: Any) -> Any:
-        logits, others = self._model.stateless_call(
-            weights, others, x, training=True
-        )
+        logits, others = self._model.stateless_call(weights, others, x, training=True)
         return mean_loss(y, logits), others
 
     def _steps(self, state: Any, batches: Any) -> tuple[Any, Any]:
@@ -90,9 +84,7 @@ class ScanLoop:
         if self._mesh is not None:
             found = jax.lax.pmean(found, "core")
         (loss, others), gradients = found
-        weights, slots = self._optimizer.stateless_apply(
-            slots, gradients, weights
-        )
+        weights, slots = self._optimizer.stateless_apply(slots, gradients, weights)
         return (weights, others, slots), loss
 
 

@@ -11,8 +11,7 @@ import tempfile
 from collections.abc import Iterator
 
 from benchmarks.isolation import run_module
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 
 _ROWS, _COLUMNS = 4096, 6144
 _MEGABYTES = _ROWS * _COLUMNS * 4 / 1e6
@@ -73,9 +72,7 @@ def measure() -> dict[str, float]:
             retention = kte.checkpoints.Retention()
             save_into(saved, 1, sharded, retention=retention)
             held["saves"] = _peak() - before
-            kte.checkpoints.save(
-                os.path.join(directory, "whole"), 1, {"kernel": value}
-            )
+            kte.checkpoints.save(os.path.join(directory, "whole"), 1, {"kernel": value})
             del value
             for what, source, place in (
                 ("restores", directory, by_row),

@@ -9,23 +9,18 @@ import json
 import os
 import subprocess
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import keras_tpu_estimator as kte
 from benchmarks import tf1_models
 from benchmarks.agreement import check_equal
-from benchmarks.datasets import batches
-from benchmarks.datasets import endless
+from benchmarks.datasets import batches, endless
 from benchmarks.estimators import estimator
 from benchmarks.isolation import run_module
-from benchmarks.models import Classifier
-from benchmarks.models import Mlp
-from benchmarks.networks import CONVOLUTIONS
-from benchmarks.networks import SEQUENCES
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.models import Classifier, Mlp
+from benchmarks.networks import CONVOLUTIONS, SEQUENCES
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _ORIGINAL = os.environ.get("TENSORFLOW_2_15_PYTHON")

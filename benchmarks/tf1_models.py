@@ -22,9 +22,7 @@ def model_fn_of(network, spec):
         logits = network(features)
         loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
         if mode == "eval":
-            return spec(
-                mode, loss=loss, eval_metrics=(_metric_fn, [labels, logits])
-            )
+            return spec(mode, loss=loss, eval_metrics=(_metric_fn, [labels, logits]))
         optimizer = tf.train.AdamOptimizer(LEARNING_RATE)
         if params["use_tpu"]:
             optimizer = tf.tpu.CrossShardOptimizer(optimizer)
@@ -67,9 +65,7 @@ def convolutions(classes):
             x = tf.nn.relu(_convolution(x, filters, f"convolution_{number}"))
             x = tf.nn.max_pool2d(x, 3, 2, "SAME")
         batch, *image = x.shape.as_list()
-        return dense(
-            tf.reshape(x, [batch, math.prod(image)]), classes, "logits"
-        )
+        return dense(tf.reshape(x, [batch, math.prod(image)]), classes, "logits")
 
     return network
 
@@ -98,9 +94,7 @@ def dense(x, units, name, activation=None):
     *outer, width = x.shape.as_list()
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [width, units])
-        bias = tf.get_variable(
-            "bias", [units], initializer=tf.zeros_initializer()
-        )
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
     y = tf.matmul(tf.reshape(x, [-1, width]), kernel)
     y = tf.reshape(tf.nn.bias_add(y, bias), [*outer, units])
     return activation(y) if activation else y
@@ -108,12 +102,8 @@ def dense(x, units, name, activation=None):
 
 def _convolution(x, filters, name):
     with tf.variable_scope(name):
-        kernel = tf.get_variable(
-            "kernel", [3, 3, x.shape.as_list()[-1], filters]
-        )
-        bias = tf.get_variable(
-            "bias", [filters], initializer=tf.zeros_initializer()
-        )
+        kernel = tf.get_variable("kernel", [3, 3, x.shape.as_list()[-1], filters])
+        bias = tf.get_variable("bias", [filters], initializer=tf.zeros_initializer())
     return tf.nn.bias_add(tf.nn.conv2d(x, kernel, 1, "SAME"), bias)
 
 
@@ -121,12 +111,8 @@ def layer_norm(x, name):
     """Normalizes the last axis."""
     width = x.shape.as_list()[-1]
     with tf.variable_scope(name):
-        gamma = tf.get_variable(
-            "gamma", [width], initializer=tf.ones_initializer()
-        )
-        beta = tf.get_variable(
-            "beta", [width], initializer=tf.zeros_initializer()
-        )
+        gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer())
+        beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer())
     mean, variance = tf.nn.moments(x, [-1], keep_dims=True)
     return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-3)
 

@@ -2,8 +2,7 @@
 
 import statistics
 import time
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 
 def median_seconds(

@@ -14,13 +14,10 @@ import keras_tpu_estimator as kte
 from benchmarks import tpu_lifted as lifted
 from benchmarks import tpu_networks as networks
 from benchmarks import tpu_tables
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.tpu_lifted import Lifted
 from benchmarks.tpu_networks import Network
-from keras_tpu_estimator.planning import compiling
-from keras_tpu_estimator.planning import figures
-from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning import compiling, figures, topologies
 from keras_tpu_estimator.planning.figures import Figures
 
 _STEPS = 4

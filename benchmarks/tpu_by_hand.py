@@ -5,15 +5,11 @@ Replicas that share an optimizer's slots scatter gradients and gather variables.
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
-from typing import Protocol
-from typing import TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.tpu_models_by_hand import Arrays
 
@@ -105,9 +101,7 @@ class ByHand:
         """
         mesh = Mesh(devices, _AXIS)
         weights = self.model.weights()
-        slots = [
-            [leaf] * _SLOTS[self.optimizer] for leaf in jax.tree.leaves(weights)
-        ]
+        slots = [[leaf] * _SLOTS[self.optimizer] for leaf in jax.tree.leaves(weights)]
         key = jax.eval_shape(lambda: jax.random.key(0, impl="rbg"))
         step = jax.ShapeDtypeStruct((), "int32")
         state = (weights, self.model.others(), slots, key, step)
@@ -134,9 +128,7 @@ class ByHand:
             jax.tree.map(put, part, place)
             if index == 2
             else jax.tree.map(lambda leaf: put(leaf, _WHOLE), part)
-            for index, (part, place) in enumerate(
-                zip(state, places, strict=True)
-            )
+            for index, (part, place) in enumerate(zip(state, places, strict=True))
         )
         given = jax.tree.map(lambda leaf: put(leaf, _SPLIT), batches)
         kinds = {"state": state, "input": given}
@@ -165,9 +157,7 @@ class ByHand:
             labels = jax.nn.one_hot(batch[1], logits.shape[-1])
             return -(labels * logits).sum(-1).mean(), seen
 
-        (value, seen), gradients = jax.value_and_grad(loss, has_aux=True)(
-            weights
-        )
+        (value, seen), gradients = jax.value_and_grad(loss, has_aux=True)(weights)
         value, seen = jax.lax.pmean((value, seen), _AXIS)
         others = jax.tree.map(
             lambda before, now: before * 0.99 + now * 0.01, others, seen
@@ -175,9 +165,7 @@ class ByHand:
         leaves, tree = jax.tree.flatten(weights)
         updated = [
             self._updated(*each, step)
-            for each in zip(
-                leaves, slots, jax.tree.leaves(gradients), strict=True
-            )
+            for each in zip(leaves, slots, jax.tree.leaves(gradients), strict=True)
         ]
         weights = jax.tree.unflatten(tree, [weight for weight, _ in updated])
         slots = [list(own) for _, own in updated]

@@ -5,8 +5,7 @@ Moments take one pass, and what is drawn is drawn by the device.
 
 import dataclasses
 import math
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -30,10 +29,7 @@ class Mlp:
 
     def weights(self) -> Arrays:
         """Their shapes."""
-        return [
-            _dense(*pair)
-            for pair in zip(self.sizes, self.sizes[1:], strict=False)
-        ]
+        return [_dense(*pair) for pair in zip(self.sizes, self.sizes[1:], strict=False)]
 
     def others(self) -> Arrays:
         """None."""
@@ -106,9 +102,7 @@ class Bert:
     def _square(self) -> Arrays:
         return _dense(self.width, self.width, self.dtype)
 
-    def _attention(
-        self, layer: Arrays, x: jax.Array, key: jax.Array
-    ) -> jax.Array:
+    def _attention(self, layer: Arrays, x: jax.Array, key: jax.Array) -> jax.Array:
         batch, length, width = x.shape
 
         def split(name: str) -> jax.Array:
@@ -117,9 +111,7 @@ class Bert:
 
         scores = jnp.einsum("blhd,bmhd->bhlm", split("query"), split("key"))
         shares = jax.nn.softmax(scores / math.sqrt(width // self.heads))
-        mixed = jnp.einsum(
-            "bhlm,bmhd->blhd", _dropped(shares, key), split("value")
-        )
+        mixed = jnp.einsum("bhlm,bmhd->blhd", _dropped(shares, key), split("value"))
         return _of_dense(layer["mixed"], mixed.reshape(x.shape))
 
 

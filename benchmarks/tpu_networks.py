@@ -6,8 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import keras
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 from benchmarks import tpu_by_hand as by_hand
@@ -53,9 +52,7 @@ class Network:
             keras.config.set_dtype_policy(before)
         loss = mean_loss(labels, ops.cast(logits, "float32"))
         optimizer = kte.CrossShardOptimizer(self.optimizer())
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def _mlp(*sizes: int) -> Callable[[Any, bool], Any]:
@@ -106,9 +103,7 @@ def _resnet(x: Any, is_training: bool) -> Any:
     """ResNet-50, with the strides in the 3 x 3 convolutions."""
 
     def convolution(x: Any, filters: int, size: int, strides: int = 1) -> Any:
-        x = layers.Conv2D(
-            filters, size, strides, padding="same", use_bias=False
-        )(x)
+        x = layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)
         return layers.BatchNormalization()(x, training=is_training)
 
     x = layers.ReLU()(convolution(x, 64, 7, 2))

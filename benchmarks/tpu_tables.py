@@ -8,14 +8,10 @@ import jax
 import jax.numpy as jnp
 import keras
 import numpy as np
-from jax.sharding import Mesh
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.planning import compiling
-from keras_tpu_estimator.planning import figures
-from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning import compiling, figures, topologies
 from keras_tpu_estimator.planning.figures import Figures
 
 NAME = "table of 1 million x 64, 20 ids, batch 4,096"
@@ -48,9 +44,7 @@ def of_estimator(topology: str, steps: int) -> Figures:
             train_batch_size=_BATCH,
             embedding_config_spec=spec,
         )
-        found: Figures = estimator.plan(
-            _input_fn, topology, print_fn=None
-        ).figures
+        found: Figures = estimator.plan(_input_fn, topology, print_fn=None).figures
     return found
 
 
@@ -148,9 +142,7 @@ def _model_fn(
     outputs = keras.layers.Dense(1)(features["ids"])
     loss = keras.ops.mean((outputs[:, 0] - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(_RATE))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def _input_fn(params: dict[str, int]) -> Iterator[Any]:

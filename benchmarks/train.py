@@ -5,14 +5,11 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.agreement import check_equal
-from benchmarks.datasets import batches
-from benchmarks.datasets import endless
-from benchmarks.datasets import stacked
+from benchmarks.datasets import batches, endless, stacked
 from benchmarks.estimators import estimator
 from benchmarks.models import Mlp
 from benchmarks.scan_loop import ScanLoop
-from benchmarks.table import Goal
-from benchmarks.table import Row
+from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 
 _ITERATIONS = 100
@@ -61,9 +58,7 @@ def _steps_per_second(mlp: Mlp, steps: int) -> dict[str, float]:
         seconds = median_seconds(
             {
                 "ours": lambda: ours.train(lambda params: dataset, steps=steps),
-                "scan": lambda: scan.train(
-                    stacked(dataset, steps, _ITERATIONS)
-                ),
+                "scan": lambda: scan.train(stacked(dataset, steps, _ITERATIONS)),
                 "Keras, 1 step": lambda: one.fit(dataset, **fit),
                 "Keras, 100 steps": lambda: hundred.fit(dataset, **fit),
             },

@@ -112,8 +112,7 @@ def output(name: str) -> str:
 def diff(before: str, after: str) -> str:
     """The lines that two programs do not have in common."""
     old, new = (
-        (ROOT / each).read_text("utf-8").splitlines()
-        for each in (before, after)
+        (ROOT / each).read_text("utf-8").splitlines() for each in (before, after)
     )
     changes = list(difflib.unified_diff(old, new, before, after, "", "", 1, ""))
     gone = sum(line.startswith("-") for line in changes[2:])

@@ -26,8 +26,7 @@ import sklearn.linear_model
 import sklearn.metrics
 import sklearn.preprocessing
 import tensorflow as tf
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 LIBRARIES = {
     "NumPy": (np, np.linalg, np.random, np.fft, np.ma, np.polynomial),
@@ -66,9 +65,7 @@ def sentences_of(modules):
         for name, value in sorted(vars(module).items()):
             if name.startswith("_") or not callable(value):
                 continue
-            prose = re.split(
-                r"\n\s*(?:-{3,}|```|>>>)", inspect.getdoc(value) or ""
-            )
+            prose = re.split(r"\n\s*(?:-{3,}|```|>>>)", inspect.getdoc(value) or "")
             for sentence in re.split(r"(?<=\.)\s+|\n\n", prose[0]):
                 words = re.findall(r"[a-z]+|[0-9]+", sentence.lower())
                 if len(words) >= 5:
@@ -323,9 +320,7 @@ def main(steps=300, pretraining_steps=600, model_dir=None):
         missing = -HELD_OUT % params["batch_size"]
         features = {
             "input_ids": np.pad(ids[:HELD_OUT], ((0, missing), (0, 0))),
-            "is_real_example": np.pad(
-                np.ones(HELD_OUT, "float32"), (0, missing)
-            ),
+            "is_real_example": np.pad(np.ones(HELD_OUT, "float32"), (0, missing)),
         }
         data = features, np.pad(labels[:HELD_OUT], (0, missing))
         dataset = tf.data.Dataset.from_tensor_slices(data)
@@ -333,10 +328,7 @@ def main(steps=300, pretraining_steps=600, model_dir=None):
 
     estimator.train(train_input_fn, max_steps=steps)
     result = estimator.evaluate(held_out_input_fn)
-    print(
-        f"accuracy on {HELD_OUT} held-out sentences: "
-        f"{result['eval_accuracy']:.3f}"
-    )
+    print(f"accuracy on {HELD_OUT} held-out sentences: {result['eval_accuracy']:.3f}")
     predictions = estimator.predict(held_out_input_fn)
     for index, row in zip(order[:5], predictions, strict=False):
         best = int(np.argmax(row["probabilities"]))

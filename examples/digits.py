@@ -10,8 +10,7 @@ import keras_tpu_estimator as kte  # isort: split
 
 import keras
 import numpy as np
-from keras import layers
-from keras import ops
+from keras import layers, ops
 from sklearn.datasets import load_digits
 
 HELD_OUT = 360
@@ -28,9 +27,7 @@ def load():
 
 def model_fn(features, labels, mode, params):
     is_training = mode == kte.ModeKeys.TRAIN
-    x = layers.Conv2D(16, 3, padding="same", activation="relu")(
-        features["image"]
-    )
+    x = layers.Conv2D(16, 3, padding="same", activation="relu")(features["image"])
     x = layers.BatchNormalization()(x, training=is_training)
     x = layers.Conv2D(32, 3, strides=2, activation="relu")(x)
     x = layers.Flatten()(x)
@@ -45,9 +42,7 @@ def model_fn(features, labels, mode, params):
         return kte.TPUEstimatorSpec(mode, predictions=predictions)
 
     loss = ops.mean(
-        keras.losses.sparse_categorical_crossentropy(
-            labels, logits, from_logits=True
-        )
+        keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     )
     if mode == kte.ModeKeys.EVAL:
         metrics = (metric_fn, [labels, logits])
@@ -56,9 +51,7 @@ def model_fn(features, labels, mode, params):
     # What to look at in TensorBoard, besides the loss.
     kte.summary.image("digits", features["image"])
     kte.summary.histogram("logits", logits)
-    optimizer = kte.CrossShardOptimizer(
-        keras.optimizers.Adam(params["learning_rate"])
-    )
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(params["learning_rate"]))
     return kte.TPUEstimatorSpec(
         mode,
         loss=loss,
@@ -117,10 +110,7 @@ def main(steps=800, model_dir=None):
     _, labels = load()
     predictions = estimator.predict(held_out_input_fn)
     for label, row in zip(labels[-HELD_OUT:][:5], predictions, strict=False):
-        print(
-            f"a {label} was read as {row['digit']} "
-            f"({row['probability']:.0%} sure)"
-        )
+        print(f"a {label} was read as {row['digit']} ({row['probability']:.0%} sure)")
     print(f"to look at the curves: tensorboard --logdir {estimator.model_dir}")
     return result
 

@@ -16,8 +16,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 from digits import load
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 NOISE = 16
 SHADES = " .:-=+*#%@"
@@ -62,9 +61,7 @@ def model_fn(features, labels, mode, params):
     on_real, on_made = discriminator(labels), discriminator(made)
     generator_loss = cross_entropy(on_made, 1.0)
     # Not certainty, but nine in ten, of real ones: the game lasts longer.
-    discriminator_loss = cross_entropy(on_real, 0.9) + cross_entropy(
-        on_made, 0.0
-    )
+    discriminator_loss = cross_entropy(on_real, 0.9) + cross_entropy(on_made, 0.0)
     loss = generator_loss + discriminator_loss
     if mode == kte.ModeKeys.EVAL:
         metrics = (metric_fn, [on_real, on_made])
@@ -113,20 +110,14 @@ def input_fn(params):
     noise = (
         tf.data.Dataset.random(seed=0)
         .batch(2)
-        .map(
-            lambda seed: {
-                "noise": tf.random.stateless_normal([size, NOISE], seed)
-            }
-        )
+        .map(lambda seed: {"noise": tf.random.stateless_normal([size, NOISE], seed)})
     )
     return tf.data.Dataset.zip((noise, dataset))
 
 
 def noise_input_fn(params):
     noise = np.random.default_rng(0).normal(size=(500, NOISE))
-    dataset = tf.data.Dataset.from_tensor_slices(
-        {"noise": noise.astype("float32")}
-    )
+    dataset = tf.data.Dataset.from_tensor_slices({"noise": noise.astype("float32")})
     return dataset.batch(params["batch_size"])
 
 

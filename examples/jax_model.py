@@ -63,9 +63,7 @@ def model_fn(features, labels, mode, params):
     if mode == kte.ModeKeys.PREDICT:
         digits = {"digit": jnp.argmax(logits, axis=-1)}
         return kte.TPUEstimatorSpec(mode, predictions=digits)
-    loss = optax.losses.softmax_cross_entropy_with_integer_labels(
-        logits, labels
-    ).mean()
+    loss = optax.losses.softmax_cross_entropy_with_integer_labels(logits, labels).mean()
     if mode == kte.ModeKeys.EVAL:
         metrics = (metric_fn, [labels, logits])
         return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)

@@ -15,10 +15,8 @@ import keras_tpu_estimator as kte  # isort: split
 import keras
 import numpy as np
 import tensorflow as tf
-from absl import app
-from absl import flags
-from keras import layers
-from keras import ops
+from absl import app, flags
+from keras import layers, ops
 from sklearn.datasets import load_digits
 
 FLAGS = flags.FLAGS
@@ -72,9 +70,7 @@ def model_fn(features, labels, mode, params):
         }
         return kte.TPUEstimatorSpec(mode, predictions=predictions)
 
-    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(
-        labels, logits
-    )
+    loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)(labels, logits)
 
     if mode == kte.ModeKeys.EVAL:
         return kte.TPUEstimatorSpec(
@@ -124,18 +120,13 @@ def main(_):
         config=config,
     )
     estimator.train(train_input_fn, max_steps=FLAGS.train_steps)
-    result = estimator.evaluate(
-        held_out_input_fn, steps=HELD_OUT // FLAGS.batch_size
-    )
+    result = estimator.evaluate(held_out_input_fn, steps=HELD_OUT // FLAGS.batch_size)
     print(f"accuracy on held-out images: {result['accuracy']:.3f}")
 
     _, labels = load()
     predictions = estimator.predict(held_out_input_fn)
     for label, row in zip(labels[-HELD_OUT:][:5], predictions, strict=False):
-        print(
-            f"a {label} was read as {row['digit']} "
-            f"({row['probability']:.0%} sure)"
-        )
+        print(f"a {label} was read as {row['digit']} ({row['probability']:.0%} sure)")
 
 
 if __name__ == "__main__":

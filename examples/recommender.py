@@ -17,8 +17,7 @@ import keras_tpu_estimator as kte  # isort: split
 import jax
 import keras
 import numpy as np
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 USERS, ITEMS, TASTES = 1_000_000, 1_000_000, 16
 DIMENSION, HISTORY, BATCH = 16, 12, 1024
@@ -147,13 +146,10 @@ def main(steps=2000, users=USERS, items=ITEMS, model_dir=None):
         size = params["batch_size"]
         for start in range(0, len(candidates), size):
             yield {
-                name: values[start : start + size]
-                for name, values in features.items()
+                name: values[start : start + size] for name, values in features.items()
             }
 
-    clicks = [
-        prediction["click"] for prediction in estimator.predict(candidates_of)
-    ]
+    clicks = [prediction["click"] for prediction in estimator.predict(candidates_of)]
     best = candidates[np.argsort(clicks)[::-1][:5]]
     print(f"for user 3: items {', '.join(map(str, best))}")
     return {**result, "best": best}

@@ -20,8 +20,7 @@ os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 import keras_tpu_estimator as kte  # isort: split
 
 import digits
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 BATCH = 64
 WARMUP = 0.1  # Of all steps.
@@ -80,9 +79,7 @@ def model_fn(features, labels, mode, params):
     averages = kte.ExponentialMovingAverage(0.98, kte.get_global_step())
 
     def scaffold_fn():
-        return kte.Scaffold(
-            variables_to_restore=averages.variables_to_restore()
-        )
+        return kte.Scaffold(variables_to_restore=averages.variables_to_restore())
 
     if mode == kte.ModeKeys.PREDICT:
         return kte.TPUEstimatorSpec(
@@ -104,9 +101,7 @@ def model_fn(features, labels, mode, params):
 
     rate = learning_rate(params)
     optimizer = kte.CrossShardOptimizer(
-        kte.optimizers.LARS(
-            rate, eeta=0.02, skip_list=["batch_normalization", "bias"]
-        )
+        kte.optimizers.LARS(rate, eeta=0.02, skip_list=["batch_normalization", "bias"])
     )
     host_call = (
         write_curves(params["model_dir"]),

@@ -49,9 +49,7 @@ class Model:
         """The body of an answer to the body of a request."""
         if not isinstance(request, dict):
             raise RequestError(BAD_REQUEST, "Expected a JSON object.")
-        signature = self._signature(
-            request.get("signature_name", "serving_default")
-        )
+        signature = self._signature(request.get("signature_name", "serving_default"))
         specs = signature.structured_input_signature[1]
         by_row = "instances" in request
         if by_row == ("inputs" in request):

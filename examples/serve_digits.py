@@ -72,9 +72,7 @@ def main(steps=800, model_dir=None):
         answers = [
             answer
             for start in range(0, len(images), IMAGES_IN_A_REQUEST)
-            for answer in ask(
-                address, images[start : start + IMAGES_IN_A_REQUEST]
-            )
+            for answer in ask(address, images[start : start + IMAGES_IN_A_REQUEST])
         ]
     check(answers, estimator.predict(digits.held_out_input_fn))
     right = np.mean([answer["digit"] for answer in answers] == labels)

@@ -119,9 +119,7 @@ def main(_):
         config=config,
     )
     estimator.train(train_input_fn, max_steps=FLAGS.train_steps)
-    result = estimator.evaluate(
-        held_out_input_fn, steps=HELD_OUT // FLAGS.batch_size
-    )
+    result = estimator.evaluate(held_out_input_fn, steps=HELD_OUT // FLAGS.batch_size)
     print("accuracy on held-out images: %.3f" % result["accuracy"])
 
     _, labels = load()

@@ -21,8 +21,7 @@ import keras_tpu_estimator as kte  # isort: split
 import keras
 import numpy as np
 import tensorflow as tf
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 EDUCATION = ["school", "college", "bachelor", "master", "doctor"]
 OCCUPATION = ["clerk", "cook", "driver", "farmer", "nurse", "teacher", "writer"]

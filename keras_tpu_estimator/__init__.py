@@ -11,26 +11,28 @@ from keras_tpu_estimator.ground.base import backend as _backend
 
 _backend.import_keras()
 
-from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator import errors
-from keras_tpu_estimator import experimental
-from keras_tpu_estimator import export
-from keras_tpu_estimator import hooks
-from keras_tpu_estimator import metrics
-from keras_tpu_estimator import optimizers
-from keras_tpu_estimator import summary
-from keras_tpu_estimator import tf1
-from keras_tpu_estimator import typing
+from keras_tpu_estimator import (
+    checkpoints,
+    errors,
+    experimental,
+    export,
+    hooks,
+    metrics,
+    optimizers,
+    summary,
+    tf1,
+    typing,
+)
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.files.formats.latest_checkpoints import (
     checkpoints_iterator,
-)
-from keras_tpu_estimator.files.formats.latest_checkpoints import (
     latest_checkpoint,
 )
-from keras_tpu_estimator.files.formats.loading import list_variables
-from keras_tpu_estimator.files.formats.loading import load_checkpoint
-from keras_tpu_estimator.files.formats.loading import load_variable
+from keras_tpu_estimator.files.formats.loading import (
+    list_variables,
+    load_checkpoint,
+    load_variable,
+)
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
@@ -38,32 +40,32 @@ from keras_tpu_estimator.ground.base import public_paths as _public_paths
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.ground.hosts.starting import initialize
-from keras_tpu_estimator.ground.mesh.replica_context import cross_replica_mean
-from keras_tpu_estimator.ground.mesh.replica_context import cross_replica_sum
+from keras_tpu_estimator.ground.mesh.replica_context import (
+    cross_replica_mean,
+    cross_replica_sum,
+)
 from keras_tpu_estimator.ground.tracing import leftovers
 from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
 from keras_tpu_estimator.ground.tracing.identity import identity
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
-from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
+from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig, TPUConfig
 from keras_tpu_estimator.spec.model_fn.clipping import clip_by_global_norm
 from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
     CrossShardOptimizer,
+    minimize,
 )
-from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import minimize
 from keras_tpu_estimator.spec.model_fn.initialization import (
     init_from_checkpoint,
 )
-from keras_tpu_estimator.spec.model_fn.jax_params import assign_jax_params
-from keras_tpu_estimator.spec.model_fn.jax_params import jax_params
-from keras_tpu_estimator.spec.model_fn.known_variables import AUTO_REUSE
-from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
-from keras_tpu_estimator.spec.model_fn.known_variables import global_variables
+from keras_tpu_estimator.spec.model_fn.jax_params import assign_jax_params, jax_params
 from keras_tpu_estimator.spec.model_fn.known_variables import (
+    AUTO_REUSE,
+    get_global_step,
+    global_variables,
     trainable_variables,
+    variable_scope,
 )
-from keras_tpu_estimator.spec.model_fn.known_variables import variable_scope
 from keras_tpu_estimator.spec.model_fn.moving_averages import (
     ExponentialMovingAverage,
 )
@@ -71,18 +73,18 @@ from keras_tpu_estimator.spec.model_fn.outside_compilation import (
     outside_compilation,
 )
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
-from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
-from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec, TPUEstimatorSpec
 from keras_tpu_estimator.spec.model_fn.updates import TrainOp
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
-from keras_tpu_estimator.workflow.exporters import Exporter
-from keras_tpu_estimator.workflow.exporters import FinalExporter
-from keras_tpu_estimator.workflow.exporters import LatestExporter
+from keras_tpu_estimator.workflow.exporters import (
+    Exporter,
+    FinalExporter,
+    LatestExporter,
+)
 from keras_tpu_estimator.workflow.from_keras import from_keras
-from keras_tpu_estimator.workflow.specs import EvalSpec
-from keras_tpu_estimator.workflow.specs import TrainSpec
+from keras_tpu_estimator.workflow.specs import EvalSpec, TrainSpec
 from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
 
 leftovers.LeftoverError.advice = staticmethod(porting.advice)

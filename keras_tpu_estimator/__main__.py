@@ -48,9 +48,7 @@ def main(arguments: Sequence[str]) -> int:
         f"python -m {_PACKAGE}",
         description="Each command has its own --help.",
     )
-    commands = parser.add_subparsers(
-        dest="command", required=True, metavar="COMMAND"
-    )
+    commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for name, (_, text) in COMMANDS.items():
         commands.add_parser(name, help=text, add_help=False)
     chosen, _ = parser.parse_known_args(arguments[:1])

@@ -8,23 +8,24 @@ True
 
 from keras_tpu_estimator.files.checkpoints.jax_params import read_jax_params
 from keras_tpu_estimator.files.checkpoints.saving import save
-from keras_tpu_estimator.files.directory.keep_best import KeepBest
-from keras_tpu_estimator.files.directory.keep_best import best
-from keras_tpu_estimator.files.directory.location import latest
-from keras_tpu_estimator.files.directory.location import resolve
+from keras_tpu_estimator.files.directory.keep_best import KeepBest, best
+from keras_tpu_estimator.files.directory.location import latest, resolve
 from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.files.directory.training_status import (
     training_is_complete,
 )
 from keras_tpu_estimator.files.formats.latest_checkpoints import latest_intact
-from keras_tpu_estimator.files.formats.loading import read
-from keras_tpu_estimator.files.formats.loading import step_of
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
+from keras_tpu_estimator.files.formats.loading import read, step_of
+from keras_tpu_estimator.files.formats.reader import (
+    CheckpointReader,
+    VariableNotFoundError,
+)
 from keras_tpu_estimator.files.warm_start.assignment import resolve_assignments
 from keras_tpu_estimator.files.warm_start.pairing import WarmStartReport
-from keras_tpu_estimator.files.warm_start.values import WarmStartError
-from keras_tpu_estimator.files.warm_start.values import warm_start_values
+from keras_tpu_estimator.files.warm_start.values import (
+    WarmStartError,
+    warm_start_values,
+)
 
 __all__ = [
     "CheckpointReader",

@@ -15,11 +15,12 @@ from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.files.warm_start.values import WarmStartError
 from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.ground.tracing.leftovers import LeftoverError
-from keras_tpu_estimator.ground.tracing.variables import LeakedTensorError
-from keras_tpu_estimator.ground.tracing.variables import NoScopeError
-from keras_tpu_estimator.ground.tracing.variables import TwoUnderOnePathError
-from keras_tpu_estimator.planning.errors import CompileError
-from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.ground.tracing.variables import (
+    LeakedTensorError,
+    NoScopeError,
+    TwoUnderOnePathError,
+)
+from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 

@@ -3,10 +3,7 @@
 import contextlib
 import itertools
 import logging
-from collections.abc import Callable
-from collections.abc import Generator
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
 from keras_tpu_estimator.engine.device.placement import Placement
@@ -16,15 +13,13 @@ from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.front_ends.front_end import front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
+    check_usable,
 )
-from keras_tpu_estimator.front_ends.tables.config_spec import check_usable
 from keras_tpu_estimator.ground.base.logs import follow_tensorflow
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.suggestions import suggesting
-from keras_tpu_estimator.ground.base.types import CheckpointLike
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import CheckpointLike, InputFn, PathLike
 from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
@@ -38,15 +33,13 @@ from keras_tpu_estimator.runs.same_on_hosts import agreed
 from keras_tpu_estimator.runs.training import Training
 from keras_tpu_estimator.runs.training_session import Evaluator
 from keras_tpu_estimator.spec.config import validation as checks
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.config.run_config import in_cluster
+from keras_tpu_estimator.spec.config.run_config import RunConfig, in_cluster
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.stall import watched
-from keras_tpu_estimator.spec.hooks.validation import validate_hooks
-from keras_tpu_estimator.spec.hooks.validation import validate_listeners
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks, validate_listeners
 from keras_tpu_estimator.spec.model_fn.spec import Spec
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -180,9 +173,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             batch_axis=batch_axis,
         )
         directory, seed = agreed(hosts, directory, config.tf_random_seed)
-        own_config = config.replace(
-            model_dir=directory, log_step_count_steps=None
-        )
+        own_config = config.replace(model_dir=directory, log_step_count_steps=None)
         placement = Placement(
             own_config,
             use_tpu=bool(use_tpu),
@@ -320,17 +311,13 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         evaluation = self._evaluation(input_fn, steps, hooks, name)
         checkpoint = self._context.checkpoint_to_read(checkpoint_path)
         values = self._context.runtime.values
-        return evaluation.run(
-            lambda step, slots: values.lent(step, checkpoint, slots)
-        )
+        return evaluation.run(lambda step, slots: values.lent(step, checkpoint, slots))
 
     def _evaluation(self, input_fn: InputFn, *arguments: Any) -> Evaluation:
         """Returns an evaluation, with checked arguments."""
         return Evaluation.of(self._context, input_fn, *arguments)
 
-    def _evaluator(
-        self, validation: InputFn | None, steps: int | None
-    ) -> Evaluator:
+    def _evaluator(self, validation: InputFn | None, steps: int | None) -> Evaluator:
         """Returns the evaluation during training, with checked arguments."""
         checks.check_validation(validation, steps)
         evaluation = None
@@ -402,6 +389,4 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             return rehearsal.predict(self._context, input_fn)
         self._context.placement.check(ModeKeys.PREDICT)
         prediction = Prediction(self._context, input_fn, hooks, checkpoint_path)
-        return watched(
-            prediction.run(), self._context.config.stall_timeout_secs
-        )
+        return watched(prediction.run(), self._context.config.stall_timeout_secs)

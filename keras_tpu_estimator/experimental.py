@@ -3,19 +3,16 @@
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
-from keras_tpu_estimator.front_ends.tables.optimizers import AdagradParameters
-from keras_tpu_estimator.front_ends.tables.optimizers import AdamParameters
-from keras_tpu_estimator.front_ends.tables.optimizers import FtrlParameters
-from keras_tpu_estimator.front_ends.tables.optimizers import MomentumParameters
 from keras_tpu_estimator.front_ends.tables.optimizers import (
+    AdagradParameters,
+    AdamParameters,
+    FtrlParameters,
+    MomentumParameters,
     ProximalAdagradParameters,
-)
-from keras_tpu_estimator.front_ends.tables.optimizers import RMSPropParameters
-from keras_tpu_estimator.front_ends.tables.optimizers import (
+    RMSPropParameters,
     StochasticGradientDescentParameters,
 )
-from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig
-from keras_tpu_estimator.front_ends.tables.tables import TableConfig
+from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig, TableConfig
 from keras_tpu_estimator.spec.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
@@ -23,10 +20,12 @@ from keras_tpu_estimator.spec.hooks.obsolete import (
     make_stop_at_checkpoint_step_hook,
 )
 from keras_tpu_estimator.workflow.early_stopping import make_early_stopping_hook
-from keras_tpu_estimator.workflow.stopping_hooks import stop_if_higher_hook
-from keras_tpu_estimator.workflow.stopping_hooks import stop_if_lower_hook
-from keras_tpu_estimator.workflow.stopping_hooks import stop_if_no_decrease_hook
-from keras_tpu_estimator.workflow.stopping_hooks import stop_if_no_increase_hook
+from keras_tpu_estimator.workflow.stopping_hooks import (
+    stop_if_higher_hook,
+    stop_if_lower_hook,
+    stop_if_no_decrease_hook,
+    stop_if_no_increase_hook,
+)
 from keras_tpu_estimator.workflow.stopping_rules import read_eval_metrics
 
 __all__ = [

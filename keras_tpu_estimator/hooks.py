@@ -5,8 +5,8 @@
 """
 
 from keras_tpu_estimator.spec.hooks.callback_hook import CallbackHook
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverHook,
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.final_ops import FinalOpsHook
@@ -15,18 +15,22 @@ from keras_tpu_estimator.spec.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
 from keras_tpu_estimator.spec.hooks.logging_tensor import LoggingTensorHook
-from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
-from keras_tpu_estimator.spec.hooks.nan_tensor import NanTensorHook
-from keras_tpu_estimator.spec.hooks.obsolete import FeedFnHook
-from keras_tpu_estimator.spec.hooks.obsolete import GlobalStepWaiterHook
+from keras_tpu_estimator.spec.hooks.nan_tensor import (
+    NanLossDuringTrainingError,
+    NanTensorHook,
+)
 from keras_tpu_estimator.spec.hooks.obsolete import (
+    FeedFnHook,
+    GlobalStepWaiterHook,
     make_stop_at_checkpoint_step_hook,
 )
 from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.step_counter import StepCounterHook
 from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
 from keras_tpu_estimator.spec.hooks.summary_saver import SummarySaverHook

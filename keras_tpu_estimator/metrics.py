@@ -28,43 +28,46 @@ scalar, or a tensor with the rank of the values whose dimensions are 1 or those
 of the values. Sums are float32.
 """
 
-from keras_tpu_estimator.spec.metrics.averages import accuracy
-from keras_tpu_estimator.spec.metrics.averages import mean
-from keras_tpu_estimator.spec.metrics.averages import mean_tensor
-from keras_tpu_estimator.spec.metrics.averages import percentage_below
-from keras_tpu_estimator.spec.metrics.classes import mean_iou
-from keras_tpu_estimator.spec.metrics.classes import mean_per_class_accuracy
-from keras_tpu_estimator.spec.metrics.confusion import false_negatives
-from keras_tpu_estimator.spec.metrics.confusion import false_positives
-from keras_tpu_estimator.spec.metrics.confusion import precision
-from keras_tpu_estimator.spec.metrics.confusion import recall
-from keras_tpu_estimator.spec.metrics.confusion import true_negatives
-from keras_tpu_estimator.spec.metrics.confusion import true_positives
-from keras_tpu_estimator.spec.metrics.curves import auc
-from keras_tpu_estimator.spec.metrics.curves import sensitivity_at_specificity
-from keras_tpu_estimator.spec.metrics.curves import specificity_at_sensitivity
-from keras_tpu_estimator.spec.metrics.ranking import average_precision_at_k
-from keras_tpu_estimator.spec.metrics.ranking import precision_at_k
-from keras_tpu_estimator.spec.metrics.ranking import precision_at_top_k
-from keras_tpu_estimator.spec.metrics.ranking import recall_at_k
-from keras_tpu_estimator.spec.metrics.ranking import recall_at_top_k
-from keras_tpu_estimator.spec.metrics.regression import mean_absolute_error
-from keras_tpu_estimator.spec.metrics.regression import mean_cosine_distance
-from keras_tpu_estimator.spec.metrics.regression import mean_relative_error
-from keras_tpu_estimator.spec.metrics.regression import mean_squared_error
-from keras_tpu_estimator.spec.metrics.regression import root_mean_squared_error
+from keras_tpu_estimator.spec.metrics.averages import (
+    accuracy,
+    mean,
+    mean_tensor,
+    percentage_below,
+)
+from keras_tpu_estimator.spec.metrics.classes import mean_iou, mean_per_class_accuracy
+from keras_tpu_estimator.spec.metrics.confusion import (
+    false_negatives,
+    false_positives,
+    precision,
+    recall,
+    true_negatives,
+    true_positives,
+)
+from keras_tpu_estimator.spec.metrics.curves import (
+    auc,
+    sensitivity_at_specificity,
+    specificity_at_sensitivity,
+)
+from keras_tpu_estimator.spec.metrics.ranking import (
+    average_precision_at_k,
+    precision_at_k,
+    precision_at_top_k,
+    recall_at_k,
+    recall_at_top_k,
+)
+from keras_tpu_estimator.spec.metrics.regression import (
+    mean_absolute_error,
+    mean_cosine_distance,
+    mean_relative_error,
+    mean_squared_error,
+    root_mean_squared_error,
+)
 from keras_tpu_estimator.spec.metrics.thresholds import (
     false_negatives_at_thresholds,
-)
-from keras_tpu_estimator.spec.metrics.thresholds import (
     false_positives_at_thresholds,
-)
-from keras_tpu_estimator.spec.metrics.thresholds import precision_at_thresholds
-from keras_tpu_estimator.spec.metrics.thresholds import recall_at_thresholds
-from keras_tpu_estimator.spec.metrics.thresholds import (
+    precision_at_thresholds,
+    recall_at_thresholds,
     true_negatives_at_thresholds,
-)
-from keras_tpu_estimator.spec.metrics.thresholds import (
     true_positives_at_thresholds,
 )
 

@@ -14,28 +14,27 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.files.directory.state_file import CheckpointState
-from keras_tpu_estimator.files.directory.state_file import Saved
+from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
 from keras_tpu_estimator.files.formats.reader import Stored
 from keras_tpu_estimator.files.summary.kinds import Summary
 from keras_tpu_estimator.files.summary.recording import Sink
-from keras_tpu_estimator.files.warm_start.pairing import Described
-from keras_tpu_estimator.files.warm_start.pairing import HasPath
-from keras_tpu_estimator.files.warm_start.pairing import Pairing
+from keras_tpu_estimator.files.warm_start.pairing import Described, HasPath, Pairing
 from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.front_ends.keras.keras_file import Trained
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
 )
 from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
-from keras_tpu_estimator.ground.base.types import CheckpointLike
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import MetricFn
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.base.types import (
+    CheckpointLike,
+    Features,
+    InputFn,
+    Labels,
+    MetricFn,
+    Nest,
+    PathLike,
+    TensorLike,
+)
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.tracing.called_names import Place
 from keras_tpu_estimator.keras_model.model_files import SavedByWeights
@@ -46,8 +45,7 @@ from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
 from keras_tpu_estimator.runs.trained_estimator import TrainedEstimator
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs, LoopHook
 from keras_tpu_estimator.spec.model_fn.known_variables import Reuse
 from keras_tpu_estimator.spec.model_fn.moving_averages import AverageOp
 from keras_tpu_estimator.spec.model_fn.scaffold import InitSession

@@ -20,8 +20,7 @@ import numpy as np
 
 import keras_tpu_estimator as kte
 from tests import test_layering
-from tests.helpers import linear
-from tests.helpers import model_fn_of
+from tests.helpers import linear, model_fn_of
 
 PACKAGE = test_layering.PACKAGE
 # A run in the middle of a call, which has that many.
@@ -75,10 +74,7 @@ def report(title: str, files: set[pathlib.Path]) -> None:
         room = path.relative_to(PACKAGE).parts[0]
         rooms[room] += 1
         lines[room] += len(path.read_text().splitlines())
-    print(
-        f"{title}: {len(files)} files in {len(rooms)} rooms, "
-        f"{lines.total()} lines"
-    )
+    print(f"{title}: {len(files)} files in {len(rooms)} rooms, {lines.total()} lines")
     for room, count in rooms.most_common():
         print(f"    {room} {count}, {lines[room]} lines")
 
@@ -95,9 +91,7 @@ def main() -> None:
     for module, path in test_layering.modules().items():
         lines[test_layering.room(module)] += len(path.read_text().splitlines())
     tf1 = lines["tf1"] + lines["tf1_tools"]
-    print(
-        f"lines without TensorFlow 1: {lines.total() - tf1} of {lines.total()}"
-    )
+    print(f"lines without TensorFlow 1: {lines.total() - tf1} of {lines.total()}")
     logging.disable()
     x = np.ones((64, 4), "float32")
     estimator = kte.TPUEstimator(
@@ -108,9 +102,7 @@ def main() -> None:
     )
 
     def train(*hooks: kte.hooks.SessionRunHook) -> None:
-        estimator.train(
-            lambda params: (x[:8], x[:8, :1]), steps=4 * RUNS, hooks=hooks
-        )
+        estimator.train(lambda params: (x[:8], x[:8, :1]), steps=4 * RUNS, hooks=hooks)
 
     train()
     report("a warm train", entered(train))

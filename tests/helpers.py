@@ -105,9 +105,7 @@ def linear(features, is_training):
 def estimator_of(model_fn, model_dir, use_tpu=False, batch=16, **settings):
     """A TPUEstimator with one batch size and few files."""
     config = kte.RunConfig(
-        tpu_config=kte.TPUConfig(
-            iterations_per_loop=settings.pop("iterations", 4)
-        ),
+        tpu_config=kte.TPUConfig(iterations_per_loop=settings.pop("iterations", 4)),
         model_dir=str(model_dir),
         tf_random_seed=settings.pop("seed", 7),
         save_summary_steps=settings.pop("save_summary_steps", None),

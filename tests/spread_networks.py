@@ -1,7 +1,6 @@
 """Networks that tests sharded over cores, of one host and of several."""
 
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 CLASSES, TOKENS = 8, 96
 RULES = {
@@ -15,9 +14,7 @@ RULES = {
 def mlp(x, is_training):
     hidden = layers.Dense(64, activation="relu", name="up")(x)
     hidden = layers.LayerNormalization()(hidden)
-    return layers.Dense(CLASSES, name="out")(
-        layers.Dense(64, name="down")(hidden)
-    )
+    return layers.Dense(CLASSES, name="out")(layers.Dense(64, name="down")(hidden))
 
 
 def with_state(x, is_training):

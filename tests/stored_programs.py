@@ -19,9 +19,7 @@ def store(estimator, input_fn, folder, mode):
     """Stores the program of a call; the path of its file."""
     # XLA cannot store a CPU's program that is itself from JAX's cache.
     with without_cache():
-        loop = LoweredLoop.of(
-            estimator._context, input_fn, mode, Machine.here()
-        )
+        loop = LoweredLoop.of(estimator._context, input_fn, mode, Machine.here())
         key = ExecutableKey.of(mode, loop.lowered, loop.devices)
         return Executables(str(folder)).save(key, loop.lowered.compile())
 

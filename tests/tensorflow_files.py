@@ -34,6 +34,5 @@ def values_in_tf1(session):
     """The values of all variables of the default graph."""
     every = tf.compat.v1.global_variables()
     return {
-        variable.name.removesuffix(":0"): session.run(variable)
-        for variable in every
+        variable.name.removesuffix(":0"): session.run(variable) for variable in every
     }

@@ -9,8 +9,7 @@ import re
 import types
 import urllib.error
 import urllib.request
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -91,9 +90,7 @@ def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
 
 
 @pytest.mark.at_length
-def test_jax_model(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_jax_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     for name in ("flax", "optax"):
         pytest.importorskip(name, reason=f"{name} is not installed")
     jax_model = example("jax_model", CHANNELS=8, BLOCKS=1)
@@ -229,9 +226,7 @@ def test_serve_digits(
 
 
 @pytest.mark.at_length
-def test_recommender(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_recommender(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     recommender = example("recommender", BATCH=256, HELD_OUT=5)
     result = recommender.main(60, 203, 101, model_dir=str(tmp_path))
     printed = capsys.readouterr().out
@@ -283,9 +278,7 @@ def run_tf1(name: str, **settings: Any) -> None:
     run_main(name, {"__builtins__": BUILTINS}, **settings)
 
 
-def test_tf1_mnist(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_tf1_mnist(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     run_tf1("tf1_mnist", model_dir=tmp_path, train_steps=100, use_tpu=True)
     printed = capsys.readouterr().out
     (accuracy,) = re.findall("held-out images: ([0-9.]+)", printed)
@@ -304,9 +297,7 @@ def test_tf1_mnist(
 
 
 @pytest.mark.at_length
-def test_ported_mnist(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_ported_mnist(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     run_main("ported_mnist", model_dir=tmp_path, train_steps=100, use_tpu=True)
     printed = capsys.readouterr().out
     (accuracy,) = re.findall("held-out images: ([0-9.]+)", printed)
@@ -366,9 +357,7 @@ REQUESTS = [
 ]
 
 
-def check_answer(
-    address: str, path: str, body: Any, status: int, answer: str
-) -> None:
+def check_answer(address: str, path: str, body: Any, status: int, answer: str) -> None:
     """A server gives a request this status, and this in its answer."""
     got = asked(address + path, body)
     assert got[0] == status, (path, body, got)
@@ -404,9 +393,7 @@ def test_wide_and_deep_reads_checkpoints_of_the_original(
     estimator = program.estimator_of(str(tmp_path), use_tpu=False)
     old = str(GOLDEN / "canned" / f"model.ckpt-{step}")
     expected = canned[str(step)]
-    result = estimator.evaluate(
-        program.input_fn_of(256, seed=2), checkpoint_path=old
-    )
+    result = estimator.evaluate(program.input_fn_of(256, seed=2), checkpoint_path=old)
     assert result == pytest.approx(expected["metrics"], rel=1e-5)
     people = program.input_fn_of(4, seed=3)
     predictions = [*estimator.predict(people, checkpoint_path=old)]
@@ -423,9 +410,7 @@ def test_wide_and_deep_trains_as_the_original(
 ) -> None:
     program = example("wide_and_deep")
     old = GOLDEN / "canned"
-    estimator = program.estimator_of(
-        str(tmp_path), str(old / "model.ckpt-0"), use_tpu
-    )
+    estimator = program.estimator_of(str(tmp_path), str(old / "model.ckpt-0"), use_tpu)
     people = program.input_fn_of(20 * 32, seed=1)
     estimator.train(people, steps=20)
     reader = kte.load_checkpoint(str(old / "model.ckpt-20"))
@@ -455,8 +440,7 @@ def test_wide_and_deep_exports_the_signatures_of_the_original(
     served = tf.saved_model.load(path, tags=["serve"])
     found = {
         name: {
-            key: each.dtype.name
-            for key, each in signature.structured_outputs.items()
+            key: each.dtype.name for key, each in signature.structured_outputs.items()
         }
         for name, signature in served.signatures.items()
     }
@@ -492,9 +476,7 @@ def feature_of(value: Any) -> tf.train.Feature:
 
 
 @pytest.mark.at_length
-def test_wide_and_deep(
-    tmp_path: pathlib.Path, capsys: pytest.CaptureFixture
-) -> None:
+def test_wide_and_deep(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     old = str(GOLDEN / "canned" / "model.ckpt-20")
     result = example("wide_and_deep").main(old, 300, str(tmp_path))
     assert result["accuracy"] > result["accuracy_baseline"]

@@ -29,8 +29,7 @@ def test_the_page_has_the_names_of_columns_and_variables() -> None:
 def ids():
     """The features of a `model_fn`."""
     features = {
-        name: tf.constant(values)
-        for name, values in COLUMNS["features"].items()
+        name: tf.constant(values) for name, values in COLUMNS["features"].items()
     }
     return {name: each.numpy() for name, each in page.ids_of(features).items()}
 

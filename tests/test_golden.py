@@ -12,9 +12,7 @@ from typing import Any
 import keras
 import numpy as np
 import pytest
-from golden.recipe import NUM_CLASSES
-from golden.recipe import PROGRAMS
-from golden.recipe import Program
+from golden.recipe import NUM_CLASSES, PROGRAMS, Program
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -80,9 +78,7 @@ def test_recipe_is_the_one_of_the_golden_file(name: str) -> None:
 def test_every_step_has_the_originals_loss(run: Run) -> None:
     expected = run.golden["train_losses"]
     assert list(run.train_losses) == list(range(1, len(expected) + 1))
-    np.testing.assert_allclose(
-        list(run.train_losses.values()), expected, rtol=run.rtol
-    )
+    np.testing.assert_allclose(list(run.train_losses.values()), expected, rtol=run.rtol)
 
 
 def test_metrics_are_the_originals(run: Run) -> None:
@@ -147,9 +143,7 @@ def model_fn_of(program: Program) -> Callable:
                 mode, loss=loss, eval_metrics=(metric_fn, tensors)
             )
         optimizer = kte.CrossShardOptimizer(optimizer_of(program.optimizer))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     return model_fn
 
@@ -195,9 +189,7 @@ def regression_metrics(
         "mean_absolute_error_weighted": metrics.mean_absolute_error(
             labels, outputs, weights=weight[:, None]
         ),
-        "root_mean_squared_error": metrics.root_mean_squared_error(
-            labels, outputs
-        ),
+        "root_mean_squared_error": metrics.root_mean_squared_error(labels, outputs),
         "weighted_loss": metrics.mean(losses),
     }
 

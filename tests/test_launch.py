@@ -93,9 +93,7 @@ def test_simulated_cores(before, after, run, monkeypatch):
         "3",
         processes=1,
     )
-    assert lines_of(0, out) == [
-        f"cpu {after}--xla_force_host_platform_device_count=3"
-    ]
+    assert lines_of(0, out) == [f"cpu {after}--xla_force_host_platform_device_count=3"]
     assert code == 0
 
 
@@ -108,10 +106,7 @@ def test_arguments_are_the_scripts_own(run):
 def test_a_module(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.py").write_text("import sys; print(sys.argv[1:])")
-    assert (
-        launch.main("launch", ["--processes", "1", "-m", "here", "-m", "x"])
-        == 0
-    )
+    assert launch.main("launch", ["--processes", "1", "-m", "here", "-m", "x"]) == 0
     assert capfd.readouterr().out == "[0] ['-m', 'x']\n"
 
 
@@ -227,9 +222,7 @@ sys.exit(128 + got[0])
 
 @pytest.mark.rows(1)
 @pytest.mark.usefixtures("forked_programs")
-@pytest.mark.parametrize(
-    "number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP]
-)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
 def test_signals_are_passed_on_once(number, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_STOPPED)
@@ -282,18 +275,14 @@ def test_what_a_process_leaves_behind_is_not_waited_for(run):
     assert (code, text, end) == (0, "x" * 50_000, "end")
 
 
-def test_processes_of_one_that_has_joined_have_places_of_their_own(
-    run, monkeypatch
-):
+def test_processes_of_one_that_has_joined_have_places_of_their_own(run, monkeypatch):
     monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 2 0")
     _, out, _ = run(f"print(os.environ.get('{parent_process.VARIABLE}'))")
     assert lines_of(0, out) == lines_of(1, out) == ["None"]
 
 
 def test_handlers_are_put_back(run):
-    before = [
-        signal.getsignal(signal.Signals[each]) for each in launch._SIGNALS
-    ]
+    before = [signal.getsignal(signal.Signals[each]) for each in launch._SIGNALS]
     run("")
     assert [
         signal.getsignal(signal.Signals[each]) for each in launch._SIGNALS

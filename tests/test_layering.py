@@ -12,9 +12,7 @@ import pathlib
 import re
 import sys
 import tomllib
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 import pytest
 
@@ -334,13 +332,9 @@ def names_made(tree: ast.AST) -> Iterator[str]:
             yield node.name
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id
-        elif isinstance(node, ast.Attribute) and isinstance(
-            node.ctx, ast.Store
-        ):
+        elif isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Store):
             yield node.attr
-        elif isinstance(node, ast.Subscript) and isinstance(
-            node.slice, ast.Constant
-        ):
+        elif isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Constant):
             yield str(node.slice.value)  # Such as in `__dict__`.
 
 
@@ -433,12 +427,9 @@ def test_the_contributing_page_lists_every_room() -> None:
         for line in CONTRIBUTING.read_text().splitlines()
         if line.startswith("| `")
     ]
-    inner = {
-        f"{n}/{r}" for n, fs in INNER_FLOORS.items() for f in fs for r in f
-    }
+    inner = {f"{n}/{r}" for n, fs in INNER_FLOORS.items() for f in fs for r in f}
     assert sorted(rows) == sorted(
-        {room(module) for module in modules()}
-        | inner - {"front_ends/front_end"}
+        {room(module) for module in modules()} | inner - {"front_ends/front_end"}
     )
 
 
@@ -447,9 +438,7 @@ def test_the_files_that_the_contributing_page_names_are_there() -> None:
     places = (PACKAGE, PACKAGE.parent)
     assert named
     assert not [
-        name
-        for name in named
-        if not any((place / name).is_file() for place in places)
+        name for name in named if not any((place / name).is_file() for place in places)
     ]
 
 

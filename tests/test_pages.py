@@ -128,9 +128,7 @@ def test_code_of_the_documentation(
             data = IMAGES if 'features["image"]' in code else NUMBERS
             for clip in (False, True) if '"clip"' in code else (False,):
                 directory = tmp_path / f"model{number}-{clip}"
-                made = estimator_of(
-                    names["model_fn"], directory, clip=clip, units=4
-                )
+                made = estimator_of(names["model_fn"], directory, clip=clip, units=4)
                 check_model_fn(made, data)
     if page.stem == "quickstart":
         (shown,) = re.findall(r"```text\n(.*?)```", page.read_text(), re.DOTALL)
@@ -216,18 +214,14 @@ def test_navigation_has_small_groups_and_each_page_once() -> None:
     assert max(map(len, found)) <= 9
     shown = [page for group in found for page in group if isinstance(page, str)]
     docs = ROOT / "docs"
-    pages = [
-        str(p.relative_to(docs)) for p in every_page() if docs in p.parents
-    ]
+    pages = [str(p.relative_to(docs)) for p in every_page() if docs in p.parents]
     assert sorted(shown) == sorted(pages)
 
 
 def searched(text: str) -> list[str]:
     """The words that the site's search makes of a text."""
     (search,) = (
-        plugin["search"]
-        for plugin in site_settings()["plugins"]
-        if "search" in plugin
+        plugin["search"] for plugin in site_settings()["plugins"] if "search" in plugin
     )
     words = re.split(search["separator"], text)
     return [word.lower() for word in words if word]
@@ -328,9 +322,7 @@ def forms(cell: str) -> set[str]:
     }
 
 
-def check_input_fn(
-    input_fn: Callable[..., Any], model_dir: pathlib.Path
-) -> None:
+def check_input_fn(input_fn: Callable[..., Any], model_dir: pathlib.Path) -> None:
     """An input_fn that is shown feeds every mode."""
     estimator = estimator_of(model_fn, model_dir)
     estimator.train(input_fn, steps=3)
@@ -338,9 +330,7 @@ def check_input_fn(
     assert next(estimator.predict(input_fn))["y"].shape == (1,)
 
 
-def check_model_fn(
-    estimator: kte.TPUEstimator, input_fn: Callable[..., Any]
-) -> None:
+def check_model_fn(estimator: kte.TPUEstimator, input_fn: Callable[..., Any]) -> None:
     """A model_fn that is shown works in every mode."""
     estimator.train(input_fn, steps=2)
     assert np.isfinite(estimator.evaluate(input_fn)["loss"])

@@ -197,8 +197,7 @@ def test_files_are_renamed_in_one_place():
     found = {
         file
         for file in files()
-        if file.startswith("keras_tpu_estimator")
-        and any(renames(file, tree_of(file)))
+        if file.startswith("keras_tpu_estimator") and any(renames(file, tree_of(file)))
     }
     assert found == _RENAMES_TOO
 

@@ -79,9 +79,7 @@ def test_arguments_without_effect_are_documented_last() -> None:
     lists = [
         re.findall(r"(?m)^ {8}(?:    )?([\w*]+): (Accepted)?", arguments)
         for path in (ROOT / "keras_tpu_estimator").rglob("*.py")
-        for arguments in re.findall(
-            r"(?m)^ +Args:\n((?: {8}.*\n)+)", path.read_text()
-        )
+        for arguments in re.findall(r"(?m)^ +Args:\n((?: {8}.*\n)+)", path.read_text())
         if "tf1" not in path.parts and ": Accepted" in arguments
     ]
     assert len(lists) > 10
@@ -90,9 +88,7 @@ def test_arguments_without_effect_are_documented_last() -> None:
 
 
 def test_every_name_is_in_the_reference() -> None:
-    pages = "\n".join(
-        page.read_text() for page in (ROOT / "docs" / "api").glob("*.md")
-    )
+    pages = "\n".join(page.read_text() for page in (ROOT / "docs" / "api").glob("*.md"))
     shown = re.findall(r"^::: keras_tpu_estimator\.(\w+)$", pages, re.MULTILINE)
     assert sorted(shown) == kte.__all__
 
@@ -294,9 +290,7 @@ def test_every_example_in_a_docstring_is_tested():
     assert written <= tested
 
 
-def run_python(
-    code: str, **environment: str
-) -> "subprocess.CompletedProcess[str]":
+def run_python(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
     """Runs code in a process that has chosen nothing yet."""
     kept = {
         name: value
@@ -332,9 +326,7 @@ def test_importing_takes_a_checksum_beside_keras() -> None:
         KERAS_BACKEND="jax",
     )
     # h5py comes with Keras.
-    assert done.stdout == "['google_crc32c', 'keras_tpu_estimator']\n", (
-        done.stderr
-    )
+    assert done.stdout == "['google_crc32c', 'keras_tpu_estimator']\n", done.stderr
 
 
 def test_the_changelog_begins_with_this_version() -> None:
@@ -355,9 +347,7 @@ def test_another_backend_in_the_environment_is_an_error() -> None:
 
 
 def test_keras_on_another_backend_is_an_error() -> None:
-    done = run_python(
-        "import keras\nimport keras_tpu_estimator", KERAS_BACKEND="numpy"
-    )
+    done = run_python("import keras\nimport keras_tpu_estimator", KERAS_BACKEND="numpy")
     assert done.returncode == 1
     *_, message = done.stderr.splitlines()
     assert message == (

@@ -42,9 +42,7 @@ def required(requirements, platform):
 )
 def test_one_distribution_of_tensorflow_is_required(requirements, platform):
     names = required(requirements, platform)
-    assert [name for name in names if name in (CPU, ANY)] == [
-        PLATFORMS[platform]
-    ]
+    assert [name for name in names if name in (CPU, ANY)] == [PLATFORMS[platform]]
 
 
 @pytest.mark.parametrize("platform", PLATFORMS, ids="-".join)
@@ -58,9 +56,7 @@ def test_devices_are_required_where_they_have_wheels(platform):
 
 @pytest.mark.parametrize("platform", PLATFORMS, ids="-".join)
 def test_the_tests_need_what_has_wheels(platform):
-    names = required(
-        PROJECT["project"]["optional-dependencies"]["test"], platform
-    )
+    names = required(PROJECT["project"]["optional-dependencies"]["test"], platform)
     # libtpu, and openvino's wheels for ARM Linux want a newer glibc.
     assert ("jax" in names) == (platform == ("linux", "x86_64"))
     assert ("openvino" in names) == (platform != ("linux", "aarch64"))

@@ -2,18 +2,18 @@
 
 import pytest
 
-from tests.torture import costs
-from tests.torture import damaging
-from tests.torture import damaging_files
-from tests.torture import disks
-from tests.torture import formats
-from tests.torture import killing
-from tests.torture import saves
-from tests.torture import users
+from tests.torture import (
+    costs,
+    damaging,
+    damaging_files,
+    disks,
+    formats,
+    killing,
+    saves,
+    users,
+)
 from tests.torture.figures import ViolationError
-from tests.torture.operations import FLAW
-from tests.torture.operations import FULL
-from tests.torture.operations import KILL
+from tests.torture.operations import FLAW, FULL, KILL
 
 
 @pytest.mark.usefixtures("forked_programs")

@@ -21,8 +21,7 @@ import socket
 import subprocess
 import sys
 import types
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 # Imported before anything is taken away: they know Windows by `sys.platform`.
 _LIBRARIES = """
@@ -91,9 +90,7 @@ def install() -> None:
     # Removes by whole paths then.
     shutil._use_fd_functions = False
     _restrict_files()
-    system = importlib.import_module(
-        "keras_tpu_estimator.ground.base.operating_system"
-    )
+    system = importlib.import_module("keras_tpu_estimator.ground.base.operating_system")
     system.IS_WINDOWS = True
 
 
@@ -229,9 +226,7 @@ def open_files(path: os.PathLike | str | bytes) -> Iterator[str]:
             continue
         for number in files:
             try:
-                found = pathlib.Path(
-                    os.readlink(f"/proc/{process}/fd/{number}")
-                )
+                found = pathlib.Path(os.readlink(f"/proc/{process}/fd/{number}"))
             except OSError:
                 continue
             if found == wanted or wanted in found.parents:

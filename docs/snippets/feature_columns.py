@@ -83,9 +83,7 @@ def table_of(name, rows, dimension):
     """The variable of an embedding_column, under its name in TF1."""
     start = keras.initializers.TruncatedNormal(stddev=dimension**-0.5)
     with kte.variable_scope(f"input_layer/{name}_embedding"):
-        return keras.Variable(
-            start, (rows, dimension), name="embedding_weights"
-        )
+        return keras.Variable(start, (rows, dimension), name="embedding_weights")
 
 
 def input_layer(features):

@@ -5,22 +5,17 @@ import contextvars
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.model_fn.spec import Spec
 
-_requested: contextvars.ContextVar[list["BatchConfig"] | None] = (
-    contextvars.ContextVar("batch_configs", default=None)
+_requested: contextvars.ContextVar[list["BatchConfig"] | None] = contextvars.ContextVar(
+    "batch_configs", default=None
 )
 
 
@@ -71,9 +66,7 @@ class BatchConfig:
             return
         sizes = tuple(self.allowed_batch_sizes)
         object.__setattr__(self, "allowed_batch_sizes", sizes)
-        if list(sizes) != sorted({*sizes}) or sizes[-1:] != (
-            self.max_batch_size,
-        ):
+        if list(sizes) != sorted({*sizes}) or sizes[-1:] != (self.max_batch_size,):
             raise ValueError(
                 "`allowed_batch_sizes` should increase and end with "
                 f"max_batch_size={self.max_batch_size}. Received: {sizes}"
@@ -94,13 +87,11 @@ class BatchConfig:
         )(function)
 
 
-CallInGraph: TypeAlias = Callable[
-    [BatchConfig, Callable[..., Nest], list[Nest]], Nest
-]
+CallInGraph: TypeAlias = Callable[[BatchConfig, Callable[..., Nest], list[Nest]], Nest]
 
 # Set while a graph of TensorFlow 1 is built for a server.
-_call_in_graph: contextvars.ContextVar[CallInGraph | None] = (
-    contextvars.ContextVar("call_in_graph", default=None)
+_call_in_graph: contextvars.ContextVar[CallInGraph | None] = contextvars.ContextVar(
+    "call_in_graph", default=None
 )
 
 
@@ -241,8 +232,7 @@ def _batched_spec(
     made = batched(computation, [features])
     spec = specs[-1]
     outputs = {
-        name: copy.copy(output)
-        for name, output in (spec.export_outputs or {}).items()
+        name: copy.copy(output) for name, output in (spec.export_outputs or {}).items()
     }
     for name, output in outputs.items():
         output.tensors = made["outputs"][name]

@@ -8,13 +8,9 @@ import re
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import jax.numpy as jnp
 import numpy as np

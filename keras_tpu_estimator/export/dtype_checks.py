@@ -54,7 +54,5 @@ def _is_finite(tensor: "tf.Tensor") -> "tf.Tensor":
     import tensorflow as tf
 
     if tensor.dtype.is_complex:
-        return _is_finite(tf.math.real(tensor)) & _is_finite(
-            tf.math.imag(tensor)
-        )
+        return _is_finite(tf.math.real(tensor)) & _is_finite(tf.math.imag(tensor))
     return tf.math.is_finite(tensor)

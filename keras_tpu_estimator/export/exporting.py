@@ -4,24 +4,20 @@ import contextlib
 import dataclasses
 import functools
 import logging
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Protocol
-from typing import Self
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, Self
 
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.export import folders
-from keras_tpu_estimator.export import saved_model
-from keras_tpu_estimator.export import stablehlo
+from keras_tpu_estimator.export import folders, saved_model, stablehlo
 from keras_tpu_estimator.export.checking import FirstRequest
 from keras_tpu_estimator.export.lowering import LoweredModel
-from keras_tpu_estimator.export.receivers import Receiver
-from keras_tpu_estimator.export.receivers import ReceiverFn
-from keras_tpu_estimator.export.receivers import ServingInputReceiver
-from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
-from keras_tpu_estimator.export.receivers import TensorServingInputReceiver
+from keras_tpu_estimator.export.receivers import (
+    Receiver,
+    ReceiverFn,
+    ServingInputReceiver,
+    SupervisedInputReceiver,
+    TensorServingInputReceiver,
+)
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
@@ -192,12 +188,8 @@ def run_export(
         _first_request(settings, builder) as first_request,
         folders.export_folder(export.base) as (temporary, final),
     ):
-        graphs = [
-            (builder.build(plan, checkpoint), plan.tag_sets) for plan in plans
-        ]
-        saved_model.write(
-            temporary, graphs, export.as_text, export.strip_default_attrs
-        )
+        graphs = [(builder.build(plan, checkpoint), plan.tag_sets) for plan in plans]
+        saved_model.write(temporary, graphs, export.as_text, export.strip_default_attrs)
         folders.copy_assets(temporary, export.assets_extra or {})
         if first_request is not None:
             first_request.check(temporary, graphs)

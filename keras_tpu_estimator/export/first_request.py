@@ -42,9 +42,7 @@ def run(folder: str, case: dict[str, Any]) -> None:
             with np.load(f"{path}.in.npz") as file:
                 arrays = [file[name] for name in file.files]
             feeds = {
-                name: array.astype(
-                    graph.get_tensor_by_name(name).dtype.as_numpy_dtype
-                )
+                name: array.astype(graph.get_tensor_by_name(name).dtype.as_numpy_dtype)
                 for name, array in zip(case["feeds"], arrays, strict=True)
             }
             outputs, _ = session.run((case["fetches"], results), feeds)

@@ -5,15 +5,11 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import shared_files
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import paths, shared_files, transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 _ATTEMPTS = 10

@@ -2,9 +2,7 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -17,19 +15,15 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.engine.program.steps import BatchLayout
-from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import BatchLayout, Step
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.base.types import Features, Nest, TensorLike
 from keras_tpu_estimator.ground.tracing.user_places import place_of
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import is_accumulator
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, is_accumulator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -126,9 +120,7 @@ class LoadedModel:
         )
         return [place.line if place else None for place in found]
 
-    def _nest(
-        self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]
-    ) -> Nest:
+    def _nest(self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]) -> Nest:
         return jax.tree.unflatten(jax.tree.structure(self.features), features)
 
 
@@ -161,9 +153,7 @@ def load_model(
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error
     local = tuple(
-        path
-        for path in step.reads
-        if is_accumulator(program.store.variables[path])
+        path for path in step.reads if is_accumulator(program.store.variables[path])
     )
     loaded = LoadedModel(
         served=served,

@@ -1,20 +1,15 @@
 """A model as a module that TensorFlow runs."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
 
-from keras_tpu_estimator.export import shapes
-from keras_tpu_estimator.export import stablehlo
+from keras_tpu_estimator.export import shapes, stablehlo
 from keras_tpu_estimator.export.batching import BatchConfig
-from keras_tpu_estimator.export.loading import LoadedModel
-from keras_tpu_estimator.export.loading import Request
+from keras_tpu_estimator.export.loading import LoadedModel, Request
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 

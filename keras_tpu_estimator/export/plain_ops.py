@@ -1,7 +1,6 @@
 """A graph in ops that other runtimes know, where Keras writes rarer ones."""
 
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -44,9 +43,7 @@ def _take_zeros_as_one(node: "NodeDef", nodes: Mapping[str, "NodeDef"]) -> None:
         reader.input[0] = values
 
 
-def _looks_at_bits(
-    tensor: str, values: str, nodes: Mapping[str, "NodeDef"]
-) -> bool:
+def _looks_at_bits(tensor: str, values: str, nodes: Mapping[str, "NodeDef"]) -> bool:
     """Whether a tensor is made of the bits of another one."""
     made_of = _all_that_make([tensor], nodes, {_name(values)})
     return any(

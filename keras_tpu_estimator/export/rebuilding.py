@@ -8,11 +8,8 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 import jax
 import keras
@@ -20,14 +17,12 @@ import numpy as np
 
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
-from keras_tpu_estimator.export.loading import LoadedModel
-from keras_tpu_estimator.export.loading import Request
+from keras_tpu_estimator.export.loading import LoadedModel, Request
 from keras_tpu_estimator.export.operation_lines import noted_operations
 from keras_tpu_estimator.export.plain_ops import in_plain_ops
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.stablehlo import UnservableError
-from keras_tpu_estimator.export.symbolic import set_weights
-from keras_tpu_estimator.export.symbolic import symbolic_model
+from keras_tpu_estimator.export.symbolic import set_weights, symbolic_model
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 
 if TYPE_CHECKING:

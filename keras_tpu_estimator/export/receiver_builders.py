@@ -1,20 +1,18 @@
 """Receiver functions for the usual ways of serving a model."""
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from keras_tpu_estimator.export.receivers import SINGLE_FEATURE
-from keras_tpu_estimator.export.receivers import SINGLE_LABEL
-from keras_tpu_estimator.export.receivers import SINGLE_RECEIVER
-from keras_tpu_estimator.export.receivers import ReceiverFn
-from keras_tpu_estimator.export.receivers import ServingInputReceiver
-from keras_tpu_estimator.export.receivers import SupervisedInputReceiver
+from keras_tpu_estimator.export.receivers import (
+    SINGLE_FEATURE,
+    SINGLE_LABEL,
+    SINGLE_RECEIVER,
+    ReceiverFn,
+    ServingInputReceiver,
+    SupervisedInputReceiver,
+)
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, InputFn, Labels, Nest
 
 if TYPE_CHECKING:
     import tensorflow as tf

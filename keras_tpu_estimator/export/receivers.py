@@ -1,15 +1,12 @@
 """What a server receives, and what becomes of it: TensorFlow's tensors."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -161,9 +158,7 @@ class SupervisedInputReceiver(NamedTupleLike):
         return {"features": self.features, "labels": self.labels}
 
 
-Receiver = (
-    ServingInputReceiver | TensorServingInputReceiver | SupervisedInputReceiver
-)
+Receiver = ServingInputReceiver | TensorServingInputReceiver | SupervisedInputReceiver
 ReceiverFn = Callable[[], Receiver]
 
 
@@ -217,8 +212,7 @@ def _receivers(name: str, tensors: Nest) -> dict[str, "tf.Tensor"]:
     for key in tensors:
         if not isinstance(key, str):
             raise ValueError(
-                f"The keys of `{name}` should be strings. Received: "
-                f"{shown(key)}"
+                f"The keys of `{name}` should be strings. Received: {shown(key)}"
             )
     return dict(tensors)
 

@@ -1,15 +1,12 @@
 """Writing graphs as the metagraphs of one SavedModel."""
 
 import pathlib
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.export.serving_graph import make_variables
+from keras_tpu_estimator.export.serving_graph import ServingGraph, make_variables
 from keras_tpu_estimator.ground.base.logs import without_interactive_default
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
@@ -52,9 +49,7 @@ def _add_graphs(
     import tensorflow as tf
 
     all_values = {
-        path: value
-        for graph, _ in graphs
-        for path, value in graph.model.values.items()
+        path: value for graph, _ in graphs for path, value in graph.model.values.items()
     }
     writes_variables = True
     for graph, tag_sets in graphs:

@@ -1,25 +1,21 @@
 """A user's `model_fn` as an export calls it: for its signatures' outputs."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.steps import IS_PADDING
-from keras_tpu_estimator.export.batching import BatchConfig
-from keras_tpu_estimator.export.batching import batching_requests
+from keras_tpu_estimator.export.batching import BatchConfig, batching_requests
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.spec.model_fn.export_outputs import ExportOutput
-from keras_tpu_estimator.spec.model_fn.export_outputs import PredictOutput
+from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.spec.model_fn.export_outputs import (
+    ExportOutput,
+    PredictOutput,
     check_export_outputs,
+    signature_outputs,
 )
-from keras_tpu_estimator.spec.model_fn.export_outputs import signature_outputs
-from keras_tpu_estimator.spec.model_fn.spec import Spec
-from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.spec.model_fn.spec import Spec, TPUEstimatorSpec
 from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
 
 
@@ -98,10 +94,7 @@ class ServedModelFn:
         self.signatures = {
             signature: SignatureOutput(
                 output.method,
-                {
-                    name: f"{_index(distinct, output)}/{name}"
-                    for name in output.tensors
-                },
+                {name: f"{_index(distinct, output)}/{name}" for name in output.tensors},
             )
             for signature, output in outputs.items()
         }

@@ -3,11 +3,8 @@
 import dataclasses
 import logging
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
 
 import jax
 import numpy as np
@@ -17,23 +14,20 @@ from keras_tpu_estimator.export.composites import components
 from keras_tpu_estimator.export.dtype_checks import in_dtype
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
-from keras_tpu_estimator.export.receivers import Receiver
-from keras_tpu_estimator.export.receivers import ReceiverFn
+from keras_tpu_estimator.export.receivers import Receiver, ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.shapes import feature_spec
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Nest
 from keras_tpu_estimator.spec.model_fn.outside_compilation import (
     with_host_tensors,
 )
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef
-    from tensorflow.core.protobuf.meta_graph_pb2 import TensorInfo
+    from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
 _logger = logging.getLogger("keras_tpu_estimator")
 Model = LoweredModel | RebuiltModel
@@ -154,9 +148,7 @@ def _check_sortable(features: Features) -> None:
         )
 
 
-def checked_receiver(
-    receiver: object, kinds: tuple[type[Receiver], ...]
-) -> Receiver:
+def checked_receiver(receiver: object, kinds: tuple[type[Receiver], ...]) -> Receiver:
     if isinstance(receiver, kinds):
         return receiver
     names = " or a ".join(each.__name__ for each in kinds)
@@ -200,15 +192,12 @@ def signature_defs(
 ) -> Iterator[tuple[str, "SignatureDef"]]:
     """`SignatureDef`s by name, those that requests cannot use left out."""
     receivers = {"": receiver.receiver_tensors}
-    for name, alternative in (
-        receiver.receiver_tensors_alternatives or {}
-    ).items():
+    for name, alternative in (receiver.receiver_tensors_alternatives or {}).items():
         receivers[f"{name}:"] = alternative
     for prefix, inputs in receivers.items():
         for name, signature in signatures.items():
             tensors = {
-                output: outputs[there]
-                for output, there in signature.names.items()
+                output: outputs[there] for output, there in signature.names.items()
             }
             reason = _unusable(signature.method, inputs)
             if reason is None and prefix and _unfed(tensors, inputs):
@@ -261,9 +250,7 @@ def _info(tensor: "tf.Tensor") -> "TensorInfo":
     return tf.compat.v1.saved_model.utils.build_tensor_info(tensor)
 
 
-def check_fed(
-    tensors: Nest, inputs: Mapping[str, "tf.Tensor"], what: str
-) -> None:
+def check_fed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"], what: str) -> None:
     unfed = _unfed(tensors, inputs)
     if unfed:
         raise ValueError(
@@ -287,9 +274,7 @@ def _unfed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"]) -> set[str]:
     return unfed
 
 
-def check_any(
-    wanted: Mapping[str, object], there: Mapping[str, object]
-) -> None:
+def check_any(wanted: Mapping[str, object], there: Mapping[str, object]) -> None:
     if not there.keys() & wanted.keys():
         raise ValueError(
             "None of the signatures can be called: ClassificationOutput and "

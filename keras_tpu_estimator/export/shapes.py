@@ -1,8 +1,7 @@
 """The shapes of features: open dimensions as symbols, and as samples."""
 
 import dataclasses
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -72,9 +71,7 @@ def samples(specs: Sequence[FeatureSpec]) -> list[list[np.ndarray]]:
     negative and large ones, and ids that are in no vocabulary.
     """
     rng = np.random.default_rng(0)
-    return [
-        [draw(rng, spec) for spec in specs] for draw in (_sample, _extremes)
-    ]
+    return [[draw(rng, spec) for spec in specs] for draw in (_sample, _extremes)]
 
 
 def symbolic(
@@ -90,9 +87,7 @@ def symbolic(
         yield _symbolic(specs, "d{axis}")
 
 
-def _symbolic(
-    specs: Sequence[FeatureSpec], pattern: str
-) -> list[jax.ShapeDtypeStruct]:
+def _symbolic(specs: Sequence[FeatureSpec], pattern: str) -> list[jax.ShapeDtypeStruct]:
     scope = jax.export.SymbolicScope()
     result = []
     for feature, spec in enumerate(specs):
@@ -124,9 +119,7 @@ def _extremes(rng: np.random.Generator, spec: FeatureSpec) -> np.ndarray:
 
 def _sizes(spec: FeatureSpec) -> list[int]:
     return [
-        size
-        if size is not None
-        else (_SAMPLE_LENGTH if axis else _SAMPLE_BATCH)
+        size if size is not None else (_SAMPLE_LENGTH if axis else _SAMPLE_BATCH)
         for axis, size in enumerate(spec.shape)
     ]
 

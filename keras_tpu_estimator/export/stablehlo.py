@@ -2,15 +2,10 @@
 
 import contextlib
 import re
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from jaxlib.mlir import ir
-from jaxlib.mlir import passmanager
-from jaxlib.mlir.dialects import chlo
-from jaxlib.mlir.dialects import func
-from jaxlib.mlir.dialects import sdy
-from jaxlib.mlir.dialects import stablehlo
+from jaxlib.mlir import ir, passmanager
+from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
 # Old enough for any TensorFlow that can call modules of JAX, and new enough
 # for all that JAX lowers to beside composites.

@@ -1,15 +1,13 @@
 """A `model_fn` as a functional Keras model, called with symbolic inputs."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import jax
 import keras
 
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.base.types import Nest, TensorLike
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.user_places import place_of_error
 from keras_tpu_estimator.ground.tracing.variables import NoScopeError
@@ -35,9 +33,7 @@ def symbolic_model(
         ValueError: `model_fn` does more than Keras's symbols can.
     """
     inputs = jax.tree.map(
-        lambda spec: keras.Input(
-            spec.shape[1:], dtype=spec.dtype.name, name=spec.name
-        ),
+        lambda spec: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=spec.name),
         specs,
     )
     try:

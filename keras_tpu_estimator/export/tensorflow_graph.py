@@ -9,8 +9,7 @@ import json
 import sys
 import traceback
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -152,9 +151,7 @@ def resize_as_jax(tf: Any) -> None:
     """
     resize = tf.image.resize
 
-    def resizing(
-        images: Any, size: Any, method: str, antialias: bool = False
-    ) -> Any:
+    def resizing(images: Any, size: Any, method: str, antialias: bool = False) -> Any:
         if method != "bicubic":
             return resize(images, size, method, antialias=antialias)
         images = tf.convert_to_tensor(images)
@@ -248,9 +245,7 @@ def with_constants(
     nodes = {node.name: node for node in graph.node}
     captured = traced.captured_inputs
     given = len(traced.inputs) - len(captured)
-    for placeholder, tensor in zip(
-        traced.inputs[given:], captured, strict=True
-    ):
+    for placeholder, tensor in zip(traced.inputs[given:], captured, strict=True):
         node = nodes[placeholder.op.name]
         node.op = "Const"
         node.attr.clear()

@@ -1,23 +1,18 @@
 """The protocol of front ends, and the front end of a `model_fn`."""
 
 from collections.abc import Callable
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
-from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.export.exporting import ExportSettings
-from keras_tpu_estimator.export.exporting import GraphBuilder
+from keras_tpu_estimator.export.exporting import ExportSettings, GraphBuilder
 from keras_tpu_estimator.front_ends.keras.front_end import KERAS
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.ground.base.signatures import layers_of
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.base.types import Features, Labels
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 
 
 class FrontEnd(Protocol):

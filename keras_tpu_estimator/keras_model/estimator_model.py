@@ -2,9 +2,7 @@
 
 import contextlib
 import sys
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -16,19 +14,15 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.checks import check_array
-from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size, named_leaves
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
-from keras_tpu_estimator.front_ends.front_end import FrontEnd
-from keras_tpu_estimator.front_ends.front_end import front_end_of
+from keras_tpu_estimator.front_ends.front_end import FrontEnd, front_end_of
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.ground.tracing.keras_internals import has_value
-from keras_tpu_estimator.ground.tracing.rows_variable import give
-from keras_tpu_estimator.ground.tracing.rows_variable import given
+from keras_tpu_estimator.ground.tracing.rows_variable import give, given
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 from keras_tpu_estimator.keras_model.model_files import SavedByWeights
 from keras_tpu_estimator.keras_model.program_model import FOR_METRIC_FN
@@ -153,17 +147,13 @@ class EstimatorModel(SavedByWeights):
         """Makes the function that `fit` calls for each batch."""
         if self.train_function is None or force:
             super().make_train_function(force)
-            self.train_function = self._counting(
-                ModeKeys.TRAIN, self.train_function
-            )
+            self.train_function = self._counting(ModeKeys.TRAIN, self.train_function)
 
     def make_test_function(self, force: bool = False) -> None:
         """Makes the function that `evaluate` calls for each batch."""
         if self.test_function is None or force:
             super().make_test_function(force)
-            self.test_function = self._counting(
-                ModeKeys.EVAL, self.test_function
-            )
+            self.test_function = self._counting(ModeKeys.EVAL, self.test_function)
 
     def reset_metrics(self) -> None:
         """Resets the metrics."""
@@ -172,9 +162,7 @@ class EstimatorModel(SavedByWeights):
             metrics.reset()
         store = self.program.store
         counts = {
-            path
-            for path in store.valued
-            if is_accumulator(store.variables[path])
+            path for path in store.valued if is_accumulator(store.variables[path])
         }
         if counts:
             store.assign(store.initial_values(counts))

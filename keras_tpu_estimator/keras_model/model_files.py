@@ -1,17 +1,13 @@
 """The Keras model of a `model_fn`: summary, weights and files."""
 
 import urllib.parse
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import MutableMapping
+from collections.abc import Callable, Iterable, Mapping, MutableMapping
 from typing import Any
 
 import keras
 
 from keras_tpu_estimator.ground.tracing.keras_internals import has_value
-from keras_tpu_estimator.ground.tracing.variables import is_accumulator
-from keras_tpu_estimator.ground.tracing.variables import is_seed
+from keras_tpu_estimator.ground.tracing.variables import is_accumulator, is_seed
 from keras_tpu_estimator.keras_model.model_summary import summary_text
 from keras_tpu_estimator.keras_model.program_model import ProgramModel
 
@@ -51,9 +47,7 @@ class SavedByWeights(ProgramModel):
         """
         self._check_prepared("summary()")
         slots = self.optimizer.variables
-        text = summary_text(
-            self.name, self._model_variables, slots, show_trainable
-        )
+        text = summary_text(self.name, self._model_variables, slots, show_trainable)
         print_fn(text)
 
     def save_weights(self, filepath: Any, *args: Any, **kwargs: Any) -> None:
@@ -181,9 +175,7 @@ class SavedByWeights(ProgramModel):
             self.initialize()
 
 
-def write(
-    variables: Iterable[keras.Variable], file: MutableMapping[str, Any]
-) -> None:
+def write(variables: Iterable[keras.Variable], file: MutableMapping[str, Any]) -> None:
     """Writes variables into a file, except those of metrics."""
     for variable in variables:
         if not is_accumulator(variable):

@@ -1,8 +1,7 @@
 """The text of a model's `summary`: its variables by scope."""
 
 import math
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import jax.numpy as jnp
 import keras
@@ -27,9 +26,7 @@ def summary_text(
             indent = "  " if scope else ""
             trained = "Y" if variable.trainable else "N"
             shape = str(tuple(variable.shape))
-            rows.append(
-                (f"{indent}{own}", shape, f"{_count([variable]):,}", trained)
-            )
+            rows.append((f"{indent}{own}", shape, f"{_count([variable]):,}", trained))
     lines = _aligned(rows, 4 if show_trainable else 3)
     rule = "─" * max(map(len, lines))
     trainable = [v for v in variables if v.trainable]
@@ -48,10 +45,7 @@ def summary_text(
             rule,
             *lines[1:],
             rule,
-            *(
-                f" {kind} params: {_count(of):,} ({_size(of)})"
-                for kind, of in totals
-            ),
+            *(f" {kind} params: {_count(of):,} ({_size(of)})" for kind, of in totals),
         ]
     )
 
@@ -74,9 +68,7 @@ def _aligned(rows: Iterable[tuple[str, ...]], columns: int) -> list[str]:
         "  ".join(
             # Numbers are aligned at the right.
             cell.rjust(width) if number == 2 else cell.ljust(width)
-            for number, (cell, width) in enumerate(
-                zip(row, widths, strict=True)
-            )
+            for number, (cell, width) in enumerate(zip(row, widths, strict=True))
         ).rstrip()
         for row in cells
     ]

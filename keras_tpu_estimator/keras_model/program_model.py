@@ -12,14 +12,11 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import Outputs, Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.keras_model.model_optimizer import ModelOptimizer
@@ -69,9 +66,7 @@ class ProgramModel(keras.Model):
         others = [keras_internals.directed(directions)] if directions else []
         return [self.program.loss_mean, *others]
 
-    def prepare(
-        self, mode: str, features: Features, labels: Labels = None
-    ) -> Step:
+    def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """Traces `model_fn` for inputs of this shape, unless it has been
         traced.
 
@@ -92,9 +87,7 @@ class ProgramModel(keras.Model):
         if missing:
             store.assign(store.initial_values(missing))
 
-    def train_step(
-        self, state: KerasState, data: Nest
-    ) -> tuple[Outputs, KerasState]:
+    def train_step(self, state: KerasState, data: Nest) -> tuple[Outputs, KerasState]:
         """Makes one step of training, as a pure function of the state.
 
         Args:
@@ -108,9 +101,7 @@ class ProgramModel(keras.Model):
         """
         return self._keras_step(ModeKeys.TRAIN, state, data)
 
-    def test_step(
-        self, state: KerasState, data: Nest
-    ) -> tuple[Outputs, KerasState]:
+    def test_step(self, state: KerasState, data: Nest) -> tuple[Outputs, KerasState]:
         """Makes one step of evaluation, as a pure function of the state.
 
         Args:
@@ -142,9 +133,7 @@ class ProgramModel(keras.Model):
             is_padding = jnp.zeros((batch_size(features),), bool)
         step = self.program.step(ModeKeys.PREDICT, features, is_padding)
         values = self._by_path(state)
-        changed, outputs = self.program.to_compile(step)(
-            values, features, is_padding
-        )
+        changed, outputs = self.program.to_compile(step)(values, features, is_padding)
         _, others = self._as_state(values | changed, len(state))
         return outputs["predictions"], others
 
@@ -189,9 +178,7 @@ class ProgramModel(keras.Model):
         batch = self.features_and_labels(data)
         step = self.program.step(mode, *batch)
         values = self._by_path(lists)
-        changed, metrics, outputs = self.program.run_step(
-            step, values, metrics, batch
-        )
+        changed, metrics, outputs = self.program.run_step(step, values, metrics, batch)
         new = self._as_state(values | changed, len(lists))
         logs = {"loss": outputs["loss"], **outputs.get("metric_values", {})}
         for name in ("eval_metrics", "train_metrics"):
@@ -206,9 +193,7 @@ class ProgramModel(keras.Model):
             for variable, value in zip(variables, values, strict=True)
         }
 
-    def _as_state(
-        self, values: ArraysByPath, lists: int
-    ) -> list[list[jax.Array]]:
+    def _as_state(self, values: ArraysByPath, lists: int) -> list[list[jax.Array]]:
         return [[values[v.path] for v in each] for each in self._lists[:lists]]
 
     @property

@@ -5,10 +5,8 @@ import dataclasses
 from collections.abc import Iterable
 
 from keras_tpu_estimator.planning import operations
-from keras_tpu_estimator.planning.array_types import ArrayType
-from keras_tpu_estimator.planning.array_types import dtype_name
-from keras_tpu_estimator.planning.hlo import Instruction
-from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning.array_types import ArrayType, dtype_name
+from keras_tpu_estimator.planning.hlo import Instruction, Module
 from keras_tpu_estimator.planning.loops import Run
 from keras_tpu_estimator.planning.operations import Operation
 
@@ -48,8 +46,7 @@ class Allocation:
         sizes = ",".join(map(str, self.shape))
         times = f"{self.count} x " if self.count > 1 else ""
         return (
-            f"{times}{shown_bytes(self.bytes)}: {self.operation}, "
-            f"{self.dtype}[{sizes}]"
+            f"{times}{shown_bytes(self.bytes)}: {self.operation}, {self.dtype}[{sizes}]"
         )
 
 
@@ -103,9 +100,7 @@ def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
     )
 
 
-def of_instruction(
-    module: Module, instruction: Instruction, size: int
-) -> Allocation:
+def of_instruction(module: Module, instruction: Instruction, size: int) -> Allocation:
     """The largest array that an instruction makes, in a place of some size.
 
     Args:
@@ -114,9 +109,7 @@ def of_instruction(
         size: Bytes of the place.
     """
     array = max(instruction.type, key=lambda array: array.padded_bytes)
-    return dataclasses.replace(
-        _of_array(module, instruction, array), bytes=size
-    )
+    return dataclasses.replace(_of_array(module, instruction, array), bytes=size)
 
 
 def shown_bytes(number: float) -> str:
@@ -134,9 +127,7 @@ def shown_bytes(number: float) -> str:
     return f"{number:.0f} B"
 
 
-def _of_array(
-    module: Module, instruction: Instruction, array: ArrayType
-) -> Allocation:
+def _of_array(module: Module, instruction: Instruction, array: ArrayType) -> Allocation:
     return Allocation(
         operations.within(module, instruction),
         dtype_name(array.dtype),

@@ -1,7 +1,6 @@
 """What is asked of the devices that a run is planned for."""
 
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.planning.chips import Chip

@@ -49,9 +49,7 @@ class Bounds:
     @property
     def at_best(self) -> float:
         """The longest of the four: a step hardly takes less."""
-        return max(
-            self.compute, self.memory, self.network, self.compiler or 0.0
-        )
+        return max(self.compute, self.memory, self.network, self.compiler or 0.0)
 
 
 def of(

@@ -4,9 +4,7 @@ import collections
 import dataclasses
 import math
 import re
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from keras_tpu_estimator.planning import array_types
 from keras_tpu_estimator.planning.array_types import ArrayType
@@ -58,9 +56,7 @@ class Collective:
         return sum(self.bytes.values())
 
 
-def of(
-    runs: Iterable[Run], cores: int, share: float = 1.0
-) -> tuple[Collective, ...]:
+def of(runs: Iterable[Run], cores: int, share: float = 1.0) -> tuple[Collective, ...]:
     """The collectives of what is run, by kind.
 
     Args:
@@ -125,9 +121,7 @@ def _is_scattered(run: Run) -> bool:
 
 
 def _operands(run: Run) -> tuple[ArrayType, ...]:
-    made = (
-        run.computation.by_name.get(name) for name in run.instruction.operands
-    )
+    made = (run.computation.by_name.get(name) for name in run.instruction.operands)
     return tuple(array for each in made if each for array in each.type)
 
 

@@ -8,16 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.ground.base import scripts
-from keras_tpu_estimator.ground.base import sources
+from keras_tpu_estimator.ground.base import scripts, sources
 from keras_tpu_estimator.ground.storage import trusted
-from keras_tpu_estimator.planning import compiling
-from keras_tpu_estimator.planning import shown_devices
-from keras_tpu_estimator.planning import topologies
-from keras_tpu_estimator.planning.errors import CompileError
-from keras_tpu_estimator.planning.errors import DoesNotFitError
-from keras_tpu_estimator.planning.plans import PlanOptions
-from keras_tpu_estimator.planning.plans import Refusal
+from keras_tpu_estimator.planning import compiling, shown_devices, topologies
+from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
+from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1 import running
@@ -35,8 +30,7 @@ then, and predictions are zeros. What else the script does, it does.
 def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         f"python -m keras_tpu_estimator {name}",
-        description="What each call of a script needs on a topology, by its "
-        "compiler.",
+        description="What each call of a script needs on a topology, by its compiler.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )

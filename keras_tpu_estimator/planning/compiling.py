@@ -3,9 +3,7 @@
 import contextlib
 import math
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -16,11 +14,9 @@ from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
 from keras_tpu_estimator.ground.tracing.user_places import place_of
-from keras_tpu_estimator.planning import memory
-from keras_tpu_estimator.planning import oversized
+from keras_tpu_estimator.planning import memory, oversized
 from keras_tpu_estimator.planning.boards import Board
-from keras_tpu_estimator.planning.errors import CompileError
-from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.oversized import Layout
 
@@ -85,9 +81,7 @@ def compiled(
         if sizes is None:
             raise _refused(str(error)) from error
         layout = oversized.laid_out(lowered, in_graph=in_graph)
-        raise _too_large(
-            layout, board, sizes, arguments or {}, batch_size
-        ) from error
+        raise _too_large(layout, board, sizes, arguments or {}, batch_size) from error
 
 
 def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
@@ -148,8 +142,7 @@ def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
     """
     for equation in jaxpr.eqns:
         inner = (
-            _place_of(name, function)
-            for function in inner_functions(equation.params)
+            _place_of(name, function) for function in inner_functions(equation.params)
         )
         found = next((place for place in inner if place is not None), None)
         if found is None and equation.primitive.name != name:
@@ -157,9 +150,7 @@ def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
         if found and found[0]:
             return found
         place = place_of(equation.source_info)
-        return (
-            ("", 0) if place is None else (place.line.file, place.line.number)
-        )
+        return ("", 0) if place is None else (place.line.file, place.line.number)
     return None
 
 
@@ -173,9 +164,7 @@ def _too_large(
     used, limit = layout.used or sizes[0], sizes[1]
     held = memory.held(arguments, layout.module)
     fitting = batch_size and _fitting(batch_size, used, limit, held, board)
-    return DoesNotFitError(
-        board.name, used, limit, held, layout.largest, fitting
-    )
+    return DoesNotFitError(board.name, used, limit, held, layout.largest, fitting)
 
 
 def _needed(said: str) -> tuple[int, int] | None:

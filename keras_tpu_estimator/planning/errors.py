@@ -1,13 +1,11 @@
 """The errors of the TPU's compiler, with the user's own lines."""
 
 import linecache
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Self
 
 from keras_tpu_estimator.ground.base.pickling import reduce_error
-from keras_tpu_estimator.planning.allocations import Allocation
-from keras_tpu_estimator.planning.allocations import shown_bytes
+from keras_tpu_estimator.planning.allocations import Allocation, shown_bytes
 from keras_tpu_estimator.planning.memory import Held
 
 

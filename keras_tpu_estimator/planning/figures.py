@@ -2,24 +2,24 @@
 
 import dataclasses
 import math
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Self
 
 import jax
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.planning import allocations
-from keras_tpu_estimator.planning import bounds
-from keras_tpu_estimator.planning import callbacks
-from keras_tpu_estimator.planning import collectives
-from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning import loops
-from keras_tpu_estimator.planning import memory
-from keras_tpu_estimator.planning import state_copies
-from keras_tpu_estimator.planning import work
+from keras_tpu_estimator.planning import (
+    allocations,
+    bounds,
+    callbacks,
+    collectives,
+    hlo,
+    loops,
+    memory,
+    state_copies,
+    work,
+)
 from keras_tpu_estimator.planning.allocations import Allocation
 from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.bounds import Bounds
@@ -196,9 +196,7 @@ def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:
     missing: tuple[str, ...] | None = None
     if len(module.aliased) >= len(donated):
         missing = ()
-    elif module.parameters is not None and len(module.parameters) == len(
-        leaves
-    ):
+    elif module.parameters is not None and len(module.parameters) == len(leaves):
         missing = tuple(
             name for number, name in donated if number not in module.aliased
         )

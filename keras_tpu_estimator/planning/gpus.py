@@ -8,8 +8,7 @@ import dataclasses
 import functools
 import importlib.util
 import re
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import jax
 from jax.experimental import topologies

@@ -4,9 +4,7 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.planning import array_types

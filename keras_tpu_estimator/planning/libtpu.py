@@ -37,9 +37,7 @@ def devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
             name="libtpu",
         )
     try:
-        described = topologies.get_topology_desc(
-            topology, platform="tpu", **options
-        )
+        described = topologies.get_topology_desc(topology, platform="tpu", **options)
     except jax.errors.JaxRuntimeError as error:
         if "INVALID_ARGUMENT" not in str(error):
             raise

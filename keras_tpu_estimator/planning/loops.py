@@ -3,9 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 
-from keras_tpu_estimator.planning.hlo import Computation
-from keras_tpu_estimator.planning.hlo import Instruction
-from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
 from keras_tpu_estimator.planning.trip_counts import trip_count
 
 # They are run inside of an instruction, or tell what one does with an element.
@@ -122,9 +120,7 @@ def _reached(
     for each in computation.instructions:
         run = Run(each, computation)
         if state:
-            run = dataclasses.replace(
-                state, instruction=each, computation=computation
-            )
+            run = dataclasses.replace(state, instruction=each, computation=computation)
         yield run
         for use, inner in _inner(module, each):
             if use == "body":
@@ -133,9 +129,7 @@ def _reached(
                 count = trip_count(computation, each, module.computations)
                 times = run.times * (1 if count is None else count)
                 is_known = run.is_known and count is not None
-                inside = dataclasses.replace(
-                    run, times=times, is_known=is_known
-                )
+                inside = dataclasses.replace(run, times=times, is_known=is_known)
             else:
                 is_fused = run.is_fused or each.opcode == "fusion"
                 inside = dataclasses.replace(run, is_fused=is_fused)
@@ -155,7 +149,5 @@ def _inner(
             yield use, inner
 
 
-def _called(
-    module: Module, instruction: Instruction, use: str
-) -> Computation | None:
+def _called(module: Module, instruction: Instruction, use: str) -> Computation | None:
     return module.computations.get(instruction.called.get(use, ""))

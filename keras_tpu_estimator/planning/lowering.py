@@ -15,14 +15,12 @@ from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.slot_owners import slot_owners
-from keras_tpu_estimator.engine.program.steps import METRIC_VALUES
-from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import InputFn, Nest
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.runs import staging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -201,9 +199,7 @@ def signature(
     return ahead, str(structure), *kinds
 
 
-def _on(
-    context: EstimatorContext, mode: str, machine: Machine
-) -> EstimatorContext:
+def _on(context: EstimatorContext, mode: str, machine: Machine) -> EstimatorContext:
     """An estimator that would run on a machine."""
     placement = dataclasses.replace(context.placement, machine=machine)
     placement.check(mode)
@@ -242,9 +238,7 @@ def _of_steps(
     return staged.prepare(context.runtime), batches, ahead
 
 
-def _of_prediction(
-    context: EstimatorContext, input_fn: InputFn
-) -> tuple[Step, Nest]:
+def _of_prediction(context: EstimatorContext, input_fn: InputFn) -> tuple[Step, Nest]:
     """A step of PREDICT, and the batch that it takes."""
     mode = ModeKeys.PREDICT
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
@@ -257,9 +251,7 @@ def _of_prediction(
         first.features,
         first.is_padding,
     )
-    return context.runtime.prepare(
-        mode, first.features, first.is_padding
-    ), batches
+    return context.runtime.prepare(mode, first.features, first.is_padding), batches
 
 
 def _parts_ahead(steps: int, batch: StackedSteps, most: int | None) -> int:

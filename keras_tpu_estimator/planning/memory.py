@@ -2,15 +2,13 @@
 
 import dataclasses
 import math
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax
 
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.planning.array_types import ArrayType
-from keras_tpu_estimator.planning.array_types import dtype_name
+from keras_tpu_estimator.planning.array_types import ArrayType, dtype_name
 from keras_tpu_estimator.planning.hlo import Module
 
 
@@ -106,9 +104,7 @@ def of(
     )
 
 
-def held(
-    arguments: Mapping[str, Nest], module: Module | None
-) -> dict[str, Held]:
+def held(arguments: Mapping[str, Nest], module: Module | None) -> dict[str, Held]:
     """What arguments take on each core.
 
     Args:
@@ -141,13 +137,9 @@ def total(each: Iterable[Held]) -> Held:
     )
 
 
-def _held(
-    leaf: Any, padded: Mapping[tuple[str, tuple[int, ...]], ArrayType]
-) -> Held:
+def _held(leaf: Any, padded: Mapping[tuple[str, tuple[int, ...]], ArrayType]) -> Held:
     shape = tuple(leaf.shape)
-    dtype: Any = jax.dtypes.canonicalize_dtype(
-        leaf.dtype, allow_extended_dtype=True
-    )
+    dtype: Any = jax.dtypes.canonicalize_dtype(leaf.dtype, allow_extended_dtype=True)
     if getattr(leaf, "sharding", None) is not None:
         shape = leaf.sharding.shard_shape(shape)
     logical = math.prod(shape) * dtype.itemsize

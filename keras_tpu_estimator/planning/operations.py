@@ -4,15 +4,11 @@ import dataclasses
 import re
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.planning import graph_names
-from keras_tpu_estimator.planning import origins
-from keras_tpu_estimator.planning.hlo import Instruction
-from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning import graph_names, origins
+from keras_tpu_estimator.planning.hlo import Instruction, Module
 
 _CALLS = re.compile(r"\b(?:jit|pjit|custom_jvp_call|custom_vjp_call)\([^()]*\)")
-_TRANSFORMED = re.compile(
-    r"\b(?:transpose|jvp|vmap|remat\d*|checkpoint)\(|[()]"
-)
+_TRANSFORMED = re.compile(r"\b(?:transpose|jvp|vmap|remat\d*|checkpoint)\(|[()]")
 _ARGUMENT = re.compile(r"^\w+\['([^']+)'\]$")
 # What JAX names after itself, not after a layer.
 _STRUCTURE = frozenset(

@@ -4,9 +4,7 @@ XLA adds copies and gives them no names. What they copy has one: an argument of
 the program, or the operation that made the value.
 """
 
-from keras_tpu_estimator.planning.hlo import Computation
-from keras_tpu_estimator.planning.hlo import Instruction
-from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
 
 # They have the value of their first operand.
 _SAME = frozenset(
@@ -43,9 +41,7 @@ def of(module: Module, instruction: Instruction) -> Instruction:
     return _named(module, _Place(instruction, ())) or instruction
 
 
-def of_handed_on(
-    module: Module, body: Computation, name: str
-) -> Instruction | None:
+def of_handed_on(module: Module, body: Computation, name: str) -> Instruction | None:
     """Returns what the first round of a loop has in place of a result.
 
     Args:
@@ -57,9 +53,7 @@ def of_handed_on(
         A named instruction, or `None` if the result is not handed on to the
         next round, or if there is no name.
     """
-    given = next(
-        (i for i in body.instructions if i.opcode == "parameter"), None
-    )
+    given = next((i for i in body.instructions if i.opcode == "parameter"), None)
     if body.root is None or given is None or name not in body.root.operands:
         return None
     return _named(module, _Place(given, (body.root.operands.index(name),)))

@@ -14,19 +14,13 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.planning import allocations
-from keras_tpu_estimator.planning import hlo
+from keras_tpu_estimator.planning import allocations, hlo
 from keras_tpu_estimator.planning.allocations import Allocation
-from keras_tpu_estimator.planning.hlo import Instruction
-from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning.hlo import Instruction, Module
 
 _TOTAL = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.M)
-_IN_LARGE_MEMORY = re.compile(
-    r"\d+: size \d+, (?:page \d+, )?preallocated-temp:"
-)
-_VALUE = re.compile(
-    r"value: <\d+ ([\w.\-]+)\S* .*?> \(size=(\d+),offset=(\d+)\)"
-)
+_IN_LARGE_MEMORY = re.compile(r"\d+: size \d+, (?:page \d+, )?preallocated-temp:")
+_VALUE = re.compile(r"value: <\d+ ([\w.\-]+)\S* .*?> \(size=(\d+),offset=(\d+)\)")
 # A hundredth of the largest one is worth a line.
 _SMALLEST = 100
 
@@ -79,9 +73,7 @@ def laid_out(
             pass
         text = _read(folder, "after_optimizations")
         assignment = _read(folder, "after_optimizations-buffer-assignment")
-        total = _TOTAL.search(
-            _read(folder, "after_optimizations-memory-usage-report")
-        )
+        total = _TOTAL.search(_read(folder, "after_optimizations-memory-usage-report"))
     module = hlo.parse(text, in_graph)
     return Layout(
         module if module.entry else None,
@@ -96,9 +88,7 @@ def _read(folder: str, name: str) -> str:
     return found[-1].read_text("utf-8") if found else ""
 
 
-def _largest(
-    assignment: str, module: Module, count: int
-) -> tuple[Allocation, ...]:
+def _largest(assignment: str, module: Module, count: int) -> tuple[Allocation, ...]:
     """The largest places of temporary memory, by what they are first for."""
     made = {
         instruction.name: instruction

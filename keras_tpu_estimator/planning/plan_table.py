@@ -1,15 +1,12 @@
 """Plans as a table, side by side."""
 
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 from keras_tpu_estimator.planning import durations
 from keras_tpu_estimator.planning.allocations import shown_bytes
 from keras_tpu_estimator.planning.figures import Figures
 from keras_tpu_estimator.planning.memory import Memory
-from keras_tpu_estimator.planning.plans import Plan
-from keras_tpu_estimator.planning.plans import Refusal
+from keras_tpu_estimator.planning.plans import Plan, Refusal
 
 _UNKNOWN = "not known"
 
@@ -38,9 +35,7 @@ def as_text(plans: Sequence[Plan | Refusal]) -> str:
         *((name, *(c.get(name, "") for c in columns)) for name in names),
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    table = [
-        "   ".join(map(str.ljust, line, widths)).rstrip() for line in lines
-    ]
+    table = ["   ".join(map(str.ljust, line, widths)).rstrip() for line in lines]
     return "\n".join([*table, *_remarks(plans)])
 
 
@@ -99,8 +94,7 @@ def _step(figures: Figures) -> Iterator[tuple[str, str]]:
         yield "  moves in its memory", shown_bytes(figures.bytes)
     for each in figures.collectives:
         parts = " and ".join(
-            f"{shown_bytes(size)} of {dtype}"
-            for dtype, size in each.bytes.items()
+            f"{shown_bytes(size)} of {dtype}" for dtype, size in each.bytes.items()
         )
         yield f"  {each.kind}", f"{each.count:,g} of {parts}"
     if figures.cycles is not None:

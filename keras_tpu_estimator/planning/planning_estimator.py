@@ -1,22 +1,19 @@
 """The plans of an estimator."""
 
 import logging
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.ground.storage import trusted
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.spec.config import validation as checks
 
 if TYPE_CHECKING:
     # What compiles for other machines is imported by those who want it.
-    from keras_tpu_estimator.planning.plans import Plan
-    from keras_tpu_estimator.planning.plans import Refusal
+    from keras_tpu_estimator.planning.plans import Plan, Refusal
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -76,10 +73,7 @@ class PlanningEstimator:
             ModuleNotFoundError: The compiler is not installed.
             PermissionError: Others may write to `save`, or above it.
         """
-        from keras_tpu_estimator.planning import plan_table
-        from keras_tpu_estimator.planning import plans
-        from keras_tpu_estimator.planning import progress
-        from keras_tpu_estimator.planning import topologies
+        from keras_tpu_estimator.planning import plan_table, plans, progress, topologies
 
         checks.check_mode(mode)
         checks.check_eval_steps(steps)

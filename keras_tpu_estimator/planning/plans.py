@@ -3,8 +3,7 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Self
 
 import jax
@@ -13,13 +12,10 @@ from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.stored_loops import is_storable
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.planning import compiling
-from keras_tpu_estimator.planning import figures
+from keras_tpu_estimator.ground.base.types import InputFn, Nest
+from keras_tpu_estimator.planning import compiling, figures
 from keras_tpu_estimator.planning.boards import Board
-from keras_tpu_estimator.planning.errors import CompileError
-from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.figures import Figures
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 from keras_tpu_estimator.planning.memory import Held
@@ -142,9 +138,7 @@ class Plan:
         return self.call_steps * bounds.at_best
 
     @classmethod
-    def of(
-        cls, call: Call, board: Board, options: PlanOptions = AS_RUN
-    ) -> "Plan":
+    def of(cls, call: Call, board: Board, options: PlanOptions = AS_RUN) -> "Plan":
         """Lowers and compiles the loop of a call.
 
         Args:
@@ -313,9 +307,7 @@ def _with_others(
     given = found.memory.arguments.get("input", Held(0, 0))
     beside = dict(kept)
     if ahead and given.real:
-        beside["input staged ahead"] = Held(
-            ahead * given.logical, ahead * given.real
-        )
+        beside["input staged ahead"] = Held(ahead * given.logical, ahead * given.real)
     memory = dataclasses.replace(found.memory, beside=beside)
     if memory.peak is not None and memory.peak > memory.limit:
         raise DoesNotFitError(

@@ -47,9 +47,7 @@ def flops(each: Instruction, operands: tuple[ArrayType, ...]) -> float | None:
     arrays = (*operands[:2], each.type[0])
     if each.opcode != "dot" and target in _CONVOLUTIONS:
         first, second, third = _CONVOLUTIONS[target]
-        return _of_convolution(
-            each, arrays[first], arrays[second], arrays[third]
-        )
+        return _of_convolution(each, arrays[first], arrays[second], arrays[third])
     if each.opcode != "convolution" and target in _PRODUCTS:
         found = _CONTRACTED.search(each.text)
         axes = re.findall(r"\d+", found[1] if found else "")
@@ -87,9 +85,7 @@ def _part(text: str, number: int) -> tuple[int, ...]:
     return tuple(map(int, text.split("x")[number].split("_")))
 
 
-def _positions(
-    size: int, outputs: int, window: dict[str, tuple[int, ...]]
-) -> int:
+def _positions(size: int, outputs: int, window: dict[str, tuple[int, ...]]) -> int:
     """How many elements of an axis meet one of a kernel, and no padding."""
     (width,) = window.get("size", (1,))
     (stride,) = window.get("stride", (1,))

@@ -3,8 +3,7 @@
 import contextlib
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 _FIRST_SECS = 10.0
 

@@ -5,31 +5,18 @@ import dataclasses
 import logging
 import os
 import weakref
-from collections.abc import Callable
-from collections.abc import Hashable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.planning import lowering
-from keras_tpu_estimator.planning import memory
-from keras_tpu_estimator.planning import plan_table
-from keras_tpu_estimator.planning import plans
-from keras_tpu_estimator.planning import progress
+from keras_tpu_estimator.ground.base.types import InputFn, PathLike
+from keras_tpu_estimator.planning import lowering, memory, plan_table, plans, progress
 from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.memory import Held
-from keras_tpu_estimator.planning.plans import AS_RUN
-from keras_tpu_estimator.planning.plans import Call
-from keras_tpu_estimator.planning.plans import Plan
-from keras_tpu_estimator.planning.plans import PlanOptions
-from keras_tpu_estimator.planning.plans import Refusal
+from keras_tpu_estimator.planning.plans import AS_RUN, Call, Plan, PlanOptions, Refusal
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.rehearsing import Predictions
@@ -182,9 +169,7 @@ class Rehearsal:
             lambda: unknown, {**result, "global_step": np.int64(0)}
         )
 
-    def predict(
-        self, context: EstimatorContext, input_fn: InputFn
-    ) -> Predictions:
+    def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
         """Plans predictions.
 
         Args:

@@ -6,8 +6,7 @@ A script may ask `jax.device_count()` for its batch size.
 import contextlib
 import logging
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 

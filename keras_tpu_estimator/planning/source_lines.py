@@ -2,20 +2,16 @@
 
 import dataclasses
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Self
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.base.user_files import is_of_user
-from keras_tpu_estimator.ground.base.user_files import part_of_package
+from keras_tpu_estimator.ground.base.user_files import is_of_user, part_of_package
 from keras_tpu_estimator.planning import graph_names
 
 _FILE = re.compile(r'^(\d+) "(.*)"$')
 _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
-_FRAME = re.compile(
-    r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?"
-)
+_FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?")
 _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _FRAME_OF = re.compile(r"\bstack_frame_id=(\d+)")
 # As XLA has written it before it had tables.

@@ -3,21 +3,15 @@
 import dataclasses
 from collections.abc import Iterator
 
-from keras_tpu_estimator.planning import allocations
-from keras_tpu_estimator.planning import operations
-from keras_tpu_estimator.planning import origins
+from keras_tpu_estimator.planning import allocations, operations, origins
 from keras_tpu_estimator.planning.allocations import Allocation
-from keras_tpu_estimator.planning.hlo import Computation
-from keras_tpu_estimator.planning.hlo import Instruction
-from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
 
 # Bytes of a tile of a TPU: less is hardly anything.
 _SMALL = 8 * 128 * 4
 
 
-def of(
-    module: Module, body: Computation | None, steps: int
-) -> tuple[Allocation, ...]:
+def of(module: Module, body: Computation | None, steps: int) -> tuple[Allocation, ...]:
     """The copies that a step makes in a chip's large memory.
 
     Those of less than 4 KiB cost nothing, and are left out. So are inputs and
@@ -41,9 +35,7 @@ def of(
     )
 
 
-def _allocation(
-    module: Module, body: Computation, copy: Instruction
-) -> Allocation:
+def _allocation(module: Module, body: Computation, copy: Instruction) -> Allocation:
     """The copy, named by the state that it becomes or is of."""
     made = allocations.of_instruction(module, copy, copy.type[0].padded_bytes)
     state = origins.of_handed_on(module, body, copy.name)

@@ -11,17 +11,14 @@ import itertools
 import math
 import re
 from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.planning import gpus
-from keras_tpu_estimator.planning import libtpu
+from keras_tpu_estimator.planning import gpus, libtpu
 from keras_tpu_estimator.planning.boards import Board
-from keras_tpu_estimator.planning.chips import CHIPS
-from keras_tpu_estimator.planning.chips import Chip
+from keras_tpu_estimator.planning.chips import CHIPS, Chip
 from keras_tpu_estimator.planning.effort import least_effort
 
 # What people, JAX and Google Cloud call the kinds. "-8" after some means cores.

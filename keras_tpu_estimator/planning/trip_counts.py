@@ -3,8 +3,7 @@
 import re
 from collections.abc import Mapping
 
-from keras_tpu_estimator.planning.hlo import Computation
-from keras_tpu_estimator.planning.hlo import Instruction
+from keras_tpu_estimator.planning.hlo import Computation, Instruction
 
 _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 

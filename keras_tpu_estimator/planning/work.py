@@ -1,13 +1,11 @@
 """What instructions compute, and what of a chip's memory they move."""
 
 import re
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from keras_tpu_estimator.planning import products
 from keras_tpu_estimator.planning.array_types import ArrayType
-from keras_tpu_estimator.planning.hlo import Computation
-from keras_tpu_estimator.planning.hlo import Instruction
+from keras_tpu_estimator.planning.hlo import Computation, Instruction
 from keras_tpu_estimator.planning.loops import Run
 
 # They move or name what there is, or belong to another instruction.
@@ -40,9 +38,7 @@ def flops(runs: Iterable[Run]) -> float:
     return float(sum(run.times * _flops(run) for run in runs))
 
 
-def bytes_moved(
-    runs: Iterable[Run], computations: Mapping[str, Computation]
-) -> float:
+def bytes_moved(runs: Iterable[Run], computations: Mapping[str, Computation]) -> float:
     """Bytes that instructions read from a chip's large memory, or write to it.
 
     What stays in the small memory of a core counts only where it gets there
@@ -52,11 +48,7 @@ def bytes_moved(
         computations: Those of the program, by name.
     """
     return float(
-        sum(
-            run.times * _bytes(run, computations)
-            for run in runs
-            if not run.is_fused
-        )
+        sum(run.times * _bytes(run, computations) for run in runs if not run.is_fused)
     )
 
 
@@ -75,9 +67,7 @@ def kernels(runs: Iterable[Run]) -> tuple[str, ...]:
     """Kernels that are run, of whose work nothing is known."""
     targets = {run.instruction.target for run in runs}
     found = filter(_KERNELS.fullmatch, targets)
-    return tuple(
-        sorted(each for each in found if not products.is_counted(each))
-    )
+    return tuple(sorted(each for each in found if not products.is_counted(each)))
 
 
 def _flops(run: Run) -> float:
@@ -162,9 +152,7 @@ def _users(computation: Computation, name: str) -> list[Instruction]:
     return found
 
 
-def _operands(
-    each: Instruction, computation: Computation
-) -> tuple[ArrayType, ...]:
+def _operands(each: Instruction, computation: Computation) -> tuple[ArrayType, ...]:
     made = map(computation.by_name.get, each.operands)
     return tuple(array for one in made if one for array in one.type)
 

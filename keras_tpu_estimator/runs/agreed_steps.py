@@ -9,16 +9,14 @@ have one batch of its true size: nothing is padded, and nothing is lost.
 import dataclasses
 import logging
 import zlib
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs import batch_bytes
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
-from keras_tpu_estimator.engine.inputs.batch_form import error_of_unlike
+from keras_tpu_estimator.engine.inputs.batch_form import BatchForm, error_of_unlike
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.unbatched import joined_of_hosts
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -115,9 +113,7 @@ class AgreedSteps:
         """Ends a `take` that waits for other hosts."""
         self._exchange.close()
 
-    def _agreed(
-        self, stacked: StackedSteps, is_part: bool = False
-    ) -> AgreedBatch:
+    def _agreed(self, stacked: StackedSteps, is_part: bool = False) -> AgreedBatch:
         room = self._pipeline.room(stacked)
         return AgreedBatch(stacked, is_part, room)
 
@@ -139,9 +135,7 @@ class AgreedSteps:
         if stacked.steps == steps:
             return stacked
         stacked, rest = stacked.split(steps)
-        self._rest = (
-            StackedSteps.joined([rest, self._rest]) if self._rest else rest
-        )
+        self._rest = StackedSteps.joined([rest, self._rest]) if self._rest else rest
         return stacked
 
     def _of_all(self) -> StackedSteps:
@@ -158,9 +152,7 @@ class AgreedSteps:
             for each in reports
             if (part := batch_bytes.from_bytes(each, known)) is not None
         ]
-        return StackedSteps(
-            *joined_of_hosts(parts, self._topology.num_replicas)
-        )
+        return StackedSteps(*joined_of_hosts(parts, self._topology.num_replicas))
 
     def _form(self, stacked: StackedSteps) -> BatchForm:
         """What a batch is like, looked at once for each kind of batches."""

@@ -70,9 +70,7 @@ class BegunSave:
 
     def _check_whole(self) -> None:
         # The chief has them, and all raise the same.
-        found = self.others.from_chief(
-            lambda: self.finite.first_not_finite(self.whole)
-        )
+        found = self.others.from_chief(lambda: self.finite.first_not_finite(self.whole))
         self.finite.raise_if_any([found])
 
     def _write_main_file(self) -> None:

@@ -5,11 +5,9 @@ import dataclasses
 import functools
 import logging
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import metadata
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from keras_tpu_estimator.engine.device import compilation_cache
 from keras_tpu_estimator.engine.device.distributed_program import (
@@ -26,20 +24,17 @@ from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.unlisted import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats import latest_checkpoints
-from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.files.formats import latest_checkpoints, loading
 from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
-from keras_tpu_estimator.front_ends.front_end import FrontEnd
-from keras_tpu_estimator.front_ends.front_end import front_end_of
+from keras_tpu_estimator.front_ends.front_end import FrontEnd, front_end_of
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.pickling import check_can_be_found
-from keras_tpu_estimator.ground.base.pickling import fields_of
+from keras_tpu_estimator.ground.base.pickling import check_can_be_found, fields_of
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
@@ -134,9 +129,7 @@ class EstimatorContext:
         layouts = {mode: self.placement.layout(mode) for mode in modes}
         cores = self.placement.cores
         with self._variables_off_devices():
-            program = self.front_end.make_program(
-                call, self.seed, options, cores
-            )
+            program = self.front_end.make_program(call, self.seed, options, cores)
             distributed = DistributedProgram(program, layouts)
         folder = self.config.executables
         return Runtime.of(
@@ -290,9 +283,7 @@ class EstimatorContext:
         return latest
 
     @contextlib.contextmanager
-    def reading(
-        self, values: contextlib.AbstractContextManager[T]
-    ) -> Iterator[T]:
+    def reading(self, values: contextlib.AbstractContextManager[T]) -> Iterator[T]:
         """Enters what reads a checkpoint first; other hosts wait meanwhile."""
         with contextlib.ExitStack() as block:
             with self.hosts.busy(_READS):

@@ -4,21 +4,15 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, Self
 
 import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.engine.program.steps import METRIC_VALUES
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Outputs, Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.directory.keep_best import note
 from keras_tpu_estimator.files.summary import collecting
@@ -31,20 +25,20 @@ from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage import file_names
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.host_calls import LastOfAll
-from keras_tpu_estimator.runs.host_calls import call_for_steps
+from keras_tpu_estimator.runs.host_calls import LastOfAll, call_for_steps
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import EvaluationState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.runs.recut_loops import RecutLoops
-from keras_tpu_estimator.runs.recut_loops import SizesBetween
+from keras_tpu_estimator.runs.recut_loops import RecutLoops, SizesBetween
 from keras_tpu_estimator.runs.same_on_hosts import compare_edits
-from keras_tpu_estimator.runs.staging import StagedInput
-from keras_tpu_estimator.runs.staging import StagedSteps
-from keras_tpu_estimator.runs.staging import begin_loops
-from keras_tpu_estimator.runs.staging import parts_of_loop
-from keras_tpu_estimator.runs.staging import stage_ahead
+from keras_tpu_estimator.runs.staging import (
+    StagedInput,
+    StagedSteps,
+    begin_loops,
+    parts_of_loop,
+    stage_ahead,
+)
 from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.spec.config import validation as checks
 from keras_tpu_estimator.spec.hooks import progress
@@ -268,22 +262,14 @@ class EvaluationLoop:
             result = self._host_metrics.result()
         self._loop_state.outputs = result
         hook_list.end()
-        result |= {
-            name: self._loop_state.fetch(name) for name in ("loss", GLOBAL_STEP)
-        }
-        self._progress.show(
-            self._done, lambda: float(result["loss"]), is_end=True
-        )
+        result |= {name: self._loop_state.fetch(name) for name in ("loss", GLOBAL_STEP)}
+        self._progress.show(self._done, lambda: float(result["loss"]), is_end=True)
         return result
 
-    def _end_where_wanted(
-        self, first: StagedSteps, hooks: HookList
-    ) -> StagedSteps:
+    def _end_where_wanted(self, first: StagedSteps, hooks: HookList) -> StagedSteps:
         """Ends runs where hooks ask for it; returns the first run."""
         size_after = SizesBetween(hooks.run_ends(0), STEPS_PER_RUN.value)
-        self._infeed = RecutLoops(
-            first, self._infeed, lambda: size_after(self._done)
-        )
+        self._infeed = RecutLoops(first, self._infeed, lambda: size_after(self._done))
         return next(self._infeed)
 
     def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:

@@ -1,15 +1,12 @@
 """The exports of an estimator."""
 
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import typing_extensions
 
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
-from keras_tpu_estimator.export.exporting import Export
-from keras_tpu_estimator.export.exporting import ExportSettings
-from keras_tpu_estimator.export.exporting import run_export
+from keras_tpu_estimator.export.exporting import Export, ExportSettings, run_export
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import PathLike
@@ -145,9 +142,7 @@ class ExportingEstimator(TrainedEstimator):
             RuntimeError: As in `export_saved_model`.
         """
         return self._export(
-            Export(
-                export_dir_base, input_receiver_fn_map, assets_extra, as_text
-            ),
+            Export(export_dir_base, input_receiver_fn_map, assets_extra, as_text),
             checkpoint_path,
         )
 
@@ -161,9 +156,7 @@ class ExportingEstimator(TrainedEstimator):
             start = self._context.warm_start.ckpt_to_initialize_from
             path = None if isinstance(start, Mapping) else start
         checkpoint = (
-            self._existing_checkpoint()
-            if path is None
-            else location.resolve(path)
+            self._existing_checkpoint() if path is None else location.resolve(path)
         )
         context, settings = self._context, self._export_settings
         model_fn = BoundModelFn(

@@ -1,8 +1,7 @@
 """Whether trained values on their way into a checkpoint are finite."""
 
 import dataclasses
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import numpy as np
 

@@ -2,8 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -63,9 +62,7 @@ class EveryFewSteps:
         if not self._every or not is_due:
             return contextlib.nullcontext()
         self._last = number
-        return recording.GoingTo(
-            ToWriters(self._writer), None, self._writer.flush
-        )
+        return recording.GoingTo(ToWriters(self._writer), None, self._writer.flush)
 
 
 class LastOfAll(recording.Sink):

@@ -1,11 +1,8 @@
 """The Keras model and the hooks of a call, around where its loop stands."""
 
 import contextlib
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Self
 
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows

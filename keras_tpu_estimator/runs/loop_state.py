@@ -10,14 +10,15 @@ import numpy as np
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.program import cut_integers
-from keras_tpu_estimator.engine.program.steps import CUT
-from keras_tpu_estimator.engine.program.steps import NAMED
-from keras_tpu_estimator.engine.program.steps import REPORTS
-from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
-from keras_tpu_estimator.engine.program.steps import SUMMARIES
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.store import EVAL_STEP
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.steps import (
+    CUT,
+    NAMED,
+    REPORTS,
+    STEP_NUMBERS,
+    SUMMARIES,
+    Outputs,
+)
+from keras_tpu_estimator.engine.program.store import EVAL_STEP, GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
@@ -165,9 +166,7 @@ class LoopState:
     @property
     def losses_of_steps(self) -> np.ndarray:
         """The losses of the last loop as one array."""
-        return np.concatenate(
-            [np.asarray(each, "float32") for each in self.losses]
-        )
+        return np.concatenate([np.asarray(each, "float32") for each in self.losses])
 
     def first_nan_step(self) -> int | None:
         """The first step of the last loop whose loss is not a number."""

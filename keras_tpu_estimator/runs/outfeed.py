@@ -2,8 +2,7 @@
 
 import concurrent.futures
 from collections.abc import Callable
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 
 class Outfeed:

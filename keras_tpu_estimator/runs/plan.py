@@ -2,9 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 

@@ -6,11 +6,9 @@ It is the position in the input, and the state of callbacks and hooks.
 import contextlib
 import logging
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.device.run_state import Version
+from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.packing import Packed
 from keras_tpu_estimator.engine.inputs.position import Position

@@ -1,8 +1,7 @@
 """The predictions of one batch, and what of them `predict` yields."""
 
 import dataclasses
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import jax
@@ -68,8 +67,7 @@ class Predicted:
         selected = {k: v for k, v in predictions.items() if k in keys}
         if not selected:
             raise ValueError(
-                f"Expected `predict_keys` among {sorted(predictions)}. "
-                f"Received: {keys}"
+                f"Expected `predict_keys` among {sorted(predictions)}. Received: {keys}"
             )
         return dataclasses.replace(self, predictions=selected)
 
@@ -103,9 +101,7 @@ class Predicted:
     @property
     def _rows(self) -> int | None:
         """The number of rows for all examples, if each has several."""
-        lengths = {
-            np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.predictions)
-        }
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.predictions)}
         size = self.examples if self.size is None else self.size
         if len(lengths) != 1 or not size or lengths == {()}:
             return None

@@ -3,42 +3,34 @@
 import collections
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Generator
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
-from keras_tpu_estimator.engine.inputs.stacking import Buffers
-from keras_tpu_estimator.engine.inputs.stacking import Stack
+from keras_tpu_estimator.engine.inputs.stacking import Buffers, Stack
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
-from keras_tpu_estimator.runs.padded_steps import Padded
-from keras_tpu_estimator.runs.padded_steps import PaddedSteps
+from keras_tpu_estimator.runs.padded_steps import Padded, PaddedSteps
 from keras_tpu_estimator.runs.predicted import Predicted
-from keras_tpu_estimator.runs.prediction_sizes import MOST_BATCHES
-from keras_tpu_estimator.runs.prediction_sizes import Patience
-from keras_tpu_estimator.runs.prediction_sizes import Rooms
-from keras_tpu_estimator.runs.prediction_sizes import RunSizes
+from keras_tpu_estimator.runs.prediction_sizes import (
+    MOST_BATCHES,
+    Patience,
+    Rooms,
+    RunSizes,
+)
 from keras_tpu_estimator.runs.recut_loops import SizesBetween
-from keras_tpu_estimator.runs.running_predictions import Fed
-from keras_tpu_estimator.runs.running_predictions import Result
-from keras_tpu_estimator.runs.running_predictions import Running
+from keras_tpu_estimator.runs.running_predictions import Fed, Result, Running
 from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
-from keras_tpu_estimator.spec.hooks.progress import Progress
-from keras_tpu_estimator.spec.hooks.progress import prediction_started
+from keras_tpu_estimator.spec.hooks.progress import Progress, prediction_started
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 # The number of batches on the devices beside those that are awaited.
@@ -73,9 +65,7 @@ class Prediction:
             first = steps.next()
             if first is None:
                 return
-            step = context.runtime.prepare(
-                mode, first.features, first.is_padding
-            )
+            step = context.runtime.prepare(mode, first.features, first.is_padding)
             hooks = (*self.hooks, *step.hooks)
             slots = bool(callbacks_of(hooks))
             with context.runtime.values.lent(step, checkpoint, slots) as values:
@@ -214,9 +204,7 @@ class PredictionLoop:
         ahead = sum(len(each.fed.batches) for each in others)
         return ahead < max(_AHEAD, size) and infeed.has_ready(size)
 
-    def _feed(
-        self, batches: list[Padded], infeed: Infeed[Padded] | None = None
-    ) -> Fed:
+    def _feed(self, batches: list[Padded], infeed: Infeed[Padded] | None = None) -> Fed:
         """Takes batches of one shape to the devices.
 
         Args:
@@ -261,9 +249,7 @@ class PredictionLoop:
             if fed.room == 1:
                 made = loop.predict(step, *values, self._fetch)
             else:
-                made = loop.predict_some(
-                    step, *values, len(fed.batches), self._fetch
-                )
+                made = loop.predict_some(step, *values, len(fed.batches), self._fetch)
         except Exception as error:
             if not self._made and not self._running and len(fed.batches) == 1:
                 raise

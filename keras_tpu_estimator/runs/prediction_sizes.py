@@ -4,8 +4,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.engine.inputs.stacking import even_share
+from keras_tpu_estimator.engine.inputs.stacking import StackSize, even_share
 from keras_tpu_estimator.runs.padded_steps import Padded
 
 # Enough for the time between runs not to count.
@@ -34,9 +33,7 @@ class Rooms:
         newest: The room that was found last, or 1.
     """
 
-    def __init__(
-        self, batch_bytes: Callable[[Padded], int], is_single: bool = False
-    ):
+    def __init__(self, batch_bytes: Callable[[Padded], int], is_single: bool = False):
         self._batch_bytes = batch_bytes
         self._is_single = is_single
         self._known: dict[Any, int | None] = {}

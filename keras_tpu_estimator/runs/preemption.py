@@ -9,13 +9,14 @@ import sys
 import threading
 from collections.abc import Iterable
 from types import FrameType
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -212,9 +213,7 @@ class StopSignals:
     def _start_watching(self) -> None:
         reader, writer = socket.socketpair()
         writer.setblocking(False)
-        before = signal.set_wakeup_fd(
-            writer.fileno(), warn_on_full_buffer=False
-        )
+        before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
         if before != -1:  # An event loop's, which is left alone.
             signal.set_wakeup_fd(before)
             reader.close()

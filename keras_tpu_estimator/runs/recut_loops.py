@@ -1,12 +1,9 @@
 """Loops whose length is decided when they begin, not when input is staged."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 
-from keras_tpu_estimator.runs.staging import StagedInput
-from keras_tpu_estimator.runs.staging import StagedSteps
+from keras_tpu_estimator.runs.staging import StagedInput, StagedSteps
 
 
 class RecutLoops:

@@ -2,13 +2,10 @@
 
 import contextlib
 import os
-from collections.abc import Generator
-from collections.abc import Iterator
-from typing import Any
-from typing import Protocol
+from collections.abc import Generator, Iterator
+from typing import Any, Protocol
 
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.predicted import Predicted
 
@@ -33,9 +30,7 @@ class Rehearsal(Protocol):
     ) -> dict[str, Any]:
         """Takes the place of `TPUEstimator.evaluate`."""
 
-    def predict(
-        self, context: EstimatorContext, input_fn: InputFn
-    ) -> Predictions:
+    def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
         """Takes the place of the batches that `TPUEstimator.predict` has."""
 
     def export(self, base: PathLike) -> str:

@@ -6,9 +6,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.program import cut_integers
-from keras_tpu_estimator.engine.program.steps import CUT
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import CUT, Outputs, Step
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.runs.padded_steps import Padded

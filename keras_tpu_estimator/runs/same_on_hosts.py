@@ -4,8 +4,7 @@ import logging
 import secrets
 import tempfile
 import zlib
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax

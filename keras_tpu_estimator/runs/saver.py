@@ -10,8 +10,7 @@ from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.engine.device.run_state import Source
-from keras_tpu_estimator.engine.device.run_state import Version
+from keras_tpu_estimator.engine.device.run_state import Source, Version
 from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.files.directory.background_writer import Writer
 from keras_tpu_estimator.files.directory.location import name_for
@@ -25,8 +24,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.finite_values import FiniteValues
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
-from keras_tpu_estimator.runs.shard_writers import BegunShards
-from keras_tpu_estimator.runs.shard_writers import ShardWriter
+from keras_tpu_estimator.runs.shard_writers import BegunShards, ShardWriter
 
 _SLOW_BYTES_PER_SEC = 10**7
 
@@ -68,9 +66,7 @@ class Saver:
         self._runtime = context.runtime
         self._loop_state = progress
         # Links stay as they are; to follow them after each run takes time.
-        self._real_path: Callable[[str], str] = functools.cache(
-            os.path.realpath
-        )
+        self._real_path: Callable[[str], str] = functools.cache(os.path.realpath)
         self._writer = Writer()
         # What the last checkpoint of each directory holds, and what is being
         # written now.
@@ -159,9 +155,7 @@ class Saver:
         )
         # On a slow disk, others wait longer for the chief.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
-        finite = FiniteValues(
-            self._trained_paths() if has_run else set(), values.step
-        )
+        finite = FiniteValues(self._trained_paths() if has_run else set(), values.step)
         files = SaveFiles(prefix, self._others.from_chief(new_token))
         positions = self._positions.beside(files, values.version)
         shards = BegunShards({})

@@ -6,14 +6,12 @@ others, and take them for stuck.
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree
-from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
@@ -118,9 +116,7 @@ class TreeWriter(ShardWriter):
             finite.look_at(trained)
             wait()
             finite.raise_if_any(
-                self.others.gather(
-                    finite.not_finite, more_patience_secs=patience
-                )
+                self.others.gather(finite.not_finite, more_patience_secs=patience)
             )
 
         described = {path: each.in_tree for path, each in saved.tree.items()}

@@ -1,10 +1,8 @@
 """Copying stacked steps to the devices before they are wanted."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import Protocol
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -14,8 +12,7 @@ from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.runs.agreed_steps import AgreedBatch
-from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
+from keras_tpu_estimator.runs.agreed_steps import AgreedBatch, AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 
@@ -65,9 +62,7 @@ class StagedSteps:
         first = self.stacked.step(0)
         features, labels = first.features, first.labels
         if self.is_part:
-            features, labels = jax.tree.map(
-                _one_step_of, self.data, (features, labels)
-            )
+            features, labels = jax.tree.map(_one_step_of, self.data, (features, labels))
         return runtime.prepare(self.mode, features, labels)
 
 
@@ -95,9 +90,7 @@ class StagedInput(Protocol):
         """Returns how long steps were waited for since the last call."""
 
 
-def _one_step_of(
-    whole: jax.Array, part: np.ndarray[Any, Any]
-) -> np.ndarray[Any, Any]:
+def _one_step_of(whole: jax.Array, part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """One step of all hosts, as wide as on this one: devices may have less."""
     return np.broadcast_to(np.zeros((), part.dtype), whole.shape[1:])
 
@@ -219,9 +212,7 @@ def begin_loops(
     yield None
 
 
-def parts_of_loop(
-    first: StagedSteps, infeed: StagedInput
-) -> Iterator[StagedSteps]:
+def parts_of_loop(first: StagedSteps, infeed: StagedInput) -> Iterator[StagedSteps]:
     """The parts that one loop is fed in, as far as the input has them."""
     staged: StagedSteps | None = first
     while staged is not None:

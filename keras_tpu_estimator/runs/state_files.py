@@ -12,9 +12,7 @@ import json
 from collections.abc import Iterable
 
 from keras_tpu_estimator.engine.inputs import packed_files
-from keras_tpu_estimator.engine.inputs.packing import Packed
-from keras_tpu_estimator.engine.inputs.packing import pack
-from keras_tpu_estimator.engine.inputs.packing import unpack
+from keras_tpu_estimator.engine.inputs.packing import Packed, pack, unpack
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.spec.hooks.hook_states import SavedState
 
@@ -89,6 +87,5 @@ def _packed(state: SavedState) -> Packed:
         return pack({each.name: getattr(state, each.name) for each in fields})
     except TypeError as error:
         raise TypeError(
-            f"The state of {state.kind} cannot be saved with a checkpoint. "
-            f"{error}"
+            f"The state of {state.kind} cannot be saved with a checkpoint. {error}"
         ) from error

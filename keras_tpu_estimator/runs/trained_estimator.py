@@ -4,26 +4,21 @@ import copy
 import html
 import inspect
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.files.formats.loading import load_checkpoint
-from keras_tpu_estimator.files.formats.loading import load_variable
+from keras_tpu_estimator.files.formats.loading import load_checkpoint, load_variable
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.shown import shortened
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import eval_dir
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.config.run_config import set_fields
+from keras_tpu_estimator.spec.config.run_config import RunConfig, set_fields
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 

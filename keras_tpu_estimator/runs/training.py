@@ -8,19 +8,15 @@ import contextlib
 import dataclasses
 import logging
 import os
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
-from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.files.directory import save_files
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS, Outputs, Step
+from keras_tpu_estimator.files.directory import save_files, training_status
 from keras_tpu_estimator.files.directory.training_status import only_training
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.ground.base import terminal_line
@@ -31,40 +27,38 @@ from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs import state_files
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.host_calls import EveryFewSteps
-from keras_tpu_estimator.runs.host_calls import call_for_steps
+from keras_tpu_estimator.runs.host_calls import EveryFewSteps, call_for_steps
 from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.outfeed import Outfeed
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.runs.position_saver import PositionSaver
-from keras_tpu_estimator.runs.preemption import LoopEnd
-from keras_tpu_estimator.runs.preemption import Preemption
+from keras_tpu_estimator.runs.preemption import LoopEnd, Preemption
 from keras_tpu_estimator.runs.recut_loops import RecutLoops
-from keras_tpu_estimator.runs.same_on_hosts import check_same_model
-from keras_tpu_estimator.runs.same_on_hosts import compare_edits
+from keras_tpu_estimator.runs.same_on_hosts import check_same_model, compare_edits
 from keras_tpu_estimator.runs.saver import Saver
-from keras_tpu_estimator.runs.staging import StagedInput
-from keras_tpu_estimator.runs.staging import StagedSteps
-from keras_tpu_estimator.runs.staging import begin_loops
-from keras_tpu_estimator.runs.staging import parts_of_loop
-from keras_tpu_estimator.runs.staging import stage_ahead
+from keras_tpu_estimator.runs.staging import (
+    StagedInput,
+    StagedSteps,
+    begin_loops,
+    parts_of_loop,
+    stage_ahead,
+)
 from keras_tpu_estimator.runs.step_counting import StepCounting
 from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
-from keras_tpu_estimator.runs.training_hooks import REPORT_NAMES
-from keras_tpu_estimator.runs.training_hooks import TrainingReport
-from keras_tpu_estimator.runs.training_hooks import training_hooks
+from keras_tpu_estimator.runs.training_hooks import (
+    REPORT_NAMES,
+    TrainingReport,
+    training_hooks,
+)
 from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
-from keras_tpu_estimator.runs.training_session import Evaluator
-from keras_tpu_estimator.runs.training_session import TrainingSession
-from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
-from keras_tpu_estimator.spec.hooks.callback_hook import with_epochs
+from keras_tpu_estimator.runs.training_session import Evaluator, TrainingSession
+from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks, with_epochs
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.hook_states import HookStates
-from keras_tpu_estimator.spec.hooks.progress import ProgressHook
-from keras_tpu_estimator.spec.hooks.progress import shows_progress
+from keras_tpu_estimator.spec.hooks.progress import ProgressHook, shows_progress
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.hooks.stall import stalls_shown
 from keras_tpu_estimator.spec.hooks.stop_at_step import steps_until_stop
@@ -331,9 +325,7 @@ class TrainingLoop:
         )
         return next(self._infeed)
 
-    def _hook_states(
-        self, hook_list: HookList, checkpoint: str | None
-    ) -> HookStates:
+    def _hook_states(self, hook_list: HookList, checkpoint: str | None) -> HookStates:
         """Returns the states of all hooks, with those of the checkpoint."""
         saved = None if checkpoint is None else state_files.read(checkpoint)
         return HookStates(
@@ -370,9 +362,7 @@ class TrainingLoop:
         self, staged: StagedSteps, metrics: MetricsState, fetch: tuple[str, ...]
     ) -> MetricsState:
         values = self._loop_state.values
-        step = self._steps.of(
-            staged.shapes, lambda: staged.prepare(self._runtime)
-        )
+        step = self._steps.of(staged.shapes, lambda: staged.prepare(self._runtime))
         # A hook may have evaluated, with variables that are new to the model.
         self._runtime.values.complete(values, step)
         self._loop_state.note_if_made()

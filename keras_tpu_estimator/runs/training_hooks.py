@@ -2,9 +2,7 @@
 
 import logging
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import keras
 import numpy as np
@@ -20,8 +18,8 @@ from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
 from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverHook,
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
@@ -66,9 +64,7 @@ def training_hooks(
     """
     config = context.config
     user, spec = tuple(user), step.hooks
-    hooks: list[Hook] = (
-        [] if savers_among((*user, *spec)) else _own_saver(context)
-    )
+    hooks: list[Hook] = [] if savers_among((*user, *spec)) else _own_saver(context)
     _attach(listeners, savers_among((*hooks, *user, *spec)))
     if config.save_summary_steps and context.hosts.is_chief:
         warn_if_autologging(config.metric_writers)

@@ -8,8 +8,7 @@ import numpy as np
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.runs.outfeed import Outfeed
-from keras_tpu_estimator.spec.hooks.session import MetricCounts
-from keras_tpu_estimator.spec.hooks.session import NoCounts
+from keras_tpu_estimator.spec.hooks.session import MetricCounts, NoCounts
 
 
 class TrainingMetrics:

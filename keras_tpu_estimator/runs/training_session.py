@@ -3,28 +3,23 @@
 import contextlib
 import dataclasses
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import keras
 import numpy as np
 
-from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.device.run_state import Version
+from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.live_model import LiveModel
 from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.saver import Saver
-from keras_tpu_estimator.spec.hooks.session import MetricCounts
-from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session import T
+from keras_tpu_estimator.spec.hooks.session import MetricCounts, Session, T
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 
@@ -163,9 +158,7 @@ class TrainingSession(Session):
                 f"another: {shown(getattr(estimator, 'model_dir', estimator))}."
                 " Pass the former, or evaluate a checkpoint with the latter."
             )
-        return self._run(
-            self._evaluator.evaluation(input_fn, steps, hooks, name)
-        )
+        return self._run(self._evaluator.evaluation(input_fn, steps, hooks, name))
 
     def count_metrics(self) -> MetricCounts:
         """Counts the metrics of training apart from its reports."""

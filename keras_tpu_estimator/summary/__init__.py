@@ -14,19 +14,22 @@ In a `model_fn` a summary needs no writer. It is written to `model_dir` every
 """
 
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
-from keras_tpu_estimator.files.summary.functions import audio
-from keras_tpu_estimator.files.summary.functions import histogram
-from keras_tpu_estimator.files.summary.functions import image
-from keras_tpu_estimator.files.summary.functions import scalar
-from keras_tpu_estimator.files.summary.functions import text
+from keras_tpu_estimator.files.summary.functions import (
+    audio,
+    histogram,
+    image,
+    scalar,
+    text,
+)
 from keras_tpu_estimator.files.summary.metric_writer import MetricWriter
-from keras_tpu_estimator.files.summary.metric_writers import JsonLines
-from keras_tpu_estimator.files.summary.metric_writers import Mlflow
-from keras_tpu_estimator.files.summary.metric_writers import TensorBoard
-from keras_tpu_estimator.files.summary.metric_writers import Wandb
+from keras_tpu_estimator.files.summary.metric_writers import (
+    JsonLines,
+    Mlflow,
+    TensorBoard,
+    Wandb,
+)
 from keras_tpu_estimator.files.summary.recording import record_if
-from keras_tpu_estimator.files.summary.writer import SummaryWriter
-from keras_tpu_estimator.files.summary.writer import create_file_writer
+from keras_tpu_estimator.files.summary.writer import SummaryWriter, create_file_writer
 from keras_tpu_estimator.summary import experimental
 
 __all__ = [

@@ -7,8 +7,7 @@ shape, and becomes a step of the device loop. TensorFlow is imported only then.
 from keras_tpu_estimator.tf1.marking import model_fn
 from keras_tpu_estimator.tf1.shims import lookup
 from keras_tpu_estimator.tf1.shims.installing import install
-from keras_tpu_estimator.tf1.spec import EstimatorSpec
-from keras_tpu_estimator.tf1.spec import TPUEstimatorSpec
+from keras_tpu_estimator.tf1.spec import EstimatorSpec, TPUEstimatorSpec
 
 __all__ = [
     "EstimatorSpec",

@@ -7,28 +7,25 @@ waits for one in a branch runs only if that branch is taken.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.effects import written
-from keras_tpu_estimator.tf1.functions import BRANCHES
-from keras_tpu_estimator.tf1.functions import LOOPS
-from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import Function
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import called
-from keras_tpu_estimator.tf1.functions import source
+from keras_tpu_estimator.tf1.effects import effects_of, written
+from keras_tpu_estimator.tf1.functions import (
+    BRANCHES,
+    LOOPS,
+    Body,
+    Function,
+    Library,
+    Node,
+    called,
+    source,
+)
 from keras_tpu_estimator.tf1.inner_ops import RUNS
 from keras_tpu_estimator.tf1.running_if import running_if
-from keras_tpu_estimator.tf1.writing import Writer
-from keras_tpu_estimator.tf1.writing import type_number
+from keras_tpu_estimator.tf1.writing import Writer, type_number
 
 # The conditions from the outermost to the innermost, and each one's branch.
 Path = tuple[tuple[str, int], ...]
@@ -82,9 +79,7 @@ class _Narrowed:
         default_factory=lambda: itertools.count(1)
     )
 
-    def nodes(
-        self, nodes: Sequence[Node], wanted: Sequence[Wanted]
-    ) -> list[Node]:
+    def nodes(self, nodes: Sequence[Node], wanted: Sequence[Wanted]) -> list[Node]:
         """Returns nodes that call narrowed functions."""
         return [
             self._call(node, _inside(node.name, wanted))

@@ -6,8 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.inner_ops import graph_class
-from keras_tpu_estimator.tf1.inner_ops import without_inner
+from keras_tpu_estimator.tf1.inner_ops import graph_class, without_inner
 from keras_tpu_estimator.tf1.inside import check_returned
 from keras_tpu_estimator.tf1.shims.giving_back import give_back
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2

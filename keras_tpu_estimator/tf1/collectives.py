@@ -2,9 +2,7 @@
 
 from collections.abc import Mapping
 
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.functions import source
+from keras_tpu_estimator.tf1.functions import Node, data_inputs, source
 
 SUM = "CrossReplicaSum"
 # Its relatives, which have no meaning here yet.

@@ -26,9 +26,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         "-m", action="store_true", help="SCRIPT is the name of a module"
     )
     parser.add_argument("script", metavar="SCRIPT")
-    parser.add_argument(
-        "arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER
-    )
+    parser.add_argument("arguments", metavar="ARGUMENTS", nargs=argparse.REMAINDER)
     given = parser.parse_args(arguments)
     if not given.m and not os.path.isfile(given.script):
         parser.error(

@@ -1,14 +1,10 @@
 """Errors of conversion: first the operation and its line, XLA's text last."""
 
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import nodes_within
+from keras_tpu_estimator.tf1.functions import Body, Library, nodes_within
 from keras_tpu_estimator.tf1.loop_errors import explained_loop
 from keras_tpu_estimator.tf1.moving import where_to_move
 from keras_tpu_estimator.tf1.source_lines import line_of

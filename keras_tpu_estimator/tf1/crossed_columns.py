@@ -7,11 +7,13 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.feature_columns import MISSING
-from keras_tpu_estimator.tf1.feature_columns import Function
-from keras_tpu_estimator.tf1.feature_columns import all_cells
-from keras_tpu_estimator.tf1.feature_columns import has_all_cells
-from keras_tpu_estimator.tf1.feature_columns import shape_of
+from keras_tpu_estimator.tf1.feature_columns import (
+    MISSING,
+    Function,
+    all_cells,
+    has_all_cells,
+    shape_of,
+)
 
 # TensorFlow's own.
 _HASH_KEY = 0xDECAFCAFFE

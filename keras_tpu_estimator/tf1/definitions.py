@@ -2,14 +2,11 @@
 
 import dataclasses
 import weakref
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1.defuns import name_functions
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import library_of
+from keras_tpu_estimator.tf1.functions import Library, Node, library_of
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

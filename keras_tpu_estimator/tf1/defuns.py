@@ -7,10 +7,7 @@ knows calls by `PartitionedCall`.
 from collections.abc import Mapping
 from typing import Any
 
-from keras_tpu_estimator.tf1.functions import Function
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import library_of
+from keras_tpu_estimator.tf1.functions import Function, Library, Node, library_of
 
 
 def name_functions(graph_def: Any) -> None:
@@ -35,11 +32,7 @@ def _name_function(node: Node, library: Library) -> Mapping[str, str]:
     shapes = node.attr["_output_shapes"].list.shape[:]
     for name in list(node.attr):
         del node.attr[name]
-    node.op = (
-        "StatefulPartitionedCall"
-        if signature.is_stateful
-        else "PartitionedCall"
-    )
+    node.op = "StatefulPartitionedCall" if signature.is_stateful else "PartitionedCall"
     node.attr["f"].func.name = signature.name
     node.attr["Tin"].list.type.extend(a.type for a in signature.input_arg)
     node.attr["Tout"].list.type.extend(a.type for a in signature.output_arg)

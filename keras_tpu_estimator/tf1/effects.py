@@ -8,18 +8,18 @@ what is ready: a global step that is read after `minimize` is that of before.
 
 import collections
 import dataclasses
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 
-from keras_tpu_estimator.tf1.functions import LOOPS
-from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import called
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.functions import first_argument
-from keras_tpu_estimator.tf1.functions import source
+from keras_tpu_estimator.tf1.functions import (
+    LOOPS,
+    Body,
+    Library,
+    Node,
+    called,
+    data_inputs,
+    first_argument,
+    source,
+)
 
 # What returns a variable that it is given, at the same position.
 PASSING_ON = frozenset({"Identity", *LOOPS})
@@ -133,9 +133,7 @@ class _Order:
             for name, names in self._added.items()
         }
 
-    def _read_after(
-        self, name: str, variable: str, writes: Sequence[str]
-    ) -> None:
+    def _read_after(self, name: str, variable: str, writes: Sequence[str]) -> None:
         self._reads[variable, len(writes)].append(name)
         self._add(name, writes[-1:])
 
@@ -170,9 +168,7 @@ def _passed_on(node: Node, used: list[tuple[int, str]]) -> dict[str, str]:
     return aliases
 
 
-def written(
-    node: Node, positions: Collection[int], library: Library
-) -> set[int]:
+def written(node: Node, positions: Collection[int], library: Library) -> set[int]:
     """Which of its inputs, at the positions of variables, a node may assign."""
     functions = called(node)
     if not functions or not positions:

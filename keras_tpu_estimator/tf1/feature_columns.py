@@ -4,8 +4,7 @@ A column of ids has all cells of its rows here. Those that are missing have the
 id -1, which stands for a missing one in dense features, too.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -21,9 +20,7 @@ def to_cells(original: Function) -> Function:
     import tensorflow as tf
 
     def with_all_cells(values: Any, ignore_value: Any = None) -> Any:
-        is_dense = tf.is_tensor(values) and not isinstance(
-            values, tf.SparseTensor
-        )
+        is_dense = tf.is_tensor(values) and not isinstance(values, tf.SparseTensor)
         if not is_dense or not values.shape.is_fully_defined():
             return original(values, ignore_value)
         if values.dtype.is_integer and ignore_value is not None:
@@ -58,9 +55,7 @@ def in_vocabulary(original: Function) -> Function:
     """
     import tensorflow as tf
 
-    def transformed(
-        column: Any, numbers: Any, state_manager: Any = None
-    ) -> Any:
+    def transformed(column: Any, numbers: Any, state_manager: Any = None) -> Any:
         is_known = numbers.dtype.is_integer and column.dtype.is_integer
         if not is_known or column.num_oov_buckets or not has_all_cells(numbers):
             return original(column, numbers, state_manager)

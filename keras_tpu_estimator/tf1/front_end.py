@@ -6,23 +6,18 @@ from typing import Any
 
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
-from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.export.exporting import ExportSettings
-from keras_tpu_estimator.export.exporting import GraphPlan
+from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.ground.base.signatures import layers_of
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.base.types import Features, Labels
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.tf1.input_graph import source_in_graph
 from keras_tpu_estimator.tf1.program import TF1Program
-from keras_tpu_estimator.tf1.serving_graph import ServedTF1ModelFn
-from keras_tpu_estimator.tf1.serving_graph import build_tf1_graph
+from keras_tpu_estimator.tf1.serving_graph import ServedTF1ModelFn, build_tf1_graph
 
 
 class TF1FrontEnd:
@@ -64,9 +59,7 @@ class TF1FrontEnd:
     ) -> Callable[..., Any]:
         """The function, marked as one that builds a graph."""
         kind: Any = next(
-            type(each)
-            for each in layers_of(model_fn)
-            if hasattr(each, "front_end")
+            type(each) for each in layers_of(model_fn) if hasattr(each, "front_end")
         )
         marked: Callable[..., Any] = kind(function)
         return marked

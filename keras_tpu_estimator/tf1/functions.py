@@ -4,11 +4,8 @@ A graph and its functions are alike, but for how inputs refer to outputs.
 """
 
 import dataclasses
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 # Protocol buffers, which have no types.
 Node: TypeAlias = Any
@@ -53,8 +50,7 @@ class Body:
 def library_of(graph_def: Any) -> dict[str, Function]:
     """The functions of a graph by name."""
     return {
-        function.signature.name: function
-        for function in graph_def.library.function
+        function.signature.name: function for function in graph_def.library.function
     }
 
 

@@ -103,9 +103,7 @@ def _summed(grad: Any, axis: int, counts: np.ndarray) -> Any:
 
     most, shape = int(counts.max()), tf.shape(grad)
     if counts.min() == most:
-        cut = tf.concat(
-            [shape[:axis], [len(counts), most], shape[axis + 1 :]], 0
-        )
+        cut = tf.concat([shape[:axis], [len(counts), most], shape[axis + 1 :]], 0)
         return tf.reduce_sum(tf.reshape(grad, cut), axis + 1)
     starts = np.cumsum(counts) - counts
     last = int(counts.sum()) - 1

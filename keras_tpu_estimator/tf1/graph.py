@@ -8,12 +8,10 @@ import jax
 
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.building import building
-from keras_tpu_estimator.tf1.scaffolds import GraphScaffold
-from keras_tpu_estimator.tf1.scaffolds import scaffold_of
+from keras_tpu_estimator.tf1.scaffolds import GraphScaffold, scaffold_of
 from keras_tpu_estimator.tf1.spec import Spec
 
 
@@ -86,9 +84,7 @@ def build(
         variables = {v.op.name: v for v in v1.global_variables()}
         local = {v.op.name: v for v in v1.local_variables()}
         trainable = frozenset(v.op.name for v in v1.trainable_variables())
-    return ModelGraph(
-        graph, spec, inputs, variables, local, trainable, scaffold
-    )
+    return ModelGraph(graph, spec, inputs, variables, local, trainable, scaffold)
 
 
 def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:

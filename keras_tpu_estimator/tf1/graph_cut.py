@@ -1,14 +1,10 @@
 """Cutting a graph in two: what the devices run, and what the host has to."""
 
 import dataclasses
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.definitions import Definition
-from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.definitions import Definition, definition_of, reachable
 from keras_tpu_estimator.tf1.host_graph import HostGraph
 from keras_tpu_estimator.tf1.refusals import reason_against
 from keras_tpu_estimator.tf1.writing import add_copy
@@ -60,9 +56,7 @@ class Cut:
         )
 
 
-def cut(
-    graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]
-) -> Cut:
+def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut:
     """Cuts a graph: what is fetched, and some variables, are the host's.
 
     What the devices can compute of the fetches should be an input of another.
@@ -102,9 +96,7 @@ def _before(op: Any) -> set[str]:
     return inputs | {other.name for other in op.control_inputs}
 
 
-def part_of(
-    definition: Definition, names: Sequence[str], kept: Collection[str]
-) -> Any:
+def part_of(definition: Definition, names: Sequence[str], kept: Collection[str]) -> Any:
     """A graph of the nodes that are kept, which do not wait for others.
 
     Args:
@@ -120,9 +112,7 @@ def part_of(
     for name in (each for each in names if each in kept):
         node = definition.nodes[name]
         inputs = [
-            each
-            for each in node.input
-            if not each.startswith("^") or each[1:] in kept
+            each for each in node.input if not each.startswith("^") or each[1:] in kept
         ]
         add_copy(part.node, node, inputs)
     return part

@@ -11,11 +11,9 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.tf1.graph_cut import Cut
-from keras_tpu_estimator.tf1.graph_cut import cut
+from keras_tpu_estimator.tf1.graph_cut import Cut, cut
 from keras_tpu_estimator.tf1.host_graph import dtypes_of
-from keras_tpu_estimator.tf1.metric_session import Metrics
-from keras_tpu_estimator.tf1.metric_session import MetricSession
+from keras_tpu_estimator.tf1.metric_session import Metrics, MetricSession
 
 
 class GraphMetrics(Metrics):

@@ -6,13 +6,11 @@ first; once more, if more is asked for after that.
 
 import dataclasses
 import logging
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1.graph import ModelGraph
-from keras_tpu_estimator.tf1.lifting import Lifted
-from keras_tpu_estimator.tf1.lifting import Pruned
+from keras_tpu_estimator.tf1.lifting import Lifted, Pruned
 from keras_tpu_estimator.tf1.step_checks import check_variables
 from keras_tpu_estimator.tf1.summaries import Recorded
 
@@ -89,9 +87,7 @@ class GraphOutputs:
         Their ":0" may be missing. It refuses what no device can compute.
         """
         found = {name: self._tensor(name) for name in names}
-        wanted = {
-            n: tensor for n, tensor in found.items() if tensor is not None
-        }
+        wanted = {n: tensor for n, tensor in found.items() if tensor is not None}
         new = {n: t for n, t in wanted.items() if n not in self._named}
         if new:
             self._check(new)
@@ -124,9 +120,7 @@ class GraphOutputs:
 
     def _prune(self, more: Sequence[Any]) -> Pruned:
         model = self._model
-        pruned = Pruned.of(
-            model.graph, model.inputs, self._first, self._done, more
-        )
+        pruned = Pruned.of(model.graph, model.inputs, self._first, self._done, more)
         check_variables(model, pruned)
         return pruned
 

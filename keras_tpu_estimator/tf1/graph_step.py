@@ -8,48 +8,44 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.engine.program.cut_integers import flags
-from keras_tpu_estimator.engine.program.outputs import check_concatenable
-from keras_tpu_estimator.engine.program.outputs import metrics_of
-from keras_tpu_estimator.engine.program.outputs import outputs_of
-from keras_tpu_estimator.engine.program.outputs import same_on_all
-from keras_tpu_estimator.engine.program.outputs import splits
-from keras_tpu_estimator.engine.program.steps import CUT
-from keras_tpu_estimator.engine.program.steps import NAMED
-from keras_tpu_estimator.engine.program.steps import REPORTS
-from keras_tpu_estimator.engine.program.steps import SUMMARIES
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.outputs import (
+    check_concatenable,
+    metrics_of,
+    outputs_of,
+    same_on_all,
+    splits,
+)
+from keras_tpu_estimator.engine.program.steps import (
+    CUT,
+    NAMED,
+    REPORTS,
+    SUMMARIES,
+    Outputs,
+    Step,
+    StepInput,
+)
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.tracing import random_bits
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1 import primitive
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
-from keras_tpu_estimator.tf1.graph_outputs import Compiled
-from keras_tpu_estimator.tf1.graph_outputs import GraphOutputs
+from keras_tpu_estimator.tf1.graph_outputs import Compiled, GraphOutputs
 from keras_tpu_estimator.tf1.hook_fetches import FetchedGraph
 from keras_tpu_estimator.tf1.host_arguments import tensors_alone
-from keras_tpu_estimator.tf1.host_session import CloseHostCall
-from keras_tpu_estimator.tf1.host_session import HostCall
+from keras_tpu_estimator.tf1.host_session import CloseHostCall, HostCall
 from keras_tpu_estimator.tf1.metric_session import MetricFn
 from keras_tpu_estimator.tf1.refusals import check_platform
 from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
-from keras_tpu_estimator.tf1.step_checks import check_trained
-from keras_tpu_estimator.tf1.step_checks import warn_of_writes
+from keras_tpu_estimator.tf1.step_checks import check_trained, warn_of_writes
 from keras_tpu_estimator.tf1.step_writers import taken_out
-from keras_tpu_estimator.tf1.summaries import Recorded
-from keras_tpu_estimator.tf1.summaries import recorded
-from keras_tpu_estimator.tf1.variables import REPEATS
-from keras_tpu_estimator.tf1.variables import SEED
+from keras_tpu_estimator.tf1.summaries import Recorded, recorded
+from keras_tpu_estimator.tf1.variables import REPEATS, SEED
 
 # Odd, so that multiples of it are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1
@@ -123,9 +119,7 @@ class GraphStep:
         return Step(
             mode=self._mode,
             function=self._run,
-            reads=tuple(
-                sorted({GLOBAL_STEP, *own, *model.variables, *self.local})
-            ),
+            reads=tuple(sorted({GLOBAL_STEP, *own, *model.variables, *self.local})),
             assigned=tuple(sorted(changes)),
             metric_fn=self._metric_fn,
             host_call=self._host_call,
@@ -155,9 +149,7 @@ class GraphStep:
             SUMMARIES: [each.split(split) for each in compiled.summaries],
             NAMED: {
                 name: split and tensor.shape.rank > 0
-                for name, tensor in zip(
-                    compiled.names, compiled.tensors, strict=True
-                )
+                for name, tensor in zip(compiled.names, compiled.tensors, strict=True)
             },
             REPORTS: {},
             CUT: split,
@@ -190,9 +182,7 @@ class GraphStep:
         key = jnp.stack([values[SEED] + core, step])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
-        found, cut = primitive.run(
-            lifted, key, args, cores.axes, self._by_device
-        )
+        found, cut = primitive.run(lifted, key, args, cores.axes, self._by_device)
         results = iter(found)
         first = [next(results) for _ in range(self._count)]
         outputs: Outputs = jax.tree.unflatten(self._structure, first)
@@ -214,9 +204,7 @@ class GraphStep:
             changed[name] = same_on_all(cores, changed[name])
         if not self.counts_once:
             stays = changed[GLOBAL_STEP] == values[GLOBAL_STEP]
-            changed[REPEATS] = jnp.where(
-                stays, values[REPEATS] + 1, jnp.uint32(0)
-            )
+            changed[REPEATS] = jnp.where(stays, values[REPEATS] + 1, jnp.uint32(0))
         return changed, outputs
 
     def _summaries(self) -> list[Recorded]:
@@ -230,9 +218,7 @@ class GraphStep:
         tensors = outputs_of(spec, mode, lambda f: _fed(tensors_alone(f)))
         metrics_fn = metrics_of(spec, mode)
         if metrics_fn is not None:
-            self._metric_fn = HostFunction(
-                *MetricFn.of(tensors_alone(metrics_fn))
-            )
+            self._metric_fn = HostFunction(*MetricFn.of(tensors_alone(metrics_fn)))
         if isinstance(spec, EstimatorSpec) and mode == ModeKeys.EVAL:
             if spec.eval_metric_ops:
                 fed = metrics.enter(self._model.graph, spec.eval_metric_ops)

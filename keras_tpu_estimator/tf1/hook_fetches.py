@@ -7,29 +7,24 @@ such as a summary, runs on the host; so does what comes of variables alone.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.program.store import EVAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import EVAL_STEP, VariableStore
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.spec.hooks.graph_session import Request
-from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.definitions import definition_of, reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_cut import cut
-from keras_tpu_estimator.tf1.hook_runs import HostRun
-from keras_tpu_estimator.tf1.hook_runs import element_of
-from keras_tpu_estimator.tf1.hook_runs import host_run
-from keras_tpu_estimator.tf1.hook_runs import of_variables
+from keras_tpu_estimator.tf1.hook_runs import (
+    HostRun,
+    element_of,
+    host_run,
+    of_variables,
+)
 from keras_tpu_estimator.tf1.refusals import reason_against
 from keras_tpu_estimator.tf1.source_lines import line_of
 from keras_tpu_estimator.tf1.spec import Spec
@@ -87,15 +82,11 @@ class FetchedGraph:
         v1 = tf.compat.v1
         with as_in_tf2(), self.graph.as_default():
             # A later call of the estimator finds the hook's variables.
-            own = v1.variable_scope(
-                v1.get_variable_scope(), reuse=v1.AUTO_REUSE
-            )
+            own = v1.variable_scope(v1.get_variable_scope(), reuse=v1.AUTO_REUSE)
             with own:
                 yield
 
-    def request(
-        self, fetches: Any, asked: Collection[str] | None = None
-    ) -> Request:
+    def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
         """What has to be fetched for some tensors; see `HookedGraph`."""
         leaves, structure = jax.tree.flatten(fetches)
         parts = [self._part(leaf, asked) for leaf in leaves]
@@ -195,8 +186,7 @@ class FetchedGraph:
         known = definition_of(self.graph)
         ops = reachable(self.graph, [tensor])
         if not any(
-            reason_against(op, known.nodes[op.name], known.library)
-            for op in ops
+            reason_against(op, known.nodes[op.name], known.library) for op in ops
         ):
             return None
         part = cut(self.graph, [tensor], {})

@@ -6,18 +6,15 @@ averages before an evaluation, say. What they assign the next step begins with.
 
 import dataclasses
 import types
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.program.store import EVAL_STEP
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.engine.program.store import EVAL_STEP, GLOBAL_STEP
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
-from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.definitions import definition_of, reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.graph import ModelGraph
@@ -43,9 +40,7 @@ class HostRun:
     names: Sequence[str]
     assigned: Sequence[str]
 
-    def run(
-        self, values: Mapping[str, Any]
-    ) -> tuple[Any, dict[str, np.ndarray]]:
+    def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
         """Runs them; returns what was fetched, and what was assigned."""
         variables = self.model.variables
         with host_session(self.model.graph) as session:
@@ -63,9 +58,7 @@ def host_run(
 
     Values that are only read need no session: see `of_variables`.
     """
-    leaves = [
-        element_of(model.graph, each) for each in jax.tree.leaves(fetches)
-    ]
+    leaves = [element_of(model.graph, each) for each in jax.tree.leaves(fetches)]
     elements = [each for each in leaves if each is not None]
     run = of_variables(model, fetches, elements, feed_dict or {})
     if (

@@ -7,8 +7,7 @@ values as `model_fn` passed them.
 
 import dataclasses
 import inspect
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax

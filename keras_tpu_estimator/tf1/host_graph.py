@@ -2,11 +2,8 @@
 
 import itertools
 import re
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -15,10 +12,8 @@ from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1.definitions import reachable
-from keras_tpu_estimator.tf1.host_arguments import name_of
-from keras_tpu_estimator.tf1.host_arguments import names_of
-from keras_tpu_estimator.tf1.sessions import load_values
-from keras_tpu_estimator.tf1.sessions import loader_of
+from keras_tpu_estimator.tf1.host_arguments import name_of, names_of
+from keras_tpu_estimator.tf1.sessions import load_values, loader_of
 from keras_tpu_estimator.tf1.source_lines import raising_line
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
@@ -100,8 +95,7 @@ class HostGraph:
         writers = _writers(self.graph)
         with self.graph.as_default():
             closing = [
-                tf.raw_ops.CloseSummaryWriter(writer=op.inputs[0])
-                for op in writers
+                tf.raw_ops.CloseSummaryWriter(writer=op.inputs[0]) for op in writers
             ]
         self._session.run(closing)
         self._session.close()
@@ -128,9 +122,7 @@ class CalledGraph(HostGraph):
             made = len(graph.get_operations())
             with tf.name_scope(_ARGUMENTS):
                 nest = jax.tree.map(
-                    lambda a, name: v1.placeholder(
-                        a.dtype, a.shape, _node_name(name)
-                    ),
+                    lambda a, name: v1.placeholder(a.dtype, a.shape, _node_name(name)),
                     tensors,
                     names_of(function, tensors),
                 )
@@ -195,9 +187,7 @@ def _node_name(argument: str) -> str:
 
 def dtypes_of(tensors: Nest) -> Nest:
     """The NumPy dtypes of tensors of a graph."""
-    return jax.tree.map(
-        lambda tensor: np.dtype(tensor.dtype.as_numpy_dtype), tensors
-    )
+    return jax.tree.map(lambda tensor: np.dtype(tensor.dtype.as_numpy_dtype), tensors)
 
 
 def shapes_of(tensors: Nest) -> Any:

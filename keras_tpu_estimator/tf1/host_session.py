@@ -1,8 +1,6 @@
 """What is called for each step, in a TensorFlow session on the host."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import jax
@@ -14,11 +12,13 @@ from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.tf1.graph_cut import Cut
-from keras_tpu_estimator.tf1.host_graph import CalledGraph
-from keras_tpu_estimator.tf1.host_graph import GraphFunction
-from keras_tpu_estimator.tf1.host_graph import HostGraph
-from keras_tpu_estimator.tf1.host_graph import dtypes_of
-from keras_tpu_estimator.tf1.host_graph import shapes_of
+from keras_tpu_estimator.tf1.host_graph import (
+    CalledGraph,
+    GraphFunction,
+    HostGraph,
+    dtypes_of,
+    shapes_of,
+)
 
 
 class HostCall(GraphFunction):

@@ -11,9 +11,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.functions import BRANCHES
-from keras_tpu_estimator.tf1.functions import LOOPS
-from keras_tpu_estimator.tf1.functions import called
+from keras_tpu_estimator.tf1.functions import BRANCHES, LOOPS, called
 from keras_tpu_estimator.tf1.inside import is_inside
 from keras_tpu_estimator.tf1.source_lines import line_of
 

@@ -5,19 +5,15 @@ of datasets. Tensors of the graph are run in a session, once for each batch.
 """
 
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.batch_source import Arrays
-from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
+from keras_tpu_estimator.engine.inputs.batch_source import Arrays, BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
-from keras_tpu_estimator.engine.inputs.sparse import dense
-from keras_tpu_estimator.engine.inputs.sparse import in_dense_tensors
+from keras_tpu_estimator.engine.inputs.sparse import dense, in_dense_tensors
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.definitions import reachable
@@ -137,9 +133,7 @@ class _Tensors(BatchSource):
     They are allowed where the source is that they are `like`.
     """
 
-    def __init__(
-        self, like: BatchSource, graph: Any, tensors: Any, *initializers: Any
-    ):
+    def __init__(self, like: BatchSource, graph: Any, tensors: Any, *initializers: Any):
         super().__init__(tensors)
         self._like, self._graph = like, graph
         self._initializers = initializers

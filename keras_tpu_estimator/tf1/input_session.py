@@ -1,7 +1,6 @@
 """A session for the graph of an `input_fn`."""
 
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax

@@ -4,15 +4,15 @@
 """
 
 import contextlib
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1 import crossed_columns
-from keras_tpu_estimator.tf1 import feature_columns
-from keras_tpu_estimator.tf1 import loop_bounds
-from keras_tpu_estimator.tf1 import partitions
+from keras_tpu_estimator.tf1 import (
+    crossed_columns,
+    feature_columns,
+    loop_bounds,
+    partitions,
+)
 from keras_tpu_estimator.tf1.gradients import GRADIENTS
 
 
@@ -70,9 +70,7 @@ def _bounded_loops() -> Iterator[None]:
         variables: Any, condition: Any, body: Any, *args: Any, **kwargs: Any
     ) -> Any:
         if static_value(variables[1]) == -1:
-            loop = loop_bounds.Loop(
-                variables, condition, body, _evaluated_value
-            )
+            loop = loop_bounds.Loop(variables, condition, body, _evaluated_value)
             bound = loop.bound()
             if bound is not None:
                 most = tf.constant(max(bound, 1), variables[1].dtype)
@@ -113,8 +111,7 @@ def _own_gradients() -> Iterator[None]:
 def _dense_columns() -> Iterator[None]:
     """Has columns of features go without sparse tensors in a `with` block."""
     from tensorflow.python.feature_column import feature_column_v2
-    from tensorflow.python.ops import embedding_ops
-    from tensorflow.python.ops import sparse_ops
+    from tensorflow.python.ops import embedding_ops, sparse_ops
 
     ids = feature_column_v2.IdentityCategoricalColumn
     listed = feature_column_v2.VocabularyListCategoricalColumn
@@ -186,8 +183,7 @@ def whole_variables() -> Iterator[None]:
     Checkpoints also contain them whole, under the same names. Lookups find the
     rows that they would find in the partitions.
     """
-    from tensorflow.python.ops import embedding_ops
-    from tensorflow.python.ops import variable_scope
+    from tensorflow.python.ops import embedding_ops, variable_scope
 
     store = variable_scope._VariableStore
     original = store.get_variable
@@ -281,9 +277,7 @@ def saved_names(saver: Any) -> dict[str, str]:
     if not isinstance(variables, dict):
         variables = {each.op.name: each for each in variables or ()}
     return {
-        name: each.op.name
-        for name, each in variables.items()
-        if hasattr(each, "op")
+        name: each.op.name for name, each in variables.items() if hasattr(each, "op")
     }
 
 

@@ -6,9 +6,7 @@
 import functools
 import io
 import re
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -16,8 +14,7 @@ import numpy as np
 from jax.extend import mlir as jax_mlir
 from jax.extend.core import Primitive
 from jax.extend.mlir import ir
-from jax.extend.mlir.dialects import func
-from jax.extend.mlir.dialects import stablehlo
+from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters import mlir
 
 # Of what `stablehlo_of` returns: another one when it makes other modules.
@@ -276,8 +273,7 @@ def _draw_by_device(op: Any) -> None:
         )
         stream = stablehlo.add(low, high)
         keys, streams = (
-            stablehlo.concatenate([word, word], dimension=0)
-            for word in (key, stream)
+            stablehlo.concatenate([word, word], dimension=0) for word in (key, stream)
         )
         odd, drawn = map(_constant_words, (_ODD, _DRAWN))
         own = stablehlo.xor(keys, stablehlo.multiply(streams, odd))
@@ -295,8 +291,6 @@ def _draw_by_device(op: Any) -> None:
 
 def _constant_words(words: np.ndarray) -> Any:
     """A constant of 64-bit words."""
-    kind: Any = ir.RankedTensorType.get(
-        words.shape, ir.IntegerType.get_unsigned(64)
-    )
+    kind: Any = ir.RankedTensorType.get(words.shape, ir.IntegerType.get_unsigned(64))
     made: Any = ir.DenseElementsAttr
     return stablehlo.constant(made.get(words, type=kind))

@@ -2,32 +2,23 @@
 
 import dataclasses
 import functools
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1 import jax_internals
+from keras_tpu_estimator.tf1 import internals, jax_internals
 from keras_tpu_estimator.tf1.branches import as_run
 from keras_tpu_estimator.tf1.conversion_errors import explained
-from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.definitions import reachable
-from keras_tpu_estimator.tf1.effects import Effects
-from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.module_cache import Module
-from keras_tpu_estimator.tf1.module_cache import cached
+from keras_tpu_estimator.tf1.definitions import definition_of, reachable
+from keras_tpu_estimator.tf1.effects import Effects, effects_of
+from keras_tpu_estimator.tf1.functions import Body, Library
+from keras_tpu_estimator.tf1.module_cache import Module, cached
 from keras_tpu_estimator.tf1.random_ops import KEY
 from keras_tpu_estimator.tf1.refusals import check_can_run
-from keras_tpu_estimator.tf1.rewriting import needs_key
-from keras_tpu_estimator.tf1.rewriting import rewritten
-from keras_tpu_estimator.tf1.source_lines import line_of
-from keras_tpu_estimator.tf1.source_lines import source_line_of
+from keras_tpu_estimator.tf1.rewriting import needs_key, rewritten
+from keras_tpu_estimator.tf1.source_lines import line_of, source_line_of
 from keras_tpu_estimator.tf1.step_counting import counts_once
 from keras_tpu_estimator.tf1.varying import Varying
 
@@ -253,9 +244,7 @@ class _Step:
             for name, value in given.items()
             if name.removesuffix(":0") in used
         }
-        mapping |= {
-            f"{n}:0": handle for n, handle in handles.items() if n in used
-        }
+        mapping |= {f"{n}:0": handle for n, handle in handles.items() if n in used}
         if self.is_keyed:
             mapping[f"{KEY}:0"] = tf.reshape(tf.bitcast(key, tf.uint64), [1])
         wanted = [t.name for t in self.fetches if t.name not in given]

@@ -1,13 +1,11 @@
 """The values that a `local_init_op` gives the variables of one call."""
 
 import dataclasses
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
-from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.definitions import definition_of, reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
 from keras_tpu_estimator.tf1.sessions import load_values

@@ -7,8 +7,7 @@ static shape, bounds the rounds as `maximum_iterations` would.
 
 import dataclasses
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # Returns the value of a tensor of a graph, or `None` if it varies.
@@ -108,12 +107,9 @@ class Loop:
         """Returns a bound of a tensor: the upper or the lower one."""
         value = self._value(tensor)
         origin = _origin(tensor)
-        if value is None and origin.op.type == (
-            "Minimum" if is_upper else "Maximum"
-        ):
+        if value is None and origin.op.type == ("Minimum" if is_upper else "Maximum"):
             bounds = [
-                self._extreme(self._outer(each), is_upper)
-                for each in origin.op.inputs
+                self._extreme(self._outer(each), is_upper) for each in origin.op.inputs
             ]
             known = [each for each in bounds if each is not None]
             choose = min if is_upper else max

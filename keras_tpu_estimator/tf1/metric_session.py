@@ -2,8 +2,7 @@
 
 import abc
 import itertools
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -11,10 +10,12 @@ import keras
 
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostValue
-from keras_tpu_estimator.tf1.host_graph import CalledGraph
-from keras_tpu_estimator.tf1.host_graph import GraphFunction
-from keras_tpu_estimator.tf1.host_graph import HostGraph
-from keras_tpu_estimator.tf1.host_graph import shapes_of
+from keras_tpu_estimator.tf1.host_graph import (
+    CalledGraph,
+    GraphFunction,
+    HostGraph,
+    shapes_of,
+)
 
 # Of so many evaluations at once the variables are kept.
 _KEPT = 4

@@ -9,8 +9,7 @@ import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 

@@ -1,10 +1,8 @@
 """Operations of a StableHLO module as functions of JAX."""
 
 import functools
-from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import jax
 import numpy as np
@@ -50,9 +48,7 @@ def windowed(op: Any) -> Function | None:
 def _convolution(op: Any) -> Function | None:
     if True in ir.DenseBoolArrayAttr(op.attributes["window_reversal"]):
         return None
-    order: Any = stablehlo.ConvDimensionNumbers(
-        op.attributes["dimension_numbers"]
-    )
+    order: Any = stablehlo.ConvDimensionNumbers(op.attributes["dimension_numbers"])
     return functools.partial(
         lax.conv_general_dilated,
         window_strides=_numbers(op, "window_strides"),

@@ -3,20 +3,15 @@
 XLA would count places in that dtype, and begin anew at the 257th, say.
 """
 
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.writing import Writer
-from keras_tpu_estimator.tf1.writing import set_inputs
-from keras_tpu_estimator.tf1.writing import type_number
+from keras_tpu_estimator.tf1.functions import Node, data_inputs
+from keras_tpu_estimator.tf1.writing import Writer, set_inputs, type_number
 
 _NARROW = ("int8", "uint8")
 
 
 def is_of_narrow(node: Node) -> bool:
     """Whether a node makes one-hot tensors of such indices."""
-    return node.op == "OneHot" and (
-        node.attr["TI"].type in map(type_number, _NARROW)
-    )
+    return node.op == "OneHot" and (node.attr["TI"].type in map(type_number, _NARROW))
 
 
 def widen(node: Node, writer: Writer) -> None:

@@ -5,8 +5,7 @@ strategy "mod", the default of `tf.nn.embedding_lookup`, assign id `i` to
 partition `i % n`, so the row of an id depends on the number of partitions.
 """
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 # An attribute of variables: how many partitions their rows would have.

@@ -1,8 +1,7 @@
 """A lifted step as one JAX primitive, inlined where it is called."""
 
 import functools
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,9 +12,7 @@ from keras_tpu_estimator.ground.cpu.tuning import tuned
 from keras_tpu_estimator.ground.mesh.reductions import sum_over
 from keras_tpu_estimator.tf1 import jax_internals
 from keras_tpu_estimator.tf1.lifting import Lifted
-from keras_tpu_estimator.tf1.module_ops import ALL_REDUCE
-from keras_tpu_estimator.tf1.module_ops import groups_of
-from keras_tpu_estimator.tf1.module_ops import windowed
+from keras_tpu_estimator.tf1.module_ops import ALL_REDUCE, groups_of, windowed
 
 
 def run(
@@ -82,9 +79,7 @@ def _lower(
     )
 
 
-def _total(
-    axes: tuple[str, ...], groups: list[list[int]], x: jax.Array
-) -> jax.Array:
+def _total(axes: tuple[str, ...], groups: list[list[int]], x: jax.Array) -> jax.Array:
     """A sum over cores."""
     if not axes:
         return x

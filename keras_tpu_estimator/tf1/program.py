@@ -5,16 +5,13 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.steps import Step, StepInput
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.waiting import tell
 from keras_tpu_estimator.tf1.graph import build
 from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
 from keras_tpu_estimator.tf1.graph_step import GraphStep
-from keras_tpu_estimator.tf1.variables import enter
-from keras_tpu_estimator.tf1.variables import enter_repeats
-from keras_tpu_estimator.tf1.variables import enter_seed
+from keras_tpu_estimator.tf1.variables import enter, enter_repeats, enter_seed
 
 
 class TF1Program:

@@ -8,11 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.writing import Writer
-from keras_tpu_estimator.tf1.writing import set_inputs
-from keras_tpu_estimator.tf1.writing import type_number
+from keras_tpu_estimator.tf1.functions import Node, data_inputs
+from keras_tpu_estimator.tf1.writing import Writer, set_inputs, type_number
 
 KEY = "kte_key"
 _SAMPLE, _SHUFFLE = "Multinomial", "RandomShuffle"
@@ -66,9 +63,7 @@ def make_stateless(node: Node, stream: int, writer: Writer) -> None:
 
 def _state(stream: int, writer: Writer) -> list[str]:
     """Where a stream begins: the key, a counter, and an algorithm."""
-    counter = writer.constant(
-        f"kte_counter_{stream}", np.array([0, stream], np.uint64)
-    )
+    counter = writer.constant(f"kte_counter_{stream}", np.array([0, stream], np.uint64))
     algorithm = writer.constant(f"kte_algorithm_{stream}", _PHILOX)
     return [KEY, counter, algorithm]
 

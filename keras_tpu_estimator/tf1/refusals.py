@@ -1,16 +1,11 @@
 """What no device can run, by its name and the line that made it."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1 import collectives
-from keras_tpu_estimator.tf1 import jax_internals
-from keras_tpu_estimator.tf1 import random_ops
+from keras_tpu_estimator.tf1 import collectives, jax_internals, random_ops
 from keras_tpu_estimator.tf1.effects import PASSING_ON
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import nodes_within
+from keras_tpu_estimator.tf1.functions import Library, Node, nodes_within
 from keras_tpu_estimator.tf1.moving import where_to_move
 from keras_tpu_estimator.tf1.source_lines import line_of
 

@@ -6,10 +6,8 @@ becomes an assignment.
 
 import dataclasses
 
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.writing import Writer
-from keras_tpu_estimator.tf1.writing import set_inputs
+from keras_tpu_estimator.tf1.functions import Node, data_inputs
+from keras_tpu_estimator.tf1.writing import Writer, set_inputs
 
 
 @dataclasses.dataclass(frozen=True)

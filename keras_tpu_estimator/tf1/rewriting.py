@@ -8,8 +8,7 @@ of its own.
 
 import dataclasses
 import itertools
-from collections.abc import Collection
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import numpy as np
@@ -17,25 +16,20 @@ import numpy as np
 from keras_tpu_estimator.tf1 import one_hot
 from keras_tpu_estimator.tf1.collectives import make_all_reduce
 from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.functions import LOOPS
-from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import Function
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import called
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.functions import nodes_within
-from keras_tpu_estimator.tf1.random_ops import KEY
-from keras_tpu_estimator.tf1.random_ops import is_random
-from keras_tpu_estimator.tf1.random_ops import make_stateless
-from keras_tpu_estimator.tf1.resource_operations import has_plain
-from keras_tpu_estimator.tf1.resource_operations import make_plain
-from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update
-from keras_tpu_estimator.tf1.sparse_updates import make_dense
-from keras_tpu_estimator.tf1.writing import Writer
-from keras_tpu_estimator.tf1.writing import add_copy
-from keras_tpu_estimator.tf1.writing import set_inputs
-from keras_tpu_estimator.tf1.writing import type_number
+from keras_tpu_estimator.tf1.functions import (
+    LOOPS,
+    Body,
+    Function,
+    Library,
+    Node,
+    called,
+    data_inputs,
+    nodes_within,
+)
+from keras_tpu_estimator.tf1.random_ops import KEY, is_random, make_stateless
+from keras_tpu_estimator.tf1.resource_operations import has_plain, make_plain
+from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update, make_dense
+from keras_tpu_estimator.tf1.writing import Writer, add_copy, set_inputs, type_number
 
 _NEXT = "kte_next_key"
 # The gradient of a function, made of the gradients of its operations.
@@ -91,9 +85,7 @@ class _Rewriter:
     )
     kept: set[str] = dataclasses.field(default_factory=set)
 
-    def write(
-        self, body: Body, writer: Writer, more: Collection[str] = ()
-    ) -> None:
+    def write(self, body: Body, writer: Writer, more: Collection[str] = ()) -> None:
         """Writes the nodes of a body."""
         numbers = self.numbers
         effects = effects_of(body, self.library)

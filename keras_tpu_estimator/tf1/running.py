@@ -6,16 +6,12 @@ from collections.abc import Sequence
 
 from keras_tpu_estimator.ground.base import scripts
 from keras_tpu_estimator.ground.base.logs import join_tensorflow
-from keras_tpu_estimator.tf1 import deprecations
-from keras_tpu_estimator.tf1 import library_logs
+from keras_tpu_estimator.tf1 import deprecations, library_logs
 from keras_tpu_estimator.tf1.shims.giving_back import give_back
-from keras_tpu_estimator.tf1.shims.importing import BUILTINS
-from keras_tpu_estimator.tf1.shims.importing import tf1_for
+from keras_tpu_estimator.tf1.shims.importing import BUILTINS, tf1_for
 
 
-def run(
-    script: str, arguments: Sequence[str] = (), is_module: bool = False
-) -> None:
+def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> None:
     """Runs a script as `python SCRIPT ARGUMENTS` did with TensorFlow 1.
 
     Its `tensorflow`, and that of modules in its folder, in those of PYTHONPATH

@@ -2,13 +2,9 @@
 
 from typing import Any
 
-from keras_tpu_estimator.tf1.functions import BRANCHES
-from keras_tpu_estimator.tf1.functions import Function
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import data_inputs
+from keras_tpu_estimator.tf1.functions import BRANCHES, Function, Node, data_inputs
 from keras_tpu_estimator.tf1.source_lines import line_of
-from keras_tpu_estimator.tf1.writing import set_inputs
-from keras_tpu_estimator.tf1.writing import type_number
+from keras_tpu_estimator.tf1.writing import set_inputs, type_number
 
 
 def running_if(
@@ -44,9 +40,7 @@ def running_if(
     for number, (dtype, shape) in enumerate(outputs):
         name = f"kte_output_{number}"
         for function in (taken, other):
-            function.signature.output_arg.add(
-                name=name, type=dtype.as_datatype_enum
-            )
+            function.signature.output_arg.add(name=name, type=dtype.as_datatype_enum)
         taken.ret[name] = f"{inner.name}:{references[number]}"
         nothing = other.node_def.add(name=f"kte_none_{number}", op="FakeParam")
         nothing.attr["dtype"].type = dtype.as_datatype_enum

@@ -7,9 +7,7 @@ and its `saver` says under which names evaluation and prediction read variables.
 import contextlib
 import dataclasses
 import types
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,13 +15,11 @@ import numpy as np
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.base.warned import warn_once
-from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
-from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.spec.model_fn.scaffold import InitSession, Scaffold
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.local_values import LocalInit
 from keras_tpu_estimator.tf1.sessions import load_values
-from keras_tpu_estimator.tf1.spec import EstimatorSpec
-from keras_tpu_estimator.tf1.spec import Spec
+from keras_tpu_estimator.tf1.spec import EstimatorSpec, Spec
 
 # By field, the collection in which TensorFlow looks for it and enters what it
 # makes itself.
@@ -76,8 +72,7 @@ def scaffold_of(spec: Spec, use_tpu: bool) -> GraphScaffold:
     if scaffold is None:
         scaffold = kind()
     collected = {
-        name: tf.compat.v1.get_collection(key)
-        for name, key in _COLLECTIONS.items()
+        name: tf.compat.v1.get_collection(key) for name, key in _COLLECTIONS.items()
     }
     finalize = scaffold.finalize
     if getattr(finalize, "__func__", finalize) is not kind.finalize:

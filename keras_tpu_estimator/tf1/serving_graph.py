@@ -7,22 +7,22 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.export.batching import batching_in_graph
-from keras_tpu_estimator.export.receivers import Receiver
-from keras_tpu_estimator.export.receivers import ReceiverFn
+from keras_tpu_estimator.export.receivers import Receiver, ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.export.serving_graph import check_any
-from keras_tpu_estimator.export.serving_graph import check_fed
-from keras_tpu_estimator.export.serving_graph import checked_receiver
-from keras_tpu_estimator.export.serving_graph import signature_defs
+from keras_tpu_estimator.export.serving_graph import (
+    ServingGraph,
+    check_any,
+    check_fed,
+    checked_receiver,
+    signature_defs,
+)
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.files.warm_start.pairing import cast
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.tf1.batch_functions import call_batched
 from keras_tpu_estimator.tf1.building import building
-from keras_tpu_estimator.tf1.scaffolds import as_ours
-from keras_tpu_estimator.tf1.scaffolds import scaffold_of
+from keras_tpu_estimator.tf1.scaffolds import as_ours, scaffold_of
 
 
 @dataclasses.dataclass(frozen=True)

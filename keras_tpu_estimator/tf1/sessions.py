@@ -31,9 +31,7 @@ def loader_of(variable: Any) -> tuple[Any, Any]:
             dtype = handle.op.get_attr("dtype")
             with tf.name_scope(f"{name}/"):
                 value = tf.compat.v1.placeholder(dtype, name="value")
-                tf.raw_ops.AssignVariableOp(
-                    resource=handle, value=value, name="assign"
-                )
+                tf.raw_ops.AssignVariableOp(resource=handle, value=value, name="assign")
     return (
         graph.get_tensor_by_name(f"{name}/value:0"),
         graph.get_operation_by_name(f"{name}/assign"),

@@ -26,9 +26,7 @@ def line_of(op: Any) -> str:
     line, forward = _in_words(op), getattr(op, "_original_op", None)
     if forward is None:
         return line
-    return f"{line} as the gradient of {forward.name}, made at " + _in_words(
-        forward
-    )
+    return f"{line} as the gradient of {forward.name}, made at " + _in_words(forward)
 
 
 def _in_words(op: Any) -> str:
@@ -58,6 +56,4 @@ def _last_of_user(frames: Sequence[Any]) -> SourceLine | None:
 
 
 def _folder_of(package: str) -> str:
-    return os.path.join(
-        os.path.dirname(sys.modules[package].__file__ or ""), ""
-    )
+    return os.path.join(os.path.dirname(sys.modules[package].__file__ or ""), "")

@@ -8,12 +8,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.functions import source
-from keras_tpu_estimator.tf1.writing import Writer
-from keras_tpu_estimator.tf1.writing import add_copy
-from keras_tpu_estimator.tf1.writing import type_number
+from keras_tpu_estimator.tf1.functions import Node, data_inputs, source
+from keras_tpu_estimator.tf1.writing import Writer, add_copy, type_number
 
 _SPARSE, _DENSE = "ResourceSparseApply", "ResourceApply"
 

@@ -11,13 +11,15 @@ from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 from keras_tpu_estimator.spec.model_fn import spec
 from keras_tpu_estimator.spec.model_fn.export_outputs import (
     check_export_outputs,
+    signature_outputs,
 )
-from keras_tpu_estimator.spec.model_fn.export_outputs import signature_outputs
-from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.spec.model_fn.spec_checks import NO_NAMES
-from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
-from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
-from keras_tpu_estimator.spec.model_fn.spec_checks import checked_host_function
+from keras_tpu_estimator.spec.model_fn.spec_checks import (
+    EVALUATION_NAMES,
+    NO_NAMES,
+    OwnNames,
+    check_metric_ops,
+    checked_host_function,
+)
 from keras_tpu_estimator.tf1.host_arguments import map_arguments
 from keras_tpu_estimator.tf1.inside import check_outside
 
@@ -128,9 +130,7 @@ class EstimatorSpec(spec.EstimatorSpec):
                 f"{self.scaffold!r} of type {type(self.scaffold).__name__}"
             )
         _check_host_functions(self)
-        hooks = validate_hooks(
-            self.training_chief_hooks, "training_chief_hooks"
-        )
+        hooks = validate_hooks(self.training_chief_hooks, "training_chief_hooks")
         _set(self, "training_chief_hooks", hooks)
         _check_common(self)
         taken = EVALUATION_NAMES if self.mode == ModeKeys.EVAL else NO_NAMES
@@ -216,9 +216,7 @@ def _check_train_op(op: Any) -> None:
     )
 
 
-def _metric_ops(
-    metric_ops: Any, own_names: OwnNames
-) -> dict[str, tuple[Any, Any]]:
+def _metric_ops(metric_ops: Any, own_names: OwnNames) -> dict[str, tuple[Any, Any]]:
     """The metrics of the graph, those of Keras as pairs."""
     import tensorflow as tf
 
@@ -286,8 +284,7 @@ def _as_tensors(name: str, nest: Any) -> Any:
     """Tensors of the graph in place of variables and numbers."""
     if isinstance(nest, Mapping):
         return {
-            key: _as_tensor(f"{name}[{key!r}]", value)
-            for key, value in nest.items()
+            key: _as_tensor(f"{name}[{key!r}]", value) for key, value in nest.items()
         }
     if isinstance(nest, list | tuple):
         return [_as_tensor(f"{name}[{i}]", v) for i, v in enumerate(nest)]

@@ -87,8 +87,7 @@ def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
 def _sums_that_differ(step: Pruned, names: Sequence[str]) -> str:
     lines = [(name, step.line_of(name)) for name in names]
     made = ", ".join(
-        name if line is None else f"{name}, made at {line}"
-        for name, line in lines
+        name if line is None else f"{name}, made at {line}" for name, line in lines
     )
     return (
         "On several cores all of them must run each sum over cores, such as "

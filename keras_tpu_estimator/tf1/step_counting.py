@@ -3,13 +3,8 @@
 from collections.abc import Mapping
 
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.tf1.effects import Effects
-from keras_tpu_estimator.tf1.effects import written
-from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.functions import source
+from keras_tpu_estimator.tf1.effects import Effects, written
+from keras_tpu_estimator.tf1.functions import Body, Library, Node, data_inputs, source
 
 _SAME_VALUE = frozenset({"Identity", "Cast", "StopGradient"})
 
@@ -38,9 +33,7 @@ def counts_once(body: Body, library: Library, effects: Effects) -> bool:
     )
 
 
-def _writes_step(
-    node: Node, used: list[tuple[int, str]], library: Library
-) -> bool:
+def _writes_step(node: Node, used: list[tuple[int, str]], library: Library) -> bool:
     positions = [p for p, variable in used if variable == GLOBAL_STEP]
     return bool(written(node, positions, library))
 
@@ -63,9 +56,7 @@ def _is_step_plus_one(
     )
 
 
-def _is_step(
-    reference: str, nodes: Mapping[str, Node], effects: Effects
-) -> bool:
+def _is_step(reference: str, nodes: Mapping[str, Node], effects: Effects) -> bool:
     node = _origin(reference, nodes)
     return (
         node is not None

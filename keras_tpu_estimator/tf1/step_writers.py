@@ -6,18 +6,14 @@ each step, with what the devices have computed for it.
 
 import dataclasses
 import logging
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.definitions import Definition
-from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.definitions import Definition, definition_of, reachable
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.graph_cut import Cut
-from keras_tpu_estimator.tf1.graph_cut import part_of
+from keras_tpu_estimator.tf1.graph_cut import Cut, part_of
 from keras_tpu_estimator.tf1.host_graph import WRITERS
 from keras_tpu_estimator.tf1.host_session import StepWriter
 from keras_tpu_estimator.tf1.refusals import reason_against
@@ -26,9 +22,7 @@ from keras_tpu_estimator.tf1.source_lines import line_of
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-def taken_out(
-    graph: Any, wanted: Sequence[Any]
-) -> tuple[StepWriter, list[Any]] | None:
+def taken_out(graph: Any, wanted: Sequence[Any]) -> tuple[StepWriter, list[Any]] | None:
     """Takes what writes out of a graph, as far as a step would run it.
 
     What writes nothing, or cannot be told from the step, stays.
@@ -235,8 +229,7 @@ def _spread(ops: Sequence[Any], own: set[str]) -> None:
                 own |= {
                     tensor.op.name
                     for tensor in op.inputs
-                    if not _is_number(tensor)
-                    and tensor.op.type != "VarHandleOp"
+                    if not _is_number(tensor) and tensor.op.type != "VarHandleOp"
                 }
 
 
@@ -245,9 +238,7 @@ def _is_number(tensor: Any) -> bool:
     return bool(dtype.is_bool or dtype.is_complex or dtype.is_numeric)
 
 
-def _around(
-    ops: Sequence[Any], own: set[str]
-) -> tuple[dict[str, Any], dict[str, Any]]:
+def _around(ops: Sequence[Any], own: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Completes what the host runs by what it can have for itself.
 
     Returns:
@@ -282,8 +273,7 @@ def _read(handle: Any, part: _Part) -> Any:
     readers = [
         op
         for op in part.ops
-        if op.name in part.kept
-        and any(each.op is handle.op for each in op.inputs)
+        if op.name in part.kept and any(each.op is handle.op for each in op.inputs)
     ]
     waited = _waited_for(readers, part.kept)
     internals.set_control_inputs(value.op, waited)

@@ -12,11 +12,13 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.files.summary.collecting import Collected
-from keras_tpu_estimator.files.summary.kinds import Audio
-from keras_tpu_estimator.files.summary.kinds import Histogram
-from keras_tpu_estimator.files.summary.kinds import Image
-from keras_tpu_estimator.files.summary.kinds import Scalar
-from keras_tpu_estimator.files.summary.kinds import Summary
+from keras_tpu_estimator.files.summary.kinds import (
+    Audio,
+    Histogram,
+    Image,
+    Scalar,
+    Summary,
+)
 from keras_tpu_estimator.tf1.internals import static_value
 from keras_tpu_estimator.tf1.source_lines import line_of
 

@@ -3,22 +3,18 @@
 import collections
 import functools
 import logging
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.internals import static_value
@@ -32,9 +28,7 @@ REPEATS = "<repeats>"
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-def enter(
-    store: VariableStore, model: ModelGraph, local: Collection[str]
-) -> None:
+def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> None:
     """Enters the variables that a graph is the first to have.
 
     Of those of one call, these are `local` to its step.
@@ -111,9 +105,7 @@ def _keras_variable(path: str, **settings: Any) -> keras.Variable:
     """A variable that has no value yet."""
     stateless = keras.StatelessScope(initialize_variables=False)
     with keras_internals.fresh_names(), stateless:
-        variable = keras.Variable(
-            "zeros", name=path.rpartition("/")[2], **settings
-        )
+        variable = keras.Variable("zeros", name=path.rpartition("/")[2], **settings)
     keras_internals.set_path(variable, path)
     return variable
 

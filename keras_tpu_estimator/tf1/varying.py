@@ -4,23 +4,21 @@ A sum over all cores is the same on each of them.
 """
 
 import dataclasses
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
-from keras_tpu_estimator.tf1.collectives import SUM
-from keras_tpu_estimator.tf1.collectives import is_total
-from keras_tpu_estimator.tf1.effects import Effects
-from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.effects import written
-from keras_tpu_estimator.tf1.functions import LOOPS
-from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import Function
-from keras_tpu_estimator.tf1.functions import Library
-from keras_tpu_estimator.tf1.functions import Node
-from keras_tpu_estimator.tf1.functions import called
-from keras_tpu_estimator.tf1.functions import data_inputs
-from keras_tpu_estimator.tf1.functions import first_argument
-from keras_tpu_estimator.tf1.functions import nodes_within
+from keras_tpu_estimator.tf1.collectives import SUM, is_total
+from keras_tpu_estimator.tf1.effects import Effects, effects_of, written
+from keras_tpu_estimator.tf1.functions import (
+    LOOPS,
+    Body,
+    Function,
+    Library,
+    Node,
+    called,
+    data_inputs,
+    first_argument,
+    nodes_within,
+)
 from keras_tpu_estimator.tf1.random_ops import is_random
 
 
@@ -151,9 +149,7 @@ class _Walk:
         inner = _Walk(self.library, differing)
         inner.follow(body, effects_of(body, self.library))
         self.sums += inner.sums
-        outputs = [
-            inner.has(function.ret[o.name]) for o in signature.output_arg
-        ]
+        outputs = [inner.has(function.ret[o.name]) for o in signature.output_arg]
         return outputs, {names.index(name) for name in inner.assigned}
 
 

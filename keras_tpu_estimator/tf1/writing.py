@@ -1,8 +1,7 @@
 """Writing nodes of a graph or of a function."""
 
 import dataclasses
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np

@@ -4,8 +4,7 @@ import glob
 import json
 import math
 import os
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,7 @@ from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.signatures import argument_names
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
-from keras_tpu_estimator.workflow.exporters import SavedModelExporter
-from keras_tpu_estimator.workflow.exporters import exports_in
+from keras_tpu_estimator.workflow.exporters import SavedModelExporter, exports_in
 
 Compare = Callable[..., bool]
 
@@ -189,9 +187,7 @@ class BestExporter(SavedModelExporter):
             if step != current.get(_STEP) and result.keys() >= wanted
         ]
 
-    def _is_better(
-        self, best: Mapping[str, Any], current: Mapping[str, Any]
-    ) -> bool:
+    def _is_better(self, best: Mapping[str, Any], current: Mapping[str, Any]) -> bool:
         return bool(
             self._compare_fn(best_eval_result=best, current_eval_result=current)
         )

@@ -3,10 +3,8 @@
 import functools
 import logging
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.files.directory import training_status
@@ -14,10 +12,8 @@ from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.runs import rehearsing
-from keras_tpu_estimator.workflow.evaluations import Clock
-from keras_tpu_estimator.workflow.evaluations import Evaluations
-from keras_tpu_estimator.workflow.specs import EvalSpec
-from keras_tpu_estimator.workflow.specs import check_estimator
+from keras_tpu_estimator.workflow.evaluations import Clock, Evaluations
+from keras_tpu_estimator.workflow.specs import EvalSpec, check_estimator
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 
@@ -169,9 +165,7 @@ class ContinuousEvaluator:
     def _evaluate(self, found: "_Found", is_last: bool) -> None:
         """Evaluates a checkpoint if it is due, or the last."""
         step, prefix = found
-        evaluate = functools.partial(
-            self._estimator.evaluate, checkpoint_path=prefix
-        )
+        evaluate = functools.partial(self._estimator.evaluate, checkpoint_path=prefix)
         for evaluation in self._evaluations:
             waited = self._clock() - self._began
             is_due = waited >= evaluation.spec.start_delay_secs

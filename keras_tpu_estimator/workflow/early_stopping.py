@@ -5,15 +5,16 @@ checkpoints.
 """
 
 import logging
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.workflow.specs import check_estimator
 
@@ -33,9 +34,7 @@ class EarlyStoppingHook(SessionRunHook):
     # start.
     acts_last = True
 
-    def __init__(
-        self, should_stop_fn: Callable[[], bool], timer: SecondOrStepTimer
-    ):
+    def __init__(self, should_stop_fn: Callable[[], bool], timer: SecondOrStepTimer):
         self._should_stop_fn = should_stop_fn
         self._timer = timer
 

@@ -2,18 +2,14 @@
 
 import os
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
-from keras_tpu_estimator.workflow.exporters import check_distinct
-from keras_tpu_estimator.workflow.exporters import validate_exporters
-from keras_tpu_estimator.workflow.specs import EvalSpec
-from keras_tpu_estimator.workflow.specs import hooks_that_run
+from keras_tpu_estimator.workflow.exporters import check_distinct, validate_exporters
+from keras_tpu_estimator.workflow.specs import EvalSpec, hooks_that_run
 
 Clock = Callable[[], float]
 Evaluate = Callable[..., dict[str, Any]]
@@ -152,9 +148,7 @@ class Evaluations:
     ):
         specs = _checked(eval_spec)
         self._is_single = isinstance(eval_spec, EvalSpec)
-        self._all = [
-            Evaluation(estimator, spec, max_steps, clock) for spec in specs
-        ]
+        self._all = [Evaluation(estimator, spec, max_steps, clock) for spec in specs]
 
     def __iter__(self) -> Iterator[Evaluation]:
         return iter(self._all)
@@ -203,9 +197,7 @@ def _checked(eval_spec: EvalSpec | Iterable[EvalSpec]) -> tuple[EvalSpec, ...]:
             "EvalSpecs must have different names, because each writes to its "
             f"own directory. Received: {names}. Pass `name`."
         )
-    check_distinct(
-        e for spec in specs for e in validate_exporters(spec.exporters)
-    )
+    check_distinct(e for spec in specs for e in validate_exporters(spec.exporters))
     return specs
 
 

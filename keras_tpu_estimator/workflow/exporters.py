@@ -3,16 +3,12 @@
 import abc
 import os
 import re
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.storage import file_names
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import shared_files
+from keras_tpu_estimator.ground.storage import file_names, paths, shared_files
 
 
 class Exporter(abc.ABC):

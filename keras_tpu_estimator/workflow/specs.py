@@ -5,9 +5,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.ground.base.field_checks import check_int
-from keras_tpu_estimator.ground.base.field_checks import is_number
-from keras_tpu_estimator.ground.base.field_checks import tuple_of
+from keras_tpu_estimator.ground.base.field_checks import check_int, is_number, tuple_of
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import suggesting
 from keras_tpu_estimator.ground.base.types import InputFn
@@ -16,10 +14,8 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.hooks.validation import validate_hooks
-from keras_tpu_estimator.spec.hooks.validation import validate_listeners
-from keras_tpu_estimator.workflow.exporters import Exporter
-from keras_tpu_estimator.workflow.exporters import validate_exporters
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks, validate_listeners
+from keras_tpu_estimator.workflow.exporters import Exporter, validate_exporters
 
 _HOOKS_THAT_RUN: Any = dataclasses.field(init=False, repr=False, compare=False)
 

@@ -7,9 +7,7 @@ from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.workflow.early_stopping import make_early_stopping_hook
 from keras_tpu_estimator.workflow.specs import check_estimator
-from keras_tpu_estimator.workflow.stopping_rules import Exceeds
-from keras_tpu_estimator.workflow.stopping_rules import History
-from keras_tpu_estimator.workflow.stopping_rules import Stalls
+from keras_tpu_estimator.workflow.stopping_rules import Exceeds, History, Stalls
 
 
 def stop_if_higher_hook(
@@ -57,9 +55,7 @@ def stop_if_higher_hook(
     """
     history = _history(estimator, eval_dir, metric_name, min_steps)
     rule = Exceeds(history, operator.gt, threshold)
-    return make_early_stopping_hook(
-        estimator, rule, run_every_secs, run_every_steps
-    )
+    return make_early_stopping_hook(estimator, rule, run_every_secs, run_every_steps)
 
 
 def stop_if_lower_hook(
@@ -103,9 +99,7 @@ def stop_if_lower_hook(
     """
     history = _history(estimator, eval_dir, metric_name, min_steps)
     rule = Exceeds(history, operator.lt, threshold)
-    return make_early_stopping_hook(
-        estimator, rule, run_every_secs, run_every_steps
-    )
+    return make_early_stopping_hook(estimator, rule, run_every_secs, run_every_steps)
 
 
 def stop_if_no_increase_hook(
@@ -151,9 +145,7 @@ def stop_if_no_increase_hook(
     """
     history = _history(estimator, eval_dir, metric_name, min_steps)
     rule = Stalls(history, operator.gt, max_steps_without_increase)
-    return make_early_stopping_hook(
-        estimator, rule, run_every_secs, run_every_steps
-    )
+    return make_early_stopping_hook(estimator, rule, run_every_secs, run_every_steps)
 
 
 def stop_if_no_decrease_hook(
@@ -199,9 +191,7 @@ def stop_if_no_decrease_hook(
     """
     history = _history(estimator, eval_dir, metric_name, min_steps)
     rule = Stalls(history, operator.lt, max_steps_without_decrease)
-    return make_early_stopping_hook(
-        estimator, rule, run_every_secs, run_every_steps
-    )
+    return make_early_stopping_hook(estimator, rule, run_every_secs, run_every_steps)
 
 
 def _history(

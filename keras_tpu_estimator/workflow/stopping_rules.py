@@ -4,8 +4,7 @@ import dataclasses
 import glob
 import logging
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.ground.base.types import PathLike
@@ -125,8 +124,7 @@ class Stalls:
                 best = step, value
             if step - best[0] >= self.max_steps:
                 _logger.info(
-                    "%r was best at step %d, with %s, and not better up to "
-                    "step %d.",
+                    "%r was best at step %d, with %s, and not better up to step %d.",
                     self.history.metric_name,
                     *best,
                     step,

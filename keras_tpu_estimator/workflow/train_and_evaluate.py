@@ -16,13 +16,13 @@ from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
-from keras_tpu_estimator.workflow.evaluations import Evaluate
-from keras_tpu_estimator.workflow.evaluations import Evaluation
-from keras_tpu_estimator.workflow.evaluations import Evaluations
-from keras_tpu_estimator.workflow.specs import EvalSpec
-from keras_tpu_estimator.workflow.specs import TrainSpec
-from keras_tpu_estimator.workflow.specs import check_estimator
-from keras_tpu_estimator.workflow.specs import hooks_that_run
+from keras_tpu_estimator.workflow.evaluations import Evaluate, Evaluation, Evaluations
+from keras_tpu_estimator.workflow.specs import (
+    EvalSpec,
+    TrainSpec,
+    check_estimator,
+    hooks_that_run,
+)
 
 
 def train_and_evaluate(
@@ -176,15 +176,12 @@ class EvaluationListener(CheckpointSaverListener):
             if not evaluation.has_done(global_step_value):
                 self._evaluate(evaluation, session, global_step_value)
 
-    def _evaluate(
-        self, evaluation: Evaluation, session: Session, step: int
-    ) -> None:
+    def _evaluate(self, evaluation: Evaluation, session: Session, step: int) -> None:
         if session.is_so_anywhere(session.is_interrupted):
             # The process should end soon, and a saved checkpoint can be
             # evaluated later.
             _logger.warning(
-                "Step %d is not evaluated, because the process was asked to "
-                "stop.",
+                "Step %d is not evaluated, because the process was asked to stop.",
                 step,
             )
             return

@@ -8,10 +8,8 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.atomic import pieces
-from keras_tpu_estimator.files.atomic.pieces import Extent
-from keras_tpu_estimator.files.atomic.pieces import Piece
+from keras_tpu_estimator.files.atomic import checksum, pieces
+from keras_tpu_estimator.files.atomic.pieces import Extent, Piece
 from keras_tpu_estimator.files.formats import checkpoint_format
 
 BIAS = np.arange(3, dtype="float32")
@@ -20,9 +18,7 @@ KERNEL = np.arange(1, 7, dtype="float32")
 
 @pytest.fixture
 def file(tmp_path):
-    prefix = checkpoints.save(
-        tmp_path, 7, {"dense/bias": BIAS, "dense/kernel": KERNEL}
-    )
+    prefix = checkpoints.save(tmp_path, 7, {"dense/bias": BIAS, "dense/kernel": KERNEL})
     return pathlib.Path(prefix + ".h5")
 
 
@@ -125,9 +121,7 @@ def test_pieces_that_cannot_be(tmp_path, table):
         checksum.append(str(path), table)
 
 
-@pytest.mark.parametrize(
-    "known", [{}, {0: Piece(0, 0, 0)}, {0: Piece(0, 9, 0)}]
-)
+@pytest.mark.parametrize("known", [{}, {0: Piece(0, 0, 0)}, {0: Piece(0, 9, 0)}])
 def test_a_range_has_to_be_made_of_pieces(tmp_path, known):
     path = tmp_path / "file"
     path.write_bytes(b"contents")

@@ -48,9 +48,7 @@ def test_a_killed_save_is_ignored_then_swept_up(tmp_path, number, main):
     assert main < set(os.listdir(tmp_path)) - before
     assert checkpoints.latest(tmp_path) == first
     if not main:
-        with pytest.raises(
-            ValueError, match="Checkpoints in .*: model.ckpt-10"
-        ):
+        with pytest.raises(ValueError, match="Checkpoints in .*: model.ckpt-10"):
             checkpoints.resolve(tmp_path / "model.ckpt-20")
 
     checkpoints.save(tmp_path, 30, {"v": np.zeros(5)})
@@ -58,9 +56,7 @@ def test_a_killed_save_is_ignored_then_swept_up(tmp_path, number, main):
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
-def test_a_failed_save_leaves_the_directory_as_it_was(
-    tmp_path, monkeypatch, function
-):
+def test_a_failed_save_leaves_the_directory_as_it_was(tmp_path, monkeypatch, function):
     first = checkpoints.save(tmp_path, 10, {"v": np.zeros(5)})
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
 

@@ -7,8 +7,7 @@ import sys
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic import file_locks
+from keras_tpu_estimator.files.atomic import commit, file_locks
 from keras_tpu_estimator.files.directory.keep_best import note
 
 _WRITING = """
@@ -33,9 +32,7 @@ def writing(tmp_path, forked_programs):
         process.kill()
 
 
-def test_what_another_process_writes_stays_until_it_is_killed(
-    tmp_path, writing
-):
+def test_what_another_process_writes_stays_until_it_is_killed(tmp_path, writing):
     process, partial = writing
     checkpoints.save(tmp_path, 20, {})
     commit.remove_abandoned(str(tmp_path))
@@ -101,9 +98,7 @@ def test_what_tensorflow_has_made_of_a_name_goes_with_it(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_that_was_taken_for_abandoned_is_made_again(
-    tmp_path, monkeypatch
-):
+def test_a_file_that_was_taken_for_abandoned_is_made_again(tmp_path, monkeypatch):
     """By who looked just before its writer had locked it."""
     take, times = file_locks.take, iter([1, 2])
 

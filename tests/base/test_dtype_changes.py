@@ -82,9 +82,7 @@ def test_what_would_change_is_refused(value, dtype, shown):
     with pytest.raises(ValueError) as info:
         as_dtype(value, dtype_of(dtype), "`x`", "Split it.")
     assert f"`x` must fit {dtype}" in str(info.value)
-    assert f"Received {shown} of dtype {value.dtype}. Split it." in str(
-        info.value
-    )
+    assert f"Received {shown} of dtype {value.dtype}. Split it." in str(info.value)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])

@@ -34,9 +34,7 @@ class Terminal:
 
     def import_tensorflow(self):
         """What that does if nobody has set up the root."""
-        logging.getLogger(TENSORFLOW).addHandler(
-            self.handler(logging.BASIC_FORMAT)
-        )
+        logging.getLogger(TENSORFLOW).addHandler(self.handler(logging.BASIC_FORMAT))
 
     def handler(self, form, stream=None):
         handler = logging.StreamHandler(stream or self.stream)

@@ -9,8 +9,7 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.ground.base.params import copied
-from keras_tpu_estimator.ground.base.params import with_additional
+from keras_tpu_estimator.ground.base.params import copied, with_additional
 
 
 def built_layer():

@@ -37,9 +37,7 @@ def test_shown(value: object, text: str) -> None:
         lambda given: kte.RunConfig(given),
         lambda given: kte.TPUEstimatorSpec("eval", loss=[given]),
         lambda given: kte.TPUEstimatorSpec("eval", loss=given),
-        lambda given: kte.TPUEstimatorSpec(
-            "train", loss=1, train_op={0: given}
-        ),
+        lambda given: kte.TPUEstimatorSpec("train", loss=1, train_op={0: given}),
         lambda given: kte.TPUEstimatorSpec("infer", predictions={"x": [given]}),
         lambda given: kte.TPUEstimatorSpec("eval", eval_metrics=given),
         lambda given: kte.TPUEstimatorSpec("eval", host_call=(given, [given])),

@@ -45,8 +45,7 @@ def model_fn(features, labels, mode, params):
         ),
         (
             lambda: kte.EvalSpec(model_fn, throttle_sec=3),
-            "EvalSpec has no argument 'throttle_sec'. "
-            "Did you mean 'throttle_secs'?",
+            "EvalSpec has no argument 'throttle_sec'. Did you mean 'throttle_secs'?",
         ),
     ],
 )

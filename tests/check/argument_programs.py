@@ -129,9 +129,7 @@ def refused(model: str, data: str = STRINGS, **facts: bool) -> Program:
     return Program(model, data, True, "refused", **facts)
 
 
-def depends(
-    model: str, data: str, stops: bool = False, **facts: bool
-) -> Program:
+def depends(model: str, data: str, stops: bool = False, **facts: bool) -> Program:
     """A script about which the source does not show whether it stops."""
     return Program(model, data, stops, "depends", **facts)
 
@@ -155,9 +153,7 @@ _SPARSE = "tf.sparse.from_dense(tf.cast(f['x'], tf.int64))"
 PROGRAMS = {
     # Columns.
     "list of strings": refused(embedded(f'{_LIST}("s", NAMES)')),
-    "list with a dtype": refused(
-        embedded(f'{_LIST}("s", NAMES, dtype=tf.string)')
-    ),
+    "list with a dtype": refused(embedded(f'{_LIST}("s", NAMES, dtype=tf.string)')),
     "list in a linear model": refused(
         f'x = fc.linear_model(features, [X, {_LIST}("s", ["a"])])'
     ),
@@ -175,9 +171,7 @@ PROGRAMS = {
         NUMBERS,
     ),
     "hashed strings": refused(embedded(f'{_HASH}("s", 5)')),
-    "hashed numbers": refused(
-        embedded(f'{_HASH}("n", 5, dtype=tf.int64)'), NUMBERS
-    ),
+    "hashed numbers": refused(embedded(f'{_HASH}("n", 5, dtype=tf.int64)'), NUMBERS),
     "hashed in a layer of Keras": refused(
         f"layer = tf.keras.layers.DenseFeatures([X, fc.indicator_column("
         f'{_HASH}("s", 5))])\n    x = layer(features)'
@@ -233,8 +227,7 @@ PROGRAMS = {
     "specs of numbers": depends(
         layer('fc.numeric_column("n")'),
         examples(
-            'fc.make_parse_example_spec([fc.numeric_column("n", '
-            "dtype=tf.int64)])"
+            'fc.make_parse_example_spec([fc.numeric_column("n", dtype=tf.int64)])'
         ),
     ),
     # Operations in a `model_fn` and in an `input_fn`.

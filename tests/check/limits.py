@@ -98,8 +98,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         ),
         "partitioners split variables": Code(
             "differs",
-            "tf.get_variable('a', [4], "
-            "partitioner=tf.fixed_size_partitioner(2))",
+            "tf.get_variable('a', [4], partitioner=tf.fixed_size_partitioner(2))",
         ),
         "columns of ids are sparse": Code(
             "refused",
@@ -120,19 +119,15 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         ),
         "on a TPU, a `tf.cond` around": Code(
             "depends",
-            "y = tf.cond(y[0, 0] > 0, lambda: tf.tpu.cross_replica_sum(y), "
-            "lambda: y)",
+            "y = tf.cond(y[0, 0] > 0, lambda: tf.tpu.cross_replica_sum(y), lambda: y)",
         ),
         "optimizers update the rows": None,
-        "`py_func`, strings": Code(
-            "refused", "y = tf.py_func(abs, [y], tf.float32)"
-        ),
+        "`py_func`, strings": Code("refused", "y = tf.py_func(abs, [y], tf.float32)"),
     },
     ("lifting_limits", "### Of the estimator"): {
         "`tf.distribute` strategies": host(
             "refused",
-            "tf.estimator.RunConfig(train_distribute="
-            "tf.distribute.MirroredStrategy())",
+            "tf.estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy())",
         ),
         "parameter servers": None,
         "`embedding_config_spec`": host(
@@ -182,9 +177,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "the metagraph `{eval}`": None,
         "`outside_compilation` may run": None,
         "early stopping adds": None,
-        "`BestExporter` exports": host(
-            "differs", "tf.estimator.BestExporter()"
-        ),
+        "`BestExporter` exports": host("differs", "tf.estimator.BestExporter()"),
         "`InMemoryEvaluatorHook` rejects": host(
             "differs",
             "tf.estimator.experimental.InMemoryEvaluatorHook(None, input_fn)",
@@ -213,18 +206,14 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "`tf.contrib.distribute`": host(
             "missing", "tf.contrib.distribute.MirroredStrategy()"
         ),
-        "`tf.contrib.tpu.rewrite`": host(
-            "missing", "tf.contrib.tpu.rewrite(input_fn)"
-        ),
+        "`tf.contrib.tpu.rewrite`": host("missing", "tf.contrib.tpu.rewrite(input_fn)"),
         "a script's own copy": host(
             "missing", "tf.contrib.tpu.proto.compilation_result_pb2"
         ),
         "`tf.contrib.tpu.keras_to_tpu_model`": host(
             "missing", "tf.contrib.tpu.keras_to_tpu_model(None)"
         ),
-        "`tf.contrib.seq2seq`": Code(
-            "missing", "tf.contrib.seq2seq.BasicDecoder()"
-        ),
+        "`tf.contrib.seq2seq`": Code("missing", "tf.contrib.seq2seq.BasicDecoder()"),
         "`tf.contrib.quantize`": Code(
             "missing", "tf.contrib.quantize.create_training_graph()"
         ),
@@ -266,9 +255,7 @@ PROGRAMS = {
         "tf.variable_axis_size_partitioner(9)):\n    pass",
     ),
     "a loop with a bound": Code("runs", f"y += {_LOOP}, maximum_iterations=3)"),
-    "a loop whose arguments are hidden": Code(
-        "runs", f"y += {_LOOP}, **params)"
-    ),
+    "a loop whose arguments are hidden": Code("runs", f"y += {_LOOP}, **params)"),
     "a summary beside a branch": Code(
         "runs",
         "y = tf.cond(y[0, 0] > 0, lambda: y, lambda: -y)\n"
@@ -329,13 +316,9 @@ PROGRAMS = {
     "a scaffold without an own saver": Code(
         "runs", "tf.train.Scaffold(init_fn=None, ready_op=None, saver=None)"
     ),
-    "a saver for a scaffold": Code(
-        "runs", "tf.train.Scaffold(saver=tf.train.Saver())"
-    ),
+    "a saver for a scaffold": Code("runs", "tf.train.Scaffold(saver=tf.train.Saver())"),
     "a saver that keeps": Code("differs", "tf.train.Saver(max_to_keep=3)"),
-    "no strategy": host(
-        "runs", "tf.estimator.RunConfig(train_distribute=None)"
-    ),
+    "no strategy": host("runs", "tf.estimator.RunConfig(train_distribute=None)"),
     "a strategy of a flag": host(
         "depends",
         "def run(strategy):\n"

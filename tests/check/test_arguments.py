@@ -9,9 +9,7 @@ import pytest
 from argument_programs import PROGRAMS
 from helpers import at_length
 
-from keras_tpu_estimator.tf1.names.calls import CallRule
-from keras_tpu_estimator.tf1.names.calls import Value
-from keras_tpu_estimator.tf1.names.calls import Where
+from keras_tpu_estimator.tf1.names.calls import CallRule, Value, Where
 from keras_tpu_estimator.tf1_tools.check.checking import check
 from keras_tpu_estimator.tf1_tools.check.printing import as_text
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
@@ -29,8 +27,7 @@ REASONS = (
     "|run on a device)|Keys must be"
 )
 QUICK_FIRST = [
-    name if program.is_quick else at_length(name)
-    for name, program in PROGRAMS.items()
+    name if program.is_quick else at_length(name) for name, program in PROGRAMS.items()
 ]
 
 

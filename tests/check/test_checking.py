@@ -151,9 +151,7 @@ def test_what_a_program_does_without_is_not_missing(code, program) -> None:
     assert ["tf.nowhere" in each.what for each in report.unfollowed] == [True]
 
 
-@pytest.mark.parametrize(
-    "code", ["from tensorflow import *", "getattr(tf.nn, name)"]
-)
+@pytest.mark.parametrize("code", ["from tensorflow import *", "getattr(tf.nn, name)"])
 def test_what_cannot_be_followed_is_said(code, program) -> None:
     report = program(code)
     assert [each.what for each in report.unfollowed] == [code]
@@ -299,9 +297,7 @@ def test_the_table_is_printed(program, tmp_path, capsys) -> None:
         r"  tf.nowhere  unused.py:2$",
         printed,
     )
-    refused = (
-        "\nRefused on devices, and needed\n  tf.as_string  nets/blocks.py:4\n"
-    )
+    refused = "\nRefused on devices, and needed\n  tf.as_string  nets/blocks.py:4\n"
     assert refused in printed
     assert "In a port to Keras: `kte.outside_compilation`" in printed
     assert re.search(r"(?m)^  tf.Session +1  nothing$", printed)
@@ -322,15 +318,11 @@ def test_json_has_all_places(program, tmp_path, capsys) -> None:
     assert main(["check", str(tmp_path), "--json"]) == 1
     printed = json.loads(capsys.readouterr().out)
     path = str(tmp_path / "main.py")
-    mean, nowhere = sorted(printed["names"], key=lambda each: each["verdict"])[
-        ::-1
-    ]
+    mean, nowhere = sorted(printed["names"], key=lambda each: each["verdict"])[::-1]
     assert printed["runs"] is False and printed["files"] == [path]
     assert nowhere["verdict"] == "missing"
     assert nowhere["counterpart"] is None
-    assert nowhere["places"] == [
-        {"file": path, "line": line} for line in range(2, 11)
-    ]
+    assert nowhere["places"] == [{"file": path, "line": line} for line in range(2, 11)]
     assert mean["counterpart"] == "`keras.ops.mean`"
     assert mean["page"] == f"{porting.PAGE}#4-operations"
     assert printed["not_followed"] == [
@@ -626,9 +618,7 @@ def test_a_flag_that_is_on_by_default_is_no_branch(program) -> None:
         "flags.DEFINE_bool('a', False, 'Of another program.')",
     ],
 )
-def test_a_flag_that_the_program_changes_decides_nothing(
-    change, program
-) -> None:
+def test_a_flag_that_the_program_changes_decides_nothing(change, program) -> None:
     flag = "from absl import flags\nflags.DEFINE_bool('a', True, 'A flag.')\n"
     branch = "FLAGS = flags.FLAGS\nif FLAGS.a:\n    tf.nowhere()\n"
     assert not program(flag + branch).runs

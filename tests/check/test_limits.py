@@ -4,8 +4,7 @@ import pathlib
 import re
 
 import pytest
-from limits import PROGRAMS
-from limits import ROWS
+from limits import PROGRAMS, ROWS
 from test_arguments import verdict_of
 
 DOCS = pathlib.Path(__file__).parents[2] / "docs"

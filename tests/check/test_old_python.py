@@ -79,9 +79,7 @@ def test_another_error_stays_as_python_has_it(report) -> None:
     assert "was never closed" in found.what and found.line == 2
 
 
-def test_a_library_that_is_not_installed_stops_a_program(
-    report, tmp_path
-) -> None:
+def test_a_library_that_is_not_installed_stops_a_program(report, tmp_path) -> None:
     found = report(
         """
         import os, no_such_library.part as part

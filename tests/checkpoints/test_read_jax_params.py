@@ -10,12 +10,8 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from helpers import estimator_of, regression_data, repeated, squared_error
+from jax.sharding import NamedSharding, PartitionSpec
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
@@ -43,9 +39,7 @@ def nnx_model():
 
     class Net(nnx.Module):
         def __init__(self, rngs):
-            self.blocks = nnx.List(
-                [nnx.Linear(3, 3, rngs=rngs) for _ in range(2)]
-            )
+            self.blocks = nnx.List([nnx.Linear(3, 3, rngs=rngs) for _ in range(2)])
             self.tied = self.blocks[0].kernel
             self.norm = nnx.BatchNorm(3, rngs=rngs)
             self.drop = nnx.Dropout(0.5, rngs=rngs)
@@ -186,9 +180,7 @@ def test_averages_take_the_place_of_what_was_averaged(trained):
         )
         for kind in (False, "ExponentialMovingAverage")
     )
-    by_default = read_jax_params(
-        estimator.model_dir, "net", init, averages=True
-    )
+    by_default = read_jax_params(estimator.model_dir, "net", init, averages=True)
     differ = 0
     for one, other, third in zip(
         raw, averages, jax.tree.leaves(by_default), strict=True
@@ -206,13 +198,10 @@ def test_plain_orbax_reads_it_by_the_same_paths(trained):
     with ocp.StandardCheckpointer() as checkpointer:
         tree = checkpointer.restore(folder)
     read, expected = (
-        read_jax_params(source, "net", init)
-        for source in (folder, estimator.model_dir)
+        read_jax_params(source, "net", init) for source in (folder, estimator.model_dir)
     )
     same = read_jax_params(tree, "net", init)
-    for leaves in zip(
-        *map(jax.tree.leaves, (read, same, expected)), strict=True
-    ):
+    for leaves in zip(*map(jax.tree.leaves, (read, same, expected)), strict=True):
         first, *others = leaves
         if isinstance(first, jax.Array):
             assert all(jnp.array_equal(first, each) for each in others)
@@ -251,8 +240,7 @@ def test_a_shared_variable_stays_one():
     net = init(jax.random.key(0))
     state = nnx.to_flat_state(nnx.state(net))
     flat = {
-        "/".join(("net", *map(str, path))): variable[...]
-        for path, variable in state
+        "/".join(("net", *map(str, path))): variable[...] for path, variable in state
     }
     flat["net/drop/rngs/key"] = jax.random.key_data(flat["net/drop/rngs/key"])
     read = read_jax_params(flat, "net", init)
@@ -363,9 +351,7 @@ def test_keys(impl, count):
     for like in (keys, jax.ShapeDtypeStruct(keys.shape, keys.dtype)):
         read = read_jax_params(stored, "net", {"key": like})["key"]
         assert read.dtype == keys.dtype
-        assert jnp.array_equal(
-            jax.random.key_data(read), jax.random.key_data(keys)
-        )
+        assert jnp.array_equal(jax.random.key_data(read), jax.random.key_data(keys))
 
 
 def test_arrays_are_where_those_of_like_are(tmp_path):

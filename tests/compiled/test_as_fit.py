@@ -63,9 +63,7 @@ def estimator_of(model, iterations=2, use_tpu=False, **kwargs):
         log_step_count_steps=STEPS,
     )
     arguments = {"config": config, "use_tpu": use_tpu}
-    return kte.from_keras(
-        model, **arguments | dict.fromkeys(sizes, BATCH) | kwargs
-    )
+    return kte.from_keras(model, **arguments | dict.fromkeys(sizes, BATCH) | kwargs)
 
 
 def slices(*arrays):
@@ -132,9 +130,7 @@ def test_triples(input_of):
     del result["global_step"]
     data = {"sample_weight": WEIGHTS, "return_dict": True}
     assert_same(result, model.evaluate(X, Y, BATCH, verbose=0, **data))
-    rows = [
-        r["y"] for r in estimator.predict(lambda params: slices(X, Y, WEIGHTS))
-    ]
+    rows = [r["y"] for r in estimator.predict(lambda params: slices(X, Y, WEIGHTS))]
     np.testing.assert_allclose(rows, model.predict(X, verbose=0), 1e-5)
 
 
@@ -157,9 +153,7 @@ def _two_outputs():
     inputs = keras.Input(X.shape[1:], name="x")
     outputs = [layers.Dense(1, name=name)(inputs) for name in "ba"]
     model = keras.Model(inputs, outputs)
-    model.compile(
-        "sgd", {"a": "mse", "b": "mae"}, weighted_metrics={"a": ["mae"]}
-    )
+    model.compile("sgd", {"a": "mse", "b": "mae"}, weighted_metrics={"a": ["mae"]})
     return model
 
 
@@ -251,9 +245,7 @@ def test_metrics_of_epochs(iterations, use_tpu, tmp_path):
 
 def test_epochs_where_hooks_end_the_loops():
     """The loss of an epoch is a mean, whatever `loss` is to other hooks."""
-    estimator = kte.from_keras(
-        compiled(), use_tpu=False, train_batch_size=BATCH
-    )
+    estimator = kte.from_keras(compiled(), use_tpu=False, train_batch_size=BATCH)
     assert_same(train(estimator, generated(X, Y)), fit(compiled(), X, Y))
 
 
@@ -346,9 +338,7 @@ def test_a_keras_model_loads_what_model_checkpoint_saves(tmp_path):
     restored.load_weights(str(weights).format(epoch=EPOCHS))
     loaded = keras.models.load_model(str(whole).format(epoch=EPOCHS))
     assert_same_weights(estimator, restored, rtol=0)
-    for one, other in zip(
-        loaded.get_weights(), restored.get_weights(), strict=True
-    ):
+    for one, other in zip(loaded.get_weights(), restored.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
     # The optimizer's state is in the files as well.
     expected = fit(model, X, Y)
@@ -461,9 +451,7 @@ def test_callbacks_find_the_direction_of_metrics(tmp_path):
 
 
 def test_callbacks_find_the_direction_by_other_names_and_of_validation():
-    stopping = [
-        keras.callbacks.EarlyStopping(name) for name in ("acc", "val_acc")
-    ]
+    stopping = [keras.callbacks.EarlyStopping(name) for name in ("acc", "val_acc")]
     mae = keras.callbacks.EarlyStopping("val_mae")
     model = compiled()
     model.compile("adam", "mse", metrics=["accuracy", "mae"])

@@ -7,8 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import some_at_length
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -26,9 +25,7 @@ class Codebook(layers.Layer):
         self.words = self.add_weight(
             shape=(5, shape[-1]), initializer="glorot_uniform", trainable=False
         )
-        self.counts = self.add_weight(
-            shape=(5,), initializer="ones", trainable=False
-        )
+        self.counts = self.add_weight(shape=(5,), initializer="ones", trainable=False)
 
     def call(self, x, training=False):
         far = ops.sum((x[:, None] - self.words.value) ** 2, -1)
@@ -38,9 +35,7 @@ class Codebook(layers.Layer):
         if training:
             counts = 0.9 * self.counts + 0.1 * ops.sum(chosen, 0)
             sums = ops.transpose(chosen) @ ops.stop_gradient(x)
-            self.words.assign(
-                0.9 * self.words + 0.1 * sums / (counts[:, None] + 1e-3)
-            )
+            self.words.assign(0.9 * self.words + 0.1 * sums / (counts[:, None] + 1e-3))
             self.counts.assign(counts)
         return x + ops.stop_gradient(found - x)
 
@@ -132,9 +127,7 @@ def test_steps_are_those_of_keras(name, steps, tmp_path):
         assert path in names or path.startswith("normalization")
         if path in names:
             value = estimator.get_variable_value(path)
-            np.testing.assert_allclose(
-                value, variable, 1e-5, 1e-6, err_msg=path
-            )
+            np.testing.assert_allclose(value, variable, 1e-5, 1e-6, err_msg=path)
 
 
 @pytest.mark.parametrize("steps", [1, 3])

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -92,9 +91,7 @@ def frozen_inside():
 
 def of_a_lambda():
     rows = keras.Input((4,))
-    return keras.Model(
-        rows, layers.Dense(1)(layers.Lambda(lambda x: 2 * x)(rows))
-    )
+    return keras.Model(rows, layers.Dense(1)(layers.Lambda(lambda x: 2 * x)(rows)))
 
 
 def adapted():

@@ -7,8 +7,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import batches_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.front_ends.compiled import copying
@@ -76,9 +75,7 @@ LAYERS = {
     "object": lambda: layers.Dense(4, Scaling()),
     "initializer": lambda: layers.Dense(
         4,
-        kernel_initializer=lambda shape, dtype=None: (
-            ops.ones(shape, dtype) * SCALE
-        ),
+        kernel_initializer=lambda shape, dtype=None: ops.ones(shape, dtype) * SCALE,
     ),
     "regularizer": lambda: layers.Dense(
         4, kernel_regularizer=lambda w: 0.01 * SCALE * ops.sum(w**2)
@@ -128,9 +125,7 @@ def test_a_model_with_functions_trains_as_in_keras(make, tmp_path):
 
 def test_functions_of_one_name_are_told_apart():
     inputs = keras.Input((4,))
-    outputs = layers.Lambda(scaling_by(3.0))(
-        layers.Lambda(scaling_by(5.0))(inputs)
-    )
+    outputs = layers.Lambda(scaling_by(3.0))(layers.Lambda(scaling_by(5.0))(inputs))
     copy = copying.copied(keras.Model(inputs, outputs))
     np.testing.assert_allclose(copy.predict(X, verbose=0), 15 * X, rtol=1e-6)
 

@@ -6,10 +6,8 @@ import re
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import some_at_length
-from keras import layers
-from keras import ops
+from helpers import estimator_of, some_at_length
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -191,15 +189,11 @@ TASKS = {
 def compiled(make):
     keras.utils.set_random_seed(5)
     model = make()
-    model.compile(
-        keras.optimizers.SGD(0.5), cross_entropy, metrics=["accuracy"]
-    )
+    model.compile(keras.optimizers.SGD(0.5), cross_entropy, metrics=["accuracy"])
     return model
 
 
-@pytest.mark.parametrize(
-    "name", some_at_length(TASKS, ["bert", "gpt2 with lora"])
-)
+@pytest.mark.parametrize("name", some_at_length(TASKS, ["bert", "gpt2 with lora"]))
 def test_tasks_have_the_numbers_of_keras(name, tmp_path):
     make, features, labels = TASKS[name]
     model, own = compiled(make), compiled(make)
@@ -225,9 +219,7 @@ def test_tasks_have_the_numbers_of_keras(name, tmp_path):
         )
         if of_model.path not in is_trained and "moving" not in of_model.path:
             np.testing.assert_array_equal(value, old)
-    expected = own.evaluate(
-        features, labels, BATCH, verbose=0, return_dict=True
-    )
+    expected = own.evaluate(features, labels, BATCH, verbose=0, return_dict=True)
     result = estimator.evaluate(data, steps=STEPS)
     for metric, value in expected.items():
         np.testing.assert_allclose(result[metric], value, 1e-4, err_msg=metric)
@@ -262,9 +254,7 @@ def test_lora_trains_little_in_a_model_fn(tmp_path):
     estimator = estimator_of(model_fn, tmp_path, use_tpu=True, iterations=1)
     before, after = (one_more_step(estimator) for _ in range(2))
     moved = {
-        path
-        for path, value in before.items()
-        if not np.array_equal(value, after[path])
+        path for path, value in before.items() if not np.array_equal(value, after[path])
     }
     # KerasHub freezes the kernels of what it adapts, and leaves their biases.
     trained = re.compile("logits/|(query|value)/(bias|lora_kernel_[ab])$")

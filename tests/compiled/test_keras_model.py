@@ -6,8 +6,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import at_length
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -177,9 +176,7 @@ def train(estimator, input_fn):
 
 
 def fit(model, features, labels, **kwargs):
-    model.fit(
-        features, labels, BATCH, EPOCHS, verbose=0, shuffle=False, **kwargs
-    )
+    model.fit(features, labels, BATCH, EPOCHS, verbose=0, shuffle=False, **kwargs)
 
 
 def evaluated(model, *data, **kwargs):
@@ -201,9 +198,7 @@ def numbers_of_keras(name):
 def assert_same_results(result, expected):
     assert result.keys() == {*expected, "global_step"}
     for name, value in expected.items():
-        np.testing.assert_allclose(
-            result[name], value, 1e-5, 1e-6, err_msg=name
-        )
+        np.testing.assert_allclose(result[name], value, 1e-5, 1e-6, err_msg=name)
 
 
 def by_list(model, features):
@@ -312,9 +307,7 @@ def test_other_names_for_metrics():
     make, features, labels = MODELS["sequential"]
     estimator = estimator_of(make(), metric_names_map={"mae": "mistake"})
     result = estimator.evaluate(input_fn_of(features, labels))
-    assert result.keys() == {
-        *("bias", "global_step", "loss", "mistake", "squares")
-    }
+    assert result.keys() == {*("bias", "global_step", "loss", "mistake", "squares")}
 
 
 def test_losses_of_layers_alone():

@@ -5,9 +5,7 @@ import threading
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 
@@ -25,9 +23,7 @@ def compiled():
 
 def estimator_of(model, **kwargs):
     sizes = ("train_batch_size", "eval_batch_size", "predict_batch_size")
-    return kte.from_keras(
-        model, use_tpu=False, **dict.fromkeys(sizes, BATCH), **kwargs
-    )
+    return kte.from_keras(model, use_tpu=False, **dict.fromkeys(sizes, BATCH), **kwargs)
 
 
 def fit(model, **kwargs):
@@ -99,9 +95,7 @@ def test_a_model_that_failed_can_be_fitted():
         y = keras.layers.Dense(1, kernel_initializer="zeros")(features)
         loss = keras.ops.mean((y - labels) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
-        return kte.TPUEstimatorSpec(
-            mode, {"y": y}, loss, optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, {"y": y}, loss, optimizer.minimize(loss))
 
     model = kte.EstimatorModel.from_model_fn(model_fn)
     for _ in range(2):
@@ -120,9 +114,7 @@ def test_layers_of_the_users_own_still_hold_what_was_trained():
         y = outside(features)
         loss = keras.ops.mean((y - labels) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
-        return kte.TPUEstimatorSpec(
-            mode, {"y": y}, loss, optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, {"y": y}, loss, optimizer.minimize(loss))
 
     fit(kte.EstimatorModel.from_model_fn(model_fn))
     assert (outside.kernel.numpy() != before).any()

@@ -221,9 +221,7 @@ def test_partitioning_goes_with_per_host_v2_and_cores(dims):
         ([[1, 2]], V2, 3, ValueError, "`num_cores_per_replica` must be one"),
     ],
 )
-def test_partitioning_is_checked_in_order(
-    dims, training_input, cores, error, message
-):
+def test_partitioning_is_checked_in_order(dims, training_input, cores, error, message):
     with pytest.raises(error, match=message):
         kte.TPUConfig(
             input_partition_dims=dims,
@@ -268,9 +266,7 @@ def test_the_bottom_needs_no_framework(module):
 
 
 def test_the_search_for_imports_finds_them():
-    assert "keras" in imports_of(
-        "keras_tpu_estimator.ground.tracing.keras_internals"
-    )
+    assert "keras" in imports_of("keras_tpu_estimator.ground.tracing.keras_internals")
     assert "keras_tpu_estimator.ground.tracing.variables" in imports_of(
         "keras_tpu_estimator.ground.tracing.gradient_requests"
     )

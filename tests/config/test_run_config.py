@@ -384,9 +384,7 @@ def test_replace_keeps_the_class():
 
 def test_the_tpu_config_is_replaced():
     tpu_config = kte.TPUConfig(iterations_per_loop=100)
-    assert kte.RunConfig().replace(tpu_config=tpu_config) == kte.RunConfig(
-        tpu_config
-    )
+    assert kte.RunConfig().replace(tpu_config=tpu_config) == kte.RunConfig(tpu_config)
     with pytest.raises(TypeError, match="must be a TPUConfig"):
         kte.RunConfig().replace(tpu_config=100)
 
@@ -498,9 +496,7 @@ def test_a_cluster_has_one_address():
     cluster = Cluster()
     with pytest.raises(ValueError, match="both `master` and `cluster`"):
         kte.RunConfig(master="", cluster=cluster)
-    with pytest.raises(
-        ValueError, match="not have a cluster_def with `cluster`"
-    ):
+    with pytest.raises(ValueError, match="not have a cluster_def with `cluster`"):
         kte.RunConfig(cluster=cluster, session_config=ConfigProto(True))
     with pytest.warns(UserWarning, match="cluster, session_config"):
         kte.RunConfig(cluster=cluster, session_config=ConfigProto(False))
@@ -535,9 +531,7 @@ RESOLVED = "grpc://resolved:8470"
         ({"evaluation_master": "e"}, {"eval_session_master": "v"}, "", "e"),
     ],
 )
-def test_masters_are_settled(
-    tf_config, given, environment, master, evaluation_master
-):
+def test_masters_are_settled(tf_config, given, environment, master, evaluation_master):
     tf_config(environment)
     config, seen = caught(lambda: kte.RunConfig(**given))
     assert config.master == master
@@ -588,9 +582,7 @@ def test_a_process_alone_is_a_chief(tf_config, environment):
         (task_of("ps", 2), 2, False, 5),
     ],
 )
-def test_a_process_of_a_cluster(
-    tf_config, environment, task_id, is_chief, global_id
-):
+def test_a_process_of_a_cluster(tf_config, environment, task_id, is_chief, global_id):
     tf_config(environment)
     assert properties_of(kte.RunConfig()) == LOCAL | {
         "task_type": environment["task"]["type"],
@@ -731,9 +723,7 @@ def test_an_environment_that_makes_no_sense_is_refused(
         ("/tmp/a", None, "/tmp/a"),
     ],
 )
-def test_the_directory_may_be_in_the_environment(
-    tf_config, given, environment, stored
-):
+def test_the_directory_may_be_in_the_environment(tf_config, given, environment, stored):
     tf_config({"model_dir": environment})
     assert kte.RunConfig(model_dir=given).model_dir == stored
 

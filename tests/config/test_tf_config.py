@@ -9,9 +9,11 @@ from helpers import in_cluster as joined_by
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.hosts import jax_internals
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
-from keras_tpu_estimator.ground.hosts.detection import ADDRESS_VARIABLE
-from keras_tpu_estimator.ground.hosts.detection import COUNT_VARIABLE
-from keras_tpu_estimator.ground.hosts.detection import ID_VARIABLE
+from keras_tpu_estimator.ground.hosts.detection import (
+    ADDRESS_VARIABLE,
+    COUNT_VARIABLE,
+    ID_VARIABLE,
+)
 from keras_tpu_estimator.spec.config.run_config import in_cluster
 
 _CHIEF = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1", "p:2"]}
@@ -54,9 +56,7 @@ def test_session_config_stays_unset_in_a_cluster(config_of):
 
 
 def test_results_are_copies(config_of):
-    config = config_of(
-        _with(_CHIEF, "chief", 0) | {"service": {"names": ["a"]}}
-    )
+    config = config_of(_with(_CHIEF, "chief", 0) | {"service": {"names": ["a"]}})
     config.cluster_spec["chief"].append("other:1")
     config.service["names"].append("b")
     assert config.cluster_spec == _CHIEF

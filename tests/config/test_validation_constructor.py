@@ -9,8 +9,7 @@ import tempfile
 
 import numpy as np
 import pytest
-from helpers import linear
-from helpers import model_fn_of
+from helpers import linear, model_fn_of
 
 import keras_tpu_estimator as kte
 
@@ -209,9 +208,7 @@ def test_refused(name, temporary):
 @pytest.mark.parametrize("name", REFUSED)
 def test_first_mistake_is_reported(name):
     changes, exception, message = REFUSED[name]
-    later = itertools.dropwhile(
-        lambda other: other != name, [*REFUSED, *ALSO_REFUSED]
-    )
+    later = itertools.dropwhile(lambda other: other != name, [*REFUSED, *ALSO_REFUSED])
     for other in later:
         more_changes = (REFUSED | ALSO_REFUSED)[other][0]
         if not changes.keys() & more_changes.keys():
@@ -222,9 +219,7 @@ def test_first_mistake_is_reported(name):
 @pytest.mark.parametrize(
     "argument", ["train_batch_size", "eval_batch_size", "predict_batch_size"]
 )
-@pytest.mark.parametrize(
-    "size", [16.0, "16", True, np.float32(16), [16]], ids=repr
-)
+@pytest.mark.parametrize("size", [16.0, "16", True, np.float32(16), [16]], ids=repr)
 def test_batch_size_of_wrong_type(argument, size, temporary):
     message = (
         f"`{argument}` must be an int. Received: .* of type "
@@ -408,9 +403,7 @@ def test_model_fn_property_has_params_bound():
         return kte.EstimatorSpec(mode, predictions={"y": features})
 
     seen = []
-    estimator = construct(
-        model_dir="here", model_fn=model_fn, params={"rate": 0.1}
-    )
+    estimator = construct(model_dir="here", model_fn=model_fn, params={"rate": 0.1})
     features = np.ones(3)
     spec = estimator.model_fn(features, None, "infer", estimator.config)
     assert spec.predictions["y"] is features

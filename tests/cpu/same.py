@@ -21,9 +21,7 @@ def check_same(function, *args, exactly=False):
 def assert_same(expected, received, exactly=False):
     """Checks that nests of arrays are, relative to their largest number."""
     assert jax.tree.structure(expected) == jax.tree.structure(received)
-    pairs = zip(
-        jax.tree.leaves(expected), jax.tree.leaves(received), strict=True
-    )
+    pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(received), strict=True)
     for a, b in pairs:
         assert (a.shape, a.dtype) == (b.shape, b.dtype)
         if exactly:
@@ -46,9 +44,7 @@ def operations(function, *args, tune=True):
         for equation in getattr(jaxpr, "eqns", ()):
             found.append(equation.primitive.name)
             for parameter in equation.params.values():
-                each = (
-                    parameter if isinstance(parameter, tuple) else (parameter,)
-                )
+                each = parameter if isinstance(parameter, tuple) else (parameter,)
                 for inner in each:
                     collect(inner)
 

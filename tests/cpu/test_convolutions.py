@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.cpu.same import check_same
-from tests.cpu.same import operations
+from tests.cpu.same import check_same, operations
 
 SIZES = {1: (9,), 2: (9, 8), 3: (5, 6, 4)}
 

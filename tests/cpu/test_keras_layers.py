@@ -4,19 +4,14 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import repeated
+from helpers import at_length, batches_of, estimator_of, model_fn_of, repeated
 from keras import layers
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device import distributed_program
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 
 
 def small(*shape):

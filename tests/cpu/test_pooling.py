@@ -7,8 +7,7 @@ import pytest
 from helpers import each_once
 from jax import lax
 
-from tests.cpu.same import check_same
-from tests.cpu.same import operations
+from tests.cpu.same import check_same, operations
 
 KINDS = {
     "max": (lax.max, -np.inf),
@@ -154,9 +153,7 @@ def test_the_gradient_is_rewritten():
     assert "select_and_scatter_add" not in operations(run, x)
 
 
-@pytest.mark.parametrize(
-    ("window", "dtype"), [((9, 8), "float32"), ((2, 2), "int32")]
-)
+@pytest.mark.parametrize(("window", "dtype"), [((9, 8), "float32"), ((2, 2), "int32")])
 def test_large_windows_and_integers_are_left_alone(window, dtype):
     x = jnp.ones((1, 12, 12, 1), dtype)
 

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from tests.cpu.same import check_same
-from tests.cpu.same import operations
+from tests.cpu.same import check_same, operations
 
 
 def loss(weights, inputs):
@@ -17,9 +16,7 @@ def loss(weights, inputs):
 def operands(*shape, width=5, dtype="float32"):
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(shape[-1], width)) / shape[-1]
-    return jnp.asarray(weights, dtype), jnp.asarray(
-        rng.normal(size=shape), dtype
-    )
+    return jnp.asarray(weights, dtype), jnp.asarray(rng.normal(size=shape), dtype)
 
 
 def is_rewritten(function, *args):

@@ -5,13 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax import lax
-from jax.sharding import Mesh
-from jax.sharding import PartitionSpec
+from jax.sharding import Mesh, PartitionSpec
 
 from keras_tpu_estimator.ground.cpu.rewriting import rewritten
-from tests.cpu.same import assert_same
-from tests.cpu.same import check_same
-from tests.cpu.same import operations
+from tests.cpu.same import assert_same, check_same, operations
 
 
 def convolve(x, w):
@@ -23,9 +20,7 @@ def convolve(x, w):
 def network(w, x):
     """A convolution, a pool, and one number."""
     y = jax.nn.relu(convolve(x, w))
-    y = lax.reduce_window(
-        y, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID"
-    )
+    y = lax.reduce_window(y, -np.inf, lax.max, (1, 2, 2, 1), (1, 2, 2, 1), "VALID")
     return (y**2).sum()
 
 
@@ -75,9 +70,7 @@ def with_own_gradient(w, x):
         return network(w, x), (w, x)
 
     def backward(kept, g):
-        return jax.tree.map(
-            lambda d: 2 * g * d, jax.grad(network, (0, 1))(*kept)
-        )
+        return jax.tree.map(lambda d: 2 * g * d, jax.grad(network, (0, 1))(*kept))
 
     own.defvjp(forward, backward)
     return own(w, x[0]), descend(w, x[0], own)
@@ -158,9 +151,7 @@ def test_arguments_are_donated_and_static():
         return descend(w, x * times)
 
     expected = jax.jit(step, static_argnames="times")(w, x, times=2)
-    run = jax.jit(
-        rewritten(step, {}), donate_argnums=0, static_argnames="times"
-    )
+    run = jax.jit(rewritten(step, {}), donate_argnums=0, static_argnames="times")
     assert_same(expected, run(w, x, times=2), exactly=True)
     assert w.is_deleted()
 

@@ -5,10 +5,7 @@ import os
 
 import jax
 import pytest
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import linear, model_fn_of, regression_data, repeated
 from jax.experimental.compilation_cache import compilation_cache as of_jax
 
 import keras_tpu_estimator as kte

@@ -13,17 +13,17 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from stored_programs import ran
-from stored_programs import store
+from helpers import (
+    at_length,
+    batches_of,
+    estimator_of,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
+from stored_programs import ran, store
 
-from keras_tpu_estimator.engine.device import executable_key
-from keras_tpu_estimator.engine.device import executables
+from keras_tpu_estimator.engine.device import executable_key, executables
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.planning.compiling import without_cache
@@ -103,9 +103,7 @@ def calls(own):
         *(at_length("eight"), at_length("micro-batches")),
     ],
 )
-def test_what_was_stored_is_run_with_the_same_numbers(
-    tmp_path, folder, log, layout
-):
+def test_what_was_stored_is_run_with_the_same_numbers(tmp_path, folder, log, layout):
     settings = LAYOUTS[layout]
     with jax.log_compiles():
         want = calls(estimator(tmp_path / "jit", **settings))
@@ -186,9 +184,7 @@ def test_nothing_is_looked_for_if_it_is_not_asked_for(tmp_path, log):
 @pytest.mark.at_length
 def test_what_looks_for_nan_is_compiled(tmp_path, folder, log):
     config = {"debug_nans": True}
-    path = store(
-        estimator(tmp_path, config=config), INPUTS["eval"], folder, "eval"
-    )
+    path = store(estimator(tmp_path, config=config), INPUTS["eval"], folder, "eval")
     own = estimator(tmp_path / "run", folder, config=config)
     own.train(INPUTS["train"], steps=4)
     assert "executable" not in log.text
@@ -297,9 +293,7 @@ def test_nobody_else_may_write_what_is_saved(folder, program, umask):
         ("settings", "--fast", r"another settings \(--fast\)"),
     ],
 )
-def test_the_key_says_what_is_different(
-    folder, program, log, field, value, said
-):
+def test_the_key_says_what_is_different(folder, program, log, field, value, said):
     lowered, key, devices = program
     other = dataclasses.replace(key, **{field: value})
     saved(folder, (lowered, other, devices))
@@ -334,9 +328,7 @@ def rewritten(path, payload, keeps_checksum):
 
 @pytest.mark.parametrize("payload", [b"", b"\0" * 100, pickle.dumps(Told())])
 @pytest.mark.parametrize("keeps_checksum", [True, False])
-def test_what_does_not_load_is_compiled(
-    folder, program, log, payload, keeps_checksum
-):
+def test_what_does_not_load_is_compiled(folder, program, log, payload, keeps_checksum):
     Told.unpickled = 0
     rewritten(saved(folder, program), payload, keeps_checksum)
     assert loaded(folder, program) is None

@@ -7,11 +7,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import each_once
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import each_once, estimator_of, linear, model_fn_of, regression_data
 
 from keras_tpu_estimator.engine.device import shapes
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
@@ -43,9 +39,7 @@ def test_shapes_are_those_of_what_is_put_on_the_devices(tmp_path, layout, mode):
     )._context.runtime
     data, nest = staged(runtime, mode)
     found = shapes.of_steps(runtime.program.layout(mode), mode, *nest)
-    for array, shape in zip(
-        jax.tree.leaves(data), jax.tree.leaves(found), strict=True
-    ):
+    for array, shape in zip(jax.tree.leaves(data), jax.tree.leaves(found), strict=True):
         assert (array.shape, array.dtype) == (shape.shape, shape.dtype)
         # On one core, few steps are copied by the compiled function itself.
         if isinstance(array, jax.Array):

@@ -3,11 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
@@ -48,12 +44,8 @@ def test_fit_gives_the_numbers_of_train(tmp_path):
 def test_fit_over_all_cores_gives_the_same_numbers():
     histories = []
     for cores in ({}, {"cores": all_cores()}):
-        model = kte.EstimatorModel.from_model_fn(
-            model_fn_of(linear), seed=3, **cores
-        )
-        fitted = model.fit(
-            X, Y, batch_size=16, epochs=3, shuffle=False, verbose=0
-        )
+        model = kte.EstimatorModel.from_model_fn(model_fn_of(linear), seed=3, **cores)
+        fitted = model.fit(X, Y, batch_size=16, epochs=3, shuffle=False, verbose=0)
         histories.append(fitted.history["loss"])
     np.testing.assert_allclose(histories[0], histories[1], rtol=1e-5)
 
@@ -103,16 +95,12 @@ def test_sample_weights_are_an_error():
 
 def test_weights_are_saved_and_loaded(tmp_path):
     path = str(tmp_path / "model.weights.h5")
-    models = [
-        kte.EstimatorModel.from_model_fn(model_fn_of(linear)) for _ in "ab"
-    ]
+    models = [kte.EstimatorModel.from_model_fn(model_fn_of(linear)) for _ in "ab"]
     for model, epochs in zip(models, (3, 1), strict=True):
         model.fit(X, Y, batch_size=16, epochs=epochs, verbose=0)
     models[0].save_weights(path)
     models[1].load_weights(path)
-    for one, other in zip(
-        models[0].variables, models[1].variables, strict=True
-    ):
+    for one, other in zip(models[0].variables, models[1].variables, strict=True):
         np.testing.assert_array_equal(one.value, other.value)
 
 
@@ -129,9 +117,7 @@ def test_a_new_model_loads_weights_once_it_knows_its_inputs(tmp_path, mode):
         model.load_weights(path)
     model.prepare(mode, X, Y if mode == kte.ModeKeys.TRAIN else None)
     model.load_weights(path)
-    np.testing.assert_allclose(
-        model.predict(X, verbose=0)["y"], expected, 1e-5, 1e-6
-    )
+    np.testing.assert_allclose(model.predict(X, verbose=0)["y"], expected, 1e-5, 1e-6)
 
 
 def test_weights_of_another_model_are_refused(tmp_path):
@@ -189,9 +175,9 @@ def test_callbacks_see_and_stop_fit():
             self.model.stop_training = logs["loss"] < 1
 
     model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
-    history = model.fit(
-        X, Y, epochs=100, verbose=0, callbacks=[StopBelow()]
-    ).history["loss"]
+    history = model.fit(X, Y, epochs=100, verbose=0, callbacks=[StopBelow()]).history[
+        "loss"
+    ]
     assert history[-1] < 1 <= history[-2]
 
 
@@ -204,9 +190,7 @@ def with_metrics(make_spec):
         if mode == kte.ModeKeys.EVAL:
             return make_spec(mode, loss, labels, outputs)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     return model_fn
 
@@ -238,9 +222,7 @@ def on_device(mode, loss, labels, outputs):
 def test_eval_metrics_are_metrics_of_keras(make_spec):
     model = kte.EstimatorModel.from_model_fn(with_metrics(make_spec))
     # The last batch is smaller, which the mean must know.
-    fitted = model.fit(
-        X, Y, epochs=2, validation_data=(X[:40], Y[:40]), verbose=0
-    )
+    fitted = model.fit(X, Y, epochs=2, validation_data=(X[:40], Y[:40]), verbose=0)
     names = {"loss", "val_loss", "val_error"}
     assert fitted.history.keys() == names
     values = {v.path: np.asarray(v.value) for v in model.variables}

@@ -19,9 +19,7 @@ def span_of(start, stop):
 
 @pytest.mark.parametrize("span", [(0, 5), (0, 1), (2, 4), (4, 5)])
 def test_any_steps_are_made_by_one_program(span):
-    run = jax.jit(
-        lambda state, xs, span: scan_with_newest(step, state, xs, span)
-    )
+    run = jax.jit(lambda state, xs, span: scan_with_newest(step, state, xs, span))
     xs = np.arange(5, dtype="float32")
     for start, stop in ((0, 5), span):
         state, stacked, newest = run(np.float32(1), xs, span_of(start, stop))

@@ -7,21 +7,17 @@ import h5py
 import keras
 import numpy as np
 import pytest
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.device.saving import check_whole
-from keras_tpu_estimator.engine.device.saving import spread_of
+from keras_tpu_estimator.engine.device.saving import check_whole, spread_of
 from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.runs.finite_values import FiniteValues
-from tests.torture import memory
-from tests.torture import states
+from tests.torture import memory, states
 from tests.torture.saves import expect_no_leftovers
 
 X, Y = regression_data(size=16)

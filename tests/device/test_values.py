@@ -6,9 +6,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
+from helpers import batches_of, each_once, estimator_of
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -68,9 +66,7 @@ def model_fn_with(seen):
         }
         host_call = (functools.partial(note, mode), tensors)
         if mode == PREDICT:
-            return kte.TPUEstimatorSpec(
-                mode, {"y": y, **tensors}, host_call=host_call
-            )
+            return kte.TPUEstimatorSpec(mode, {"y": y, **tensors}, host_call=host_call)
         loss = ops.mean((y - labels) ** 2)
         train_op = None
         if training:
@@ -105,9 +101,7 @@ class Subject:
             assert len(list(self.estimator.predict(batches_of(x), hooks=hooks)))
         steps = self.told(mode)
         assert len(steps) == STEPS[mode]
-        return {
-            name: np.stack([step[name] for step in steps]) for name in steps[0]
-        }
+        return {name: np.stack([step[name] for step in steps]) for name in steps[0]}
 
     def told(self, mode):
         return [step for of, step in self.seen if of == mode]
@@ -193,8 +187,7 @@ def draws(state, steps):
     generator = keras.random.SeedGenerator(0)
     generator.state.assign(state)
     numbers = [
-        np.array(keras.random.uniform((BATCH,), seed=generator))
-        for _ in range(steps)
+        np.array(keras.random.uniform((BATCH,), seed=generator)) for _ in range(steps)
     ]
     return np.stack(numbers), np.array(generator.state)
 
@@ -212,9 +205,7 @@ def check(subject, told, start, steps=slice(None)):
     told = {name: values[steps] for name, values in told.items()}
     for name, values in expected(start, len(told["count"])).items():
         assert told[name].dtype == values.dtype or name != "flag"
-        np.testing.assert_array_equal(
-            told[name], np.repeat(values[:, None], BATCH, 1)
-        )
+        np.testing.assert_array_equal(told[name], np.repeat(values[:, None], BATCH, 1))
     drawn, _ = draws(start[SEED], len(told["noise"]))
     if subject.use_tpu:
         assert len(np.unique(told["noise"])) == told["noise"].size
@@ -291,11 +282,7 @@ def test_training_is_as_without_the_callback(subject, callback, tmp_path):
         )
         Subject(estimator, subject.seen, subject.use_tpu).call(TRAIN, made)
         names = [
-            next(
-                n
-                for n in estimator.get_variable_names()
-                if n.lower() == p.lower()
-            )
+            next(n for n in estimator.get_variable_names() if n.lower() == p.lower())
             for p in paths
         ]
         trained.append([estimator.get_variable_value(n) for n in names])

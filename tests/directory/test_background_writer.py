@@ -9,8 +9,7 @@ import pytest
 from helpers import open_when_joined
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.directory.background_writer import Writer
-from keras_tpu_estimator.files.directory.background_writer import wait_for
+from keras_tpu_estimator.files.directory.background_writer import Writer, wait_for
 
 
 @pytest.fixture

@@ -7,9 +7,7 @@ import pytest
 from keras_tpu_estimator.files.directory import training_status
 
 
-@pytest.mark.parametrize(
-    "as_path", [os.fsdecode, os.fsencode, lambda path: path]
-)
+@pytest.mark.parametrize("as_path", [os.fsdecode, os.fsencode, lambda path: path])
 def test_a_directory_may_be_named_in_every_way(tmp_path, as_path):
     directory = as_path(tmp_path)
     assert not training_status.training_is_complete(directory)

@@ -5,16 +5,17 @@ import os
 
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.checkpoints import KeepBest
-from keras_tpu_estimator.checkpoints import Retention
+from keras_tpu_estimator.checkpoints import KeepBest, Retention
 from keras_tpu_estimator.files.directory.keep_best import note
 
 X, Y = regression_data()

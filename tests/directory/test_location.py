@@ -36,9 +36,7 @@ def test_resolve_in_the_working_directory(saved, monkeypatch):
 
 def test_resolve_prefers_a_checkpoint_to_a_directory_of_its_name(saved):
     (saved / "model.ckpt-10").mkdir()
-    assert checkpoints.resolve(saved / "model.ckpt-10") == str(
-        saved / "model.ckpt-10"
-    )
+    assert checkpoints.resolve(saved / "model.ckpt-10") == str(saved / "model.ckpt-10")
 
 
 def test_resolve_says_where_it_looked_and_what_is_near(saved):
@@ -82,9 +80,7 @@ def test_latest_without_a_checkpoint(tmp_path, directory):
 @pytest.mark.parametrize(
     ("gone", "found"), [([20], "model.ckpt-10"), ([20, 10], "model.ckpt-0")]
 )
-def test_latest_falls_back_to_the_newest_that_is_there(
-    saved, caplog, gone, found
-):
+def test_latest_falls_back_to_the_newest_that_is_there(saved, caplog, gone, found):
     for step in gone:
         os.remove(saved / f"model.ckpt-{step}.h5")
 

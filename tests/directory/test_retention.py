@@ -10,9 +10,7 @@ _HOUR = 3600.0
 
 def _save_hourly(directory, hours, retention):
     for hour in hours:
-        checkpoints.save(
-            directory, hour, {}, retention=retention, now=hour * _HOUR
-        )
+        checkpoints.save(directory, hour, {}, retention=retention, now=hour * _HOUR)
 
 
 def _steps(directory):
@@ -116,9 +114,7 @@ def test_the_state_never_names_a_deleted_checkpoint(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("value", [-1, 2.0, True, "5"])
 def test_max_to_keep_is_checked(value):
-    with pytest.raises(
-        ValueError, match=f"`max_to_keep` .*Received: {value!r}"
-    ):
+    with pytest.raises(ValueError, match=f"`max_to_keep` .*Received: {value!r}"):
         Retention(max_to_keep=value)
 
 

@@ -7,28 +7,24 @@ import zipfile
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - reads what is written
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
-from keras_tpu_estimator.engine.inputs.position import Position
-from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.engine.inputs.position import Position, StepRecipe
 from keras_tpu_estimator.files.atomic.checksum import stamp
 from keras_tpu_estimator.files.checkpoints.saving import save_into
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import save_files
-from keras_tpu_estimator.files.directory import save_names
-from keras_tpu_estimator.files.directory import state_file
+from keras_tpu_estimator.files.directory import (
+    location,
+    save_files,
+    save_names,
+    state_file,
+)
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 
@@ -63,9 +59,7 @@ def spread_files(saved, value=1.0):
     """A variable in two parts, of one host."""
     array = np.full(4, value)
     parts = {IndexRanges((0,), (2,)): 0, IndexRanges((2,), (4,)): 0}
-    variable = ShardedVariable(
-        (4,), array.dtype, parts, lambda box: array[box.slices]
-    )
+    variable = ShardedVariable((4,), array.dtype, parts, lambda box: array[box.slices])
     return ShardFiles(saved, {"table": variable})
 
 
@@ -216,9 +210,7 @@ def test_what_a_killed_save_leaves_is_swept_up(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["whole", "parts", "tensorflow", "orbax"])
-def test_a_save_killed_at_any_moment_leaves_what_is_listed(
-    tmp_path, monkeypatch, way
-):
+def test_a_save_killed_at_any_moment_leaves_what_is_listed(tmp_path, monkeypatch, way):
     """A whole checkpoint that nothing names would stay for ever."""
     run, seen, unlisted = tmp_path / "run", [], []
 
@@ -267,9 +259,7 @@ def whole_in(directory):
 def test_what_the_user_has_taken_off_the_list_stays(tmp_path):
     for step in (10, 20, 30):
         save(tmp_path, step)
-    (tmp_path / "checkpoint").write_text(
-        'model_checkpoint_path: "model.ckpt-10"'
-    )
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-10"')
     save_files.sweep(str(tmp_path))
     assert len(whole_in(tmp_path)) == 3
     (tmp_path / "checkpoint").unlink()
@@ -297,9 +287,7 @@ def test_a_list_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
 def test_a_list_may_have_whole_paths(tmp_path, monkeypatch):
     saved = save(tmp_path)
     saved.mark_unlisted()
-    (tmp_path / "checkpoint").write_text(
-        f'model_checkpoint_path: "{saved.prefix}"'
-    )
+    (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{saved.prefix}"')
     monkeypatch.chdir(tmp_path.parent)
     save_files.sweep(tmp_path.name)
     assert location.exists(saved.prefix)
@@ -323,9 +311,7 @@ def test_marks_of_others_remove_nothing(tmp_path, save_by):
 def test_what_is_kept_for_ever_stays(tmp_path):
     retention = checkpoints.Retention(1, keep_every_n_hours=1)
     for hour in range(3):
-        checkpoints.save(
-            tmp_path, hour, {}, retention=retention, now=hour * 3600.0
-        )
+        checkpoints.save(tmp_path, hour, {}, retention=retention, now=hour * 3600.0)
     save_files.sweep(str(tmp_path))
     assert {name[-1] for name in whole_in(tmp_path)} == {"1", "2"}
 
@@ -411,9 +397,7 @@ def test_a_step_that_is_saved_again(tmp_path, before, after):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_failed_save_of_the_same_step_leaves_the_first(
-    tmp_path, way, monkeypatch
-):
+def test_a_failed_save_of_the_same_step_leaves_the_first(tmp_path, way, monkeypatch):
     prefix = save(tmp_path, 10, 1.0, way).prefix
     before = content(tmp_path)
     full_disk(monkeypatch)
@@ -444,9 +428,7 @@ def test_a_bundle_has_data_of_its_own_whenever_it_is_saved(tmp_path):
             tf.train.Saver().restore(session, prefix)
             assert session.run(made).tolist() == [value] * 4
         with tf.Graph().as_default(), tf.Session() as session:
-            tf.train.import_meta_graph(prefix + ".meta").restore(
-                session, prefix
-            )
+            tf.train.import_meta_graph(prefix + ".meta").restore(session, prefix)
     assert counts == [1, 2, 1]
 
 

@@ -7,8 +7,10 @@ import sys
 import pytest
 
 from keras_tpu_estimator.files.atomic import file_locks
-from keras_tpu_estimator.files.directory.training_status import if_no_training
-from keras_tpu_estimator.files.directory.training_status import only_training
+from keras_tpu_estimator.files.directory.training_status import (
+    if_no_training,
+    only_training,
+)
 from keras_tpu_estimator.ground.base import operating_system
 from tests import windows
 

@@ -4,12 +4,14 @@ import os
 import shutil
 
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.directory import unlisted
@@ -73,9 +75,7 @@ def test_the_error_says_how_to_continue(trained, tmp_path):
 
 def test_a_list_of_missing_checkpoints_is_an_error(trained, tmp_path):
     directory = copied(trained["hdf5"], tmp_path / "copy")
-    (directory / "checkpoint").write_text(
-        'model_checkpoint_path: "model.ckpt-99"'
-    )
+    (directory / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-99"')
     with pytest.raises(ValueError, match=r"model\.ckpt-12"):
         estimator_in(directory).evaluate(batches_of(X, Y))
 

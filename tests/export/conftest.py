@@ -1,9 +1,7 @@
 """A trained estimator that the tests of exports share."""
 
 import pytest
-from export_helpers import classifier
-from export_helpers import first_request_left_out
-from export_helpers import input_fn
+from export_helpers import classifier, first_request_left_out, input_fn
 from helpers import estimator_of
 
 

@@ -22,9 +22,7 @@ def openvino(path, inputs):
     model = ov.Core().compile_model(ov.convert_model(path), "CPU", options)
     results = model(inputs)
     return {
-        name: results[output]
-        for output in model.outputs
-        for name in output.get_names()
+        name: results[output] for output in model.outputs for name in output.get_names()
     }
 
 
@@ -67,9 +65,7 @@ def keras(path, inputs):
 
     layer = keras.layers.TFSMLayer(path, call_endpoint="serving_default")
     ((name, value),) = inputs.items()
-    model_input = keras.Input(
-        value.shape[1:], name=name, dtype=value.dtype.name
-    )
+    model_input = keras.Input(value.shape[1:], name=name, dtype=value.dtype.name)
     model = keras.Model(model_input, layer(model_input))
     return model.predict(value, verbose=0)
 

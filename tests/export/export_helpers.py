@@ -40,9 +40,7 @@ def classifier(features, labels, mode, params):
             },
         )
     loss = ops.mean(
-        keras.losses.sparse_categorical_crossentropy(
-            labels, logits, from_logits=True
-        )
+        keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     )
     if mode == kte.ModeKeys.EVAL:
         return kte.TPUEstimatorSpec(
@@ -51,9 +49,7 @@ def classifier(features, labels, mode, params):
             loss,
             eval_metrics=(
                 lambda labels, logits: {
-                    "accuracy": kte.metrics.accuracy(
-                        labels, ops.argmax(logits, -1)
-                    )
+                    "accuracy": kte.metrics.accuracy(labels, ops.argmax(logits, -1))
                 },
                 [labels, logits],
             ),
@@ -97,7 +93,5 @@ class NoRequest:
 def first_request_left_out():
     """Leaves out the first request, which takes seconds."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(
-            "keras_tpu_estimator.export.exporting.FirstRequest", NoRequest
-        )
+        patch.setattr("keras_tpu_estimator.export.exporting.FirstRequest", NoRequest)
         yield

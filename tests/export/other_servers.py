@@ -33,8 +33,7 @@ signature:
   outputs: '[{{"name": "digit", {tensor}}}]'
 """
 _TENSOR = (
-    '"type": "tensor", '
-    '"tensor-spec": {"dtype": "float32", "shape": [-1, 8, 8, 1]}'
+    '"type": "tensor", "tensor-spec": {"dtype": "float32", "shape": [-1, 8, 8, 1]}'
 )
 
 
@@ -61,9 +60,7 @@ def mlserver(python, exports, directory):
         "parameters": {"uri": "."},
     }
     (directory / "model-settings.json").write_text(json.dumps(model))
-    (directory / "MLmodel").write_text(
-        _MLMODEL.format(folder=export, tensor=_TENSOR)
-    )
+    (directory / "MLmodel").write_text(_MLMODEL.format(folder=export, tensor=_TENSOR))
 
     def ask(name, inputs):
         lists = {key: value.tolist() for key, value in inputs.items()}

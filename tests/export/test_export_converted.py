@@ -8,10 +8,8 @@ import converting
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import some_at_length
-from keras import layers
-from keras import ops
+from helpers import estimator_of, some_at_length
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -43,9 +41,7 @@ def encoder(features, labels, mode, params):
         ops.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     )
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def of_example(name):

@@ -8,8 +8,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from export_helpers import classifier
-from export_helpers import data
+from export_helpers import classifier, data
 from helpers import estimator_of
 from keras import ops
 
@@ -138,9 +137,7 @@ def predicting(**settings):
 
 
 def reads_batch_size(features, labels, mode, params):
-    return kte.TPUEstimatorSpec(
-        mode, {"y": features["x"] * params["batch_size"]}
-    )
+    return kte.TPUEstimatorSpec(mode, {"y": features["x"] * params["batch_size"]})
 
 
 def fixes_the_batch(features, labels, mode, params):
@@ -181,9 +178,7 @@ MODELS = {
         r"`export_outputs\['a'\]` must be a PredictOutput.*Wrap it",
     ),
     "never called": (
-        predicting(
-            export_outputs=lambda x: {"a": kte.export.RegressionOutput(x)}
-        ),
+        predicting(export_outputs=lambda x: {"a": kte.export.RegressionOutput(x)}),
         ValueError,
         r"None of the signatures can be called.*\['a', 'serving_default'\]",
     ),
@@ -284,9 +279,7 @@ def test_what_cannot_be_loaded(estimator, tmp_path, monkeypatch):
     from keras_tpu_estimator.export import stablehlo
 
     monkeypatch.setattr(stablehlo, "for_tensorflow", lambda module: b"new")
-    with pytest.raises(
-        kte.export.UnservableError, match="cannot be run by TensorFlow"
-    ):
+    with pytest.raises(kte.export.UnservableError, match="cannot be run by TensorFlow"):
         estimator.export_saved_model(tmp_path, RAW)
     assert os.listdir(tmp_path) == []
 
@@ -317,9 +310,7 @@ def test_a_trial_that_hangs(model_dir, tmp_path, monkeypatch):
     script = tmp_path / "hangs.py"
     script.write_text("import signal\nsignal.pause()\n")
     monkeypatch.setattr(checking, "_SCRIPT", script)
-    hasty = estimator_of(
-        classifier, model_dir, config={"export_timeout_secs": 0.1}
-    )
+    hasty = estimator_of(classifier, model_dir, config={"export_timeout_secs": 0.1})
     with pytest.raises(
         TimeoutError, match=r"in 0.1 s; it is still.*export_timeout_secs=\.\.\."
     ):
@@ -377,9 +368,7 @@ TENSORS = {
         r"different names. Received in both: \['x'\]",
     ),
     "an input_fn without labels": (
-        lambda: kte.export.build_supervised_input_receiver_fn_from_input_fn(
-            lambda: X
-        ),
+        lambda: kte.export.build_supervised_input_receiver_fn_from_input_fn(lambda: X),
         "should return features and labels",
     ),
     "sizes do not increase": (
@@ -437,9 +426,7 @@ FIELDS = {
         "`receiver_tensors_alternatives` should be a dict",
     ),
     "bare features are a dict": (
-        lambda tensor: kte.export.TensorServingInputReceiver(
-            {"x": tensor}, tensor
-        ),
+        lambda tensor: kte.export.TensorServingInputReceiver({"x": tensor}, tensor),
         "should be one tensor.*Use ServingInputReceiver",
     ),
     "a key of supervised features is a float": (
@@ -474,9 +461,7 @@ def test_single_tensors_get_names():
     import tensorflow as tf
 
     tensor = tf.constant([1.0])
-    receiver = kte.export.ServingInputReceiver(
-        tensor, tensor, {"other": tensor}
-    )
+    receiver = kte.export.ServingInputReceiver(tensor, tensor, {"other": tensor})
     assert list(receiver.features) == ["feature"]
     assert list(receiver.receiver_tensors) == ["input"]
     assert list(receiver.receiver_tensors_alternatives["other"]) == ["input"]

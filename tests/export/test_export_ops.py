@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import estimator_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 from served_helpers import serve
 
 import keras_tpu_estimator as kte
@@ -43,9 +42,9 @@ def every_op(features):
         "conv": layers.Dense(3)(layers.Flatten()(pooled)),
         "lstm": layers.LSTM(4)(series),
         "masked lstm": layers.LSTM(4)(masked),
-        "bidirectional": layers.Bidirectional(
-            layers.GRU(3, return_sequences=True)
-        )(series),
+        "bidirectional": layers.Bidirectional(layers.GRU(3, return_sequences=True))(
+            series
+        ),
         "attention": layers.LayerNormalization()(attended),
         "pooled": layers.GlobalAveragePooling1D()(attended),
         "half": ops.cast(layers.Dense(3, dtype="bfloat16")(x), "bfloat16"),
@@ -59,9 +58,7 @@ def model_fn(features, labels, mode, params):
     # Of one output alone: training is not what is tested here.
     loss = ops.mean(outputs["gelu"] ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(1e-3))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def batch(examples, length):

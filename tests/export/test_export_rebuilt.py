@@ -3,11 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from export_helpers import data
-from export_helpers import input_fn
+from export_helpers import data, input_fn
 from helpers import estimator_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export import rebuilding
@@ -28,9 +26,7 @@ def model_fn_of(network):
         (first, *_) = predictions.values()
         loss = ops.mean(first**2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     return model_fn
 
@@ -109,9 +105,7 @@ def test_predictions(network, tmp_path):
         np.testing.assert_allclose(got[name], value, 1e-4, 1e-5)
     # Any batch size, without XLA.
     few = served(path, {"x": X["x"][:5]})
-    np.testing.assert_allclose(
-        few[name], expected[name][:5], rtol=1e-4, atol=1e-5
-    )
+    np.testing.assert_allclose(few[name], expected[name][:5], rtol=1e-4, atol=1e-5)
     assert "XlaCallModule" not in ops_of(path)
 
 
@@ -133,9 +127,7 @@ def test_both_kinds_of_metagraphs(tmp_path, untried):
             )
         loss = ops.mean((y - 1.0) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, {"y": y}, loss, optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, {"y": y}, loss, optimizer.minimize(loss))
 
     estimator = estimator_of(model_fn, tmp_path, **REBUILT)
     estimator.train(input_fn, steps=1)

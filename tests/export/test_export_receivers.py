@@ -5,14 +5,10 @@ import dataclasses
 import keras
 import numpy as np
 import pytest
-from export_helpers import classifier
-from export_helpers import data
-from export_helpers import first_request_left_out
-from export_helpers import input_fn
+from export_helpers import classifier, data, first_request_left_out, input_fn
 from helpers import estimator_of
 from keras import ops
-from served_helpers import example
-from served_helpers import serve
+from served_helpers import example, serve
 
 import keras_tpu_estimator as kte
 
@@ -104,9 +100,7 @@ def cases(tmp_path_factory):
         "fixed": Case(of_fixed_size(), "serving_default", {"x": X["x"][:2]}),
         "text": Case(text(), "serving_default", {"input": lines}),
         "words": Case(words, "serving_default", {"words": [b"c", b"a"]}),
-        "ids": Case(
-            words, "ids:serving_default", {"ids": np.array([2, 0], "int64")}
-        ),
+        "ids": Case(words, "ids:serving_default", {"ids": np.array([2, 0], "int64")}),
     }
 
 
@@ -205,9 +199,7 @@ def test_a_whole_model_fn_in_batches(model_dir, tmp_path, untried):
             batch_config=kte.export.BatchConfig(1, 8, 1000, [4, 8]),
         )
 
-    estimator = estimator_of(
-        model_fn, model_dir, export_saved_model_api_version=2
-    )
+    estimator = estimator_of(model_fn, model_dir, export_saved_model_api_version=2)
     folder = estimator.export_saved_model(tmp_path, raw())
     rows = {"x": X["x"][:3]}
     plain, batched = serve(
@@ -231,15 +223,11 @@ def test_a_whole_model_fn_in_batches(model_dir, tmp_path, untried):
 def test_batched_requests_and_bare_features(tmp_path):
     def model_fn(features, labels, mode, params):
         dense = keras.layers.Dense(2)
-        outputs = kte.export.inference_on_tpu(
-            dense, [features], 1, 4, 1000, [2, 4]
-        )
+        outputs = kte.export.inference_on_tpu(dense, [features], 1, 4, 1000, [2, 4])
         if mode == kte.ModeKeys.PREDICT:
             return kte.TPUEstimatorSpec(mode, {"y": outputs})
         loss = ops.mean((outputs - labels) ** 2)
-        train_op = kte.CrossShardOptimizer(keras.optimizers.SGD()).minimize(
-            loss
-        )
+        train_op = kte.CrossShardOptimizer(keras.optimizers.SGD()).minimize(loss)
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
     def receiver_fn():
@@ -256,8 +244,6 @@ def test_batched_requests_and_bare_features(tmp_path):
         (folder, SERVE, "serving_default", {"x": x[:1]}),
         (folder, SERVE, "serving_default", {"x": x[:3]}),
     )
-    (expected,) = estimator.predict(
-        lambda params: x, yield_single_examples=False
-    )
+    (expected,) = estimator.predict(lambda params: x, yield_single_examples=False)
     np.testing.assert_allclose(three["y"], expected["y"][:3], rtol=1e-5)
     np.testing.assert_allclose(one["y"], expected["y"][:1], rtol=1e-5)

@@ -9,9 +9,7 @@ import export_helpers
 import keras
 import numpy as np
 import pytest
-from export_helpers import classifier
-from export_helpers import data
-from export_helpers import input_fn
+from export_helpers import classifier, data, input_fn
 from helpers import estimator_of
 from keras import ops
 from served_helpers import serve
@@ -37,8 +35,7 @@ def metagraphs(folder):
         pathlib.Path(folder, "saved_model.pb").read_bytes()
     )
     return {
-        tuple(sorted(graph.meta_info_def.tags)): graph
-        for graph in saved.meta_graphs
+        tuple(sorted(graph.meta_info_def.tags)): graph for graph in saved.meta_graphs
     }
 
 
@@ -82,9 +79,7 @@ def test_signatures(estimator, tmp_path, untried):
         assert sizes == [-1, 4]
 
 
-def test_version_two_calls_model_fn_for_each_metagraph(
-    model_dir, tmp_path, untried
-):
+def test_version_two_calls_model_fn_for_each_metagraph(model_dir, tmp_path, untried):
     seen = set()
 
     def model_fn(features, labels, mode, params):
@@ -129,9 +124,9 @@ def test_text_and_the_older_name(estimator, tmp_path, untried):
             tmp_path, RAW, as_text=True, strip_default_attrs=True
         )
     assert files(folder)[0] == "saved_model.pbtxt"
-    assert "serving_default" in pathlib.Path(
-        folder, "saved_model.pbtxt"
-    ).read_text("latin-1")
+    assert "serving_default" in pathlib.Path(folder, "saved_model.pbtxt").read_text(
+        "latin-1"
+    )
 
 
 @pytest.mark.filterwarnings("ignore:`export_savedmodel`:DeprecationWarning")
@@ -170,9 +165,7 @@ def test_another_folder_of_sources_makes_the_same_graphs(
     assert exported("two") == one
 
 
-def test_modes_checkpoints_and_tags_are_served(
-    estimator, model_dir, tmp_path, untried
-):
+def test_modes_checkpoints_and_tags_are_served(estimator, model_dir, tmp_path, untried):
     trained = estimator_of(classifier, tmp_path / "model")
     trained.train(input_fn, steps=1)
     first = trained.latest_checkpoint()
@@ -194,9 +187,9 @@ def test_modes_checkpoints_and_tags_are_served(
         ("serve", "tpu"),
         ("train",),
     ]
-    one = estimator_of(
-        classifier, model_dir, export_to_tpu=False
-    ).export_saved_model(tmp_path / "export", RAW)
+    one = estimator_of(classifier, model_dir, export_to_tpu=False).export_saved_model(
+        tmp_path / "export", RAW
+    )
     graphs = metagraphs(everything)
     for tags, method in (
         (("train",), "tensorflow/supervised/training"),
@@ -219,9 +212,7 @@ def test_modes_checkpoints_and_tags_are_served(
     )
     assert in_training.keys() == {"loss", "predictions/logits"}
     (latest,) = estimator.predict(input_fn, yield_single_examples=False)
-    np.testing.assert_allclose(
-        without_tags["logits"], latest["logits"], rtol=1e-4
-    )
+    np.testing.assert_allclose(without_tags["logits"], latest["logits"], rtol=1e-4)
 
 
 def test_training_goes_on_after_an_export(tmp_path, untried):
@@ -266,9 +257,7 @@ class Refusing(export_helpers.NoRequest):
 
 
 def test_nothing_is_left_of_a_failed_export(estimator, tmp_path, monkeypatch):
-    monkeypatch.setattr(
-        "keras_tpu_estimator.export.exporting.FirstRequest", Refusing
-    )
+    monkeypatch.setattr("keras_tpu_estimator.export.exporting.FirstRequest", Refusing)
     with pytest.raises(KeyboardInterrupt):
         estimator.export_saved_model(tmp_path / "new", RAW)
     assert os.listdir(tmp_path) == []
@@ -306,13 +295,9 @@ def test_layers_from_outside(tmp_path, untried):
             return kte.TPUEstimatorSpec(mode, {"y": outputs})
         loss = ops.mean((outputs - features["x"][:, :3]) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(1.0))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
-    assert_served_as_predicted(
-        estimator_of(model_fn, tmp_path, use_tpu=True), tmp_path
-    )
+    assert_served_as_predicted(estimator_of(model_fn, tmp_path, use_tpu=True), tmp_path)
 
 
 def assert_served_as_predicted(estimator, path):
@@ -321,9 +306,7 @@ def assert_served_as_predicted(estimator, path):
 
     estimator.train(input_fn, steps=3)
     folder = estimator.export_saved_model(path / "export", RAW)
-    predict = tf.saved_model.load(folder, tags=["serve"]).signatures[
-        "serving_default"
-    ]
+    predict = tf.saved_model.load(folder, tags=["serve"]).signatures["serving_default"]
     (expected,) = estimator.predict(input_fn, yield_single_examples=False)
     np.testing.assert_allclose(
         predict(x=tf.constant(X["x"]))["y"], expected["y"], rtol=1e-4

@@ -73,9 +73,7 @@ def exports(request, forked_rebuilding, forked_trials, tmp_path_factory):
         directory = tmp_path_factory.mktemp(name)
         estimator = kte.TPUEstimator(
             model_fn,
-            config=kte.RunConfig(
-                model_dir=str(directory), export_backend=backend
-            ),
+            config=kte.RunConfig(model_dir=str(directory), export_backend=backend),
             params={"learning_rate": 0.1},
             use_tpu=False,
             train_batch_size=16,
@@ -126,6 +124,4 @@ def test_servers_of_others_answer_as_predict_does(
                 outputs = ask(name, {"image": IMAGES[:size]})
                 assert outputs.keys() == expected.keys()
                 for each, value in expected.items():
-                    np.testing.assert_allclose(
-                        outputs[each], value[:size], 1e-5, 1e-6
-                    )
+                    np.testing.assert_allclose(outputs[each], value[:size], 1e-5, 1e-6)

@@ -3,11 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from export_helpers import data
-from export_helpers import input_fn
+from export_helpers import data, input_fn
 from helpers import estimator_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -40,16 +38,12 @@ def model_fn_of(batch_config=None):
         if batch_config is None:
             y = network(features["x"])
         else:
-            y = kte.export.inference_on_tpu(
-                network, [features["x"]], *batch_config
-            )
+            y = kte.export.inference_on_tpu(network, [features["x"]], *batch_config)
         if mode == kte.ModeKeys.PREDICT:
             return kte.TPUEstimatorSpec(mode, {"y": y})
         loss = ops.mean(y**2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     return model_fn
 
@@ -79,9 +73,7 @@ def test_requests_continue_as_batches_do(tmp_path):
     assert not np.allclose(expected[0]["y"], expected[1]["y"])
     # A server that starts begins with the checkpoint.
     again = tf.saved_model.load(path, tags=["serve"])
-    (got,) = again.signatures["serving_default"](
-        x=tf.constant(batches[0])
-    ).values()
+    (got,) = again.signatures["serving_default"](x=tf.constant(batches[0])).values()
     np.testing.assert_allclose(got, expected[0]["y"], 1e-5, 1e-6)
 
 
@@ -142,7 +134,5 @@ def test_sparse_floats_are_received(estimator, predictions, tmp_path):
             loaded = v1.saved_model.load(session, ["serve"], path)
             assert not any("rows:" in n for n in loaded.signature_def)
             signature = loaded.signature_def["serving_default"]
-            got = session.run(
-                signature.outputs["logits"].name, feed(signature.inputs)
-            )
+            got = session.run(signature.outputs["logits"].name, feed(signature.inputs))
         np.testing.assert_allclose(got, predictions["logits"], 1e-4, 1e-5)

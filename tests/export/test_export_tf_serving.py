@@ -7,8 +7,7 @@ session is in its sources, in `servables/tensorflow`: `predict_util.cc`,
 
 import numpy as np
 import pytest
-from export_helpers import CLASSES
-from export_helpers import data
+from export_helpers import CLASSES, data
 from served_helpers import example
 
 import keras_tpu_estimator as kte
@@ -80,12 +79,9 @@ def predicted(model, request):
     from tensorflow_serving.apis import predict_pb2
 
     session, signatures, _ = model
-    signature = signatures[
-        request.model_spec.signature_name or "serving_default"
-    ]
+    signature = signatures[request.model_spec.signature_name or "serving_default"]
     assert signature.method_name in {
-        f"tensorflow/serving/{each}"
-        for each in ("predict", "classify", "regress")
+        f"tensorflow/serving/{each}" for each in ("predict", "classify", "regress")
     }
     assert request.inputs.keys() == signature.inputs.keys()
     feed = {}
@@ -95,18 +91,14 @@ def predicted(model, request):
         assert tf.TensorShape(info.tensor_shape).is_compatible_with(shape)
         feed[info.name] = tf.make_ndarray(request.inputs[name])
     response = predict_pb2.PredictResponse()
-    values = session.run(
-        {n: info.name for n, info in signature.outputs.items()}, feed
-    )
+    values = session.run({n: info.name for n, info in signature.outputs.items()}, feed)
     for name, value in values.items():
         info = signature.outputs[name]
         response.outputs[name].CopyFrom(tf.make_tensor_proto(value))
         assert response.outputs[name].dtype == info.dtype
         shape = tf.TensorShape(info.tensor_shape)
         assert shape.is_compatible_with(value.shape)
-    response = predict_pb2.PredictResponse.FromString(
-        response.SerializeToString()
-    )
+    response = predict_pb2.PredictResponse.FromString(response.SerializeToString())
     return {n: tf.make_ndarray(t) for n, t in response.outputs.items()}
 
 
@@ -124,9 +116,7 @@ def inferred(model, name, method, outputs):
     for row in X["x"]:
         each = request.input.example_list.examples.add()
         each.ParseFromString(example(x=row.tolist()))
-    texts = [
-        each.SerializeToString() for each in request.input.example_list.examples
-    ]
+    texts = [each.SerializeToString() for each in request.input.example_list.examples]
     return session.run(
         {n: info.name for n, info in signature.outputs.items()},
         {signature.inputs["inputs"].name: texts},
@@ -135,9 +125,7 @@ def inferred(model, name, method, outputs):
 
 def test_predict(served, predictions):
     outputs = predicted(served["raw"], predict_request(X["x"]))
-    np.testing.assert_allclose(
-        outputs["logits"], predictions["logits"], 1e-5, 1e-6
-    )
+    np.testing.assert_allclose(outputs["logits"], predictions["logits"], 1e-5, 1e-6)
     np.testing.assert_array_equal(outputs["names"], predictions["names"])
 
 
@@ -148,15 +136,11 @@ def test_predict_of_examples(served, predictions):
         served["parsing"],
         predict_request(None, "serving_default", **{name: texts}),
     )
-    np.testing.assert_allclose(
-        outputs["logits"], predictions["logits"], 1e-5, 1e-6
-    )
+    np.testing.assert_allclose(outputs["logits"], predictions["logits"], 1e-5, 1e-6)
 
 
 def test_classify(served, predictions):
-    outputs = inferred(
-        served["parsing"], "classes", "classify", {"classes", "scores"}
-    )
+    outputs = inferred(served["parsing"], "classes", "classify", {"classes", "scores"})
     assert outputs["scores"].dtype == np.float32
     assert outputs["scores"].shape == outputs["classes"].shape == (16, 2)
     np.testing.assert_array_equal(outputs["classes"], predictions["names"])
@@ -204,6 +188,4 @@ def test_requests_that_warm_up(served, predictions):
     (record,) = tf.data.TFRecordDataset(path)
     log = prediction_log_pb2.PredictionLog.FromString(record.numpy())
     outputs = predicted(served["raw"], log.predict_log.request)
-    np.testing.assert_allclose(
-        outputs["logits"], predictions["logits"], 1e-5, 1e-6
-    )
+    np.testing.assert_allclose(outputs["logits"], predictions["logits"], 1e-5, 1e-6)

@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import estimator_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export.dtype_checks import in_dtype
@@ -32,9 +31,7 @@ def model_fn(features, labels, mode, params):
         )
     loss = ops.mean(y**2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def receiver_fn():
@@ -71,9 +68,7 @@ def test_a_served_model_refuses_what_predict_refuses(backend, tmp_path):
         wrong = {**FITTING, name: TOO_LARGE[name]}
         with pytest.raises(ValueError, match=f"'{name}'.* must fit"):
             list(estimator.predict(lambda params, wrong=wrong: wrong))
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match=f"{name}.* must fit"
-        ):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=f"{name}.* must fit"):
             answers(wrong)
 
 

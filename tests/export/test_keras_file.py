@@ -5,11 +5,9 @@ import os
 import keras
 import numpy as np
 import pytest
-from export_helpers import data
-from export_helpers import input_fn
+from export_helpers import data, input_fn
 from helpers import estimator_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -29,16 +27,12 @@ def model_fn_of(make_predictions):
             return kte.TPUEstimatorSpec(mode, make_predictions(logits))
         loss = ops.mean(logits**2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     return model_fn
 
 
-model_fn = model_fn_of(
-    lambda logits: {"top": ops.argmax(logits, -1), "logits": logits}
-)
+model_fn = model_fn_of(lambda logits: {"top": ops.argmax(logits, -1), "logits": logits})
 
 
 @pytest.fixture(scope="module")
@@ -72,9 +66,7 @@ def test_weights_are_loaded_by_keras(trained, tmp_path):
     path = kte.export_keras(trained, tmp_path / "model.weights.h5", X)
     inputs = {"x": keras.Input((4,), name="x")}
     logits = network(inputs, is_training=False)
-    model = keras.Model(
-        inputs, {"top": ops.argmax(logits, -1), "logits": logits}
-    )
+    model = keras.Model(inputs, {"top": ops.argmax(logits, -1), "logits": logits})
     model.load_weights(path)
     assert_predicts_alike(model, trained)
 

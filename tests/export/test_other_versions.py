@@ -31,9 +31,7 @@ OF_OTHER_JAX = [
         ("shards", False),
     ],
 )
-def test_training_goes_on_as_if_it_had_not_ended(
-    tmp_path, name, in_shards, versions
-):
+def test_training_goes_on_as_if_it_had_not_ended(tmp_path, name, in_shards, versions):
     model_dir = tmp_path / "model"
     shutil.copytree(make_versions.HERE / versions / name, model_dir)
     assert list(model_dir.glob("model.ckpt-2.input.*"))

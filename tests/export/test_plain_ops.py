@@ -19,9 +19,7 @@ def made_plain(function, dtype="float32"):
     def run(x):
         with tf.Graph().as_default() as imported:
             x = tf.constant(x, dtype)
-            results = tf.graph_util.import_graph_def(
-                graph, {names[0]: x}, names[1:]
-            )
+            results = tf.graph_util.import_graph_def(graph, {names[0]: x}, names[1:])
             with tf.compat.v1.Session(graph=imported) as session:
                 return session.run(results)[0]
 

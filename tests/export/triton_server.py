@@ -10,10 +10,8 @@ its input.
 import sys
 
 import tensorflow as tf
-from pytriton.model_config import ModelConfig
-from pytriton.model_config import Tensor
-from pytriton.triton import Triton
-from pytriton.triton import TritonConfig
+from pytriton.model_config import ModelConfig, Tensor
+from pytriton.triton import Triton, TritonConfig
 
 
 def tensors(specs):

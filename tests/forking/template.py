@@ -95,9 +95,7 @@ def _put(name: str, file: int) -> None:
 
 
 def _early(environment: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
-    return {
-        name: value for name, value in environment.items() if _EARLY.match(name)
-    }
+    return {name: value for name, value in environment.items() if _EARLY.match(name)}
 
 
 def _rights(process: int) -> tuple[int, str, list[str]]:

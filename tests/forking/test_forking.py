@@ -34,9 +34,7 @@ def test_a_start_with_all_that_belongs_to_it(tmp_path):
     )
     environment = os.environ | {"OWN": "1"}
     done = _ran(script, "a", input="read\n", cwd="/", env=environment)
-    assert done.stdout == (
-        f"['{script}', 'a'] / 1 __main__\nimported read True\n"
-    )
+    assert done.stdout == (f"['{script}', 'a'] / 1 __main__\nimported read True\n")
     assert (done.stderr, done.returncode) == ("told\n", 3)
     done = _ran("-m", "other", cwd=tmp_path)
     assert (done.stderr, done.returncode) == ("", 0)

@@ -56,9 +56,7 @@ def test_bits_that_no_number_equals_come_back(path):
 
     write(path, {"v": bits.view(ml_dtypes.bfloat16)})
 
-    np.testing.assert_array_equal(
-        checkpoints.read(path)["v"].view(np.uint16), bits
-    )
+    np.testing.assert_array_equal(checkpoints.read(path)["v"].view(np.uint16), bits)
 
 
 def test_strided_and_foreign_arrays_are_saved_by_value(path):
@@ -78,9 +76,7 @@ def test_strided_and_foreign_arrays_are_saved_by_value(path):
 
 def test_paths_are_plain_hdf5_paths(saved):
     with h5py.File(saved + ".h5") as file:
-        np.testing.assert_array_equal(
-            file["dense"]["kernel"], [[0, 1, 2], [3, 4, 5]]
-        )
+        np.testing.assert_array_equal(file["dense"]["kernel"], [[0, 1, 2], [3, 4, 5]])
         assert file["global_step"][()] == 7
         assert file["global_step"].dtype == np.int64
 

@@ -6,16 +6,17 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.atomic import checksum, pieces
 from keras_tpu_estimator.files.formats import intact
 
 X, Y = regression_data()

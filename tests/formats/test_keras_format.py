@@ -3,8 +3,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import linear
-from helpers import model_fn_of
+from helpers import linear, model_fn_of
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.formats.keras_format import variable_names
@@ -22,9 +21,7 @@ LAYERS = (
     (lambda: keras.layers.Dense(2, **KERNEL), (None, 3)),
     (lambda: keras.layers.Dense(2, **KERNEL, use_bias=False), (None, 3)),
     (
-        lambda: keras.layers.EinsumDense(
-            "ab,bc->ac", 4, bias_axes="c", **KERNEL
-        ),
+        lambda: keras.layers.EinsumDense("ab,bc->ac", 4, bias_axes="c", **KERNEL),
         (None, 3),
     ),
     (lambda: keras.layers.Conv1D(2, 3, **KERNEL), (None, 8, 3)),
@@ -63,9 +60,7 @@ LAYERS = (
     (lambda: keras.layers.GRU(2, **RECURRENT, use_bias=False), (None, 4, 3)),
     (lambda: keras.layers.SimpleRNN(2, **RECURRENT), (None, 4, 3)),
     (
-        lambda: keras.layers.Bidirectional(
-            keras.layers.SimpleRNN(2, **RECURRENT)
-        ),
+        lambda: keras.layers.Bidirectional(keras.layers.SimpleRNN(2, **RECURRENT)),
         (None, 4, 3),
     ),
     (
@@ -218,9 +213,7 @@ def test_other_names_of_a_variable(tmp_path):
         "layers/dense/vars/0",
     ):
         assert reader.listed_name(name) == "head/kernel"
-        np.testing.assert_array_equal(
-            reader.get_tensor(name), model.layers[0].kernel
-        )
+        np.testing.assert_array_equal(reader.get_tensor(name), model.layers[0].kernel)
 
 
 def test_the_optimizer_is_numbered(tmp_path):
@@ -303,9 +296,7 @@ def test_a_file_without_names_of_layers():
 
 
 def external(file):
-    file.create_dataset(
-        "a/vars/0", (2,), "float32", external=[("/etc/passwd", 0, 8)]
-    )
+    file.create_dataset("a/vars/0", (2,), "float32", external=[("/etc/passwd", 0, 8)])
 
 
 def virtual(file):

@@ -71,8 +71,7 @@ def test_iterator_yields_each_latest_once(tmp_path, clock):
         5: lambda: checkpoints.save(directory, 10, {}),
     }
     found = [
-        (path, clock.now)
-        for path in kte.checkpoints_iterator(directory, timeout=10)
+        (path, clock.now) for path in kte.checkpoints_iterator(directory, timeout=10)
     ]
     assert found == [
         (str(directory / "model.ckpt-0"), 3),
@@ -100,9 +99,7 @@ def test_iterator_passes_over_what_another_follows(tmp_path, clock):
 def test_iterator_keeps_the_interval(tmp_path, clock):
     checkpoints.save(tmp_path, 0, {})
     times = []
-    for _ in kte.checkpoints_iterator(
-        tmp_path, min_interval_secs=60, timeout=0
-    ):
+    for _ in kte.checkpoints_iterator(tmp_path, min_interval_secs=60, timeout=0):
         times.append(clock.now)
         clock.now += 25
         if len(times) < 3:
@@ -125,9 +122,7 @@ def test_timeout_fn_decides_after_each_timeout_only(tmp_path, clock):
             checkpoints.save(tmp_path, 0, {})
         return len(calls) == 3
 
-    found = list(
-        kte.checkpoints_iterator(tmp_path, timeout=10, timeout_fn=is_done)
-    )
+    found = list(kte.checkpoints_iterator(tmp_path, timeout=10, timeout_fn=is_done))
     assert found == [str(tmp_path / "model.ckpt-0")]
     assert calls == [10, 20, 30]
 

@@ -248,9 +248,7 @@ def test_what_is_not_there_is_explained(written, tmp_path):
 
 
 def test_a_directory_of_keras_files_tells_their_names(written):
-    with pytest.raises(
-        ValueError, match="a.keras, a.weights.h5|a.weights.h5, "
-    ):
+    with pytest.raises(ValueError, match="a.keras, a.weights.h5|a.weights.h5, "):
         kte.load_checkpoint(written["keras"].parent)
 
 

@@ -12,22 +12,22 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator import experimental
+from keras_tpu_estimator import checkpoints, experimental
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from tests.torture import memory
-from tests.torture import states
+from tests.torture import memory, states
 from tests.torture.saves import expect_no_leftovers
 
 ocp = pytest.importorskip(
@@ -206,9 +206,7 @@ def test_what_orbax_cannot_save_is_refused(tmp_path):
 
 
 def test_stores_are_refused_before_training():
-    made = estimator_of(
-        model_fn_of(linear), "memory://bucket/orbax", config=ORBAX
-    )
+    made = estimator_of(model_fn_of(linear), "memory://bucket/orbax", config=ORBAX)
     with pytest.raises(ValueError, match="must have a `model_dir` on this"):
         made.train(batches_of(X, Y))
 
@@ -266,9 +264,7 @@ class AfterRuns(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("is_a_notebook", [False, True])
-def test_shards_are_written_while_training_goes_on(
-    tmp_path, disk, is_a_notebook
-):
+def test_shards_are_written_while_training_goes_on(tmp_path, disk, is_a_notebook):
     disk.set()
     slow_for_a_while = [AfterRuns(1, disk.clear), AfterRuns(3, disk.set)]
 
@@ -362,9 +358,7 @@ def test_parts_that_are_not_finite_are_not_saved(tmp_path):
                 variable.assign(variable * np.nan)
 
     trained(tmp_path, 4, SHARDED)
-    made = estimator_of(
-        model_fn_of(wide, adam), tmp_path, use_tpu=True, config=SHARDED
-    )
+    made = estimator_of(model_fn_of(wide, adam), tmp_path, use_tpu=True, config=SHARDED)
     error = kte.hooks.NanLossDuringTrainingError
     with pytest.raises(error):
         made.train(repeated(X, Y), max_steps=8, hooks=[Spoiling()])
@@ -418,18 +412,14 @@ def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
     before = memory.now()
     wait = orbax_writer.begin_arrays(saved, arrays, 3)
     for array in arrays.values():
-        for one, again in zip(
-            array.own_parts(), array.own_parts(), strict=True
-        ):
+        for one, again in zip(array.own_parts(), array.own_parts(), strict=True):
             assert np.shares_memory(one, again)
     wait()
     del arrays, array, one, again
     assert memory.now() - before < 32 << 20
     orbax_writer.write(saved, written)
     for name, value in values.items():
-        np.testing.assert_array_equal(
-            kte.load_variable(saved.prefix, name), value
-        )
+        np.testing.assert_array_equal(kte.load_variable(saved.prefix, name), value)
 
 
 def test_training_may_use_up_arrays_once_they_are_fetched(tmp_path):
@@ -448,9 +438,7 @@ def test_training_may_use_up_arrays_once_they_are_fetched(tmp_path):
     wait()
     orbax_writer.write(saved, {n: each.in_tree for n, each in arrays.items()})
     for name, value in expected.items():
-        np.testing.assert_array_equal(
-            kte.load_variable(saved.prefix, name), value
-        )
+        np.testing.assert_array_equal(kte.load_variable(saved.prefix, name), value)
 
 
 def test_the_best_one_stays(tmp_path):

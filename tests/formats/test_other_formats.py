@@ -12,16 +12,13 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, regression_data
 
 import keras_tpu_estimator as kte
 
 INDEX = "model.safetensors.index.json"
 SAFE_DTYPES = (
-    "bool int8 uint64 float16 float64 complex64 bfloat16 float8_e4m3fn "
-    "float8_e5m2"
+    "bool int8 uint64 float16 float64 complex64 bfloat16 float8_e4m3fn float8_e5m2"
 ).split()
 X, Y = regression_data(16)
 TREE = {
@@ -180,9 +177,7 @@ def test_training_starts_from_them(checkpoint, tmp_path):
         kte.init_from_checkpoint(checkpoint, {"params/dense/": "head/"})
         loss = keras.ops.mean((y - labels) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.0))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     estimator = estimator_of(model_fn, tmp_path / "model")
     estimator.train(batches_of(X, Y), steps=1)
@@ -332,9 +327,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
         monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(ImportError, match="Run `pip install safetensors`"):
         kte.load_checkpoint(path)
-    with pytest.raises(
-        ImportError, match="Run `pip install --upgrade orbax-ch"
-    ):
+    with pytest.raises(ImportError, match="Run `pip install --upgrade orbax-ch"):
         kte.load_checkpoint(tmp_path / "orbax")
 
 
@@ -349,9 +342,7 @@ def linear(features, labels, mode, params):
     y = keras.layers.Dense(1, name="dense")(features)
     loss = keras.ops.mean((y - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.0))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def test_warm_start_from_them(checkpoint, tmp_path):
@@ -394,19 +385,13 @@ def test_trees_without_metadata(tmp_path, shares_files):
         checkpointer.save(folder, tree)
     for name in ("_METADATA", "_CHECKPOINT_METADATA"):
         (folder / name).unlink()
-    elsewhere = {
-        name: f"PLACEHOLDER://params.{name}" for name in tree["params"]
-    }
+    elsewhere = {name: f"PLACEHOLDER://params.{name}" for name in tree["params"]}
     small = {"step": np.int32(7), "params": elsewhere}
-    (folder / "checkpoint").write_bytes(
-        ocp.msgpack_utils.msgpack_serialize(small)
-    )
+    (folder / "checkpoint").write_bytes(ocp.msgpack_utils.msgpack_serialize(small))
     reader = kte.load_checkpoint(folder)
     shapes = {"params/bias": [3], "params/kernel": [2, 3], "step": []}
     assert reader.get_variable_to_shape_map() == shapes
-    np.testing.assert_array_equal(
-        reader.get_tensor("params/kernel"), np.ones((2, 3))
-    )
+    np.testing.assert_array_equal(reader.get_tensor("params/kernel"), np.ones((2, 3)))
     assert kte.load_variable(folder, "step") == 7
     (folder / "checkpoint").write_bytes(b"\x83damaged")
     with pytest.raises(ValueError, match="truncated or corrupt"):

@@ -8,12 +8,10 @@ import pytest
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.checkpoints.saving import save_into
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import save_files
+from keras_tpu_estimator.files.directory import location, save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 TABLE = np.arange(8.0)
@@ -72,9 +70,7 @@ def test_what_was_removed_before_it_was_opened_is_named(tmp_path, is_spread):
 
 
 @GONE
-def test_parts_that_go_before_they_are_opened_are_named(
-    tmp_path, monkeypatch, gone
-):
+def test_parts_that_go_before_they_are_opened_are_named(tmp_path, monkeypatch, gone):
     prefix = save(tmp_path, True)
     hold = reader.OpenedCheckpoint.hold
 

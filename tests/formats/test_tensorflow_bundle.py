@@ -45,9 +45,7 @@ checkpoints.save(
 
 
 def save(directory, step, values=VALUES, **kwargs):
-    return checkpoints.save(
-        directory, step, values, format_name="tensorflow", **kwargs
-    )
+    return checkpoints.save(directory, step, values, format_name="tensorflow", **kwargs)
 
 
 def test_tensorflow_reads_it(tmp_path):
@@ -92,9 +90,7 @@ def test_its_meta_file_makes_the_variables_and_a_saver(tmp_path):
 def test_it_is_read_like_any_other(tmp_path):
     prefix = save(tmp_path, 20)
     assert checkpoints.latest_intact(tmp_path) == prefix
-    assert sorted(kte.checkpoints.read(tmp_path)) == sorted(
-        [*VALUES, "global_step"]
-    )
+    assert sorted(kte.checkpoints.read(tmp_path)) == sorted([*VALUES, "global_step"])
     assert checkpoints.step_of(prefix) == 20
     for path in (prefix, prefix + ".index", tmp_path):
         assert checkpoints.resolve(path) == prefix
@@ -169,9 +165,7 @@ def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 4])
-def test_a_failed_save_leaves_the_directory_as_it_was(
-    tmp_path, monkeypatch, times
-):
+def test_a_failed_save_leaves_the_directory_as_it_was(tmp_path, monkeypatch, times):
     first = save(tmp_path, 10)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     replace, left = os.replace, iter(range(times - 1))

@@ -17,9 +17,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from recipe import NUM_CLASSES
-from recipe import PROGRAMS
-from recipe import Program
+from recipe import NUM_CLASSES, PROGRAMS, Program
 
 HERE = pathlib.Path(__file__).parent
 BATCH_NORM_MOMENTUM = 0.99
@@ -78,9 +76,7 @@ def batch_norm(x: tf.Tensor, training: bool) -> tf.Tensor:
                 moving * BATCH_NORM_MOMENTUM + batch * (1 - BATCH_NORM_MOMENTUM)
             )
             v1.add_to_collection(v1.GraphKeys.UPDATE_OPS, update)
-    return tf.nn.batch_normalization(
-        x, mean, variance, beta, gamma, BATCH_NORM_EPSILON
-    )
+    return tf.nn.batch_normalization(x, mean, variance, beta, gamma, BATCH_NORM_EPSILON)
 
 
 def network(program: Program, x: tf.Tensor, training: bool) -> tf.Tensor:
@@ -91,9 +87,7 @@ def network(program: Program, x: tf.Tensor, training: bool) -> tf.Tensor:
         kernel = v1.get_variable(
             f"{name}/kernel", initializer=weights[f"{name}/kernel"]
         )
-        bias = v1.get_variable(
-            f"{name}/bias", initializer=weights[f"{name}/bias"]
-        )
+        bias = v1.get_variable(f"{name}/bias", initializer=weights[f"{name}/bias"])
         return tf.matmul(inputs, kernel) + bias
 
     if program.is_regression:
@@ -114,9 +108,7 @@ def regression_metrics(
         "mean_absolute_error_weighted": v1.metrics.mean_absolute_error(
             labels, outputs, weights=weight[:, tf.newaxis]
         ),
-        "root_mean_squared_error": v1.metrics.root_mean_squared_error(
-            labels, outputs
-        ),
+        "root_mean_squared_error": v1.metrics.root_mean_squared_error(labels, outputs),
         "weighted_loss": v1.metrics.mean(losses),
     }
 
@@ -145,9 +137,7 @@ def classification_metrics(
     }
 
 
-def model_fn_of(
-    program: Program, train_losses: list, eval_losses: list
-) -> Callable:
+def model_fn_of(program: Program, train_losses: list, eval_losses: list) -> Callable:
     """A model_fn that records the loss of each batch in the given lists."""
 
     def model_fn(
@@ -165,9 +155,7 @@ def model_fn_of(
             losses = tf.reduce_mean(tf.square(outputs - labels), axis=-1)
             metric_fn = regression_metrics
         else:
-            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
-                labels, logits
-            )
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, logits)
             metric_fn = classification_metrics
         loss = tf.reduce_mean(losses)
         if mode == "eval":

@@ -56,9 +56,7 @@ def model_fn(features, labels, mode, params):
         return kte.TPUEstimatorSpec(mode, {"erf": ops.erf(y / 8), "gelu": gelu})
     loss = ops.mean((y - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.1))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def estimator_in(

@@ -68,9 +68,7 @@ class Program:
             for i, (name, shape) in enumerate(shapes.items())
         }
 
-    def _data(
-        self, seed: int, count: int
-    ) -> tuple[dict[str, np.ndarray], np.ndarray]:
+    def _data(self, seed: int, count: int) -> tuple[dict[str, np.ndarray], np.ndarray]:
         random = np.random.RandomState(seed)
         x = random.normal(size=(count, NUM_FEATURES))
         noise = random.normal(size=(count, NUM_CLASSES))

@@ -6,8 +6,7 @@ import keras
 import pytest
 
 from keras_tpu_estimator.spec.hooks import callback_files
-from keras_tpu_estimator.spec.hooks.callback_files import called_here
-from keras_tpu_estimator.spec.hooks.callback_files import files_of_chief
+from keras_tpu_estimator.spec.hooks.callback_files import called_here, files_of_chief
 
 
 @pytest.fixture
@@ -34,9 +33,7 @@ def test_the_chief_writes_where_the_user_said(name):
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_another_process_writes_to_a_directory_that_is_deleted(
-    name, another_process
-):
+def test_another_process_writes_to_a_directory_that_is_deleted(name, another_process):
     writer = WRITERS[name]
     before = dict(vars(writer))
     with files_of_chief([keras.callbacks.History(), writer]):
@@ -64,9 +61,7 @@ def test_a_writer_is_restored_after_an_error(another_process):
 
 def test_all_keras_callbacks_are_considered():
     classes = {
-        kind
-        for kind in vars(keras.callbacks).values()
-        if isinstance(kind, type)
+        kind for kind in vars(keras.callbacks).values() if isinstance(kind, type)
     }
     written = {*callback_files._PATHS, keras.callbacks.BackupAndRestore}
     # Orbax's manager coordinates processes itself.

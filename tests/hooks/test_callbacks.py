@@ -7,13 +7,15 @@ import re
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+    squared_error,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.program.store import VariableStore
@@ -476,9 +478,7 @@ def test_tensorboard(estimator, tmp_path):
     trained(estimator, [board("ours")], epochs=2)
     fitted([board("keras")], epochs=2)
     ours, expected = (
-        scalars_of(
-            tmp_path / name / "train", "epoch_loss", "epoch_learning_rate"
-        )
+        scalars_of(tmp_path / name / "train", "epoch_loss", "epoch_learning_rate")
         for name in ("ours", "keras")
     )
     np.testing.assert_allclose(ours, expected, rtol=1e-4)
@@ -631,9 +631,7 @@ class Looking(keras.callbacks.Callback):
     def on_train_batch_end(self, batch, logs=None):
         kernel, bias, step = self.model.get_weights()
         self.seen.append((int(step), kernel))
-        assert (
-            int(self.model.optimizer.inner_optimizer.iterations.value) == step
-        )
+        assert int(self.model.optimizer.inner_optimizer.iterations.value) == step
         self.change(self.model)
 
 
@@ -705,9 +703,7 @@ def test_weights_loaded_at_the_beginning(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["test", "predict"])
-def test_evaluate_and_predict_use_what_is_assigned_and_forget_it(
-    estimator, mode
-):
+def test_evaluate_and_predict_use_what_is_assigned_and_forget_it(estimator, mode):
     trained(estimator, None, epochs=1)
 
     class Zero(keras.callbacks.Callback):
@@ -796,9 +792,7 @@ def test_evaluating_inside_a_callback(estimator):
     assert_same_weights(estimator, fitted([], epochs=2))
 
 
-def test_nothing_is_assigned_for_callbacks_that_do_not_look(
-    estimator, monkeypatch
-):
+def test_nothing_is_assigned_for_callbacks_that_do_not_look(estimator, monkeypatch):
     assigned = []
     assign = VariableStore.assign
     monkeypatch.setattr(
@@ -847,12 +841,12 @@ def test_several_optimizers(tmp_path):
         first, second = kte.trainable_variables()[:2], None
         second = kte.trainable_variables()[2:]
         ops = [
-            kte.CrossShardOptimizer(
-                keras.optimizers.SGD(0.01, name="one")
-            ).minimize(loss, var_list=first),
-            kte.CrossShardOptimizer(
-                keras.optimizers.Adam(0.02, name="two")
-            ).minimize(loss, var_list=second),
+            kte.CrossShardOptimizer(keras.optimizers.SGD(0.01, name="one")).minimize(
+                loss, var_list=first
+            ),
+            kte.CrossShardOptimizer(keras.optimizers.Adam(0.02, name="two")).minimize(
+                loss, var_list=second
+            ),
         ]
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=ops)
 
@@ -889,9 +883,7 @@ def test_a_learning_rate_that_is_no_number(tmp_path, rate, error):
 
 def test_a_schedule_does_not_replace_a_number(tmp_path):
     def schedule(model):
-        model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(
-            0.1, 9
-        )
+        model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 9)
 
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     with pytest.raises(TypeError, match="set to a number"):

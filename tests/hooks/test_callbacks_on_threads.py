@@ -6,12 +6,14 @@ import threading
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.device import shown_values
@@ -156,9 +158,7 @@ class Delegating(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("looks_first", [False, True])
-def test_a_thread_of_a_callback_sees_what_its_callback_sees(
-    tmp_path, looks_first
-):
+def test_a_thread_of_a_callback_sees_what_its_callback_sees(tmp_path, looks_first):
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path, iterations=1)
     delegating = Delegating()
     if looks_first:

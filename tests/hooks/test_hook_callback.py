@@ -6,9 +6,7 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
@@ -88,9 +86,7 @@ def test_calls_of_evaluate_and_predict(method):
     callbacks = [kte.hooks.as_callback(recorder)]
     data = (X, Y) if method == "evaluate" else (X,)
     for _ in range(2):
-        getattr(model, method)(
-            *data, batch_size=32, verbose=0, callbacks=callbacks
-        )
+        getattr(model, method)(*data, batch_size=32, verbose=0, callbacks=callbacks)
     once = ["begin", "session", *["before", "after"] * 2, "end"]
     assert recorder.calls == once * 2
 
@@ -266,7 +262,5 @@ def test_hooks_in_the_fit_of_an_estimator_model(cores):
     # The names of predictions are those in Keras's logs.
     predicting = Recorder("y")
     callbacks = [kte.hooks.as_callback(predicting)]
-    predictions = model.predict(
-        X, batch_size=64, verbose=0, callbacks=callbacks
-    )
+    predictions = model.predict(X, batch_size=64, verbose=0, callbacks=callbacks)
     np.testing.assert_array_equal(predicting.results[0], predictions["y"])

@@ -13,8 +13,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.validation import validate_hooks
-from keras_tpu_estimator.spec.hooks.validation import validate_listeners
+from keras_tpu_estimator.spec.hooks.validation import validate_hooks, validate_listeners
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 
@@ -432,9 +431,7 @@ def test_a_saver_saves_at_the_start_in_between_and_at_the_end(
     assert result == (saves, steps[-1])
 
 
-@pytest.mark.parametrize(
-    "save_secs, saves", [(0, [0, 1, 2, 3]), (3600, [0, 3])]
-)
+@pytest.mark.parametrize("save_secs, saves", [(0, [0, 1, 2, 3]), (3600, [0, 3])])
 def test_a_saver_goes_by_seconds(save_secs, saves):
     assert saved_by(range(4), save_secs=save_secs) == (saves, 3)
 

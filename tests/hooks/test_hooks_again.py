@@ -12,12 +12,14 @@ import shutil
 
 import keras
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 
@@ -46,25 +48,23 @@ HOOKS = {
     "FinalOpsHook": lambda estimator, own: kte.hooks.FinalOpsHook(
         ["global_step", "loss"]
     ),
-    "GlobalStepWaiterHook": lambda estimator, own: (
-        kte.hooks.GlobalStepWaiterHook(wait_until_step=5)
+    "GlobalStepWaiterHook": lambda estimator, own: kte.hooks.GlobalStepWaiterHook(
+        wait_until_step=5
     ),
-    "InMemoryEvaluatorHook": lambda estimator, own: (
-        kte.hooks.InMemoryEvaluatorHook(
-            estimator,
-            batches_of(X, Y),
-            name=os.path.basename(own),
-            every_n_iter=2,
-        )
+    "InMemoryEvaluatorHook": lambda estimator, own: kte.hooks.InMemoryEvaluatorHook(
+        estimator,
+        batches_of(X, Y),
+        name=os.path.basename(own),
+        every_n_iter=2,
     ),
     "LoggingTensorHook": lambda estimator, own: kte.hooks.LoggingTensorHook(
         ["global_step"], every_n_iter=3, at_end=True
     ),
-    "LoggingTensorHook at the end": lambda estimator, own: (
-        kte.hooks.LoggingTensorHook(["global_step"], at_end=True)
+    "LoggingTensorHook at the end": lambda estimator, own: kte.hooks.LoggingTensorHook(
+        ["global_step"], at_end=True
     ),
-    "LoggingTensorHook by time": lambda estimator, own: (
-        kte.hooks.LoggingTensorHook(["global_step"], every_n_secs=3600)
+    "LoggingTensorHook by time": lambda estimator, own: kte.hooks.LoggingTensorHook(
+        ["global_step"], every_n_secs=3600
     ),
     "NanTensorHook": lambda estimator, own: kte.hooks.NanTensorHook(),
     "ProfilerHook": lambda estimator, own: kte.hooks.ProfilerHook(
@@ -76,14 +76,12 @@ HOOKS = {
     "StopAtStepHook, last": lambda estimator, own: kte.hooks.StopAtStepHook(
         last_step=6
     ),
-    "StopAtStepHook": lambda estimator, own: kte.hooks.StopAtStepHook(
-        num_steps=6
-    ),
+    "StopAtStepHook": lambda estimator, own: kte.hooks.StopAtStepHook(num_steps=6),
     "SummarySaverHook": lambda estimator, own: kte.hooks.SummarySaverHook(
         save_steps=4, output_dir=own
     ),
-    "SummarySaverHook by time": lambda estimator, own: (
-        kte.hooks.SummarySaverHook(save_secs=3600, output_dir=own)
+    "SummarySaverHook by time": lambda estimator, own: kte.hooks.SummarySaverHook(
+        save_secs=3600, output_dir=own
     ),
     "make_early_stopping_hook": lambda estimator, own: (
         kte.experimental.make_early_stopping_hook(
@@ -176,9 +174,7 @@ def test_a_hook_begins_anew_in_each_training(name, estimator, tmp_path, caplog):
             watch = Watch(is_failing)
             caplog.clear()
             with contextlib.suppress(KeyError):
-                estimator.train(
-                    repeated(X, Y), hooks=[hook, watch], steps=STEPS
-                )
+                estimator.train(repeated(X, Y), hooks=[hook, watch], steps=STEPS)
             results.append(
                 (
                     watch.step,

@@ -7,12 +7,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 
@@ -212,9 +214,7 @@ def test_hooks_of_the_spec_come_after_those_of_the_call(mode, cores, tmp_path):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("cores", CORES)
 def test_wrong_hooks_are_refused(mode, cores, tmp_path):
-    estimator = estimator_of(
-        model_fn_of(linear), tmp_path, use_tpu=CORES[cores]
-    )
+    estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu=CORES[cores])
     place = Place(estimator, str(tmp_path))
     with pytest.raises(TypeError, match="All `hooks` must be SessionRunHook"):
         place.run(mode, ["hook"])

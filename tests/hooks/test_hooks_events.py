@@ -9,12 +9,14 @@ import os
 import jax
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
@@ -243,14 +245,10 @@ def test_steps_that_do_not_grow(caplog):
     run(kte.hooks.StepCounterHook(), [3] * 10)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 5
-    assert (
-        "has not increased: it is 3, as after the previous run" in messages[0]
-    )
+    assert "has not increased: it is 3, as after the previous run" in messages[0]
 
 
-@pytest.mark.parametrize(
-    "arguments", [{"every_n_steps": None}, {"every_n_secs": 5}]
-)
+@pytest.mark.parametrize("arguments", [{"every_n_steps": None}, {"every_n_secs": 5}])
 def test_a_counter_has_one_interval(arguments):
     with pytest.raises(ValueError, match="pass every_n_steps=None as well"):
         kte.hooks.StepCounterHook(**arguments)

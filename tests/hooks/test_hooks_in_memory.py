@@ -5,13 +5,15 @@ import glob
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+    squared_error,
+)
 
 import keras_tpu_estimator as kte
 
@@ -74,9 +76,7 @@ def written(directory):
 def test_evaluates_at_the_start_in_between_and_at_the_end(
     iterations, every, steps, evaluated, tmp_path
 ):
-    estimator = estimator_of(
-        model_fn_of(linear), tmp_path, iterations=iterations
-    )
+    estimator = estimator_of(model_fn_of(linear), tmp_path, iterations=iterations)
     hook = evaluator(estimator, every_n_iter=every)
     estimator.train(repeated(X, Y), hooks=[hook], steps=steps)
     assert list(written(tmp_path / "eval")["loss"]) == evaluated

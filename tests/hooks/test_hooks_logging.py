@@ -7,12 +7,14 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
@@ -84,9 +86,9 @@ def test_every_use_starts_anew(lines):
 )
 def test_lines(tensors, line, lines):
     run(Logging(tensors, every_n_iter=1), 2)
-    assert lines()[0] == line.removesuffix(" (t)").replace(
-        "0.2", "0.1"
-    ).replace("= 2", "= 1")
+    assert lines()[0] == line.removesuffix(" (t)").replace("0.2", "0.1").replace(
+        "= 2", "= 1"
+    )
     assert lines()[1] == line
 
 
@@ -122,9 +124,7 @@ def test_loops_of_a_training_are_logged(use_tpu, tmp_path, lines):
 
 def test_an_evaluation_is_logged(tmp_path, lines):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
-    estimator.evaluate(
-        batches_of(X, Y), hooks=[Logging({"L": "loss"}, at_end=True)]
-    )
+    estimator.evaluate(batches_of(X, Y), hooks=[Logging({"L": "loss"}, at_end=True)])
     loss = np.mean(Y**2)
     (line,) = [line for line in lines() if line.startswith("L = ")]
     assert float(line.removeprefix("L = ")) == pytest.approx(loss, rel=1e-5)

@@ -7,13 +7,15 @@ import os
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+    squared_error,
+)
 
 import keras_tpu_estimator as kte
 
@@ -66,9 +68,7 @@ def test_a_saver_takes_the_place_of_the_automatic_one(place, config, tmp_path):
         model_fn, hooks = with_training_hook(hook), []
     listener = Listener()
     estimator = estimator_of(model_fn, tmp_path, config=config)
-    estimator.train(
-        repeated(X, Y), hooks=hooks, steps=10, saving_listeners=[listener]
-    )
+    estimator.train(repeated(X, Y), hooks=hooks, steps=10, saving_listeners=[listener])
     assert saved_steps(tmp_path) == listener.steps == [0, 4, 8, 10]
 
 
@@ -172,9 +172,7 @@ def test_a_listener_that_comes_twice_is_told_once(place, tmp_path):
     if place == "spec":
         kte.train_and_evaluate(
             estimator,
-            kte.TrainSpec(
-                repeated(X, Y), max_steps=4, saving_listeners=listeners
-            ),
+            kte.TrainSpec(repeated(X, Y), max_steps=4, saving_listeners=listeners),
             kte.EvalSpec(batches_of(X, Y)),
         )
     else:
@@ -188,9 +186,7 @@ def test_only_the_first_saver_has_the_listeners_of_train(tmp_path):
     listener = Listener()
     hooks = [saver(tmp_path), saver(tmp_path / "copies")]
     estimator = estimator_of(model_fn_of(linear), tmp_path)
-    estimator.train(
-        repeated(X, Y), hooks=hooks, steps=4, saving_listeners=[listener]
-    )
+    estimator.train(repeated(X, Y), hooks=hooks, steps=4, saving_listeners=[listener])
     assert listener.steps == [0, 4]
 
 

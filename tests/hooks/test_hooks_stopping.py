@@ -3,14 +3,16 @@
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    each_once,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+    squared_error,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
@@ -179,9 +181,7 @@ def test_nan_is_looked_for_under_a_name():
         kte.hooks.NanTensorHook(np.float32(1))
 
 
-@pytest.mark.parametrize(
-    ("wait_until", "warned"), [(0, False), (5, False), (6, True)]
-)
+@pytest.mark.parametrize(("wait_until", "warned"), [(0, False), (5, False), (6, True)])
 def test_nobody_waits_for_a_step_that_cannot_come(wait_until, warned, caplog):
     hook = kte.hooks.GlobalStepWaiterHook(wait_until)
     assert stopped_at([hook], [5, 6]) is None

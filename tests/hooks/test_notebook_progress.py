@@ -5,10 +5,8 @@ import types
 
 import pytest
 
-from keras_tpu_estimator.ground.base import notebook
-from keras_tpu_estimator.ground.base import waiting
-from keras_tpu_estimator.spec.hooks import progress
-from keras_tpu_estimator.spec.hooks import progress_bar
+from keras_tpu_estimator.ground.base import notebook, waiting
+from keras_tpu_estimator.spec.hooks import progress, progress_bar
 from keras_tpu_estimator.spec.hooks.progress_bar import NotebookProgress
 
 
@@ -31,8 +29,7 @@ def test_lines_of_training():
     texts, lines = shown(runs, steps=100)
     assert texts == [
         "step 0 of 100",
-        "step 10 of 100, loss 0.1235, 0.167 steps/s, 5.33 examples/s, "
-        "9:00 left",
+        "step 10 of 100, loss 0.1235, 0.167 steps/s, 5.33 examples/s, 9:00 left",
         "step 20 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 8.0 s left",
         "step 30 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 7.0 s left",
         "step 100 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 0.0 s left",

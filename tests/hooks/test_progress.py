@@ -11,11 +11,7 @@ import signal
 
 import keras
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.base import terminal_line
@@ -32,9 +28,7 @@ def screen(written):
     lines = collections.defaultdict(dict)
     row = column = 0
     kept = row, column
-    for count, command, escape, control, character in _SEQUENCE.findall(
-        written
-    ):
+    for count, command, escape, control, character in _SEQUENCE.findall(written):
         if character:
             lines[row][column] = character
             column += 1
@@ -183,9 +177,7 @@ def test_evaluate_has_a_bar(tmp_path, terminal, steps, shown):
 def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path, terminal):
     hook = kte.hooks.InMemoryEvaluatorHook
     made = estimator(tmp_path)
-    made.train(
-        repeated, [hook(made, batches_of(X, Y), every_n_iter=8)], max_steps=8
-    )
+    made.train(repeated, [hook(made, batches_of(X, Y), every_n_iter=8)], max_steps=8)
     lines = [line for line in terminal.lines if line]
     assert all(len(bars(line)) == 1 for line in lines)
     assert {bars(line)[0] for line in lines} >= {"4/Unknown", "8/8"}
@@ -209,9 +201,7 @@ def test_predict_leaves_alone_what_its_caller_prints(
 
 
 @on_terminal
-def test_a_prediction_that_is_left_leaves_nothing(
-    tmp_path, terminal, monkeypatch
-):
+def test_a_prediction_that_is_left_leaves_nothing(tmp_path, terminal, monkeypatch):
     monkeypatch.setattr(progress_bar, "_PASSING_AFTER_SECS", 0.0)
     predictions = estimator(tmp_path).predict(batches_of(X))
     next(predictions)

@@ -3,10 +3,7 @@
 import itertools
 
 import pytest
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import linear, model_fn_of, regression_data, repeated
 from keras_tpu_estimator.files.summary.reading import read_scalars
 
 import keras_tpu_estimator as kte
@@ -134,9 +131,7 @@ def test_summaries_of_losses_end_no_loop(tmp_path):
             )
         events = read_scalars(directory.glob("*.tfevents.*"))
         losses = {
-            step: values["loss"]
-            for step, values in events.items()
-            if "loss" in values
+            step: values["loss"] for step, values in events.items() if "loss" in values
         }
         return len(hook.ends), losses
 

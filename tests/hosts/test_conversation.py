@@ -41,9 +41,7 @@ def test_all_processes_receive_all_values(on_each, store, talking, count):
         return rounds, talk.gather_bytes(bytes([host]))
 
     for rounds, raw in on_each(say, count):
-        assert rounds == [
-            [[host, turn] for host in range(count)] for turn in range(9)
-        ]
+        assert rounds == [[[host, turn] for host in range(count)] for turn in range(9)]
         assert raw == [bytes([host]) for host in range(count)]
     # The last two rounds, and the number of arrivals.
     folders = {key.split("/")[4] for key in said(store)}

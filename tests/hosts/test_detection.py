@@ -215,9 +215,7 @@ def test_metadata_that_cannot_be_read(method, found, monkeypatch):
         found({})
 
 
-@pytest.mark.parametrize(
-    "cluster", [Cluster("other:9", 3, 1), Cluster("c:1", 3, 1)]
-)
+@pytest.mark.parametrize("cluster", [Cluster("other:9", 3, 1), Cluster("c:1", 3, 1)])
 def test_tf_config_may_say_the_same(cluster, found):
     found(_tf_config("worker", 0))
     detection.check_tf_config(cluster)

@@ -5,8 +5,7 @@ import sys
 
 import jax
 import pytest
-from jax._src import clusters
-from jax._src import distributed
+from jax._src import clusters, distributed
 from jax._src.lib import _jax
 
 from keras_tpu_estimator.ground.hosts import jax_internals
@@ -118,9 +117,7 @@ def test_only_pods_of_indexed_jobs_count(monkeypatch):
         ({}, True),
     ],
 )
-@pytest.mark.parametrize(
-    "tpu", [clusters.GkeTpuCluster, clusters.GceTpuCluster]
-)
+@pytest.mark.parametrize("tpu", [clusters.GkeTpuCluster, clusters.GceTpuCluster])
 def test_only_tpus_of_several_hosts_count(tpu, variables, counts, monkeypatch):
     monkeypatch.setattr(tpu, "is_env_present", classmethod(lambda cls: True))
     for name, value in variables.items():

@@ -6,9 +6,7 @@ import signal
 import jax
 import pytest
 
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import membership
-from keras_tpu_estimator.ground.hosts import shutdown
+from keras_tpu_estimator.ground.hosts import jax_internals, membership, shutdown
 from keras_tpu_estimator.ground.hosts.errors import HostError
 from keras_tpu_estimator.ground.hosts.failures import Problem
 from keras_tpu_estimator.ground.hosts.shutdown import End
@@ -120,9 +118,7 @@ def test_nobody_ends_for_what_has_failed_everywhere(member, ends):
         two._end(two.watch.look())
 
 
-def test_an_own_error_that_was_caught_ends_this_host_with_others(
-    member, on_each, ends
-):
+def test_an_own_error_that_was_caught_ends_this_host_with_others(member, on_each, ends):
     hosts = [member(host) for host in range(2)]
     fail(hosts[1], ValueError("no"))
     assert on_each(lambda host: at_exit(hosts[host])) == [1, 1]
@@ -200,9 +196,7 @@ def test_a_host_that_exits_by_itself_gives_its_code_to_all(member, ends):
 
 def test_a_host_whose_code_is_not_known_keeps_it(member, ends, monkeypatch):
     forgotten = []
-    monkeypatch.setattr(
-        jax_internals, "forget_cluster", lambda: forgotten.append(1)
-    )
+    monkeypatch.setattr(jax_internals, "forget_cluster", lambda: forgotten.append(1))
     own, other = member(1), member(0)
     own._shutdown._publish(End(None))
     with pytest.raises(HostError) as caught:

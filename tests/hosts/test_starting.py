@@ -9,10 +9,12 @@ import keras
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import parent_process
-from keras_tpu_estimator.ground.hosts import starting
-from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.ground.hosts import (
+    jax_internals,
+    parent_process,
+    starting,
+    this_process,
+)
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.membership import Membership
 from tests.fake_hosts import Store
@@ -64,9 +66,7 @@ def launched(monkeypatch):
 
 
 def tf_config(task_type, index, **cluster):
-    return json.dumps(
-        {"cluster": cluster, "task": {"type": task_type, "index": index}}
-    )
+    return json.dumps({"cluster": cluster, "task": {"type": task_type, "index": index}})
 
 
 def test_a_process_alone_starts_nothing(fake_jax):
@@ -280,12 +280,8 @@ def test_devices_that_are_in_use_are_an_error(launched):
 )
 def test_nobody_comes(process, missing, fake_jax, monkeypatch):
     for_ever = threading.Event()
-    monkeypatch.setattr(
-        jax.distributed, "initialize", lambda *_, **__: for_ever.wait()
-    )
-    monkeypatch.setattr(
-        threading.Thread, "join", lambda self, timeout=None: None
-    )
+    monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: for_ever.wait())
+    monkeypatch.setattr(threading.Thread, "join", lambda self, timeout=None: None)
     cluster = ("a:1", 2, process)
     with pytest.raises(
         TimeoutError,
@@ -304,9 +300,7 @@ def test_errors_of_jax_are_raised(fake_jax, monkeypatch):
         raise OSError("the port is in use")
 
     monkeypatch.setattr(jax.distributed, "initialize", fail)
-    with pytest.raises(
-        RuntimeError, match="process 1 of 4, .*port is in use. Check"
-    ):
+    with pytest.raises(RuntimeError, match="process 1 of 4, .*port is in use. Check"):
         kte.initialize(*_HERE)
 
 
@@ -345,8 +339,7 @@ def test_jax_has_the_arguments():
         ),
         (
             {"version of jax": "0.1"},
-            "version of jax 0.1 in process 0 and "
-            f"{jax.__version__} in process 1",
+            f"version of jax 0.1 in process 0 and {jax.__version__} in process 1",
         ),
     ],
 )

@@ -82,9 +82,7 @@ def test_a_process_of_a_cluster(tf_config, expected, task_of):
 
 @pytest.mark.parametrize("tf_config", ["", {"environment": "cloud"}])
 def test_a_process_of_a_cluster_without_tf_config(tf_config, task_of):
-    chief, worker = (
-        task_of(tf_config, Cluster("c:1", 4, number)) for number in (0, 3)
-    )
+    chief, worker = (task_of(tf_config, Cluster("c:1", 4, number)) for number in (0, 3))
     assert _shown(chief) == ("worker", 0, True, 4, 0, 0)
     assert _shown(worker) == ("worker", 3, False, 4, 0, 3)
     assert worker.cluster_spec == {}
@@ -95,9 +93,7 @@ def test_an_evaluator_is_none_of_them(task_of):
     assert _shown(evaluator) == ("evaluator", 0, False, 0, 0, None)
 
 
-@pytest.mark.parametrize(
-    ("cluster", "address"), [(_CHIEF, "c:1"), (_MASTER, "m:1")]
-)
+@pytest.mark.parametrize(("cluster", "address"), [(_CHIEF, "c:1"), (_MASTER, "m:1")])
 def test_the_address_of_the_chief(cluster, address, task_of):
     assert task_of(_with(cluster, "worker", 0)).chief_address == address
 

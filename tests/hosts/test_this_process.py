@@ -4,9 +4,7 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import parent_process
-from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.ground.hosts import jax_internals, parent_process, this_process
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.membership import Membership
 from keras_tpu_estimator.ground.hosts.this_process import Alone
@@ -51,9 +49,7 @@ def test_a_cluster_of_one_is_none(joined, monkeypatch):
 def test_who_is_forked_is_alone(joined, monkeypatch):
     this_process.membership()
     forgotten = []
-    monkeypatch.setattr(
-        jax_internals, "forget_cluster", lambda: forgotten.append(HERE)
-    )
+    monkeypatch.setattr(jax_internals, "forget_cluster", lambda: forgotten.append(HERE))
     this_process._is_alone_when_forked()
     assert forgotten == [HERE]
     assert this_process.settled() == Alone(Cluster(*HERE))

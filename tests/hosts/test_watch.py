@@ -48,10 +48,7 @@ def test_who_is_behind_is_stuck(three, clock):
     problems = looked(three, clock, 4)
     assert problems.keys() == {0, 1, 2}
     assert problems[0].text.startswith("Host 2 of 3 is alive, but stuck: it ha")
-    assert (
-        "started 4 runs on its devices, and others 5, for 10 sec"
-        in problems[0].text
-    )
+    assert "started 4 runs on its devices, and others 5, for 10 sec" in problems[0].text
 
 
 def test_who_catches_up_is_not(three, clock):

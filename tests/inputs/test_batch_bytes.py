@@ -73,8 +73,6 @@ def test_nothing_is_run():
     head = data[8 : 8 + int.from_bytes(data[:8])]
     forged = head.replace(b'"int64"', b'"object"')
     with pytest.raises(ValueError, match="OBJECT"):
-        batch_bytes.from_bytes(
-            len(forged).to_bytes(8) + forged + data[8 + len(head) :]
-        )
+        batch_bytes.from_bytes(len(forged).to_bytes(8) + forged + data[8 + len(head) :])
     with pytest.raises(ValueError):
         batch_bytes.from_bytes(pickle.dumps({"x": 1}))

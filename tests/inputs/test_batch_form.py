@@ -1,8 +1,7 @@
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
-from keras_tpu_estimator.engine.inputs.batch_form import error_of_unlike
+from keras_tpu_estimator.engine.inputs.batch_form import BatchForm, error_of_unlike
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 
 
@@ -46,8 +45,7 @@ def test_what_differs_is_named():
     for told in (
         "For features['x'], host 0 has int32 of shape (batch, 5); host 2 has "
         "uint8 of shape (batch, 3). ",
-        "For features['y'], host 0 has int32 of shape (batch, 5); host 2 has "
-        "nothing. ",
+        "For features['y'], host 0 has int32 of shape (batch, 5); host 2 has nothing. ",
         "For labels, host 0 has nothing; host 2 has int32 of shape (batch, 5)",
         "pad tensors to one shape",
     ):

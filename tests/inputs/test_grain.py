@@ -4,9 +4,7 @@ import keras
 import numpy as np
 import pytest
 from absl import flags
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import estimator_of, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import pipeline
@@ -66,9 +64,7 @@ class Noise(grain.transforms.RandomMap):
 def loader(size):
     sampler = grain.samplers.IndexSampler(EXAMPLES, shuffle=True, seed=3)
     operations = [Noise(), grain.transforms.Batch(size, drop_remainder=True)]
-    return grain.DataLoader(
-        data_source=Rows(), sampler=sampler, operations=operations
-    )
+    return grain.DataLoader(data_source=Rows(), sampler=sampler, operations=operations)
 
 
 def map_dataset(size):
@@ -79,17 +75,14 @@ def map_dataset(size):
 
 def window_shuffled(size):
     data = grain.MapDataset.source(Rows()).repeat(None).to_iter_dataset()
-    data = grain.experimental.WindowShuffleIterDataset(
-        data, window_size=12, seed=3
-    )
+    data = grain.experimental.WindowShuffleIterDataset(data, window_size=12, seed=3)
     return data.batch(size, drop_remainder=True)
 
 
 def mixed(size):
     """Two of three examples from one dataset, and one from another."""
     one, other = (
-        grain.MapDataset.source(Rows()).shuffle(seed).repeat(None)
-        for seed in (3, 4)
+        grain.MapDataset.source(Rows()).shuffle(seed).repeat(None) for seed in (3, 4)
     )
     data = grain.MapDataset.mix([one, other], weights=[2, 1])
     return data.to_iter_dataset().batch(size, drop_remainder=True)

@@ -5,18 +5,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - one test uses tf.data
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device import placement
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
-from keras_tpu_estimator.engine.inputs.stacking import Stacker
-from keras_tpu_estimator.engine.inputs.stacking import StackSize
+from keras_tpu_estimator.engine.inputs.stacking import Stacker, StackSize
 
 
 @pytest.mark.parametrize("way", [1, 2, 3, 4])
@@ -192,9 +188,7 @@ def test_predict_fills_up_every_smaller_batch(tmp_path):
 
 def test_every_batch_on_another_axis_is_shared_evenly(tmp_path):
     x, y = regression_data(examples=12)
-    estimator = estimator_of(
-        model_fn_of(linear), tmp_path, True, batch_axis=[1, 0]
-    )
+    estimator = estimator_of(model_fn_of(linear), tmp_path, True, batch_axis=[1, 0])
     with pytest.raises(ValueError, match="along axis 1 of `batch_axis`"):
         estimator.train(lambda params: (x.T, y), steps=1)
 
@@ -221,9 +215,7 @@ def test_few_parts_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
     monkeypatch.setattr(DeviceLoop, "run", spy)
     estimator = estimator_of(model_fn_of(slow), tmp_path, iterations=6, batch=2)
     getattr(estimator, mode)(
-        lambda params: (
-            tf.data.Dataset.from_tensor_slices((x, y)).repeat(5).batch(2)
-        )
+        lambda params: tf.data.Dataset.from_tensor_slices((x, y)).repeat(5).batch(2)
     )
     assert len(waiting) == 30
     assert max(waiting) <= 1

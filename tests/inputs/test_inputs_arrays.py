@@ -53,9 +53,7 @@ def test_bytes_may_be_in_any_order(dtype, is_stream):
     ],
 )
 def test_what_devices_do_not_hold_is_named(dtype, is_stream):
-    with pytest.raises(
-        ValueError, match=r"features\['x'\] should hold numbers"
-    ):
+    with pytest.raises(ValueError, match=r"features\['x'\] should hold numbers"):
         batch_of({"x": X.astype(dtype)}, is_stream)
 
 
@@ -91,9 +89,7 @@ def test_lists_of_numbers_are_no_tensors(lists, is_stream):
 
 
 @either
-@pytest.mark.parametrize(
-    "labels", [[0, 1], [[0], [1]], [np.int64(0), np.float32(1)]]
-)
+@pytest.mark.parametrize("labels", [[0, 1], [[0], [1]], [np.int64(0), np.float32(1)]])
 def test_lists_of_numbers_are_called_by_their_names(labels, is_stream):
     with pytest.raises(ValueError, match="as `labels`, which would be 2"):
         batch_of((X, labels), is_stream)

@@ -6,20 +6,21 @@ import functools
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+    squared_error,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device import placement as placement_module
 from keras_tpu_estimator.engine.device.placement import Placement
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.context import Deployment
-from keras_tpu_estimator.engine.inputs.context import TPUContext
+from keras_tpu_estimator.engine.inputs.context import Deployment, TPUContext
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
@@ -29,9 +30,7 @@ TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.EVAL,
     kte.ModeKeys.PREDICT,
 )
-PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(
-    kte.InputPipelineConfig
-)
+PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(kte.InputPipelineConfig)
 SIZE = 64
 ONE_HOST = Topology(8, 1)
 SECOND_OF_TWO = Topology(8, 2, 1)
@@ -156,9 +155,7 @@ def test_one_core_is_called_once_without_a_context(on, mode, settings, way):
 
 
 def test_without_a_batch_size_there_is_no_key(on):
-    placement = on(
-        ONE_HOST, use_tpu=False, batch_sizes=dict.fromkeys((EVAL,), None)
-    )
+    placement = on(ONE_HOST, use_tpu=False, batch_sizes=dict.fromkeys((EVAL,), None))
     assert params_of_calls(placement, EVAL, {"rate": 1}) == [{"rate": 1}]
 
 
@@ -198,9 +195,7 @@ def test_the_context_in_input_fn():
 
 
 def test_the_devices_of_replicas():
-    topology = Topology(
-        num_replicas=8, num_hosts=2, host_index=1, cores_per_replica=4
-    )
+    topology = Topology(num_replicas=8, num_hosts=2, host_index=1, cores_per_replica=4)
     assigned = TPUContext(topology).device_assignment
     assert (assigned.num_replicas, assigned.num_cores_per_replica) == (8, 4)
     assert assigned.core_assignment.shape == (8, 4, 1)
@@ -318,9 +313,7 @@ def test_batches_of_calls_for_each_core_are_in_order_of_the_cores(on):
     request = dataclasses.replace(request, room=2)
     with Pipeline(input_fn, request) as pipe:
         features = pipe.take(2).features
-    np.testing.assert_array_equal(
-        features[..., 0], [np.repeat([4, 5, 6, 7], 8)] * 2
-    )
+    np.testing.assert_array_equal(features[..., 0], [np.repeat([4, 5, 6, 7], 8)] * 2)
 
 
 def tpu_estimator(model_fn, model_dir, way=PER_HOST_1, sliced=False, **more):
@@ -472,9 +465,7 @@ def test_other_ways_ignore_batch_axes(on, way):
             assert pipe.take(1).features.shape == (1, 64, 3)
 
 
-@pytest.mark.parametrize(
-    "settings", [{"use_tpu": False}, {"eval_on_tpu": False}]
-)
+@pytest.mark.parametrize("settings", [{"use_tpu": False}, {"eval_on_tpu": False}])
 def test_one_core_has_the_axes_where_they_were(tmp_path, settings):
     def model_fn(features, labels, mode, params):
         seen.append((features["x"].shape, labels.shape, params["batch_size"]))
@@ -486,9 +477,7 @@ def test_one_core_has_the_axes_where_they_were(tmp_path, settings):
 
     seen = []
     model = transposed_model_fn([])
-    estimator = tpu_estimator(
-        model_fn, tmp_path, batch_axis=[0, 1, 1], **settings
-    )
+    estimator = tpu_estimator(model_fn, tmp_path, batch_axis=[0, 1, 1], **settings)
     estimator.train(transposed, steps=1)
     seen.clear()
     loss = estimator.evaluate(with_rest)["loss"]
@@ -641,9 +630,7 @@ def test_changed_params_do_not_reach_model_fn(tmp_path, use_tpu):
         params["layers"].clear()
         return model_fn_of(linear)(features, labels, mode, params)
 
-    estimator = estimator_of(
-        model_fn, tmp_path, use_tpu, params={"layers": [1]}
-    )
+    estimator = estimator_of(model_fn, tmp_path, use_tpu, params={"layers": [1]})
     estimator.train(input_fn, steps=1)
     estimator.evaluate(input_fn, steps=1)
     assert estimator.params == {"layers": [1]}

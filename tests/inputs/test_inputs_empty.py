@@ -8,12 +8,10 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - a form of input
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.engine.inputs import checks
-from keras_tpu_estimator.engine.inputs import datasets
+from keras_tpu_estimator.engine.inputs import checks, datasets
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
-from keras_tpu_estimator.engine.inputs.deployment import input_plan
-from keras_tpu_estimator.engine.inputs.deployment import undivided
+from keras_tpu_estimator.engine.inputs.deployment import input_plan, undivided
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.ground.base.params import with_additional
@@ -119,9 +117,7 @@ def test_prediction_answers_each_of_them():
 
 
 def test_they_need_no_dtype_and_no_shape():
-    lists = iter(
-        [(X[:4], Y[:4]), (np.array([]), np.array([])), (X[4:6], Y[4:6])]
-    )
+    lists = iter([(X[:4], Y[:4]), (np.array([]), np.array([])), (X[4:6], Y[4:6])])
     assert sizes_of(taken(opened(lambda: lists))) == [4, 2]
 
 
@@ -162,9 +158,7 @@ def test_the_batch_may_be_on_another_axis():
 
 @pytest.mark.parametrize("way", ["PER_SHARD_V1", "PER_HOST_V2"])
 def test_cores_with_batches_of_their_own_get_the_next_ones(way):
-    plan = input_plan(
-        TRAIN, kte.InputPipelineConfig[way], Topology(2), batch_size=8
-    )
+    plan = input_plan(TRAIN, kte.InputPipelineConfig[way], Topology(2), batch_size=8)
     sizes = [4, 0, 0, 4, 4, 0, 4, 0]
     calls = len(plan.calls)
     batches = taken(opened(lambda: stream(sizes), plan=plan), 1)

@@ -8,16 +8,11 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - most tests use tf.data
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import datasets
-from keras_tpu_estimator.engine.inputs.deployment import input_plan
-from keras_tpu_estimator.engine.inputs.deployment import undivided
+from keras_tpu_estimator.engine.inputs.deployment import input_plan, undivided
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
@@ -113,9 +108,9 @@ class OldSequence:
 STREAMS = {
     "dataset, sizes unknown": dataset,
     "dataset, fixed shapes": lambda: dataset(drop=True),
-    "dataset of version 1": lambda: (
-        tf.compat.v1.data.Dataset.from_tensor_slices((X, Y)).batch(4)
-    ),
+    "dataset of version 1": lambda: tf.compat.v1.data.Dataset.from_tensor_slices(
+        (X, Y)
+    ).batch(4),
     "dataset of version 1, fixed shapes": lambda: (
         tf.compat.v1.data.Dataset.from_tensor_slices((X, Y)).batch(4, True)
     ),
@@ -168,9 +163,7 @@ def test_a_short_dataset_is_not_worth_stacking(monkeypatch):
 
 
 @pytest.mark.parametrize("chunk", [2, 3, 7])
-@pytest.mark.parametrize(
-    "sizes", [[4, 4, 4], [5, 5, 2], [2, 4, 4, 1, 1], [1] * 11]
-)
+@pytest.mark.parametrize("sizes", [[4, 4, 4], [5, 5, 2], [2, 4, 4, 1, 1], [1] * 11])
 def test_batches_of_any_sizes_are_stacked(sizes, chunk):
     bounds = np.cumsum([0, *sizes])
     data = tf.data.Dataset.from_generator(
@@ -386,9 +379,7 @@ def test_two_are_features_and_labels(make, chunk):
     ],
 )
 def test_three_or_one_are_an_error(make, received, chunk):
-    expected = pytest.raises(
-        ValueError, match=f"length 2.*Received a {received}"
-    )
+    expected = pytest.raises(ValueError, match=f"length 2.*Received a {received}")
     with expected, pipeline(make(), size=12, chunk=chunk) as pipe:
         pipe.take(1)
 
@@ -460,9 +451,7 @@ def test_errors_of_datasets_come_as_themselves(drop, chunk):
     )
     with pipeline(checked, chunk=chunk) as pipe:
         assert pipe.take(2).steps == 2
-        with pytest.raises(
-            tf.errors.InvalidArgumentError, match="spoiled"
-        ) as info:
+        with pytest.raises(tf.errors.InvalidArgumentError, match="spoiled") as info:
             pipe.take(2)
     assert "mode 'train', after 2 steps" in info.value.__notes__[0]
 
@@ -656,9 +645,7 @@ def test_batches_are_stacked_as_long_as_shapes_are_equal(make, chunk):
     assert [row.features[0, 0] for row in rows] == [*range(len(LENGTHS))]
     runs = [batch.steps for batch in batches]
     alike = [len([*run]) for _, run in itertools.groupby(LENGTHS)]
-    assert runs == [
-        min(chunk, left) for n in alike for left in range(n, 0, -chunk)
-    ]
+    assert runs == [min(chunk, left) for n in alike for left in range(n, 0, -chunk)]
 
 
 @pytest.mark.parametrize("sizes", [(2, 4), (2, 2), (4, 2, 2), (3, 4)])
@@ -711,8 +698,7 @@ def test_a_smaller_last_batch_is_predicted_as_it_is(tmp_path, use_tpu):
     estimator.train(batches_of(x[:16], y[:16]), max_steps=2)
     predictions = list(estimator.predict(batches_of(x)))
     weights, bias = (
-        estimator.get_variable_value(f"dense/{name}")
-        for name in ("kernel", "bias")
+        estimator.get_variable_value(f"dense/{name}") for name in ("kernel", "bias")
     )
     np.testing.assert_allclose(
         [each["y"] for each in predictions], x @ weights + bias, rtol=1e-4

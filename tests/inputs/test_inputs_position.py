@@ -15,14 +15,14 @@ from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
-from keras_tpu_estimator.engine.inputs.packing import Packed
-from keras_tpu_estimator.engine.inputs.packing import pack
-from keras_tpu_estimator.engine.inputs.packing import unpack
+from keras_tpu_estimator.engine.inputs.packing import Packed, pack, unpack
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
-from keras_tpu_estimator.engine.inputs.position import Position
-from keras_tpu_estimator.engine.inputs.position import RestorePoint
-from keras_tpu_estimator.engine.inputs.position import RestorePoints
-from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.engine.inputs.position import (
+    Position,
+    RestorePoint,
+    RestorePoints,
+    StepRecipe,
+)
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -255,9 +255,7 @@ def test_another_input_is_counted(caplog, other):
 
 def test_bookmarks_cost_a_small_share_of_the_time():
     now, made = [0.0], []
-    restore_points = RestorePoints(
-        RestorePoint(), is_wanted=True, clock=lambda: now[0]
-    )
+    restore_points = RestorePoints(RestorePoint(), is_wanted=True, clock=lambda: now[0])
 
     def make():
         now[0] += 1.0
@@ -314,9 +312,7 @@ def test_without_states_none_is_asked_for(caplog):
 
 def test_a_large_state_is_told_once(caplog):
     caplog.set_level("INFO", "keras_tpu_estimator")
-    restore_points = RestorePoints(
-        RestorePoint(), True, 2**30, clock=lambda: 0.0
-    )
+    restore_points = RestorePoints(RestorePoint(), True, 2**30, clock=lambda: 0.0)
     for step in (1, 2):
         large = RestorePoint(step, 0, Packed("", (bytes(17 << 20),)))
         restore_points.keep(lambda large=large: large)
@@ -379,9 +375,7 @@ def test_positions_come_back(tmp_path):
     prefix = str(tmp_path / "model.ckpt-1")
     assert position_files.read(prefix) is None
     states = pack([{"x": b"abc", "y": b""}])
-    position = Position(
-        8, StepRecipe(None, 1, None), RestorePoint(4, 2, states)
-    )
+    position = Position(8, StepRecipe(None, 1, None), RestorePoint(4, 2, states))
     assert saved_and_read(tmp_path, position) == position
     position_files.remove(prefix)
     position_files.remove(prefix)

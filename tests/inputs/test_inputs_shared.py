@@ -4,21 +4,16 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - a form of input
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import squared_error
+from helpers import estimator_of, regression_data, squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import datasets
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
-from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
-from keras_tpu_estimator.engine.inputs.unbatched import joined_of_cores
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched, joined_of_cores
 
-PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(
-    kte.InputPipelineConfig
-)
+PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(kte.InputPipelineConfig)
 X, Y = regression_data(examples=37)
 TABLE = np.arange(20, dtype="float32").reshape(10, 2)
 
@@ -191,9 +186,7 @@ def test_cores_that_share_a_batch_need_the_axis(tmp_path):
 
 
 def test_micro_batches_need_the_axis(tmp_path):
-    estimator = estimator_of(
-        model_fn_of([]), tmp_path, config={"micro_batches": 2}
-    )
+    estimator = estimator_of(model_fn_of([]), tmp_path, config={"micro_batches": 2})
     with pytest.raises(ValueError, match=r"micro_batches=2 and .*\['rate'\]"):
         estimator.train(batches)
 

@@ -7,10 +7,7 @@ import types
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.batch import Batch
@@ -66,9 +63,7 @@ def test_datasets_of_pytorch_want_a_loader(monkeypatch):
 
 
 def test_a_dataset_by_another_library_is_what_it_is(monkeypatch):
-    mine = module(
-        monkeypatch, "mine", ("Dataset", (), {"__iter__": lambda self: self})
-    )
+    mine = module(monkeypatch, "mine", ("Dataset", (), {"__iter__": lambda self: self}))
     module(monkeypatch, "datasets")
     assert isinstance(source_of(mine.Dataset()), Stream)
 
@@ -150,8 +145,6 @@ def test_pairs_as_the_note_makes_them(tmp_path):
     estimator = estimator_of(
         model_fn_of(lambda x, training: linear(x["x"], training)), tmp_path
     )
-    estimator.train(
-        lambda params: ((batch, batch.pop("label")) for batch in batches)
-    )
+    estimator.train(lambda params: ((batch, batch.pop("label")) for batch in batches))
     assert estimator.get_variable_value("global_step") == 2
     assert kte.latest_checkpoint(tmp_path).endswith("-2")

@@ -9,13 +9,14 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.engine.inputs import stacking
-from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.stacking import Buffers
-from keras_tpu_estimator.engine.inputs.stacking import Stack
-from keras_tpu_estimator.engine.inputs.stacking import Stacker
-from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.engine.inputs.stacking import is_ready
+from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
+from keras_tpu_estimator.engine.inputs.stacking import (
+    Buffers,
+    Stack,
+    Stacker,
+    StackSize,
+    is_ready,
+)
 
 FLOAT = np.dtype("float32")
 

@@ -27,9 +27,7 @@ def model_fn(features, labels, mode, params):
     assert features.shape == (params["batch_size"], 5, 6, 2)
     logits = keras.layers.Dense(2)(ops.mean(features, axis=(1, 2)))
     loss = ops.mean(
-        keras.losses.sparse_categorical_crossentropy(
-            labels, logits, from_logits=True
-        )
+        keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     )
     if mode == kte.ModeKeys.EVAL:
         metrics = (_mean_label, [labels])

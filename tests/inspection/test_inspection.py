@@ -3,12 +3,14 @@
 import os
 
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
@@ -117,9 +119,7 @@ def test_what_retention_removes_is_not_missed(tmp_path, capsys):
     assert capsys.readouterr().out == f"intact   {prefix}\n"
 
 
-def test_what_is_removed_during_verifying_is_not_missed(
-    tmp_path, capsys, monkeypatch
-):
+def test_what_is_removed_during_verifying_is_not_missed(tmp_path, capsys, monkeypatch):
     checkpoints.save(tmp_path, 10, {})
 
     def read(prefix):

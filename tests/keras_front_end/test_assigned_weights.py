@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import estimator_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -42,8 +41,8 @@ def clipping(gradients):
 
 WAYS = {
     "minimize": lambda optimizer, loss, _: optimizer.minimize(loss),
-    "compute_gradients": lambda optimizer, loss, variables: (
-        optimizer.apply_gradients(optimizer.compute_gradients(loss, variables))
+    "compute_gradients": lambda optimizer, loss, variables: optimizer.apply_gradients(
+        optimizer.compute_gradients(loss, variables)
     ),
 }
 

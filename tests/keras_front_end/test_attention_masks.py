@@ -4,8 +4,7 @@ import keras
 import numpy as np
 import pytest
 from helpers import estimator_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -28,19 +27,14 @@ def model_fn_of(before):
             return kte.TPUEstimatorSpec(mode, {"y": y})
         loss = ops.mean(y**2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     return model_fn
 
 
 def rows(made):
     return np.stack(
-        [
-            each["y"]
-            for each in made.predict(lambda params: ({"ids": IDS}, None))
-        ]
+        [each["y"] for each in made.predict(lambda params: ({"ids": IDS}, None))]
     )
 
 

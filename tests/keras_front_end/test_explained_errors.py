@@ -3,11 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 
@@ -36,8 +32,7 @@ def test_missing_feature(tmp_path, mode):
     with pytest.raises(KeyError, match="imagee") as caught:
         list(call(input_fn, **({"steps": 1} if mode == "train" else {})))
     assert (
-        "`features` has no 'imagee', but ['image', 'weight']. Did you mean "
-        "'image'?"
+        "`features` has no 'imagee', but ['image', 'weight']. Did you mean 'image'?"
     ) in notes_of(caught.value)
     assert "`params`" not in notes_of(caught.value)
 

@@ -5,10 +5,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 
@@ -69,9 +66,7 @@ def test_a_backbone_of_nnx(tmp_path):
     with pytest.warns(UserWarning, match=r"\(3, 32\), closed over"):
         trained(net, tmp_path / "closed over")
     with pytest.warns(UserWarning, match=r"\(3, 32\), drawn"):
-        trained(
-            lambda x: nnx.Linear(3, 32, rngs=nnx.Rngs(0))(x), tmp_path / "made"
-        )
+        trained(lambda x: nnx.Linear(3, 32, rngs=nnx.Rngs(0))(x), tmp_path / "made")
     trained(lambda x: kte.jax_params("net", net)(x), tmp_path / "variables")
 
 

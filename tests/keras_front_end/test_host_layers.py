@@ -3,8 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import model_fn_of
+from helpers import estimator_of, model_fn_of
 
 NUMBERS = np.array([[1], [2], [3], [1]], "int32")
 

@@ -5,11 +5,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, estimator_of, model_fn_of, regression_data, repeated
 
 X, Y = regression_data()
 
@@ -88,9 +84,7 @@ def test_modules_of_linen(tmp_path):
             return nn.Dense(1)(x)
 
     estimator = trained(
-        lambda x, is_training: keras.layers.FlaxLayer(Net())(
-            x, training=is_training
-        ),
+        lambda x, is_training: keras.layers.FlaxLayer(Net())(x, training=is_training),
         tmp_path,
         use_tpu=True,
     )

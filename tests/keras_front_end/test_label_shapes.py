@@ -4,11 +4,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 from keras import ops
 
 from keras_tpu_estimator.ground.tracing.broadcasting import crossings

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import tensorflow  # noqa: TID253 - what is left over
 import tensorflow.compat.v1 as tf  # noqa: TID253
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    squared_error,
+)
 from keras import ops
-from tensorflow.compat.v1 import nn  # noqa: TID253
-from tensorflow.compat.v1 import reduce_sum  # noqa: TID253
+from tensorflow.compat.v1 import nn, reduce_sum  # noqa: TID253
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.tracing.leftovers import LeftoverError
@@ -188,9 +189,7 @@ def test_the_reason_is_said(tmp_path) -> None:
         (in_keras(lambda x: ADAM.minimize(x)), "tf.train.AdamOptimizer"),
     ],
 )
-def test_they_are_refused_without_eager_execution(
-    network, name, tmp_path
-) -> None:
+def test_they_are_refused_without_eager_execution(network, name, tmp_path) -> None:
     with tf.Graph().as_default():
         assert f"`{name}" in message(network, tmp_path)
 

@@ -7,10 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import at_length, estimator_of, regression_data, repeated
 from jax.extend import core as jex
 from keras import ops
 
@@ -371,10 +368,7 @@ def test_memory_follows_the_micro_batch():
 
 
 def test_a_micro_batch_costs_one_forward_and_backward_pass():
-    dots = [
-        compiled_step(minimizing, k, X, Y).as_text().count(" dot(")
-        for k in (1, 4)
-    ]
+    dots = [compiled_step(minimizing, k, X, Y).as_text().count(" dot(") for k in (1, 4)]
     assert dots[0] == dots[1] > 0
 
 
@@ -383,9 +377,7 @@ def test_small_gradients_are_summed_in_float32():
         weight = keras.Variable("zeros", (), dtype="bfloat16", name="w")
         # 256 + 1 is 256 in bfloat16.
         loss = ops.sum(features.astype("bfloat16") * weight.value)
-        optimizer = kte.CrossShardOptimizer(
-            keras.optimizers.SGD(1.0), reduction="sum"
-        )
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(1.0), reduction="sum")
         return spec_of(mode, loss, optimizer.minimize(loss))
 
     x = np.float32([256, 1, 1, 1, 1, 1, 1, 1])
@@ -410,9 +402,7 @@ def test_evaluation_and_prediction_have_whole_batches(tmp_path):
             return kte.TPUEstimatorSpec(mode, predictions={"y": outputs})
         return kte.TPUEstimatorSpec(mode, loss=ops.mean(outputs - labels))
 
-    estimator = estimator_of(
-        model_fn, tmp_path, batch=10, config={"micro_batches": 4}
-    )
+    estimator = estimator_of(model_fn, tmp_path, batch=10, config={"micro_batches": 4})
     estimator.evaluate(repeated(X, Y), steps=1)
     next(estimator.predict(repeated(X, Y)))
     assert sizes == [("eval", 10, 10), ("infer", 10, 10)]
@@ -458,9 +448,7 @@ def test_summaries_and_named_tensors_are_of_the_whole_batch(tmp_path, use_tpu):
         kte.summary.scalar("mean", keras.ops.mean(features))
         kte.summary.histogram("rows", features)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     x = np.arange(32, dtype="float32").reshape(32, 1)
     events = []
@@ -524,9 +512,7 @@ def test_named_scalars_are_those_of_the_batch(tmp_path, micro_batches, use_tpu):
         for name, value in zip(names, values, strict=True):
             kte.identity(value, name=name)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     hook = Fetches(names)
     estimator = estimator_of(

@@ -4,10 +4,7 @@ import json
 
 import keras
 import pytest
-from helpers import batches_of
-from helpers import linear
-from helpers import regression_data
-from helpers import squared_error
+from helpers import batches_of, linear, regression_data, squared_error
 
 import keras_tpu_estimator as kte
 
@@ -54,9 +51,7 @@ def counted():
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("tensors", [[], (), {}])
 def test_eval_metrics(tensors, use_tpu, tmp_path):
-    estimator = estimator_with(
-        tmp_path, use_tpu, eval_metrics=(counted, tensors)
-    )
+    estimator = estimator_with(tmp_path, use_tpu, eval_metrics=(counted, tensors))
     estimator.train(batches_of(X, Y), steps=STEPS)
     result = estimator.evaluate(batches_of(X, Y))
     assert (result["count"], result["fixed"]) == (STEPS, 2.0)

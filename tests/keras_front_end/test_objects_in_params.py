@@ -4,10 +4,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, estimator_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -52,9 +49,7 @@ def model_fn(features, labels, mode, params):
 def test_layers_models_and_optimizers_in_params(use_tpu, tmp_path):
     params = params_of()
     before = np.asarray(params["hidden"].kernel)
-    estimator = estimator_of(
-        model_fn, tmp_path, use_tpu, batch=64, params=params
-    )
+    estimator = estimator_of(model_fn, tmp_path, use_tpu, batch=64, params=params)
     losses = []
     for _ in range(2):
         estimator.train(repeated(X, Y), steps=20)

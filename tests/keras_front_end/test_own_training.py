@@ -2,10 +2,7 @@
 
 import keras
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, model_fn_of, regression_data
 
 X, Y = regression_data(32)
 

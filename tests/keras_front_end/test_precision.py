@@ -6,11 +6,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import at_length, estimator_of, regression_data, repeated, squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -102,9 +98,7 @@ def test_gradients_and_the_training_loss_are_float32():
         (gradient,) = kte.gradients(loss, kte.trainable_variables()[:1])
         dtypes.append((str(loss.dtype), str(gradient.dtype)))
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     dtypes = []
     model = EstimatorModel.from_model_fn(model_fn, config=MIXED)

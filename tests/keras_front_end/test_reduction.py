@@ -4,9 +4,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -19,16 +17,12 @@ def kernel_after(train_op_of, model_dir, use_tpu=True, **config):
     """The weights after a step over all examples, from zero."""
 
     def model_fn(features, labels, mode, params):
-        layer = keras.layers.Dense(
-            1, use_bias=False, kernel_initializer="zeros"
-        )
+        layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
         loss = ops.mean((layer(features) - labels) ** 2)
         train_op = train_op_of(loss, layer.kernel)
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    estimator = estimator_of(
-        model_fn, model_dir, use_tpu, batch=64, config=config
-    )
+    estimator = estimator_of(model_fn, model_dir, use_tpu, batch=64, config=config)
     estimator.train(repeated(X, Y), steps=1)
     return estimator.get_variable_value("dense/kernel")
 

@@ -95,9 +95,7 @@ def together(aggregation, dtype, values):
     if len(values) == 1:
         return values[0]
     is_float = dtype_of(dtype).kind not in "biu"
-    if aggregation == "only_first_replica" or (
-        aggregation == "none" and not is_float
-    ):
+    if aggregation == "only_first_replica" or (aggregation == "none" and not is_float):
         return values[0]
     wide = wide_of(dtype) if is_float else "int64"
     numbers = np.array(values).astype(wide)
@@ -164,9 +162,7 @@ def test_nothing_is_sent_of_what_is_equal_on_all_cores():
             ("seen", "int32", "sum"),
         )
     }
-    values = {
-        name: jax.numpy.ones((), v.dtype) for name, v in variables.items()
-    }
+    values = {name: jax.numpy.ones((), v.dtype) for name, v in variables.items()}
 
     def counted(cores):
         differing = {name: name == "own" for name in values}

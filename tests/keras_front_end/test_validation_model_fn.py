@@ -5,10 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, linear, model_fn_of, regression_data
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -154,9 +151,7 @@ def test_predictions_without_names_on_several_cores(model_dir):
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
 def test_specs_of_one_core_are_enough_on_one(mode, tmp_path):
     def model_fn(features, labels, mode, params):
-        return kte.EstimatorSpec(
-            mode, predictions=features, loss=mean_square(features)
-        )
+        return kte.EstimatorSpec(mode, predictions=features, loss=mean_square(features))
 
     result = run(make(model_fn, tmp_path), mode)
     expected = np.mean(X**2) if mode == EVAL else X
@@ -174,9 +169,7 @@ def test_specs_of_one_core_are_enough_on_one(mode, tmp_path):
     ],
 )
 @pytest.mark.parametrize("num_shards", [1, None])
-def test_scalars_cannot_be_concatenated_over_cores(
-    field, mode, model_dir, num_shards
-):
+def test_scalars_cannot_be_concatenated_over_cores(field, mode, model_dir, num_shards):
     def model_fn(features, labels, mode, params):
         scalar = mean_square(linear(features, False))
         tensors = {"row": features, "scalar": scalar}
@@ -292,9 +285,7 @@ def test_error_at_a_second_shape_comes_through(tmp_path):
 
     estimator = make(model_fn, tmp_path)
     with pytest.raises(UserError, match="4 examples"):
-        estimator.train(
-            batches_of(np.tile(X, (2, 1))[:20], Y[:1].repeat(20, axis=0))
-        )
+        estimator.train(batches_of(np.tile(X, (2, 1))[:20], Y[:1].repeat(20, axis=0)))
     assert estimator.get_variable_value("global_step") == 0
     assert_whole(tmp_path)
 

@@ -3,11 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, estimator_of, linear, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -84,8 +80,7 @@ def test_metrics_are_added_on_one_core(tmp_path):
     for name, value in expected.items():
         assert result[name] == pytest.approx(value, rel=1e-5)
     predicted = [
-        [row["y"] for row in each.predict(batches_of(X))]
-        for each in (plain, wrapped)
+        [row["y"] for row in each.predict(batches_of(X))] for each in (plain, wrapped)
     ]
     np.testing.assert_array_equal(*predicted)
 

@@ -1,8 +1,7 @@
 """Errors of all hosts, which a program catches before it goes on."""
 
 import contextlib
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -12,18 +11,19 @@ import keras_tpu_estimator as kte  # isort: split
 import keras
 import numpy as np
 
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.ground.hosts import jax_internals, this_process
 from keras_tpu_estimator.ground.hosts.store import Store
-from tests.many_hosts.problems import AtStep
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import batch_of
-from tests.many_hosts.problems import checkpoints
-from tests.many_hosts.problems import dealt
-from tests.many_hosts.problems import estimator_of
-from tests.many_hosts.problems import listed
-from tests.many_hosts.problems import model_fn_of
-from tests.many_hosts.problems import weights
+from tests.many_hosts.problems import (
+    AtStep,
+    Here,
+    batch_of,
+    checkpoints,
+    dealt,
+    estimator_of,
+    listed,
+    model_fn_of,
+    weights,
+)
 
 
 def caught(here: Here) -> dict[str, Any]:
@@ -98,9 +98,7 @@ def not_saved(here: Here) -> dict[str, Any]:
     }.items():
         estimator = estimator_of((here / name).directory, **settings)
         callback = Assigning(float("nan"))
-        result[name] = error_of(
-            lambda e=estimator, c=callback: e.train(dealt, [c], 4)
-        )
+        result[name] = error_of(lambda e=estimator, c=callback: e.train(dealt, [c], 4))
     estimator = estimator_of((here / "finite").directory)
     weights(estimator.train(dealt, None, 4))
     return result
@@ -171,9 +169,7 @@ def counting(store: Store) -> Iterator[list[str]]:
     # `settled` compares this client with that of the membership.
     with (
         mock.patch.object(store, "client", Client()),
-        mock.patch.object(
-            jax_internals, "coordination_client", lambda: store.client
-        ),
+        mock.patch.object(jax_internals, "coordination_client", lambda: store.client),
     ):
         yield keys
 

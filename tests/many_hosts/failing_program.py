@@ -24,13 +24,15 @@ from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from tests.many_hosts.problems import AtStep
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import dealt
-from tests.many_hosts.problems import dropout
-from tests.many_hosts.problems import estimator_of
-from tests.many_hosts.problems import listed
-from tests.many_hosts.problems import model_fn_of
+from tests.many_hosts.problems import (
+    AtStep,
+    Here,
+    dealt,
+    dropout,
+    estimator_of,
+    listed,
+    model_fn_of,
+)
 
 STEPS_PER_SAVE = 4
 TIMEOUT_SECS = 5

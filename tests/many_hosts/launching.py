@@ -13,8 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 from unittest import mock
 
@@ -129,10 +128,7 @@ def launch_cluster(*script: str, cores: int = 2) -> dict[str, Ended]:
     chief = f"127.0.0.1:{free_port()}"
     cluster = {"chief": [chief], "worker": ["127.0.0.1:1"]}
     kinds = (*cluster, "evaluator")
-    tasks = [
-        {"cluster": cluster, "task": {"type": kind, "index": 0}}
-        for kind in kinds
-    ]
+    tasks = [{"cluster": cluster, "task": {"type": kind, "index": 0}} for kind in kinds]
     ended = run_together(
         *script,
         environments=[

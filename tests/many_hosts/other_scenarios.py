@@ -7,14 +7,8 @@ from typing import Any
 import numpy as np
 
 import keras_tpu_estimator as kte
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import dealt
-from tests.many_hosts.problems import estimator_of
-from tests.many_hosts.problems import listed
-from tests.many_hosts.problems import weights
-from tests.stored_programs import lines
-from tests.stored_programs import ran
-from tests.stored_programs import store
+from tests.many_hosts.problems import Here, dealt, estimator_of, listed, weights
+from tests.stored_programs import lines, ran, store
 
 SIZES = {
     2: ([11, 3], [40, 0], [0, 5], [8, 8]),
@@ -127,9 +121,7 @@ def exports(here: Here) -> dict[str, Any]:
     """An export by the chief, of which all know."""
     estimator = estimator_of((here / "model").directory)
     estimator.train(dealt, max_steps=4)
-    path = estimator.export_saved_model(
-        (here / "export").directory, receiver_fn
-    )
+    path = estimator.export_saved_model((here / "export").directory, receiver_fn)
     return {"path": path}
 
 

@@ -17,10 +17,7 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import dealt
-from tests.many_hosts.problems import estimator_of
-from tests.many_hosts.problems import weights
+from tests.many_hosts.problems import Here, dealt, estimator_of, weights
 
 _CODE = "from tests.many_hosts import parent_program as p; p.helped(print)"
 

@@ -3,10 +3,8 @@
 import contextlib
 import dataclasses
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Iterator
+from typing import Any, Self
 
 # Before Keras, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
@@ -48,16 +46,14 @@ class Here:
     def share(self, sizes: list[int]) -> list[int]:
         """The examples of this host; a host that is alone has those of all."""
         hosts = range(len(sizes)) if self.hosts == 1 else [self.host]
-        return [
-            HOST_STRIDE * host + k for host in hosts for k in range(sizes[host])
-        ]
+        return [HOST_STRIDE * host + k for host in hosts for k in range(sizes[host])]
 
 
 def batch_of(examples: list[int]) -> tuple[dict[str, np.ndarray], np.ndarray]:
     """Features and labels, made of the examples' numbers alone."""
-    x = np.stack(
-        [np.random.default_rng(k).normal(size=3) for k in examples]
-    ).astype("float32")
+    x = np.stack([np.random.default_rng(k).normal(size=3) for k in examples]).astype(
+        "float32"
+    )
     ids = np.array(examples, "int32")
     return {"x": x, "id": ids}, np.sin(x.sum(1, keepdims=True))
 

@@ -11,10 +11,12 @@ from typing import Any
 import jax
 
 import keras_tpu_estimator as kte
-from tests.many_hosts import caught_scenarios
-from tests.many_hosts import other_scenarios
-from tests.many_hosts import spread_scenarios
-from tests.many_hosts import training_scenarios
+from tests.many_hosts import (
+    caught_scenarios,
+    other_scenarios,
+    spread_scenarios,
+    training_scenarios,
+)
 from tests.many_hosts.problems import Here
 
 

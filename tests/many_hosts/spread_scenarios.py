@@ -2,8 +2,7 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 # Before Keras, so that Keras runs on JAX.
@@ -15,16 +14,8 @@ from keras import ops
 
 from keras_tpu_estimator import experimental
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from tests.many_hosts.problems import BATCH
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import dealt
-from tests.many_hosts.problems import listed
-from tests.many_hosts.problems import weights
-from tests.spread_networks import CLASSES
-from tests.spread_networks import NETWORKS
-from tests.spread_networks import TOKENS
-from tests.spread_networks import convolutions
-from tests.spread_networks import transformer
+from tests.many_hosts.problems import BATCH, Here, dealt, listed, weights
+from tests.spread_networks import CLASSES, NETWORKS, TOKENS, convolutions, transformer
 
 RULES = {
     "up/kernel": (None, "model"),
@@ -60,9 +51,7 @@ def averaged(features, labels, mode, params):
     if mode == kte.ModeKeys.TRAIN:
         return spec._replace(train_op=[*spec.train_op, averages.apply()])
     names = averages.variables_to_restore()
-    return spec._replace(
-        scaffold_fn=lambda: kte.Scaffold(variables_to_restore=names)
-    )
+    return spec._replace(scaffold_fn=lambda: kte.Scaffold(variables_to_restore=names))
 
 
 def estimator_of(
@@ -79,9 +68,7 @@ def estimator_of(
         embedding_config_spec=embedding_config_spec,
         config=kte.RunConfig(
             model_dir=here.directory,
-            tpu_config=kte.TPUConfig(
-                4, num_shards=shards, num_cores_per_replica=cores
-            ),
+            tpu_config=kte.TPUConfig(4, num_shards=shards, num_cores_per_replica=cores),
             tf_random_seed=7,
             log_step_count_steps=None,
             save_summary_steps=None,
@@ -170,9 +157,7 @@ def _classifier(network: Callable[[Any, bool], Any]) -> Callable[..., Any]:
         if network is transformer:
             inputs = (ids[:, None] * ops.arange(1, 13)) % TOKENS
         elif network is convolutions:
-            inputs = ops.sin(
-                x[:, None, None, :] * ops.arange(192.0).reshape(16, 12, 1)
-            )
+            inputs = ops.sin(x[:, None, None, :] * ops.arange(192.0).reshape(16, 12, 1))
         logits = network(inputs, mode == kte.ModeKeys.TRAIN)
         loss = ops.mean(
             keras.losses.sparse_categorical_crossentropy(
@@ -231,9 +216,7 @@ def tables(here: Here) -> dict[str, Any]:
         feature_to_config_dict={"id": experimental.FeatureConfig("rows")},
         optimization_parameters=experimental.AdagradParameters(0.1),
     )
-    estimator = estimator_of(
-        here, 1, model_fn=with_tables, embedding_config_spec=spec
-    )
+    estimator = estimator_of(here, 1, model_fn=with_tables, embedding_config_spec=spec)
     return _all_modes(estimator, here, few(listed(here.share(SIZES))), few)
 
 
@@ -260,9 +243,7 @@ def _all_modes(
 def moved(here: Here) -> dict[str, Any]:
     """Trains a part of a run, and evaluates."""
     steps, cores, shares = MOVES[here.hosts]
-    estimator = estimator_of(
-        here, cores, layout_map=RULES, shard_optimizer=shares
-    )
+    estimator = estimator_of(here, cores, layout_map=RULES, shard_optimizer=shares)
     return part(estimator, steps, _readers(here, estimator))
 
 

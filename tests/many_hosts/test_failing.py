@@ -13,10 +13,7 @@ from helpers import some_at_length
 
 import keras_tpu_estimator as kte
 from tests.forking.forks import forking
-from tests.many_hosts.failing_program import EXIT_CODE
-from tests.many_hosts.failing_program import TIMEOUT_SECS
-from tests.many_hosts.failing_program import Life
-from tests.many_hosts.failing_program import time_of_fate
+from tests.many_hosts.failing_program import EXIT_CODE, TIMEOUT_SECS, Life, time_of_fate
 from tests.many_hosts.launching import launch
 from tests.torture.killing import read
 

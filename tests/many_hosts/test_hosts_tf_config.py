@@ -5,10 +5,8 @@ import os
 import pytest
 
 from tests.many_hosts import other_scenarios
-from tests.many_hosts.launching import PROGRAM
-from tests.many_hosts.launching import launch_cluster
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import assert_close
+from tests.many_hosts.launching import PROGRAM, launch_cluster
+from tests.many_hosts.problems import Here, assert_close
 
 
 @pytest.mark.usefixtures("forked_programs", "forked_trials")

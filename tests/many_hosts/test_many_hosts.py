@@ -15,20 +15,17 @@ import pytest
 
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from tests.forking.forks import forking
-from tests.many_hosts import caught_scenarios
-from tests.many_hosts import other_scenarios
-from tests.many_hosts import spread_scenarios
-from tests.many_hosts import training_scenarios
-from tests.many_hosts.launching import PROGRAM
-from tests.many_hosts.launching import launch
+from tests.many_hosts import (
+    caught_scenarios,
+    other_scenarios,
+    spread_scenarios,
+    training_scenarios,
+)
+from tests.many_hosts.launching import PROGRAM, launch
 from tests.many_hosts.other_scenarios import SIZES
-from tests.many_hosts.problems import BATCH
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import assert_close
+from tests.many_hosts.problems import BATCH, Here, assert_close
 from tests.many_hosts.program import SCENARIOS
-from tests.many_hosts.training_scenarios import ELASTIC_END
-from tests.many_hosts.training_scenarios import ELASTIC_STEPS
-from tests.many_hosts.training_scenarios import WAYS
+from tests.many_hosts.training_scenarios import ELASTIC_END, ELASTIC_STEPS, WAYS
 
 ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
 # The last of these ends the program; networks are compiled for long.
@@ -238,9 +235,7 @@ def test_hosts_agree_on_a_seed(two, alone):
     assert first == second
     # Nobody else has the same.
     kernel = "dense/kernel"
-    assert not np.allclose(
-        first["weights"][kernel], alone("with_dropout")[kernel]
-    )
+    assert not np.allclose(first["weights"][kernel], alone("with_dropout")[kernel])
 
 
 def test_hosts_agree_on_a_directory(two):
@@ -367,9 +362,7 @@ def test_one_host_writes_event_files_and_metrics(two, base):
     files = [*base.glob("two/**/metrics.jsonl")]
     assert len(files) > len(writing)
     for file in files:
-        steps = [
-            json.loads(line)["step"] for line in file.read_text().splitlines()
-        ]
+        steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
         # A step may be evaluated several times.
         told = steps if file.parent.name.startswith("eval") else {*steps}
         assert steps == sorted(told), file
@@ -382,18 +375,14 @@ def test_positions_in_the_input_are_of_each_host(base, two):
     assert saved.positions() == [saved.position(host, 2) for host in range(2)]
 
 
-def test_another_number_of_hosts_goes_on(
-    first_part, two, four, alone, base, caplog
-):
+def test_another_number_of_hosts_goes_on(first_part, two, four, alone, base, caplog):
     assert first_part["code"] == 143
     parts = [first_part, two.each("elastic")[0], four.each("elastic")[0]]
     here = Here(str(base / "four" / "elastic"))
     with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
         parts.append(training_scenarios.elastic(here, until=1000))
     losses = {}
-    for part, last in zip(
-        parts, [*ELASTIC_STEPS.values(), ELASTIC_END], strict=True
-    ):
+    for part, last in zip(parts, [*ELASTIC_STEPS.values(), ELASTIC_END], strict=True):
         losses |= part["losses"]
         assert [*losses][-1] == str(last)
     undisturbed = Here(str(base / "alone" / "undisturbed"))

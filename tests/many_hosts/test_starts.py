@@ -2,9 +2,7 @@
 
 import pytest
 
-from tests.many_hosts.launching import free_port
-from tests.many_hosts.launching import run_together
-from tests.many_hosts.launching import with_cores
+from tests.many_hosts.launching import free_port, run_together, with_cores
 
 pytestmark = pytest.mark.usefixtures("forked_programs")
 

@@ -11,19 +11,21 @@ import keras_tpu_estimator as kte  # isort: split
 import keras
 import numpy as np
 
-from tests.many_hosts.problems import HOST_STRIDE
-from tests.many_hosts.problems import AtStep
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import Losses
-from tests.many_hosts.problems import checkpoints
-from tests.many_hosts.problems import dealt
-from tests.many_hosts.problems import dropout
-from tests.many_hosts.problems import estimator_of
-from tests.many_hosts.problems import exit_code
-from tests.many_hosts.problems import listed
-from tests.many_hosts.problems import model_fn_of
-from tests.many_hosts.problems import normalization
-from tests.many_hosts.problems import weights
+from tests.many_hosts.problems import (
+    HOST_STRIDE,
+    AtStep,
+    Here,
+    Losses,
+    checkpoints,
+    dealt,
+    dropout,
+    estimator_of,
+    exit_code,
+    listed,
+    model_fn_of,
+    normalization,
+    weights,
+)
 
 WAYS = ("PER_HOST_V1", "PER_HOST_V2", "PER_SHARD_V1", "BROADCAST")
 # Where a run that goes over 1, 2 and 4 hosts leaves each.
@@ -195,9 +197,7 @@ def by_seconds(here: Here) -> dict[str, Any]:
         keep_checkpoint_max=None,
     )
     told, losses = _Saves(), Losses()
-    estimator.train(
-        dealt, hooks=[losses], max_steps=12, saving_listeners=[told]
-    )
+    estimator.train(dealt, hooks=[losses], max_steps=12, saving_listeners=[told])
     return _end(estimator) | {"runs": losses.by_step, "saves": told.steps}
 
 
@@ -233,9 +233,7 @@ def signals(here: Here) -> dict[str, Any]:
     for place in (killed, here / "undisturbed"):
         estimator = estimator_of(place.directory, model_fn_of(dropout))
         estimator.train(dealt, max_steps=12)
-        result["resumed" if place is killed else "undisturbed"] = weights(
-            estimator
-        )
+        result["resumed" if place is killed else "undisturbed"] = weights(estimator)
     return result
 
 

@@ -10,8 +10,7 @@ import pytest
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.mesh import transfers
-from keras_tpu_estimator.ground.mesh.all_cores import _hosts_per_replica
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.ground.mesh.all_cores import _hosts_per_replica, all_cores
 from keras_tpu_estimator.spec.config.validation import check_cores_per_replica
 
 

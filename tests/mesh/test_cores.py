@@ -3,12 +3,14 @@
 import jax
 import keras
 import numpy as np
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    estimator_of,
+    model_fn_of,
+    regression_data,
+    repeated,
+    squared_error,
+)
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -55,9 +57,7 @@ def test_one_core_and_eight_have_the_same_loss_curve(tmp_path):
         ).evaluate(batches_of(X, Y))
         for use_tpu in (False, True)
     ]
-    np.testing.assert_allclose(
-        results[0]["loss"], results[1]["loss"], rtol=1e-5
-    )
+    np.testing.assert_allclose(results[0]["loss"], results[1]["loss"], rtol=1e-5)
 
 
 def test_each_core_sees_its_own_batch(tmp_path):
@@ -91,9 +91,7 @@ def test_each_core_sees_its_own_batch(tmp_path):
 
 def test_batch_normalization_averages_its_statistics(tmp_path):
     def network(x, is_training):
-        x = keras.layers.BatchNormalization(momentum=0.0)(
-            x, training=is_training
-        )
+        x = keras.layers.BatchNormalization(momentum=0.0)(x, training=is_training)
         return keras.layers.Dense(1)(x)
 
     _, estimator = loss_curve(True, tmp_path, network)
@@ -128,9 +126,7 @@ def test_state_of_other_kinds_stays_equal_on_all_cores(tmp_path):
                 count.assign_add(ops.cast(ops.sum(x), count.dtype))
         return keras.layers.Dense(1)(x)
 
-    estimator = estimator_of(
-        model_fn_of(network), tmp_path, use_tpu=True, batch=8
-    )
+    estimator = estimator_of(model_fn_of(network), tmp_path, use_tpu=True, batch=8)
     x = np.arange(8, dtype="float32")[:, None]
     estimator.train(repeated(x, x), steps=2)
     values = kte.checkpoints.read(estimator.latest_checkpoint())
@@ -166,9 +162,7 @@ def test_one_shard_uses_one_core(tmp_path):
 
 def test_training_moves_between_one_core_and_eight(tmp_path):
     for use_tpu in (True, False, True):
-        estimator = estimator_of(
-            model_fn_of(two_layers), tmp_path, use_tpu, batch=32
-        )
+        estimator = estimator_of(model_fn_of(two_layers), tmp_path, use_tpu, batch=32)
         estimator.train(repeated(X, Y), steps=2)
     assert estimator.get_variable_value("global_step") == 6
 

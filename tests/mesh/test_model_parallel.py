@@ -8,18 +8,17 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import batches_of
-from helpers import repeated
-from keras import layers
-from keras import ops
-from spread_networks import CLASSES
-from spread_networks import NETWORKS
-from spread_networks import RULES
-from spread_networks import convolutions
-from spread_networks import mlp
-from spread_networks import transformer
-from spread_networks import with_state
+from helpers import at_length, batches_of, repeated
+from keras import layers, ops
+from spread_networks import (
+    CLASSES,
+    NETWORKS,
+    RULES,
+    convolutions,
+    mlp,
+    transformer,
+    with_state,
+)
 
 import keras_tpu_estimator as kte
 
@@ -74,9 +73,7 @@ def accuracy(labels, logits):
 def estimator_of(network, model_dir, cores, tpu=None, **settings):
     """An estimator with so many cores in a replica; `None` for one core."""
     config = kte.RunConfig(
-        tpu_config=kte.TPUConfig(
-            LOOP, num_cores_per_replica=cores, **(tpu or {})
-        ),
+        tpu_config=kte.TPUConfig(LOOP, num_cores_per_replica=cores, **(tpu or {})),
         tf_random_seed=1,
         log_step_count_steps=None,
         save_summary_steps=None,
@@ -93,9 +90,7 @@ def estimator_of(network, model_dir, cores, tpu=None, **settings):
     )
 
 
-def trained(
-    network, model_dir, cores, data=None, hooks=(), named=None, **settings
-):
+def trained(network, model_dir, cores, data=None, hooks=(), named=None, **settings):
     """The estimator after training, its metrics and its predictions.
 
     Where `named` is given, the network sees what that makes of each batch.
@@ -105,9 +100,7 @@ def trained(
         if named is None:
             return input_fn
         return lambda params: (
-            (named(each[0]), each[1])
-            if isinstance(each, tuple)
-            else named(each)
+            (named(each[0]), each[1]) if isinstance(each, tuple) else named(each)
             for each in input_fn(params)
         )
 
@@ -141,9 +134,7 @@ def replicas(number):
     """Each a core of its own."""
     devices = keras.distribution.list_devices()[:number]
     keras.distribution.set_distribution(
-        keras.distribution.DataParallel(
-            devices=devices, auto_shard_dataset=False
-        )
+        keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
     )
     try:
         yield
@@ -315,9 +306,7 @@ def test_callbacks_read_predict_and_assign(tmp_path):
 
     x, y = data_for(mlp)
     one = trained(mlp, tmp_path / "one", None, hooks=[Curious()])
-    spread = trained(
-        mlp, tmp_path / "spread", 4, hooks=[Curious()], layout_map=RULES
-    )
+    spread = trained(mlp, tmp_path / "spread", 4, hooks=[Curious()], layout_map=RULES)
     assert_equal(spread, one)
 
 
@@ -368,9 +357,7 @@ def test_what_a_model_fn_is_told(tmp_path):
 
 def test_callbacks_into_python_are_refused(tmp_path):
     def calling(x, is_training):
-        x = jax.pure_callback(
-            np.asarray, jax.ShapeDtypeStruct(x.shape, x.dtype), x
-        )
+        x = jax.pure_callback(np.asarray, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
         return mlp(x, is_training)
 
     x, y = data_for(mlp)
@@ -388,9 +375,7 @@ def test_groups_are_refused(tmp_path):
     def model_fn(features, labels, mode, params):
         loss = ops.mean(mlp(features, True))
         made = kte.CrossShardOptimizer(optimizer(), group_assignment=[[0], [1]])
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=made.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=made.minimize(loss))
 
     x, y = data_for(mlp)
     estimator = kte.TPUEstimator(

@@ -4,11 +4,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
@@ -61,9 +57,7 @@ def test_model_fn_sums_and_averages_half_precision(tmp_path):
 
 def test_a_layer_in_bfloat16_trains_where_replicas_have_two_cores(tmp_path):
     def network(x, is_training):
-        return keras.layers.Dense(
-            1, kernel_initializer="zeros", dtype="bfloat16"
-        )(x)
+        return keras.layers.Dense(1, kernel_initializer="zeros", dtype="bfloat16")(x)
 
     config = kte.RunConfig(
         tpu_config=kte.TPUConfig(num_cores_per_replica=2),

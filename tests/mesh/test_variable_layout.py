@@ -130,9 +130,7 @@ def on_three_axes():
     rules = keras.distribution.LayoutMap(mesh)
     rules["up/kernel"] = ("expert", "model")
     keras.distribution.set_distribution(
-        keras.distribution.ModelParallel(
-            layout_map=rules, batch_dim_name="batch"
-        )
+        keras.distribution.ModelParallel(layout_map=rules, batch_dim_name="batch")
     )
     yield rules
     keras.distribution.set_distribution(None)

@@ -45,10 +45,7 @@ def live_values(names, *args, **kwargs):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         args = [tensor(value) for value in args]
         kwargs = {name: tensor(value) for name, value in kwargs.items()}
-        pairs = [
-            getattr(tf.compat.v1.metrics, name)(*args, **kwargs)
-            for name in names
-        ]
+        pairs = [getattr(tf.compat.v1.metrics, name)(*args, **kwargs) for name in names]
         session.run(tf.compat.v1.local_variables_initializer())
         updates = session.run([update for _, update in pairs])
         values = session.run([value for value, _ in pairs])
@@ -85,9 +82,7 @@ def compiled(names, *args, **kwargs):
     """The same from this package, with arrays as traced values."""
     arrays = {k: v for k, v in kwargs.items() if isinstance(v, np.ndarray)}
     indices = [
-        index
-        for index, value in enumerate(args)
-        if isinstance(value, np.ndarray)
+        index for index, value in enumerate(args) if isinstance(value, np.ndarray)
     ]
 
     @jax.jit

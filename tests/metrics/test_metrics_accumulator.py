@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator import metrics
-from keras_tpu_estimator.spec.metrics.accumulator import Accumulator
-from keras_tpu_estimator.spec.metrics.accumulator import Examples
-from keras_tpu_estimator.spec.metrics.accumulator import accumulate
+from keras_tpu_estimator.spec.metrics.accumulator import (
+    Accumulator,
+    Examples,
+    accumulate,
+)
 from keras_tpu_estimator.spec.metrics.averages import Average
-from keras_tpu_estimator.spec.metrics.classes import ClassSums
-from keras_tpu_estimator.spec.metrics.classes import ConfusionMatrix
+from keras_tpu_estimator.spec.metrics.classes import ClassSums, ConfusionMatrix
 from keras_tpu_estimator.spec.metrics.confusion import Confusion
 from keras_tpu_estimator.spec.metrics.ranking import Retrieved
 from keras_tpu_estimator.spec.metrics.thresholds import confusion_at

@@ -103,9 +103,7 @@ def test_accuracy_casts_predictions_to_the_dtype_of_labels():
 def test_percentage_below(weights):
     shape = (12,) if weights in (None, (12,)) else (3, 4)
 
-    assert_same(
-        "percentage_below", _floats(*shape), 0.25, **_optional_weights(weights)
-    )
+    assert_same("percentage_below", _floats(*shape), 0.25, **_optional_weights(weights))
 
 
 def test_percentage_below_leaves_out_the_threshold():

@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from metrics_oracle import assert_same
-from metrics_oracle import compiled
+from metrics_oracle import assert_same, compiled
 
 from keras_tpu_estimator import metrics
 
@@ -47,9 +46,7 @@ def test_examples_without_weight():
         4,
         weights=weights,
     )
-    assert_same(
-        NAMES, np.array([0, 1]), np.array([0, 0]), 2, weights=np.zeros(2, "f4")
-    )
+    assert_same(NAMES, np.array([0, 1]), np.array([0, 0]), 2, weights=np.zeros(2, "f4"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -78,10 +75,6 @@ def test_unknown_labels(name, labels):
 def test_unknown_predictions():
     with pytest.raises(ValueError, match=r"predictions must be.*\[0, 2\)"):
         metrics.mean_iou([0, 0], [0, 2], 2)
-    ((value, _),) = compiled(
-        ["mean_iou"], np.array([0, 0]), np.array([0, 2]), 2
-    )
+    ((value, _),) = compiled(["mean_iou"], np.array([0, 0]), np.array([0, 2]), 2)
     assert np.isnan(value)
-    assert_same(
-        "mean_per_class_accuracy", np.array([0, 1]), np.array([0, 9]), 2
-    )
+    assert_same("mean_per_class_accuracy", np.array([0, 1]), np.array([0, 9]), 2)

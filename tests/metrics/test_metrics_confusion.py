@@ -1,7 +1,6 @@
 import numpy as np
 import pytest
-from metrics_oracle import assert_same
-from metrics_oracle import tf_values
+from metrics_oracle import assert_same, tf_values
 
 from keras_tpu_estimator import metrics
 

@@ -1,9 +1,6 @@
 import numpy as np
 import pytest
-from metrics_oracle import assert_same
-from metrics_oracle import compiled
-from metrics_oracle import eager
-from metrics_oracle import tf_values
+from metrics_oracle import assert_same, compiled, eager, tf_values
 
 from keras_tpu_estimator import metrics
 
@@ -29,9 +26,7 @@ _weights = _rng.random((30, 4)).astype("float32")
     "thresholds", [[0.5], [0.8, 0.0, 0.25, 0.25, 1.0], [0.1, 0.3, 0.33]]
 )
 def test_at_thresholds(weights, thresholds):
-    assert_same(
-        AT_THRESHOLDS, _labels, _predictions, thresholds, weights, run=eager
-    )
+    assert_same(AT_THRESHOLDS, _labels, _predictions, thresholds, weights, run=eager)
 
 
 @pytest.mark.parametrize("curve", ["ROC", "PR"])
@@ -117,9 +112,7 @@ def test_points(target, weights, num_thresholds):
 
 @pytest.mark.parametrize("labels", [[0, 0, 0], [1, 1, 1]])
 def test_points_of_one_class(labels):
-    assert_same(
-        POINTS, np.array(labels), np.float32([0.2, 0.5, 0.7]), 0.5, run=eager
-    )
+    assert_same(POINTS, np.array(labels), np.float32([0.2, 0.5, 0.7]), 0.5, run=eager)
 
 
 @pytest.mark.parametrize("seed", range(5))

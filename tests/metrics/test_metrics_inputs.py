@@ -5,8 +5,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from metrics_oracle import compiled
-from metrics_oracle import eager
+from metrics_oracle import compiled, eager
 
 from keras_tpu_estimator import metrics
 
@@ -75,9 +74,7 @@ def test_arguments_are_those_of_tensorflow(name):
     collections = ("metrics_collections", "updates_collections")
 
     assert [(p.name, p.default) for p in ours.values()] == [
-        (p.name, p.default)
-        for p in theirs.values()
-        if p.name not in collections
+        (p.name, p.default) for p in theirs.values() if p.name not in collections
     ]
 
 

@@ -98,9 +98,7 @@ def test_average_precision(k, labels, is_weighted):
 
 
 def test_average_precision_without_labels_is_nan():
-    assert_same(
-        "average_precision_at_k", np.array([[-1]]), np.float32([[1, 2]]), 1
-    )
+    assert_same("average_precision_at_k", np.array([[-1]]), np.float32([[1, 2]]), 1)
 
 
 @pytest.mark.parametrize("class_id", [None, 1])
@@ -109,9 +107,7 @@ def test_given_predictions(class_id, weights):
     labels = np.array([[1, 2], [0, 0], [3, 1]])
     predictions_idx = np.array([[1, 3, 1], [0, 2, 5], [2, 2, 2]])
 
-    assert_same(
-        AT_TOP_K, labels, predictions_idx, class_id=class_id, weights=weights
-    )
+    assert_same(AT_TOP_K, labels, predictions_idx, class_id=class_id, weights=weights)
 
 
 @pytest.mark.parametrize("k", [0, 4])

@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from metrics_oracle import live_values
-from metrics_oracle import tf_values
+from metrics_oracle import live_values, tf_values
 
 _rng = np.random.default_rng(8)
 _LABELS, _CLASSES = _rng.integers(0, 3, size=(2, 12))

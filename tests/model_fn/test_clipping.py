@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -100,9 +98,7 @@ def clipped(vector):
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_kerass_global_clipnorm_is_of_the_whole_batch(
-    use_tpu, micro_batches, tmp_path
-):
+def test_kerass_global_clipnorm_is_of_the_whole_batch(use_tpu, micro_batches, tmp_path):
     w, b = trained(clipping_keras, tmp_path, use_tpu, micro_batches)
     whole = gradient(X, Y)
     assert np.linalg.norm(whole) > 0.5

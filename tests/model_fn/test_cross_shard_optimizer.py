@@ -7,10 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import at_length, estimator_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -89,9 +86,7 @@ def test_weight_decay_as_a_sum_over_variables(tmp_path):
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 def test_schedule_counts_steps(use_tpu, tmp_path):
-    schedule = keras.optimizers.schedules.PiecewiseConstantDecay(
-        [0], [RATE, RATE / 2]
-    )
+    schedule = keras.optimizers.schedules.PiecewiseConstantDecay([0], [RATE, RATE / 2])
     values = train_once(
         minimizing(lambda: keras.optimizers.SGD(schedule)), tmp_path, 2, use_tpu
     )
@@ -105,9 +100,7 @@ def test_global_step_is_a_tensor_in_model_fn(tmp_path):
     def rate():
         return RATE / ops.cast(kte.get_global_step() + 1, "float32")
 
-    values = train_once(
-        minimizing(lambda: keras.optimizers.SGD(rate)), tmp_path, 2
-    )
+    values = train_once(minimizing(lambda: keras.optimizers.SGD(rate)), tmp_path, 2)
     w = weights()
     for step in range(2):
         w = w - RATE / (step + 1) * loss_gradient(w)
@@ -121,9 +114,7 @@ def test_clipping_by_global_norm(use_tpu, tmp_path):
         bias = keras.Variable([2.0], name="b")
         loss = ops.mean((outputs + bias.value - labels) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
-        gradients, variables = zip(
-            *optimizer.compute_gradients(loss), strict=True
-        )
+        gradients, variables = zip(*optimizer.compute_gradients(loss), strict=True)
         gradients = [kte.cross_replica_sum(g) for g in gradients]
         norm = ops.sqrt(sum(ops.sum(g**2) for g in gradients))
         replicas = params["context"].num_replicas if use_tpu else 1
@@ -136,9 +127,7 @@ def test_clipping_by_global_norm(use_tpu, tmp_path):
     gw, gb = 2 * X.T @ residual / len(X), 2 * residual.mean(0)
     norm = np.sqrt((gw**2).sum() + (gb**2).sum())
     assert norm > 1
-    np.testing.assert_allclose(
-        values["w"], weights() - RATE * gw / norm, rtol=1e-5
-    )
+    np.testing.assert_allclose(values["w"], weights() - RATE * gw / norm, rtol=1e-5)
     np.testing.assert_allclose(values["b"], 2 - RATE * gb / norm, rtol=1e-5)
 
 
@@ -174,9 +163,7 @@ def test_two_optimizers_train_a_small_gan(use_tpu, tmp_path):
             jax.grad(lambda g: losses(d, g, X)[1])(g),
         )
     )(d0, g0)
-    np.testing.assert_allclose(
-        values["critic"], d0 - 0.5 * d_gradient, rtol=1e-5
-    )
+    np.testing.assert_allclose(values["critic"], d0 - 0.5 * d_gradient, rtol=1e-5)
     # The first step of Adam is as long as the rate.
     np.testing.assert_allclose(
         values["generator"], g0 - 0.01 * np.sign(g_gradient), rtol=1e-4
@@ -242,9 +229,7 @@ def test_one_optimizer_for_two_lists(tmp_path):
     def model_fn(features, labels, mode, params):
         first = keras.Variable(1.0, name="first")
         second = keras.Variable(1.0, name="second")
-        optimizer = kte.CrossShardOptimizer(
-            keras.optimizers.SGD(RATE, momentum=0.9)
-        )
+        optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE, momentum=0.9))
         loss = 2 * first.value + 3 * second.value
         return spec_of(
             mode,
@@ -298,13 +283,9 @@ def test_requests_that_build_on_each_other(tmp_path):
     np.testing.assert_allclose(values["w"], 2 - 960e-4 * 8, rtol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("reduction", "factor"), [("mean", 1), ("sum", 8), ("SUM", 8)]
-)
+@pytest.mark.parametrize(("reduction", "factor"), [("mean", 1), ("sum", 8), ("SUM", 8)])
 def test_reduction_over_eight_cores(reduction, factor, tmp_path):
-    model_fn = minimizing(
-        lambda: keras.optimizers.SGD(0.01), reduction=reduction
-    )
+    model_fn = minimizing(lambda: keras.optimizers.SGD(0.01), reduction=reduction)
     values = train_once(model_fn, tmp_path, use_tpu=True)
     np.testing.assert_allclose(
         values["w"],
@@ -333,9 +314,7 @@ def test_computed_gradients_are_shares_of_the_mean(tmp_path):
         for x, y in zip(np.split(X, 8), np.split(Y, 8), strict=True)
     ]
     np.testing.assert_allclose(seen[0], expected, rtol=1e-4, atol=1e-6)
-    np.testing.assert_allclose(
-        values["w"], weights() - RATE * sum(expected), rtol=1e-5
-    )
+    np.testing.assert_allclose(values["w"], weights() - RATE * sum(expected), rtol=1e-5)
 
 
 def without_a_wrapper(features, labels, mode, params):
@@ -360,9 +339,7 @@ def test_missing_wrapper_on_eight_cores_is_an_error(tmp_path):
 
 def test_learning_rate_of_the_code_wins_over_the_checkpoint(tmp_path):
     train_once(minimizing(lambda: keras.optimizers.SGD(RATE)), tmp_path)
-    values = train_once(
-        minimizing(lambda: keras.optimizers.SGD(RATE / 4)), tmp_path
-    )
+    values = train_once(minimizing(lambda: keras.optimizers.SGD(RATE / 4)), tmp_path)
     w = weights() - RATE * loss_gradient(weights())
     w = w - RATE / 4 * loss_gradient(w)
     np.testing.assert_allclose(values["w"], w, rtol=1e-5)
@@ -551,9 +528,7 @@ def test_minimize_with_a_bare_optimizer_and_a_wrapped_one(tmp_path, use_tpu):
     )
     estimator.train(repeated(X, Y), steps=1)
     expected = weights() - RATE * loss_gradient(weights())
-    np.testing.assert_allclose(
-        estimator.get_variable_value("w"), expected, 1e-5
-    )
+    np.testing.assert_allclose(estimator.get_variable_value("w"), expected, 1e-5)
     report = (tmp_path / "metrics.jsonl").read_text().splitlines()[-1]
     assert json.loads(report)["learning_rate"] == pytest.approx(RATE)
 

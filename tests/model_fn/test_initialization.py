@@ -3,10 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import regression_data
+from helpers import batches_of, each_once, estimator_of, regression_data
 
 import keras_tpu_estimator as kte
 
@@ -32,9 +29,7 @@ def of_tensorflow(tmp_path_factory):
             for name, value in WEIGHTS.items()
         ]
         session.run([variable.initializer for variable in variables])
-        tf.compat.v1.train.Saver(variables).save(
-            session, path, write_meta_graph=False
-        )
+        tf.compat.v1.train.Saver(variables).save(session, path, write_meta_graph=False)
     return path
 
 
@@ -82,9 +77,7 @@ def estimator_starting(
         return kte.TPUEstimatorSpec(
             mode,
             loss=loss,
-            train_op=optimizer.minimize(loss)
-            if mode == kte.ModeKeys.TRAIN
-            else None,
+            train_op=optimizer.minimize(loss) if mode == kte.ModeKeys.TRAIN else None,
             scaffold_fn=scaffold_fn,
         )
 
@@ -109,9 +102,7 @@ MAPS = {
     ("in_scaffold", "source"),
     each_once([False, True], ["of_ours", "of_tensorflow"]),
 )
-def test_training_starts_from_the_values(
-    source, in_scaffold, tmp_path, request
-):
+def test_training_starts_from_the_values(source, in_scaffold, tmp_path, request):
     """An encoder for each form of map."""
     path = request.getfixturevalue(source)
 
@@ -146,9 +137,7 @@ def test_training_starts_from_the_values(
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_predictions_without_training_start_there_too(
-    of_tensorflow, tmp_path, use_tpu
-):
+def test_predictions_without_training_start_there_too(of_tensorflow, tmp_path, use_tpu):
     estimator = estimator_starting(
         lambda: kte.init_from_checkpoint(of_tensorflow, {"bert/": "encoder/"}),
         tmp_path,
@@ -166,15 +155,11 @@ def test_a_variable_itself_may_be_given(of_ours, tmp_path):
         loss = keras.ops.mean(layer(features) ** 2)
         kte.init_from_checkpoint(of_ours, {"bert/dense/kernel": layer.kernel})
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     estimator_of(model_fn, tmp_path).train(batches_of(X, Y), steps=1)
     first = kte.checkpoints.read(f"{tmp_path}/model.ckpt-0")
-    np.testing.assert_array_equal(
-        first["any/kernel"], WEIGHTS["bert/dense/kernel"]
-    )
+    np.testing.assert_array_equal(first["any/kernel"], WEIGHTS["bert/dense/kernel"])
 
 
 def test_an_average_starts_from_the_same_value(of_ours, tmp_path):
@@ -252,9 +237,7 @@ def test_no_checkpoint_is_an_error(tmp_path):
         lambda: kte.init_from_checkpoint(tmp_path / "none", {"/": "/"}),
         tmp_path,
     )
-    with pytest.raises(
-        ValueError, match="is not a checkpoint: there is no file"
-    ):
+    with pytest.raises(ValueError, match="is not a checkpoint: there is no file"):
         estimator.train(batches_of(X, Y), steps=1)
 
 

@@ -9,9 +9,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import estimator_of
-from helpers import model_fn_of
+from helpers import at_length, estimator_of, model_fn_of
 
 import keras_tpu_estimator as kte
 
@@ -104,9 +102,7 @@ def nnx_resnet():
             more, training=is_training
         )
         x = keras.ops.mean(x + keras.ops.relu(more), (1, 2))
-        return layers.Dense(
-            1, kernel_initializer=constant(start.head.kernel[...])
-        )(x)
+        return layers.Dense(1, kernel_initializer=constant(start.head.kernel[...]))(x)
 
     norm, keras_norm = "resnet/blocks/0/norm", "batch_normalization"
     names = {
@@ -276,9 +272,7 @@ def test_numbers_are_those_of_keras(case, tmp_path, way):
     networks = case.network, case.in_keras
     own, in_keras = (
         trained(network, case, directory, 4, way, rule)
-        for network, directory, rule in zip(
-            networks, directories, rules, strict=True
-        )
+        for network, directory, rule in zip(networks, directories, rules, strict=True)
     )
     values, expected = values_of(own), values_of(in_keras)
     assert values.keys() >= set(case.names.values())
@@ -290,9 +284,7 @@ def test_numbers_are_those_of_keras(case, tmp_path, way):
     (got,) = own.predict(one_batch(case), yield_single_examples=False)
     (want,) = in_keras.predict(one_batch(case), yield_single_examples=False)
     np.testing.assert_allclose(got["y"], want["y"], rtol=1e-5, atol=1e-5)
-    losses = [
-        each.evaluate(one_batch(case))["loss"] for each in (own, in_keras)
-    ]
+    losses = [each.evaluate(one_batch(case))["loss"] for each in (own, in_keras)]
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
@@ -308,9 +300,7 @@ def test_another_estimator_goes_on_bit_for_bit(case, straight, tmp_path):
 def test_exports_predict_alike(case, straight, tmp_path):
     import tensorflow as tf
 
-    receiver = kte.export.build_raw_serving_input_receiver_fn(
-        {"x": case.features}
-    )
+    receiver = kte.export.build_raw_serving_input_receiver_fn({"x": case.features})
 
     def network(features, is_training):
         return case.network(features["x"], is_training)

@@ -8,11 +8,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, estimator_of, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 
@@ -76,9 +72,7 @@ def values_of(estimator, prefix="net/"):
 def test_paths_are_those_of_the_nest(tmp_path):
     before = values_of(trained(linear, tmp_path, 1))
     after = values_of(trained(linear, tmp_path, 3))
-    changed = {
-        name: not np.array_equal(before[name], after[name]) for name in before
-    }
+    changed = {name: not np.array_equal(before[name], after[name]) for name in before}
     assert changed == {
         "net/a/b/0": True,
         "net/flags": False,
@@ -175,12 +169,8 @@ def test_state_is_kept_and_averaged_over_the_cores(use_tpu, tmp_path):
     got = estimator.get_variable_value("state/mean")
     np.testing.assert_allclose(got, mean, rtol=1e-5, atol=1e-7)
     w = estimator.get_variable_value("net/w")
-    (batch,) = estimator.predict(
-        batches_of(X[:16]), yield_single_examples=False
-    )
-    np.testing.assert_allclose(
-        batch["y"], (X[:16] - got) @ w, rtol=1e-5, atol=1e-6
-    )
+    (batch,) = estimator.predict(batches_of(X[:16]), yield_single_examples=False)
+    np.testing.assert_allclose(batch["y"], (X[:16] - got) @ w, rtol=1e-5, atol=1e-6)
 
 
 def test_state_of_an_evaluation_lasts_for_the_call(tmp_path):
@@ -216,9 +206,7 @@ def test_keys_differ_between_cores_and_go_on(impl, tmp_path):
 def test_variables_are_shared_where_a_scope_says_so(tmp_path):
     def tower(features):
         with kte.variable_scope("tower", reuse=kte.AUTO_REUSE):
-            return (
-                features @ kte.jax_params("net", {"w": jnp.ones((3, 1))})["w"]
-            )
+            return features @ kte.jax_params("net", {"w": jnp.ones((3, 1))})["w"]
 
     estimator = trained(lambda x, _: tower(x) + tower(-x), tmp_path, 1)
     assert list(values_of(estimator, "tower")) == ["tower/net/w"]

@@ -8,10 +8,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - what is left over
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, model_fn_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -52,9 +49,7 @@ def of_partial(**named):
 
 
 def of_schedule(**named):
-    return SGD(
-        keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1.0), **named
-    )
+    return SGD(keras.optimizers.schedules.InverseTimeDecay(0.1, 1, 1.0), **named)
 
 
 def of_variable(**named):
@@ -121,9 +116,7 @@ def test_every_form_has_them_over_all_cores(tmp_path) -> None:
         np.testing.assert_allclose(
             values[f"{own}/kernel"], kernel, rtol=1e-4, err_msg=own
         )
-        np.testing.assert_allclose(
-            values[f"{own}/bias"], bias, rtol=1e-4, err_msg=own
-        )
+        np.testing.assert_allclose(values[f"{own}/bias"], bias, rtol=1e-4, err_msg=own)
 
 
 def test_it_goes_on_where_training_stopped(tmp_path) -> None:
@@ -138,9 +131,7 @@ def test_a_rate_of_the_batch_is_averaged_over_cores(tmp_path) -> None:
         y = network(features, True)
         loss = ops.mean((y - labels) ** 2)
         optimizer = kte.CrossShardOptimizer(SGD(0.01 * ops.mean(labels**2)))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     values = train(None, tmp_path, 1, use_tpu=True, model_fn=model_fn)
     kernel, _ = expected([0.01 * np.mean(Y**2)])
@@ -157,9 +148,7 @@ def test_micro_batches_and_given_gradients_have_it(tmp_path) -> None:
             mode, loss=loss, train_op=optimizer.apply_gradients(pairs)
         )
 
-    values = train(
-        None, tmp_path, model_fn=model_fn, config={"micro_batches": 4}
-    )
+    values = train(None, tmp_path, model_fn=model_fn, config={"micro_batches": 4})
     kernel, _ = expected([0.1, 0.05, 0.1 / 3])
     np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
 

@@ -5,10 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import regression_data
+from helpers import batches_of, each_once, estimator_of, regression_data
 
 import keras_tpu_estimator as kte
 
@@ -70,9 +67,7 @@ def trained(tmp_path_factory):
     return run
 
 
-@pytest.mark.parametrize(
-    ("use_tpu", "counts"), each_once([False, True], [False, True])
-)
+@pytest.mark.parametrize(("use_tpu", "counts"), each_once([False, True], [False, True]))
 @pytest.mark.parametrize("path", ["dense/kernel", "norm/gamma"])
 def test_averages_are_those_of_tensorflow(trained, path, counts, use_tpu):
     import tensorflow as tf
@@ -130,9 +125,7 @@ def test_an_average_starts_where_its_variable_does(tmp_path):
             ],
         )
 
-    estimator_of(with_statistics, tmp_path, batch=64).train(
-        batches_of(X, Y), steps=1
-    )
+    estimator_of(with_statistics, tmp_path, batch=64).train(batches_of(X, Y), steps=1)
     first, last = (
         kte.checkpoints.read(f"{tmp_path}/model.ckpt-{step}") for step in (0, 1)
     )

@@ -6,10 +6,7 @@ import shutil
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, estimator_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte

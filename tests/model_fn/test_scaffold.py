@@ -5,11 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -52,9 +48,7 @@ def test_init_fn_sets_initial_values(tmp_path, use_tpu):
     scaffold = kte.Scaffold(init_fn=init_fn)
     estimator = estimator_with(lambda mode: scaffold, tmp_path, use_tpu=use_tpu)
     rows = list(estimator.predict(batches_of(X)))
-    np.testing.assert_allclose(
-        [row["y"] for row in rows], X @ KERNEL, rtol=1e-5
-    )
+    np.testing.assert_allclose([row["y"] for row in rows], X @ KERNEL, rtol=1e-5)
     assert calls == [(3, 1)]
     estimator.train(batches_of(X, Y), steps=1)
     assert len(calls) == 2  # Another program.
@@ -92,9 +86,7 @@ def test_other_names_are_restored_in_evaluation(tmp_path, in_memory):
         """Keeps half of another layer's kernel."""
 
         def build(self, shape):
-            self.half = self.add_weight(
-                shape=(3, 1), trainable=False, name="kernel"
-            )
+            self.half = self.add_weight(shape=(3, 1), trainable=False, name="kernel")
 
     def model_fn(features, labels, mode, params):
         dense = keras.layers.Dense(1, use_bias=False, name="dense")
@@ -106,18 +98,14 @@ def test_other_names_are_restored_in_evaluation(tmp_path, in_memory):
             halved.half.assign(dense.kernel / 2)
         else:
             names = {"halved/kernel:0": dense.kernel}
-            scaffold_fn = functools.partial(
-                kte.Scaffold, variables_to_restore=names
-            )
+            scaffold_fn = functools.partial(kte.Scaffold, variables_to_restore=names)
         loss = keras.ops.mean((outputs - 0.0) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.0))
         return kte.TPUEstimatorSpec(
             mode,
             predictions={"y": outputs},
             loss=loss,
-            train_op=optimizer.minimize(loss)
-            if mode == kte.ModeKeys.TRAIN
-            else None,
+            train_op=optimizer.minimize(loss) if mode == kte.ModeKeys.TRAIN else None,
             scaffold_fn=scaffold_fn,
         )
 
@@ -127,17 +115,13 @@ def test_other_names_are_restored_in_evaluation(tmp_path, in_memory):
         estimator = estimator_of(model_fn, tmp_path)
     kernel = estimator.get_variable_value("dense/kernel")
     rows = list(estimator.predict(batches_of(X)))
-    np.testing.assert_allclose(
-        [row["y"] for row in rows], X @ kernel / 2, rtol=1e-5
-    )
+    np.testing.assert_allclose([row["y"] for row in rows], X @ kernel / 2, rtol=1e-5)
     expected = np.mean((X @ kernel / 2) ** 2)
     loss = estimator.evaluate(batches_of(X, Y))["loss"]
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
     # What is trained on is not touched.
     estimator.train(batches_of(X, Y), steps=1)
-    np.testing.assert_array_equal(
-        estimator.get_variable_value("dense/kernel"), kernel
-    )
+    np.testing.assert_array_equal(estimator.get_variable_value("dense/kernel"), kernel)
 
 
 def test_an_estimator_spec_may_have_a_scaffold(tmp_path):
@@ -258,9 +242,7 @@ def test_unknown_variables_in_init_fn(method, tmp_path):
     def init_fn(scaffold, session):
         getattr(session, method)({"kernel": "kernel"})
 
-    estimator = estimator_with(
-        lambda mode: kte.Scaffold(init_fn=init_fn), tmp_path
-    )
+    estimator = estimator_with(lambda mode: kte.Scaffold(init_fn=init_fn), tmp_path)
     with pytest.raises(KeyError, match="assign to 'kernel'.*dense/kernel"):
         estimator.train(batches_of(X, Y), steps=1)
 

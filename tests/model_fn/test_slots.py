@@ -2,9 +2,7 @@
 
 import keras
 import pytest
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -22,9 +20,7 @@ def trained_with(optimizer, model_dir):
         loss = ops.mean((layer(features) - labels) ** 2)
         wrapped = kte.CrossShardOptimizer(optimizer)
         made[:] = [wrapped, layer.kernel]
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=wrapped.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=wrapped.minimize(loss))
 
     estimator = estimator_of(model_fn, model_dir)
     estimator.train(repeated(X, Y), steps=1)
@@ -95,9 +91,7 @@ def test_the_path_of_a_slot_leads_to_its_value(tmp_path):
 
 def test_slots_of_several_optimizers_in_one(tmp_path):
     adam = keras.optimizers.Adam()
-    several = keras.optimizers.MultiOptimizer(
-        keras.optimizers.OptimizerMap(adam, {})
-    )
+    several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(adam, {}))
     wrapped, kernel, _ = trained_with(several, tmp_path)
     assert wrapped.get_slot_names() == ["momentum", "velocity"]
     assert wrapped.get_slot(kernel, "v") is slot([adam], kernel, "velocity")

@@ -60,8 +60,7 @@ HOST_FUNCTIONS = {
     "one element": (
         (of_two,),
         ValueError,
-        "`NAME` must have two elements, a function and its tensors. "
-        "Received 1:",
+        "`NAME` must have two elements, a function and its tensors. Received 1:",
     ),
     "three elements": (
         [of_two, [], []],
@@ -72,8 +71,7 @@ HOST_FUNCTIONS = {
     "not callable": (
         ([LOSS], of_two),
         TypeError,
-        "The first element of `NAME` must be callable. Received: .* of type "
-        "list",
+        "The first element of `NAME` must be callable. Received: .* of type list",
     ),
     "a bare tensor": (
         (of_two, np.ones(2)),
@@ -182,8 +180,7 @@ OF_ONE_CORE = {
     "eval_metric_ops are a list": (
         {"eval_metric_ops": [keras.metrics.Mean()]},
         TypeError,
-        "must be a dict from names to Keras metrics or .* Received: .* of "
-        "type list",
+        "must be a dict from names to Keras metrics or .* Received: .* of type list",
     ),
     "a metric is a list": (
         {"eval_metric_ops": {"m": [LOSS, LOSS]}},
@@ -204,8 +201,7 @@ OF_ONE_CORE = {
     "a metric is called by a number": (
         {"eval_metric_ops": {3: (LOSS, LOSS)}},
         TypeError,
-        "The name of a metric must be a string. Received: 3 of type int. "
-        "Pass '3'",
+        "The name of a metric must be a string. Received: 3 of type int. Pass '3'",
     ),
 }
 SPECS = {
@@ -233,9 +229,7 @@ def test_names_of_metrics_are_checked_where_they_are_returned(name):
     metric_ops = {name: (LOSS, LOSS)}
     spec = kte.EstimatorSpec(TRAIN, **ENOUGH[TRAIN], eval_metric_ops=metric_ops)
     assert list(spec.eval_metric_ops) == [name]
-    with pytest.raises(
-        ValueError, match=f"cannot be named '{name}', because .*Give"
-    ):
+    with pytest.raises(ValueError, match=f"cannot be named '{name}', because .*Give"):
         kte.EstimatorSpec(EVAL, **ENOUGH[EVAL], eval_metric_ops=metric_ops)
 
 
@@ -340,16 +334,12 @@ def test_hooks_of_the_mode(mode, name, spec_class):
     ],
 )
 def test_host_functions(pair):
-    spec = kte.TPUEstimatorSpec(
-        EVAL, loss=LOSS, eval_metrics=pair, host_call=pair
-    )
+    spec = kte.TPUEstimatorSpec(EVAL, loss=LOSS, eval_metrics=pair, host_call=pair)
     assert spec.eval_metrics == spec.host_call == tuple(pair)
 
 
 def test_dict_with_wrong_keys_is_refused_when_called():
-    spec = kte.TPUEstimatorSpec(
-        EVAL, loss=LOSS, eval_metrics=(of_two, {"wrong": LOSS})
-    )
+    spec = kte.TPUEstimatorSpec(EVAL, loss=LOSS, eval_metrics=(of_two, {"wrong": LOSS}))
     with pytest.raises(TypeError, match="unexpected keyword argument 'wrong'"):
         spec.as_estimator_spec()
 

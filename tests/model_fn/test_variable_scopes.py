@@ -6,11 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, estimator_of, model_fn_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -86,9 +82,7 @@ def shared(x, reuse=kte.AUTO_REUSE, units=1, name="net"):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_what_is_shared_trains_as_a_layer_called_twice(
-    use_tpu, tmp_path
-) -> None:
+def test_what_is_shared_trains_as_a_layer_called_twice(use_tpu, tmp_path) -> None:
     def by_scope(x, is_training):
         return shared(x) - 0.5 * shared(-x)
 
@@ -195,12 +189,8 @@ def test_dropout_may_be_shared(tmp_path) -> None:
         (lambda x: shared(x, name="/"), ValueError, "`name` must be a path"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(
-    network, error, message, tmp_path
-) -> None:
-    estimator = estimator_of(
-        model_fn_of(lambda x, is_training: network(x)), tmp_path
-    )
+def test_what_cannot_be_shared_is_refused(network, error, message, tmp_path) -> None:
+    estimator = estimator_of(model_fn_of(lambda x, is_training: network(x)), tmp_path)
     with pytest.raises(error, match=message):
         estimator.train(repeated(X, Y), steps=1)
 

@@ -51,9 +51,7 @@ def texts(outputs, *kinds):
 
 def test_an_estimator_is_a_table(outputs):
     _, shown, *_ = outputs
-    (result,) = [
-        each for each in shown if each["output_type"] == "execute_result"
-    ]
+    (result,) = [each for each in shown if each["output_type"] == "execute_result"]
     rows = re.findall(
         "<th[^>]*>(.*?)</th><td[^>]*>(.*?)</td>",
         "".join(result["data"]["text/html"]),

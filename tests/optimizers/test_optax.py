@@ -8,11 +8,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import at_length, estimator_of, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
@@ -48,9 +44,7 @@ def weights_alone(params):
 
 MAKE = {
     "adamw": lambda: optax.adamw(0.05, mask=weights_alone),
-    "chain": lambda: optax.chain(
-        optax.clip_by_global_norm(0.5), optax.adam(warm_up())
-    ),
+    "chain": lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.adam(warm_up())),
     "injected": lambda: optax.inject_hyperparams(optax.sgd)(
         learning_rate=warm_up(), momentum=0.9
     ),
@@ -178,9 +172,7 @@ def test_another_estimator_goes_on_bit_for_bit(name, tmp_path):
     ("name", "rates"),
     [("injected", [0.0, 0.01, 0.02]), ("chain", [np.nan] * 3)],
 )
-def test_learning_rates_are_reported_where_optax_tells_them(
-    name, rates, tmp_path
-):
+def test_learning_rates_are_reported_where_optax_tells_them(name, rates, tmp_path):
     estimator = estimator_of(
         model_fn_of(network, MAKE[name]),
         tmp_path,
@@ -202,9 +194,7 @@ def test_two_optimizers_by_name(tmp_path):
         out = of_name.pop("net/out")
         rest = kte.optimizers.Optax(optax.adam(0.01), name="rest")
         ops = [
-            kte.CrossShardOptimizer(optax.sgd(0.1, 0.9)).minimize(
-                loss, var_list=[out]
-            ),
+            kte.CrossShardOptimizer(optax.sgd(0.1, 0.9)).minimize(loss, var_list=[out]),
             kte.minimize(rest, loss, var_list=[*of_name.values()]),
         ]
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=ops)
@@ -275,9 +265,9 @@ def test_callbacks_find_and_set_the_rate(tmp_path):
 
 def test_layers_of_keras_with_constraints(tmp_path):
     def dense(features, is_training):
-        return keras.layers.Dense(
-            1, kernel_constraint=keras.constraints.NonNeg()
-        )(features)
+        return keras.layers.Dense(1, kernel_constraint=keras.constraints.NonNeg())(
+            features
+        )
 
     estimator = estimator_of(
         model_fn_of(dense, lambda: optax.sgd(1.0)), tmp_path, use_tpu=True
@@ -300,6 +290,6 @@ def test_paths_of_variables_that_begin_with_others(tmp_path):
         return features @ (one + kte.jax_params("w/b", jnp.zeros(1)))
 
     with pytest.raises(ValueError, match="Received: 'w/b'"):
-        estimator_of(
-            model_fn_of(nested, lambda: optax.sgd(0.1)), tmp_path
-        ).train(repeated(X, Y), steps=1)
+        estimator_of(model_fn_of(nested, lambda: optax.sgd(0.1)), tmp_path).train(
+            repeated(X, Y), steps=1
+        )

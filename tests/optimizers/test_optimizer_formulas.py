@@ -103,8 +103,7 @@ def sm3(path, w, beta=0.9):
                 bounds = [mu[i][place[i]] for i in axes]
                 nu[place] = min(bounds) + g[place] ** 2
             mu = [
-                np.array([nu.take(j, i).max() for j in range(w.shape[i])])
-                for i in axes
+                np.array([nu.take(j, i).max() for j in range(w.shape[i])]) for i in axes
             ]
         m = beta * m + (1 - beta) * g / np.sqrt(nu)
         w = w - rate * m
@@ -226,17 +225,13 @@ def test_lamb_without_decay_is_that_of_keras():
     ours = trained(kte.optimizers.LAMB(0.1, epsilon=1e-7))
     keras_own = trained(keras.optimizers.Lamb(0.1, epsilon=1e-7))
     for path, variable in ours.items():
-        np.testing.assert_allclose(
-            variable, keras_own[path], rtol=2e-5, atol=2e-6
-        )
+        np.testing.assert_allclose(variable, keras_own[path], rtol=2e-5, atol=2e-6)
 
 
 def test_lamb_of_keras_has_its_decay_outside_of_the_ratio():
     # Otherwise it would do, and this package would need none.
     ours = trained(kte.optimizers.LAMB(0.1, weight_decay_rate=0.1))
-    keras_own = trained(
-        keras.optimizers.Lamb(0.1, weight_decay=0.1, epsilon=1e-6)
-    )
+    keras_own = trained(keras.optimizers.Lamb(0.1, weight_decay=0.1, epsilon=1e-6))
     difference = ours["dense/kernel"] - keras_own["dense/kernel"]
     assert np.abs(difference).max() > 1e-2
 
@@ -251,9 +246,7 @@ def test_zero_gradients_move_nothing_and_give_no_nan():
 
 def test_bfloat16_variables_stay_so():
     for make, _ in CASES.values():
-        variable = keras.Variable(
-            np.ones((2, 3)), dtype="bfloat16", name="kernel"
-        )
+        variable = keras.Variable(np.ones((2, 3)), dtype="bfloat16", name="kernel")
         make().apply([keras.ops.ones((2, 3))], [variable])
         assert variable.dtype == "bfloat16"
         assert float(keras.ops.max(variable)) < 1

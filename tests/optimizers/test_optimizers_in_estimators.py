@@ -5,11 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import some_at_length
+from helpers import estimator_of, model_fn_of, regression_data, repeated, some_at_length
 
 import keras_tpu_estimator as kte
 
@@ -47,9 +43,7 @@ def model_fn_by(name, optimizers=None):
         wrapped = kte.CrossShardOptimizer(MAKE[name]())
         if optimizers is not None:
             optimizers[name] = wrapped, kte.trainable_variables()[0]
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=wrapped.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=wrapped.minimize(loss))
 
     return model_fn
 
@@ -83,9 +77,7 @@ def on_one_core(tmp_path_factory):
 
     @functools.cache
     def run(name):
-        estimator = trained(
-            name, tmp_path_factory.mktemp(name), 4, use_tpu=False
-        )
+        estimator = trained(name, tmp_path_factory.mktemp(name), 4, use_tpu=False)
         half = values_of(estimator)
         # Four steps are once through the data.
         return half, values_of(estimator.train(repeated(X, Y), max_steps=8))
@@ -100,9 +92,7 @@ def on_eight_cores(tmp_path_factory):
     @functools.cache
     def run(name):
         optimizers = {}
-        estimator = trained(
-            name, tmp_path_factory.mktemp(name), optimizers=optimizers
-        )
+        estimator = trained(name, tmp_path_factory.mktemp(name), optimizers=optimizers)
         return values_of(estimator), optimizers[name]
 
     return run
@@ -121,9 +111,7 @@ def test_eight_cores_are_one(name, tmp_path, on_one_core, on_eight_cores):
 
 
 @pytest.mark.parametrize("name", ["lamb", "sm3"])
-def test_norms_and_rows_are_those_of_whole_variables(
-    name, tmp_path, on_one_core
-):
+def test_norms_and_rows_are_those_of_whole_variables(name, tmp_path, on_one_core):
     _, expected = on_one_core(name)
     config = kte.RunConfig(
         model_dir=str(tmp_path),
@@ -132,9 +120,7 @@ def test_norms_and_rows_are_those_of_whole_variables(
         shard_optimizer=True,
         tf_random_seed=7,
     )
-    split = kte.TPUEstimator(
-        model_fn_by(name), config=config, train_batch_size=16
-    )
+    split = kte.TPUEstimator(model_fn_by(name), config=config, train_batch_size=16)
     split.train(repeated(X, Y), max_steps=8)
     assert_equal(values_of(split), expected, 2e-5)
 
@@ -161,9 +147,7 @@ def test_a_rate_that_is_computed_and_micro_batches(tmp_path):
         return kte.optimizers.LAMB(0.04 / (1 + keras.ops.minimum(step, 1.0)))
 
     def half():
-        rates = keras.optimizers.schedules.PiecewiseConstantDecay(
-            [0], [0.04, 0.02]
-        )
+        rates = keras.optimizers.schedules.PiecewiseConstantDecay([0], [0.04, 0.02])
         return kte.optimizers.LAMB(rates)
 
     found = [

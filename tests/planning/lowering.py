@@ -2,8 +2,7 @@
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_estimator.planning import topologies
 
@@ -54,9 +53,7 @@ def training(board, rows, width=256, steps=3, depth=2):
     )
     weights = [array(board, (width, width))] * depth
     batches = array(board, (steps, rows * cores, width), spec=(None, "batch"))
-    lowered = jax.jit(function, donate_argnums=(0, 1)).lower(
-        weights, weights, batches
-    )
+    lowered = jax.jit(function, donate_argnums=(0, 1)).lower(weights, weights, batches)
     return lowered, {"variables": weights, "slots": weights, "input": batches}
 
 

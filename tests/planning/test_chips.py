@@ -19,8 +19,7 @@ def _lowered(kind, function, *shapes):
     board = topologies.TpuBoard(CHIPS[kind], _SMALLEST[kind])
     core = jax.sharding.SingleDeviceSharding(board.machine().first)
     arrays = (
-        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=core)
-        for shape in shapes
+        jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=core) for shape in shapes
     )
     return jax.jit(function).lower(*arrays)
 

@@ -5,12 +5,8 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
-from keras_tpu_estimator.planning import collectives
-from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning import loops
-from keras_tpu_estimator.planning import topologies
-from tests.planning import lowering
-from tests.planning import recorded
+from keras_tpu_estimator.planning import collectives, hlo, loops, topologies
+from tests.planning import lowering, recorded
 
 
 def _of(*instructions, others="", cores=8):
@@ -153,9 +149,7 @@ def test_collectives_of_compiled_programs(name):
         narrow = jax.lax.psum(x.astype("bfloat16"), "batch")
         ring = [(core, (core + 1) % cores) for core in range(cores)]
         moved = jax.lax.ppermute(jnp.sin(x), "batch", ring)
-        turned = jax.lax.all_to_all(
-            jnp.cos(x).reshape(cores, -1), "batch", 0, 0
-        )
+        turned = jax.lax.all_to_all(jnp.cos(x).reshape(cores, -1), "batch", 0, 0)
         return whole + narrow + moved + turned.reshape(x.shape)
 
     spec = PartitionSpec()

@@ -4,18 +4,19 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from keras_tpu_estimator.planning import bounds
-from keras_tpu_estimator.planning import compiling
-from keras_tpu_estimator.planning import figures
-from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning import loops
-from keras_tpu_estimator.planning import memory
-from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning import (
+    bounds,
+    compiling,
+    figures,
+    hlo,
+    loops,
+    memory,
+    topologies,
+)
 from keras_tpu_estimator.planning.bounds import Bounds
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 from keras_tpu_estimator.planning.memory import Memory
-from tests.planning import lowering
-from tests.planning import recorded
+from tests.planning import lowering, recorded
 from tests.planning.lowering import V5E
 
 

@@ -2,10 +2,8 @@
 
 import pytest
 
-from keras_tpu_estimator.planning import gpus
-from keras_tpu_estimator.planning import topologies
-from keras_tpu_estimator.planning.gpus import GPUS
-from keras_tpu_estimator.planning.gpus import GpuBoard
+from keras_tpu_estimator.planning import gpus, topologies
+from keras_tpu_estimator.planning.gpus import GPUS, GpuBoard
 
 
 @pytest.mark.parametrize(

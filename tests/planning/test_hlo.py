@@ -2,8 +2,7 @@
 
 from keras_tpu_estimator.planning import hlo
 from keras_tpu_estimator.planning.array_types import ArrayType
-from tests.planning import lowering
-from tests.planning import recorded
+from tests.planning import lowering, recorded
 
 
 def test_a_program_is_read():

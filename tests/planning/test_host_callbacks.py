@@ -2,9 +2,7 @@
 
 import pytest
 
-from keras_tpu_estimator.planning import callbacks
-from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning import loops
+from keras_tpu_estimator.planning import callbacks, hlo, loops
 from tests.planning import recorded
 
 NAMED = ', metadata={op_name="jit(f)/while/body/dense/pure_callback"}'

@@ -4,8 +4,7 @@ import collections
 
 import pytest
 
-from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning import loops
+from keras_tpu_estimator.planning import hlo, loops
 from keras_tpu_estimator.planning.trip_counts import trip_count
 from tests.planning import recorded
 

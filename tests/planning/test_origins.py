@@ -2,9 +2,7 @@
 
 import pytest
 
-from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning import operations
-from keras_tpu_estimator.planning import origins
+from keras_tpu_estimator.planning import hlo, operations, origins
 from tests.planning import recorded
 
 # Copies of what a loop is given, in the loop and behind it.

@@ -140,9 +140,7 @@ def test_jax_counts_the_devices_of_the_topology(tmp_path, topology, counts):
     )
     assert counts in ended.stdout
     cores = int(counts.split()[0])
-    (line,) = (
-        line for line in ended.stdout.splitlines() if "examples of a" in line
-    )
+    (line,) = (line for line in ended.stdout.splitlines() if "examples of a" in line)
     assert line.split()[-1] == f"{32 * cores:,}"
 
 

@@ -12,12 +12,14 @@ import sys
 import jax
 import keras
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.engine.device.executables import Executables
@@ -39,9 +41,7 @@ def wide(features, is_training):
 
 
 def estimator(tmp_path, network=wide, **settings):
-    return estimator_of(
-        model_fn_of(network), tmp_path / "run", True, **settings
-    )
+    return estimator_of(model_fn_of(network), tmp_path / "run", True, **settings)
 
 
 def planned(own, mode, topology, folder):
@@ -125,9 +125,7 @@ def test_what_is_stored_is_whole_up_to_the_board(tmp_path, folder, caplog):
     )
     assert len(executable.output_avals) == loop.lowered.out_tree.num_leaves
     # Only the board itself can do the rest.
-    assert (
-        Executables(str(folder)).load(key, loop.lowered, loop.devices) is None
-    )
+    assert Executables(str(folder)).load(key, loop.lowered, loop.devices) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
     assert saved in record.getMessage()
@@ -196,9 +194,7 @@ def test_what_looks_for_nan_is_not_stored(tmp_path, folder, caplog):
     caplog.set_level(logging.WARNING, "keras_tpu_estimator")
     plan = planned(own, "train", "v5e:1x1", folder)
     assert plan.saved is None
-    assert (
-        "is not stored: it looks for NaN, with debug_nans=True" in caplog.text
-    )
+    assert "is not stored: it looks for NaN, with debug_nans=True" in caplog.text
     assert planned(own, "eval", "v5e:1x1", folder).saved is not None
 
 

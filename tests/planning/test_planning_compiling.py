@@ -9,11 +9,9 @@ import pytest
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 
-from keras_tpu_estimator.planning import compiling
-from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning import compiling, topologies
 from keras_tpu_estimator.planning.chips import CHIPS
-from keras_tpu_estimator.planning.errors import CompileError
-from keras_tpu_estimator.planning.errors import DoesNotFitError
+from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from tests.planning import lowering
 from tests.planning.lowering import V5E
 
@@ -104,17 +102,13 @@ def test_both_ways_to_say_what_is_needed_are_read():
     )
     assert compiling._needed(early) == (3 * 2**39, 63 * 2**28)
     assert compiling._needed(late) == (95 * 2**28, 63 * 2**28)
-    small = (
-        "RESOURCE_EXHAUSTED: Allocation would exceed memory (size=134217728)"
-    )
+    small = "RESOURCE_EXHAUSTED: Allocation would exceed memory (size=134217728)"
     assert compiling._needed(small) is None
     assert compiling._needed("INVALID_ARGUMENT: " + late[20:]) is None
 
 
 def test_a_library_that_the_tpu_lacks_is_named_with_the_line():
-    unknown = jax.ffi.ffi_call(
-        "nonsense", jax.ShapeDtypeStruct((8,), "float32")
-    )
+    unknown = jax.ffi.ffi_call("nonsense", jax.ShapeDtypeStruct((8,), "float32"))
     lowered = jax.jit(lambda x: unknown(x) + 1).lower(lowering.array(V5E, (8,)))
     with pytest.raises(CompileError) as raised:
         compiling.compiled(lowered, V5E)
@@ -192,6 +186,4 @@ def test_other_kinds_do_not_fit_in_the_same_words(kind):
     lowered, _ = lowering.training(board, rows=rows)
     with pytest.raises(DoesNotFitError) as raised:
         compiling.compiled(lowered, board)
-    assert raised.value.limit == pytest.approx(
-        board.chip.core.memory_left, rel=1e-3
-    )
+    assert raised.value.limit == pytest.approx(board.chip.core.memory_left, rel=1e-3)

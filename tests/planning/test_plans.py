@@ -6,17 +6,11 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 from keras_tpu_estimator.planning import libtpu
-from keras_tpu_estimator.planning.errors import CompileError
-from keras_tpu_estimator.planning.errors import DoesNotFitError
-from keras_tpu_estimator.planning.plans import Plan
-from keras_tpu_estimator.planning.plans import Refusal
+from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
+from keras_tpu_estimator.planning.plans import Plan, Refusal
 
 X, Y = regression_data(examples=64, size=128)
 BATCHES = batches_of(X, Y)
@@ -128,9 +122,7 @@ def test_several_topologies_are_side_by_side(tmp_path, capsys):
 def test_rows_of_one_column_keep_their_place(tmp_path, capsys):
     # One core has nobody to send anything to.
     estimator(tmp_path).plan(BATCHES, ["v5e:1x1", "v5e:2x2"])
-    rows = [
-        line.split("   ")[0] for line in capsys.readouterr().out.split("\n")
-    ]
+    rows = [line.split("   ")[0] for line in capsys.readouterr().out.split("\n")]
     names = [row.strip() for row in rows]
     place = names.index("moves in its memory")
     assert names[place + 1] == "all-reduce"

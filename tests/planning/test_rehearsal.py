@@ -8,15 +8,10 @@ import threading
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.planning import progress
-from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning import progress, topologies
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 
@@ -79,9 +74,7 @@ def test_a_long_compilation_is_reported(tmp_path, monkeypatch):
     with rehearsing(rehearsal):
         estimator(tmp_path).train(batches_of(X, Y), steps=1)
     assert lines[0] == "Compiling mode 'train' for v5e:2x2 ..."
-    assert re.fullmatch(
-        r"Compiling mode 'train' has taken \d+ s so far\.", lines[1]
-    )
+    assert re.fullmatch(r"Compiling mode 'train' has taken \d+ s so far\.", lines[1])
     # The time doubles from line to line, and nothing follows the last one.
     assert len(lines) < 20
     assert all(thread.name != "progress" for thread in threading.enumerate())
@@ -203,9 +196,7 @@ def test_a_script_that_waits_for_a_checkpoint_ends(tmp_path, rehearsal):
 
 
 def test_validation_is_planned(tmp_path, rehearsal):
-    estimator(tmp_path).train(
-        batches_of(X, Y), steps=1, validation=batches_of(X, Y)
-    )
+    estimator(tmp_path).train(batches_of(X, Y), steps=1, validation=batches_of(X, Y))
     assert modes(rehearsal) == ["train", "eval"]
 
 

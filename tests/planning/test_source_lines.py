@@ -7,8 +7,7 @@ import pytest
 
 from keras_tpu_estimator.ground.base import user_files
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning import operations
+from keras_tpu_estimator.planning import hlo, operations
 from keras_tpu_estimator.planning.source_lines import SourceLines
 
 PACKAGE = pathlib.Path(user_files.__file__).parents[2]

@@ -4,12 +4,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning import loops
-from keras_tpu_estimator.planning import topologies
-from keras_tpu_estimator.planning import work
-from tests.planning import lowering
-from tests.planning import recorded
+from keras_tpu_estimator.planning import hlo, loops, topologies, work
+from tests.planning import lowering, recorded
 
 _BOARD = topologies.parse("v5e:1x1")
 _CONVOLVE = jax.lax.conv_general_dilated
@@ -49,22 +45,17 @@ def _step(compiled, steps=1):
             [(8, 17, 17, 32), (3, 5, 32, 64)],
         ),
         (
-            _convolution(
-                window_strides=(1, 1), padding="SAME", rhs_dilation=(2, 3)
-            ),
+            _convolution(window_strides=(1, 1), padding="SAME", rhs_dilation=(2, 3)),
             [(4, 20, 20, 16), (3, 3, 16, 128)],
         ),
         (
-            _convolution(
-                window_strides=(1, 1), padding="SAME", feature_group_count=4
-            ),
+            _convolution(window_strides=(1, 1), padding="SAME", feature_group_count=4),
             [(8, 16, 16, 64), (3, 3, 16, 64)],
         ),
         (
             jax.grad(
                 lambda x, k: jnp.sum(
-                    _convolution(window_strides=(2, 2), padding="SAME")(x, k)
-                    ** 2
+                    _convolution(window_strides=(2, 2), padding="SAME")(x, k) ** 2
                 ),
                 argnums=(0, 1),
             ),
@@ -127,9 +118,7 @@ def test_of_what_is_updated_the_new_part_is_written():
     def run(whole, part):
         return jax.lax.dynamic_update_slice(whole, jnp.sin(part), (64, 0))
 
-    arrays = (
-        lowering.array(_BOARD, shape) for shape in [(65536, 512), (4096, 512)]
-    )
+    arrays = (lowering.array(_BOARD, shape) for shape in [(65536, 512), (4096, 512)])
     compiled = jax.jit(run, donate_argnums=0).lower(*arrays).compile()
     step, computations = _step(compiled)
     moved = work.bytes_moved(step, computations)

@@ -4,12 +4,14 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import each_once
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import some_at_length
+from helpers import (
+    each_once,
+    estimator_of,
+    model_fn_of,
+    regression_data,
+    repeated,
+    some_at_length,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.ground.tracing import random_bits
@@ -78,9 +80,7 @@ def test_the_default_of_jax_is_honoured(tmp_path, jax_default, name):
 def test_a_choice_is_more_than_the_default_of_jax(tmp_path, jax_default):
     expected = trained(tmp_path / "default")
     jax_default("rbg")
-    assert_same(
-        trained(tmp_path / "told", random_bits="threefry2x32"), expected
-    )
+    assert_same(trained(tmp_path / "told", random_bits="threefry2x32"), expected)
 
 
 def test_initial_values_do_not_depend_on_where_they_are_made(tmp_path):
@@ -94,9 +94,7 @@ def test_cores_draw_numbers_of_their_own(tmp_path):
     def drawing(features, is_training):
         seen = keras.Variable(keras.ops.zeros(64), trainable=False, name="seen")
         if is_training:
-            drawn = keras.random.uniform(
-                (64,), seed=keras.random.SeedGenerator()
-            )
+            drawn = keras.random.uniform((64,), seed=keras.random.SeedGenerator())
             seen.assign(drawn)
         return keras.layers.Dense(1)(features)
 
@@ -137,9 +135,7 @@ DRAWS = {
     "normal": lambda seed: keras.random.normal((9,), seed=seed),
     "randint": lambda seed: keras.random.randint((9,), 0, 99, seed=seed),
     "shuffle": lambda seed: keras.random.shuffle(np.arange(99), seed=seed),
-    "truncated_normal": lambda seed: keras.random.truncated_normal(
-        (9,), seed=seed
-    ),
+    "truncated_normal": lambda seed: keras.random.truncated_normal((9,), seed=seed),
     "uniform": lambda seed: keras.random.uniform((9,), seed=seed),
 }
 

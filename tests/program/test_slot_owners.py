@@ -42,9 +42,7 @@ def test_all_slots_of_keras(optimizer):
     made = getattr(keras.optimizers, optimizer)(**chosen)
     made.build([kernel])
     variables = {v.path: v for v in (kernel, *made.variables)}
-    slots = [
-        path for path, v in variables.items() if v.ndim and v is not kernel
-    ]
+    slots = [path for path, v in variables.items() if v.ndim and v is not kernel]
     assert slots
     assert slot_owners(variables) == dict.fromkeys(slots, "kernel")
 

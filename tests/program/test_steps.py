@@ -5,9 +5,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import each_once
-from helpers import estimator_of
-from helpers import regression_data
+from helpers import each_once, estimator_of, regression_data
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -24,9 +22,7 @@ def inputs():
 
 
 def as_structs(nest):
-    return jax.tree.map(
-        lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), nest
-    )
+    return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype), nest)
 
 
 @pytest.mark.parametrize("is_split", [False, True])
@@ -82,9 +78,7 @@ def linear_sum(reduction):
         optimizer = kte.CrossShardOptimizer(
             keras.optimizers.SGD(0.1), reduction=reduction
         )
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     return model_fn
 
@@ -112,20 +106,12 @@ def trained(x, y, size):
 def test_a_rest_is_the_batch_of_one_replica(tmp_path, reduction, rest):
     x, y = regression_data(examples=16 + rest)
     estimator = estimator_of(linear_sum(reduction), tmp_path, use_tpu=True)
-    estimator.train(
-        lambda params: in_batches(x, y, params["batch_size"]), steps=9
-    )
+    estimator.train(lambda params: in_batches(x, y, params["batch_size"]), steps=9)
     assert estimator.get_variable_value("global_step") == 2
     kernel, bias = trained(x, y, 16)
-    np.testing.assert_allclose(
-        estimator.get_variable_value(KERNEL), kernel, rtol=1e-4
-    )
-    np.testing.assert_allclose(
-        estimator.get_variable_value(BIAS), bias, rtol=1e-4
-    )
-    result = estimator.evaluate(
-        lambda params: in_batches(x, y, params["batch_size"])
-    )
+    np.testing.assert_allclose(estimator.get_variable_value(KERNEL), kernel, rtol=1e-4)
+    np.testing.assert_allclose(estimator.get_variable_value(BIAS), bias, rtol=1e-4)
+    result = estimator.evaluate(lambda params: in_batches(x, y, params["batch_size"]))
     expected = np.mean((x @ kernel + bias - y) ** 2)
     np.testing.assert_allclose(result["loss"], expected, rtol=1e-4)
 
@@ -137,6 +123,4 @@ def test_a_rest_of_prediction_is_filled_up_for_all_cores(tmp_path):
         estimator.predict(lambda params: in_batches(x, y, params["batch_size"]))
     )
     assert len(rows) == 21
-    assert {(row["total"].item(), row["cores"].item()) for row in rows} == {
-        (16.0, 8.0)
-    }
+    assert {(row["total"].item(), row["cores"].item()) for row in rows} == {(16.0, 8.0)}

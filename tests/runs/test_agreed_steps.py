@@ -203,9 +203,7 @@ def test_a_host_without_batches_differs_from_none(taken):
 def test_what_batches_are_like_is_looked_at_once(taken, monkeypatch):
     made = []
     of = BatchForm.of
-    monkeypatch.setattr(
-        BatchForm, "of", lambda batch: made.append(batch) or of(batch)
-    )
+    monkeypatch.setattr(BatchForm, "of", lambda batch: made.append(batch) or of(batch))
     each = [padded(5), padded(5), padded(5, size=1)]
     taken(each, [*each])
     assert len(made) == 2

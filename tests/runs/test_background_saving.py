@@ -8,13 +8,15 @@ import threading
 import jax
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import open_when_joined
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    open_when_joined,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
@@ -66,9 +68,7 @@ def held(monkeypatch):
     gate.set()
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(
-    estimator, held, tmp_path
-):
+def test_training_goes_on_while_a_checkpoint_is_written(estimator, held, tmp_path):
     seen = []
 
     def look(_):
@@ -95,9 +95,7 @@ def test_what_is_written_is_what_the_values_were(estimator, held, tmp_path):
         kte.load_variable(tmp_path / "model.ckpt-2", "dense/kernel"),
         values["dense/kernel"],
     )
-    assert np.any(
-        kte.load_variable(tmp_path, "dense/kernel") != values["dense/kernel"]
-    )
+    assert np.any(kte.load_variable(tmp_path, "dense/kernel") != values["dense/kernel"])
 
 
 def test_a_snapshot_shares_no_memory_with_the_devices():
@@ -109,9 +107,7 @@ def test_a_snapshot_shares_no_memory_with_the_devices():
         assert not np.shares_memory(value, on_devices[path])
 
 
-def test_the_latest_checkpoint_is_waited_for(
-    estimator, held, tmp_path, monkeypatch
-):
+def test_the_latest_checkpoint_is_waited_for(estimator, held, tmp_path, monkeypatch):
     seen = []
 
     def look(_):
@@ -172,9 +168,7 @@ def full_disk(monkeypatch):
     return gate
 
 
-def test_an_error_comes_out_before_the_next_checkpoint(
-    estimator, full_disk, tmp_path
-):
+def test_an_error_comes_out_before_the_next_checkpoint(estimator, full_disk, tmp_path):
     steps = []
     hooks = [
         AtStep(2, lambda _: wait_for(tmp_path)),
@@ -186,9 +180,7 @@ def test_an_error_comes_out_before_the_next_checkpoint(
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9])
-def test_an_error_of_the_writer_ends_training(
-    estimator, full_disk, tmp_path, steps
-):
+def test_an_error_of_the_writer_ends_training(estimator, full_disk, tmp_path, steps):
     seen = []
     hooks = [AtStep(5, seen.append)]
     with pytest.raises(OSError, match="No space left"):
@@ -260,9 +252,7 @@ def no_list(monkeypatch):
     monkeypatch.setattr(checkpoints.Retention, "split", fail)
 
 
-@pytest.mark.parametrize(
-    "fails", [no_thread, no_position, no_retention, no_list]
-)
+@pytest.mark.parametrize("fails", [no_thread, no_position, no_retention, no_list])
 @pytest.mark.parametrize("is_caught", [False, True])
 def test_what_was_not_written_is_no_checkpoint(
     estimator, monkeypatch, tmp_path, fails, is_caught

@@ -105,9 +105,7 @@ def test_each_shape_gives_what_one_length_gives(tmp_path, changing, use_tpu):
         np.testing.assert_allclose(row["y"], other["y"], rtol=1e-5)
         length = len(row["tokens"])
         assert len(ids) <= length <= LONGEST
-        np.testing.assert_allclose(
-            row["tokens"], other["tokens"][:length], rtol=1e-5
-        )
+        np.testing.assert_allclose(row["tokens"], other["tokens"][:length], rtol=1e-5)
 
 
 class Steps(kte.hooks.SessionRunHook):
@@ -194,18 +192,14 @@ def test_many_shapes_are_reported_once(tmp_path, caplog):
 
 
 def test_a_limit_of_shapes_raises(tmp_path):
-    estimator = estimator_of(
-        masked, tmp_path, batch=8, config={"max_input_shapes": 2}
-    )
+    estimator = estimator_of(masked, tmp_path, batch=8, config={"max_input_shapes": 2})
     with pytest.raises(
         ValueError, match=r"at most 2 shapes.*at step 3: features\['ids'\]"
     ):
         estimator.train(lambda params: of_lengths([3, 4, 3, 5]))
     # A smaller last batch is no other shape, and modes count their own.
     assert estimator.evaluate(
-        lambda params: (
-            batch for size in (8, 5) for batch in of_lengths([6], size)
-        )
+        lambda params: (batch for size in (8, 5) for batch in of_lengths([6], size))
     )
 
 
@@ -228,9 +222,7 @@ def flat(features, labels, mode, params):
     x = ops.cast(features["ids"], "float32")
     loss = ops.mean((keras.layers.Dense(1)(x)[:, 0] - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.01))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def test_variables_of_a_changing_size_are_an_error(tmp_path):

@@ -105,9 +105,7 @@ def test_each_shape_gives_what_one_length_gives(tmp_path, name):
     assert own.keys() == others.keys()
     for path, value in own.items():
         np.testing.assert_allclose(value, others[path], rtol=1e-3, atol=1e-5)
-    assert made.evaluate(changing) == pytest.approx(
-        made.evaluate(padded), rel=1e-4
-    )
+    assert made.evaluate(changing) == pytest.approx(made.evaluate(padded), rel=1e-4)
     rows, wanted = (
         [np.ravel(jax.tree.leaves(row)[0]) for row in made.predict(input_fn)]
         for input_fn in (changing, padded)

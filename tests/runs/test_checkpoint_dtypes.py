@@ -4,12 +4,14 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    each_once,
+    estimator_of,
+    regression_data,
+    repeated,
+    squared_error,
+)
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -108,8 +110,7 @@ def of_tensorflow(directory, values):
 
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         variables = [
-            tf.compat.v1.Variable(value, name=name)
-            for name, value in values.items()
+            tf.compat.v1.Variable(value, name=name) for name, value in values.items()
         ]
         session.run([variable.initializer for variable in variables])
         saver = tf.compat.v1.train.Saver(variables)
@@ -150,17 +151,11 @@ def test_they_are_cast_where_they_fit(stored, dtype, saved, tmp_path, caplog):
     after = kte.checkpoints.read(made.latest_checkpoint())
     assert after["global_step"] == 5
     assert after["state"].dtype == dtype_of(dtype)
-    np.testing.assert_allclose(
-        after["state"].astype(float), expected, rtol=0.01
-    )
+    np.testing.assert_allclose(after["state"].astype(float), expected, rtol=0.01)
 
 
-@pytest.mark.parametrize(
-    "stored, dtype", [("float64", "float32"), ("int64", "int32")]
-)
-def test_narrower_devices_are_not_told_of(
-    stored, dtype, saved, tmp_path, caplog
-):
+@pytest.mark.parametrize("stored, dtype", [("float64", "float32"), ("int64", "int32")])
+def test_narrower_devices_are_not_told_of(stored, dtype, saved, tmp_path, caplog):
     saved(tmp_path, stored, [1, 2])
     state = state_of(estimator(dtype, tmp_path))
     np.testing.assert_array_equal(state, [1, 2])
@@ -237,9 +232,9 @@ def test_parts_are_cast_and_named(tmp_path, caplog):
     )
     assert "in bfloat16 instead of float32" in caplog.text
     assert np.isfinite(
-        estimator("float32", tmp_path / "saved", cores=4).evaluate(
-            batches_of(X, Y)
-        )["loss"]
+        estimator("float32", tmp_path / "saved", cores=4).evaluate(batches_of(X, Y))[
+            "loss"
+        ]
     )
     large = {**before, "dense/kernel": before["dense/kernel"] + 1e6}
     large.pop("global_step")
@@ -257,9 +252,7 @@ def averaging(dtype):
     """A model that predicts with the value of another variable."""
 
     def model_fn(features, labels, mode, params):
-        state = keras.Variable(
-            np.zeros(2), dtype=dtype, trainable=False, name="state"
-        )
+        state = keras.Variable(np.zeros(2), dtype=dtype, trainable=False, name="state")
         average = keras.Variable(
             np.zeros(2), dtype="float32", trainable=False, name="average"
         )
@@ -279,9 +272,7 @@ def averaging(dtype):
             predictions={"state": rows + ops.cast(state, "float32")},
             loss=loss,
             train_op=train_op,
-            scaffold_fn=(
-                None if mode == kte.ModeKeys.TRAIN else lambda: scaffold
-            ),
+            scaffold_fn=(None if mode == kte.ModeKeys.TRAIN else lambda: scaffold),
         )
 
     return model_fn

@@ -6,13 +6,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - a form of input
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    each_once,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    squared_error,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
@@ -189,13 +191,9 @@ def test_who_waits_for_the_answer_to_one_gets_it(tmp_path):
         [(0,), (0, 0)],
     ],
 )
-def test_a_host_without_examples_has_no_part_of_a_step(
-    sizes, on_each, hosts_of
-):
+def test_a_host_without_examples_has_no_part_of_a_step(sizes, on_each, hosts_of):
     cores = Topology(num_replicas=4, num_hosts=2)
-    plan = input_plan(
-        "eval", kte.InputPipelineConfig.PER_HOST_V1, cores, batch_size=16
-    )
+    plan = input_plan("eval", kte.InputPipelineConfig.PER_HOST_V1, cores, batch_size=16)
 
     def read(host):
         input_fn = with_empty(100.0 * host + X, sizes=sizes[host])
@@ -207,8 +205,7 @@ def test_a_host_without_examples_has_no_part_of_a_step(
 
     of_hosts = on_each(read)
     numbers = [
-        [(each.is_part, each.stacked.steps) for each in taken]
-        for taken in of_hosts
+        [(each.is_part, each.stacked.steps) for each in taken] for taken in of_hosts
     ]
     assert numbers[0] == numbers[1]
     seen = [

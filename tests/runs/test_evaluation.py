@@ -6,14 +6,16 @@ import os
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    each_once,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+    squared_error,
+)
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -80,9 +82,7 @@ METRIC_FNS = [keras_metric_fn, function_metric_fn, numpy_metric_fn]
     ],
 )
 def test_every_example_counts_once(use_tpu, batch, metric_fn, tmp_path):
-    estimator = estimator_of(
-        classifier(metric_fn), tmp_path, use_tpu, batch=batch
-    )
+    estimator = estimator_of(classifier(metric_fn), tmp_path, use_tpu, batch=batch)
     logits = logits_of(estimator)
     for _ in range(2):
         result = estimator.evaluate(batches_of(X, CLASSES))
@@ -191,9 +191,7 @@ def test_estimator_spec_on_one_core(tmp_path):
         return kte.EstimatorSpec(
             mode,
             loss=squared_error(outputs, labels),
-            eval_metric_ops={
-                "mae": kte.metrics.mean_absolute_error(labels, outputs)
-            },
+            eval_metric_ops={"mae": kte.metrics.mean_absolute_error(labels, outputs)},
         )
 
     estimator = estimator_of(model_fn, tmp_path, batch=32)
@@ -251,9 +249,7 @@ def test_eval_on_one_core_beside_training_on_all(tmp_path):
         assert features.shape[0] == params["batch_size"]
         return model_fn_of(linear)(features, labels, mode, params)
 
-    estimator = estimator_of(
-        model_fn, tmp_path, use_tpu=True, eval_on_tpu=False
-    )
+    estimator = estimator_of(model_fn, tmp_path, use_tpu=True, eval_on_tpu=False)
     estimator.train(repeated(X, Y), steps=2)
     estimator.evaluate(batches_of(X[:64], Y[:64]))
     assert seen == [("train", 2, True), ("eval", 16, False)]

@@ -127,9 +127,7 @@ def test_on_a_tpu_runs_are_those_of_the_devices(tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_several_runs_of_a_loop_compile_one_program(
-    tmp_path, monkeypatch, use_tpu
-):
+def test_several_runs_of_a_loop_compile_one_program(tmp_path, monkeypatch, use_tpu):
     compiled = []
 
     def note(event, seconds, fun_name="", **details):

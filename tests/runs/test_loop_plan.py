@@ -5,8 +5,7 @@ import itertools
 import pytest
 
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
-from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.runs.plan import LoopSpeed
+from keras_tpu_estimator.runs.plan import LoopPlan, LoopSpeed
 
 
 class Clock:

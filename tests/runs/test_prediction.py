@@ -9,13 +9,15 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    each_once,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -51,9 +53,7 @@ def test_n_results_for_n_examples(examples, batch, use_tpu, tmp_path):
 
 def test_whole_batches(tmp_path):
     estimator = estimator_of(doubling, tmp_path, batch=32)
-    batches = list(
-        estimator.predict(batches_of(X), yield_single_examples=False)
-    )
+    batches = list(estimator.predict(batches_of(X), yield_single_examples=False))
     assert [len(batch["sum"]) for batch in batches] == [32, 32, 6]
 
 
@@ -145,9 +145,7 @@ def asking_for_padding(way):
     def model_fn(features, labels, mode, params):
         padding = way(features)
         assert padding is not None and list(features) == ["x"]
-        rows = ops.where(padding, -1.0, 1.0) * ops.ones_like(
-            features["x"][:, 0]
-        )
+        rows = ops.where(padding, -1.0, 1.0) * ops.ones_like(features["x"][:, 0])
         return kte.TPUEstimatorSpec(mode, {"rows": rows})
 
     return model_fn
@@ -171,9 +169,7 @@ WAYS_OF_ASKING = {
 }
 
 
-@pytest.mark.parametrize(
-    "way", WAYS_OF_ASKING.values(), ids=WAYS_OF_ASKING.keys()
-)
+@pytest.mark.parametrize("way", WAYS_OF_ASKING.values(), ids=WAYS_OF_ASKING.keys())
 def test_padding_is_told_right_away(tmp_path, way):
     calls = []
 
@@ -445,9 +441,7 @@ def test_errors_of_a_host_call_come_as_themselves(tmp_path):
 
     def model_fn(features, labels, mode, params):
         y = linear(features, False)
-        return kte.TPUEstimatorSpec(
-            mode, predictions={"y": y}, host_call=(fail, [y])
-        )
+        return kte.TPUEstimatorSpec(mode, predictions={"y": y}, host_call=(fail, [y]))
 
     with pytest.raises(LookupError, match="mine"):
         list(estimator_of(model_fn, tmp_path).predict(batches_of(X[:8])))

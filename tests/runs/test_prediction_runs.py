@@ -7,16 +7,14 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
+from helpers import batches_of, estimator_of
 from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.runs.padded_steps import Padded
-from keras_tpu_estimator.runs.prediction_sizes import Rooms
-from keras_tpu_estimator.runs.prediction_sizes import RunSizes
+from keras_tpu_estimator.runs.prediction_sizes import Rooms, RunSizes
 
 X = np.arange(8 * 50 * 3, dtype="float32").reshape(-1, 3)
 
@@ -169,9 +167,7 @@ def failing_at(place):
 
     def model_fn(features, labels, mode, params):
         x = features[:, 0]
-        checked = jax.pure_callback(
-            check, jax.ShapeDtypeStruct(x.shape, x.dtype), x
-        )
+        checked = jax.pure_callback(check, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
         count = keras.Variable(0.0, name="count", trainable=False)
         count.assign(count + 1)
         return kte.TPUEstimatorSpec(mode, {"x": checked, "n": 0 * x + count})
@@ -197,9 +193,7 @@ def test_host_calls_are_made_in_the_order_of_batches(tmp_path):
         events.append(("host_call", x[0, 0]))
 
     def model_fn(features, labels, mode, params):
-        return kte.TPUEstimatorSpec(
-            mode, {"x": features}, host_call=(note, [features])
-        )
+        return kte.TPUEstimatorSpec(mode, {"x": features}, host_call=(note, [features]))
 
     events = []
     estimator = estimator_of(model_fn, tmp_path, batch=8)
@@ -213,9 +207,7 @@ def test_host_calls_are_made_in_the_order_of_batches(tmp_path):
 
 def test_kept_results_do_not_keep_others(tmp_path):
     estimator = estimator_of(doubling, tmp_path, False, batch=8)
-    batches = list(
-        estimator.predict(batches_of(X), yield_single_examples=False)
-    )
+    batches = list(estimator.predict(batches_of(X), yield_single_examples=False))
     for batch in batches[1:]:
         base = batch["double"]
         while base.base is not None:

@@ -10,17 +10,12 @@ import threading
 
 import numpy as np
 import pytest
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import infeed
-from keras_tpu_estimator.runs.preemption import Preemption
-from keras_tpu_estimator.runs.preemption import StopSignals
+from keras_tpu_estimator.runs.preemption import Preemption, StopSignals
 
 X, Y = regression_data()
 SIGNALS = [(signal.SIGTERM, 143), (signal.SIGINT, 130)]
@@ -103,9 +98,7 @@ def test_a_training_inside_a_hook_stops_as_well(number, code, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_the_training_around_stops_if_the_inner_one_has_ended(
-    number, code, tmp_path
-):
+def test_the_training_around_stops_if_the_inner_one_has_ended(number, code, tmp_path):
     class AtEnd(kte.hooks.SessionRunHook):
         def end(self, session):
             signal.raise_signal(number)

@@ -10,12 +10,14 @@ import types
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    each_once,
+    estimator_of,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
@@ -161,9 +163,7 @@ def test_the_names_of_reports_may_be_those_of_other_metrics(tmp_path):
 
     def model_fn(features, labels, mode, params):
         loss = keras.ops.mean((linear(features, True) - labels) ** 2)
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, eval_metrics=(metric_fn, [labels])
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=(metric_fn, [labels]))
 
     estimator = estimator_of(model_fn, tmp_path)
     result = estimator.evaluate(batches_of(X, Y))
@@ -230,9 +230,7 @@ def test_metrics_are_of_the_steps_since_the_last_report(tmp_path):
 def test_several_optimizers_have_their_rates_told_apart(tmp_path):
     def model_fn(features, labels, mode, params):
         layers = [keras.layers.Dense(1, name=name) for name in ("a", "b")]
-        loss = keras.ops.mean(
-            (sum(layer(features) for layer in layers) - labels) ** 2
-        )
+        loss = keras.ops.mean((sum(layer(features) for layer in layers) - labels) ** 2)
         ops = [
             kte.CrossShardOptimizer(
                 keras.optimizers.SGD(rate, name=f"sgd_{layer.name}")
@@ -257,9 +255,7 @@ def test_waiting_for_input_is_told(tmp_path, monkeypatch):
 
 
 def test_nothing_is_written_without_summaries(tmp_path):
-    estimator = reporting(
-        model_fn_of(linear), tmp_path, save_summary_steps=None
-    )
+    estimator = reporting(model_fn_of(linear), tmp_path, save_summary_steps=None)
     estimator.train(repeated(X, Y), steps=4)
     assert not (tmp_path / "metrics.jsonl").exists()
 
@@ -339,9 +335,7 @@ def test_debugging_changes_no_number(tmp_path):
     np.testing.assert_allclose(*kernels, rtol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("progress", "yes"), ("debug_nans", 1)]
-)
+@pytest.mark.parametrize(("field", "value"), [("progress", "yes"), ("debug_nans", 1)])
 def test_wrong_settings(field, value):
     with pytest.raises(ValueError, match=f"`{field}` must be"):
         kte.RunConfig(**{field: value})

@@ -8,12 +8,14 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
-from helpers import each_once
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    each_once,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import pipeline
@@ -101,12 +103,8 @@ INPUTS = {
 
 
 def new_estimator(model_dir, model="dropout", iterations=4, **settings):
-    settings["config"] = {"save_checkpoints_steps": 1} | settings.get(
-        "config", {}
-    )
-    return estimator_of(
-        MODELS[model], model_dir, iterations=iterations, **settings
-    )
+    settings["config"] = {"save_checkpoints_steps": 1} | settings.get("config", {})
+    return estimator_of(MODELS[model], model_dir, iterations=iterations, **settings)
 
 
 def variables(estimator):
@@ -145,9 +143,7 @@ def test_resumed_at_every_loop_is_bit_equal(
     model, source, use_tpu, iterations, tmp_path
 ):
     def new(name):
-        return new_estimator(
-            tmp_path / name, model, iterations, use_tpu=use_tpu
-        )
+        return new_estimator(tmp_path / name, model, iterations, use_tpu=use_tpu)
 
     whole = new("whole").train(INPUTS[source], max_steps=STEPS)
     for step in range(iterations, STEPS, iterations):
@@ -170,9 +166,7 @@ def test_resuming_on_other_cores(source, use_tpu, tmp_path):
 
     def new(name, use_tpu):
         config = {"save_checkpoints_steps": 1}
-        return estimator_of(
-            model_fn, tmp_path / name, use_tpu=use_tpu, config=config
-        )
+        return estimator_of(model_fn, tmp_path / name, use_tpu=use_tpu, config=config)
 
     whole = new("whole", use_tpu).train(INPUTS[source], max_steps=STEPS)
     crash_at(new("parts", use_tpu), INPUTS[source], 4)
@@ -205,9 +199,7 @@ def test_a_call_that_has_ended_is_not_read_on(tmp_path):
 
 
 @pytest.mark.parametrize("save_every", [1, 100])
-def test_a_call_that_has_ended_but_for_a_hook_is_not_read_on(
-    save_every, tmp_path
-):
+def test_a_call_that_has_ended_but_for_a_hook_is_not_read_on(save_every, tmp_path):
     config = {"save_checkpoints_steps": save_every}
     estimator = new_estimator(tmp_path, config=config)
     with pytest.raises(Crash):
@@ -235,9 +227,7 @@ def test_a_call_whose_last_steps_are_not_saved_is_read_on(tmp_path):
     estimator = new_estimator(tmp_path / "parts")
     saver = kte.hooks.CheckpointSaverHook(tmp_path / "parts", save_steps=8)
     with pytest.raises(Crash):
-        estimator.train(
-            repeated(X, Y), hooks=[CrashInEnd(), saver], max_steps=STEPS
-        )
+        estimator.train(repeated(X, Y), hooks=[CrashInEnd(), saver], max_steps=STEPS)
     assert estimator.get_variable_value("global_step") == 8
     estimator.train(repeated(X, Y), max_steps=STEPS)
     assert_equal(variables(whole), variables(estimator))
@@ -329,9 +319,7 @@ def counted(count):
         (lambda x, _: keras.layers.Dense(1)(x[:, :2]), "Restore the layer's"),
     ],
 )
-def test_another_model_is_told_before_the_input_is_read_again(
-    tmp_path, other, message
-):
+def test_another_model_is_told_before_the_input_is_read_again(tmp_path, other, message):
     config = {"save_checkpoints_steps": 4}
     estimator = estimator_of(model_fn_of(linear), tmp_path, config=config)
     crash_at(estimator, counted([]), 8)

@@ -9,12 +9,14 @@ import signal
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.run_state import Version
@@ -127,17 +129,13 @@ HOOKS = {
     "plateau": lambda: [plateau(), stopping(patience=6)],
     "get_state": lambda: [Halve()],
     "scheduler": lambda: [scheduler()],
-    "swapped averages": lambda: [
-        keras.callbacks.SwapEMAWeights(swap_on_epoch=True)
-    ],
+    "swapped averages": lambda: [keras.callbacks.SwapEMAWeights(swap_on_epoch=True)],
 }
 MODEL_FN = model_fn_of(linear, lambda: keras.optimizers.SGD(0.1, use_ema=True))
 
 
 def new_estimator(model_dir, **settings):
-    settings["config"] = {"save_checkpoints_steps": 4} | settings.get(
-        "config", {}
-    )
+    settings["config"] = {"save_checkpoints_steps": 4} | settings.get("config", {})
     return estimator_of(MODEL_FN, model_dir, **settings)
 
 
@@ -192,9 +190,7 @@ def warnings_in(caplog, text):
         ("scheduler", 12),
     ],
 )
-def test_an_interrupted_run_equals_a_straight_one(
-    name, steps_per_epoch, tmp_path
-):
+def test_an_interrupted_run_equals_a_straight_one(name, steps_per_epoch, tmp_path):
     def hooks():
         return [kte.hooks.CallbackHook(HOOKS[name](), steps_per_epoch)]
 
@@ -436,9 +432,7 @@ def test_process_0_saves_for_all(tmp_path):
 
 def test_best_weights_keep_their_dtypes(tmp_path):
     def half(features, is_training):
-        layer = keras.layers.Dense(
-            1, dtype="bfloat16", kernel_initializer="zeros"
-        )
+        layer = keras.layers.Dense(1, dtype="bfloat16", kernel_initializer="zeros")
         return keras.ops.cast(layer(features), "float32")
 
     def trained(name, step=None):

@@ -5,11 +5,7 @@ import json
 
 import keras
 import pytest
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
@@ -155,9 +151,7 @@ def looking():
 HEEDLESS = {
     "nobody": lambda: [],
     "a hook that says so": lambda: [Saying()],
-    "an object that says so": lambda: [
-        with_attribute(kte.hooks.SessionRunHook())
-    ],
+    "an object that says so": lambda: [with_attribute(kte.hooks.SessionRunHook())],
     "a hook of the package": lambda: [kte.hooks.StopAtStepHook(last_step=12)],
     "a subclass": lambda: [Stops(last_step=12)],
     "a subclass that says so": lambda: [LooksAndSays(last_step=12)],
@@ -198,9 +192,7 @@ def test_training_runs_ahead_unless_somebody_looks(
 ):
     events = []
     run, is_made = DeviceLoop.run, NanLossHook.run_is_made
-    monkeypatch.setattr(
-        DeviceLoop, "run", lambda *a: events.append("run") or run(*a)
-    )
+    monkeypatch.setattr(DeviceLoop, "run", lambda *a: events.append("run") or run(*a))
     monkeypatch.setattr(
         NanLossHook,
         "run_is_made",
@@ -213,9 +205,7 @@ def test_training_runs_ahead_unless_somebody_looks(
     assert events == (ahead if runs_ahead else ["run", "made"] * 3)
 
 
-def test_reports_of_runs_ahead_are_those_of_their_own_run(
-    monkeypatch, tmp_path
-):
+def test_reports_of_runs_ahead_are_those_of_their_own_run(monkeypatch, tmp_path):
     monkeypatch.setattr(Infeed, "take_ready", lambda self: next(self, None))
 
     def reported(directory, hooks):

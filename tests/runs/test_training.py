@@ -10,12 +10,14 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -171,9 +173,7 @@ def test_empty_input_is_a_warning(tmp_path, caplog):
     ("every", "iterations", "expected"),
     [(3, 4, [0, 4, 8, 12]), (5, 4, [0, 8, 12]), (100, 4, [0, 12])],
 )
-def test_checkpoints_come_at_loop_boundaries(
-    every, iterations, expected, tmp_path
-):
+def test_checkpoints_come_at_loop_boundaries(every, iterations, expected, tmp_path):
     estimator = linear_estimator(
         tmp_path,
         iterations=iterations,
@@ -184,9 +184,7 @@ def test_checkpoints_come_at_loop_boundaries(
 
 
 def test_no_checkpoints_if_none_are_wanted(tmp_path):
-    estimator = linear_estimator(
-        tmp_path, config={"save_checkpoints_steps": None}
-    )
+    estimator = linear_estimator(tmp_path, config={"save_checkpoints_steps": None})
     estimator.train(repeated(X, Y), steps=4)
     assert saved_steps(tmp_path) == []
     assert estimator.latest_checkpoint() is None
@@ -349,9 +347,7 @@ def test_host_call_sees_every_step(tmp_path):
         assert isinstance(loss, np.ndarray) and loss.shape == (1,)
 
     seen = []
-    estimator_of(model_fn, tmp_path, iterations=4).train(
-        repeated(X, Y), steps=10
-    )
+    estimator_of(model_fn, tmp_path, iterations=4).train(repeated(X, Y), steps=10)
     assert seen == list(range(10))
 
 

@@ -3,12 +3,14 @@
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 
@@ -90,9 +92,7 @@ def test_epochs_of_several_runs_are_evaluated_once(tmp_path):
 
 def test_without_callbacks_it_is_written(tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
-    estimator.train(
-        repeated(X, Y), steps=8, validation=held_out, validation_steps=1
-    )
+    estimator.train(repeated(X, Y), steps=8, validation=held_out, validation_steps=1)
     results = kte.experimental.read_eval_metrics(estimator.eval_dir())
     assert list(results) == [4, 8]
 
@@ -108,9 +108,7 @@ def test_early_stopping_restores_the_best_weights(tmp_path):
         def weights(self):
             return self.model.get_weights()
 
-    stopping = keras.callbacks.EarlyStopping(
-        patience=1, restore_best_weights=True
-    )
+    stopping = keras.callbacks.EarlyStopping(patience=1, restore_best_weights=True)
     logs = Logs()
     estimator = estimator_of(model_fn, tmp_path)
     estimator.train(
@@ -161,13 +159,10 @@ def test_keras_metrics_have_their_direction(tmp_path, counting):
         return counting.spec(mode, loss, labels, outputs)
 
     callbacks = [
-        keras.callbacks.EarlyStopping(f"val_{name}")
-        for name in ("error", "fit")
+        keras.callbacks.EarlyStopping(f"val_{name}") for name in ("error", "fit")
     ]
     estimator = estimator_of(counts, tmp_path)
-    estimator.train(
-        repeated(X, Y), callbacks, steps=4, validation=batches_of(X, Y)
-    )
+    estimator.train(repeated(X, Y), callbacks, steps=4, validation=batches_of(X, Y))
     assert [each.monitor_op for each in callbacks] == [
         keras.ops.less,
         keras.ops.greater,
@@ -176,9 +171,7 @@ def test_keras_metrics_have_their_direction(tmp_path, counting):
 
 def test_the_learning_rate_is_reduced_on_a_plateau(tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
-    reduce = keras.callbacks.ReduceLROnPlateau(
-        patience=1, factor=0.5, min_delta=1e9
-    )
+    reduce = keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_delta=1e9)
     estimator.train(repeated(X, Y), [reduce], steps=12, validation=held_out)
     rate = float(reduce.model.optimizer.learning_rate.value)
     assert rate == pytest.approx(0.05 / 4)
@@ -229,7 +222,5 @@ def test_the_model_of_a_callback_evaluates_and_loads(tmp_path, use_tpu):
             np.testing.assert_allclose(value, expected, 1e-5)
     # What the callback has loaded is in the last checkpoint.
     result = estimator.evaluate(held_out)
-    np.testing.assert_allclose(
-        result["error"], look.epochs[0]["val_error"], 1e-5
-    )
+    np.testing.assert_allclose(result["error"], look.epochs[0]["val_error"], 1e-5)
     assert result["global_step"] == 12

@@ -6,11 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, linear, model_fn_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -259,9 +255,7 @@ def test_hook_of_wrong_type(mode, trained):
         ("empty", "There is no other checkpoint in '.*empty'"),
     ],
 )
-def test_invalid_checkpoint_path(
-    path, message, mode, trained, trained_dir, tmp_path
-):
+def test_invalid_checkpoint_path(path, message, mode, trained, trained_dir, tmp_path):
     directory = tmp_path if path == "empty" else trained_dir
     (tmp_path / "empty").mkdir()
     given = directory / path
@@ -372,9 +366,7 @@ def test_systems_that_fit(tpu_config, topology, size, mode):
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
 def test_sliced_input_on_one_core(mode, model_dir):
     sliced = kte.TPUConfig(eval_training_input_configuration=SLICED)
-    estimator = make(
-        model_fn_of(linear), model_dir, False, {"tpu_config": sliced}
-    )
+    estimator = make(model_fn_of(linear), model_dir, False, {"tpu_config": sliced})
     with pytest.raises(
         ValueError,
         match="SLICED only works with use_tpu=True. Received mode .* on one "
@@ -384,9 +376,7 @@ def test_sliced_input_on_one_core(mode, model_dir):
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
-def test_prediction_and_evaluation_check_cores_before_checkpoints(
-    mode, model_dir
-):
+def test_prediction_and_evaluation_check_cores_before_checkpoints(mode, model_dir):
     estimator = make(model_fn_of(linear), model_dir, **{SIZES[mode]: 12})
     with pytest.raises(ValueError, match="must be divisible"):
         call(estimator, mode, never, checkpoint_path="nowhere")
@@ -424,9 +414,7 @@ def test_no_such_predict_key(keys, trained):
     expected = [keys] if isinstance(keys, str) else list(keys)
     with pytest.raises(
         ValueError,
-        match=re.escape(
-            f"Expected `predict_keys` among ['y']. Received: {expected}"
-        ),
+        match=re.escape(f"Expected `predict_keys` among ['y']. Received: {expected}"),
     ):
         call(trained, PREDICT, batches_of(X), predict_keys=keys)
 
@@ -741,7 +729,5 @@ def test_variables(trained):
     names = trained.get_variable_names()
     assert {"dense/kernel", "dense/bias", "global_step"} <= set(names)
     kernel, step = trained.get_variable_value(["dense/kernel", "global_step"])
-    np.testing.assert_array_equal(
-        trained.get_variable_value("dense/kernel"), kernel
-    )
+    np.testing.assert_array_equal(trained.get_variable_value("dense/kernel"), kernel)
     assert kernel.shape == (3, 1) and step == 1

@@ -12,13 +12,15 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import linear
-from helpers import regression_data
-from helpers import repeated
-from helpers import squared_error
+from helpers import (
+    batches_of,
+    each_once,
+    estimator_of,
+    linear,
+    regression_data,
+    repeated,
+    squared_error,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
@@ -302,15 +304,11 @@ def test_train_and_evaluate_goes_on_after_an_error(host, monkeypatch, tmp_path):
         train_and_evaluate("parts")
     host.fails = False
     assert train_and_evaluate("parts") == train_and_evaluate("whole")
-    found = json.loads(
-        (tmp_path / "parts" / "best_checkpoint.json").read_text()
-    )
+    found = json.loads((tmp_path / "parts" / "best_checkpoint.json").read_text())
     assert found["checkpoint"] == "model.ckpt-25"
 
 
-def test_without_an_error_no_checkpoint_is_read_again(
-    host, monkeypatch, tmp_path
-):
+def test_without_an_error_no_checkpoint_is_read_again(host, monkeypatch, tmp_path):
     estimator = new_estimator(tmp_path, host)
     estimator.train(repeated(X, Y), max_steps=LAST)
     monkeypatch.setattr(restoring, "load_checkpoint", fail)
@@ -350,9 +348,7 @@ def test_what_is_edited_after_the_last_save_is_read_again(host, tmp_path):
     assert estimator.evaluate(EVALUATED) == saved
 
 
-def test_a_learning_rate_that_was_set_is_saved_whatever_is_evaluated(
-    host, tmp_path
-):
+def test_a_learning_rate_that_was_set_is_saved_whatever_is_evaluated(host, tmp_path):
     class Slower(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch + 1 == RUN:

@@ -5,10 +5,7 @@ import logging
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import batches_of, estimator_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 
@@ -91,9 +88,7 @@ def test_evaluation_and_prediction_start_there_too(of_ours, tmp_path):
     loss = estimator.evaluate(batches_of(X, Y))["loss"]
     np.testing.assert_allclose(loss, np.mean((expected - Y) ** 2), rtol=1e-4)
     estimator.train(repeated(X, Y), steps=1)
-    np.testing.assert_array_equal(
-        first_values(tmp_path)["dense/kernel"], KERNEL
-    )
+    np.testing.assert_array_equal(first_values(tmp_path)["dense/kernel"], KERNEL)
 
 
 def test_its_own_checkpoint_comes_first(of_ours, tmp_path):

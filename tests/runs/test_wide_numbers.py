@@ -5,9 +5,7 @@ import logging
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, regression_data
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -93,9 +91,7 @@ def test_unix_times_in_float64_are_told_of_once(tmp_path, monkeypatch, caplog):
         y = keras.layers.Dense(1)(features["x"])
         loss = ops.mean((y - labels) ** 2) + 0 * ops.mean(features["time"])
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     def input_fn(params):
         times = 1_732_543_201.0 + np.arange(16)

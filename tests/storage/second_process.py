@@ -15,12 +15,14 @@ sys.path.append(str(pathlib.Path(__file__).parents[1]))
 
 import keras  # noqa: E402
 import shelf  # noqa: E402
-from helpers import batches_of  # noqa: E402
-from helpers import estimator_of  # noqa: E402
-from helpers import linear  # noqa: E402
-from helpers import model_fn_of  # noqa: E402
-from helpers import regression_data  # noqa: E402
-from helpers import repeated  # noqa: E402
+from helpers import (
+    batches_of,  # noqa: E402
+    estimator_of,  # noqa: E402
+    linear,  # noqa: E402
+    model_fn_of,  # noqa: E402
+    regression_data,  # noqa: E402
+    repeated,  # noqa: E402
+)
 
 URL = "shelf://bucket/run"
 X, Y = regression_data()

@@ -5,9 +5,7 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.ground.storage import copies
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import copies, paths, transfers
 from keras_tpu_estimator.ground.storage.copies import local_copy
 
 URL = "memory://bucket/file"

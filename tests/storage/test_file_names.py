@@ -4,11 +4,7 @@ import os
 import unicodedata
 
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export import folders
@@ -102,6 +98,4 @@ def test_no_asset_replaces_another(tmp_path):
     source = tmp_path / "vocabulary"
     source.touch()
     with pytest.raises(ValueError, match="Rename 'words.txt'"):
-        folders.copy_assets(
-            str(tmp_path), {"Words.txt": source, "words.txt": source}
-        )
+        folders.copy_assets(str(tmp_path), {"Words.txt": source, "words.txt": source})

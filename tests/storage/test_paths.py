@@ -3,8 +3,7 @@
 import fsspec
 import pytest
 
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import paths, transfers
 
 FILES = ("a.txt", "b.txt", "deep/c.txt")
 

@@ -5,8 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.atomic import checksum, pieces
 from keras_tpu_estimator.ground.storage import positioned
 
 

@@ -7,21 +7,13 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - writes what is read
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.directory import keep_best
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import training_status
-from keras_tpu_estimator.ground.storage import copies
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.files.directory import keep_best, location, training_status
+from keras_tpu_estimator.ground.storage import copies, paths, transfers
 
 URL = "memory://bucket/run"
 KERNEL = np.arange(3, dtype="float32")[:, None]
@@ -50,12 +42,8 @@ def test_what_is_saved_is_read():
     assert names() == ["checkpoint", "model.ckpt-20.h5"]
     copies._KEPT.clear()
     for path in (prefix, f"{prefix}.h5", URL, f"{URL}/"):
-        np.testing.assert_array_equal(
-            kte.load_variable(path, "dense/kernel"), KERNEL
-        )
-    assert (
-        checkpoints.latest_intact(URL) == kte.latest_checkpoint(URL) == prefix
-    )
+        np.testing.assert_array_equal(kte.load_variable(path, "dense/kernel"), KERNEL)
+    assert checkpoints.latest_intact(URL) == kte.latest_checkpoint(URL) == prefix
     assert checkpoints.step_of(prefix) == 20
 
 
@@ -223,18 +211,14 @@ def save_own(directory):
     return f"{URL}/model.ckpt-7"
 
 
-SAVED = pytest.mark.parametrize(
-    "save", [save_tf1, save_keras, save_archive, save_own]
-)
+SAVED = pytest.mark.parametrize("save", [save_tf1, save_keras, save_archive, save_own])
 
 
 @SAVED
 def test_those_of_others_are_read(save, tmp_path):
     url = save(str(tmp_path))
     upload(tmp_path)
-    np.testing.assert_array_equal(
-        kte.load_variable(url, "dense/kernel"), KERNEL
-    )
+    np.testing.assert_array_equal(kte.load_variable(url, "dense/kernel"), KERNEL)
 
 
 def test_a_reader_of_tensorflow_reads_when_its_files_are_kept_no_more(tmp_path):
@@ -251,9 +235,7 @@ def test_training_starts_from_one(save, tmp_path):
     other.mkdir()
     url = save(str(other))
     upload(other)
-    estimator = estimator_of(
-        model_fn_of(linear), tmp_path / "run", warm_start_from=url
-    )
+    estimator = estimator_of(model_fn_of(linear), tmp_path / "run", warm_start_from=url)
     predicted = next(estimator.predict(lambda params: X))
     np.testing.assert_allclose(predicted["y"], X[0] @ KERNEL + BIAS, rtol=1e-5)
 

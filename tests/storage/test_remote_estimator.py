@@ -8,19 +8,19 @@ import sys
 import numpy as np
 import pytest
 import second_process
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.summary.event_reader import read_scalars
-from keras_tpu_estimator.ground.storage import copies
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import copies, paths, transfers
 
 URL = "memory://bucket/run"
 X, Y = regression_data()
@@ -122,9 +122,7 @@ def test_an_interrupted_call_reads_its_input_on(memory, tmp_path):
 
 
 def test_event_files_and_metrics_are_there_at_the_end(memory, local):
-    config = kte.RunConfig(
-        model_dir=URL, save_summary_steps=2, log_step_count_steps=2
-    )
+    config = kte.RunConfig(model_dir=URL, save_summary_steps=2, log_step_count_steps=2)
     for steps in (4, 8):
         estimator = kte.TPUEstimator(
             model_fn_of(linear),
@@ -138,9 +136,7 @@ def test_event_files_and_metrics_are_there_at_the_end(memory, local):
         lines = [json.loads(line) for line in file.read().splitlines()]
     assert lines[0]["step"] < 4 < lines[-1]["step"]
     written = read_scalars(paths.matching(f"{URL}/events.out.*"))
-    assert {"loss", "global_step/sec"} <= {
-        t for v in written.values() for t in v
-    }
+    assert {"loss", "global_step/sec"} <= {t for v in written.values() for t in v}
 
     result = estimator.evaluate(HELD_OUT, name="held_out")
     found = kte.experimental.read_eval_metrics(estimator.eval_dir("held_out"))
@@ -171,9 +167,7 @@ def test_a_host_call_writes_to_a_url(memory, local):
 
 
 @pytest.mark.parametrize("end", ["-4.h5", "checkpoint"])
-def test_a_checkpoint_that_cannot_be_written_is_an_error(
-    end, memory, monkeypatch
-):
+def test_a_checkpoint_that_cannot_be_written_is_an_error(end, memory, monkeypatch):
     put = transfers.put
     is_down = []
 
@@ -263,9 +257,7 @@ def test_profiles_go_to_local_directories_only():
 def test_a_second_process_goes_on(shelf):
     """It has but the shelf; weights are those of a run in one piece."""
     script = second_process.__file__
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, sys.path))
-    }
+    environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     second_process.estimator().train(second_process.repeated(X, Y), steps=4)
     done = subprocess.run(
         [sys.executable, script, "8"],

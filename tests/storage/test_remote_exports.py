@@ -6,17 +6,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - loads what was exported
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export.folders import export_folder
-from keras_tpu_estimator.ground.storage import copies
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import copies, paths, transfers
 from keras_tpu_estimator.workflow.exporters import exports_in
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -108,9 +102,7 @@ def test_a_keras_file(estimator, tmp_path):
     assert kte.export_keras(estimator, url, X) == url
     local = copies.local_copy(url)
     model = keras.models.load_model(local.path)
-    (expected,) = estimator.predict(
-        lambda params: X[:1], yield_single_examples=False
-    )
+    (expected,) = estimator.predict(lambda params: X[:1], yield_single_examples=False)
     np.testing.assert_allclose(
         model.predict(X[:1], verbose=0)["y"], expected["y"], rtol=1e-5
     )

@@ -8,9 +8,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.storage import copies
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import copies, paths, transfers
 from tests.torture import saves
 from tests.torture.operations import Killed
 

@@ -11,9 +11,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.urls import check
-from keras_tpu_estimator.ground.storage.urls import is_url
-from keras_tpu_estimator.ground.storage.urls import located
+from keras_tpu_estimator.ground.storage.urls import check, is_url, located
 
 
 @pytest.mark.parametrize(
@@ -66,9 +64,7 @@ def new_estimator(model_dir):
         ("gs://bucket/run", ImportError, "gcsfs"),
     ],
 )
-def test_a_wrong_url_is_an_error_of_the_constructor(
-    path, error, message, monkeypatch
-):
+def test_a_wrong_url_is_an_error_of_the_constructor(path, error, message, monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(error, match=message):
         new_estimator(path)

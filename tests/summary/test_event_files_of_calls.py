@@ -7,12 +7,14 @@ import os
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.summary import event_file
@@ -48,9 +50,7 @@ def open_files(directory):
 
 @pytest.fixture
 def estimator(tmp_path):
-    return estimator_of(
-        model_fn_of(linear), tmp_path / "run", save_summary_steps=1
-    )
+    return estimator_of(model_fn_of(linear), tmp_path / "run", save_summary_steps=1)
 
 
 @pytest.fixture
@@ -84,9 +84,7 @@ def step_counter(**where):
 
 
 def step_counter_by_time(**where):
-    hook = kte.hooks.StepCounterHook(
-        every_n_steps=None, every_n_secs=0, **where
-    )
+    hook = kte.hooks.StepCounterHook(every_n_steps=None, every_n_secs=0, **where)
     return hook, [8, 12]
 
 
@@ -101,9 +99,7 @@ HOOKS = pytest.mark.parametrize(
 
 @HOOKS
 @pytest.mark.parametrize("is_of_spec", [False, True])
-def test_what_a_hook_wrote_is_there_when_train_returns(
-    made, is_of_spec, tmp_path, own
-):
+def test_what_a_hook_wrote_is_there_when_train_returns(made, is_of_spec, tmp_path, own):
     hook, steps = made(output_dir=own)
     base = model_fn_of(linear)
 
@@ -117,9 +113,7 @@ def test_what_a_hook_wrote_is_there_when_train_returns(
 
 
 @HOOKS
-def test_what_a_hook_wrote_by_a_writer_of_its_own_is_there(
-    made, estimator, own
-):
+def test_what_a_hook_wrote_by_a_writer_of_its_own_is_there(made, estimator, own):
     writer = EventWriter(own, flush_secs=1000)
     hook, steps = made(summary_writer=writer)
     estimator.train(TRAIN, hooks=[hook], steps=12)
@@ -266,9 +260,7 @@ def unwritable(monkeypatch):
 def test_nobody_else_is_told_what_evaluate_could_not_write(
     estimator, unwritable, tmp_path
 ):
-    other = estimator_of(
-        model_fn_of(linear), tmp_path / "other", save_summary_steps=1
-    )
+    other = estimator_of(model_fn_of(linear), tmp_path / "other", save_summary_steps=1)
     for each in (estimator, other):
         each.train(TRAIN, steps=4)
         each.evaluate(EVAL)
@@ -314,9 +306,7 @@ def test_a_forgotten_writer_says_what_is_lost(tmp_path, unwritable, caplog):
     del writer
     gc.collect()
     (told,) = caplog.messages
-    assert told.startswith(
-        "Events are lost, because their file cannot be written: "
-    )
+    assert told.startswith("Events are lost, because their file cannot be written: ")
 
 
 def test_closing_a_writer_tells_what_could_not_be_written(tmp_path, unwritable):

@@ -114,9 +114,7 @@ def test_an_array_among_metrics_is_a_tensor(logdir, array):
 def test_bytes_among_metrics_are_a_summary(logdir):
     from tensorboard.compat.proto import summary_pb2
 
-    image = summary_pb2.Summary.Image(
-        height=1, width=1, encoded_image_string=b"png"
-    )
+    image = summary_pb2.Summary.Image(height=1, width=1, encoded_image_string=b"png")
     values = [
         summary_pb2.Summary.Value(tag="any", image=image),
         summary_pb2.Summary.Value(tag="any", simple_value=0.5),
@@ -160,9 +158,7 @@ def test_text(logdir):
     with EventWriter(logdir) as writer:
         writer.text("checkpoint_path", "größe/model.ckpt-7", step=7)
 
-    assert _tensor(logdir, "checkpoint_path").item() == (
-        "größe/model.ckpt-7".encode()
-    )
+    assert _tensor(logdir, "checkpoint_path").item() == ("größe/model.ckpt-7".encode())
     about = _accumulator(logdir).SummaryMetadata("checkpoint_path")
     assert about.plugin_data.plugin_name == metadata.PLUGIN_NAME
 
@@ -260,9 +256,7 @@ def test_any_thread_may_write(logdir):
             for step in range(100):
                 writer.scalars({tag: step}, step)
 
-        threads = [
-            threading.Thread(target=write, args=(tag,)) for tag in "abcd"
-        ]
+        threads = [threading.Thread(target=write, args=(tag,)) for tag in "abcd"]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -280,9 +274,7 @@ def test_a_full_disk_damages_no_file(logdir):
     (path,) = _files(logdir)
     writer.scalars({"loss": 0.5}, step=2)
     limits = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(
-        resource.RLIMIT_FSIZE, (os.path.getsize(path) + 9, limits[1])
-    )
+    resource.setrlimit(resource.RLIMIT_FSIZE, (os.path.getsize(path) + 9, limits[1]))
     try:
         with pytest.raises(OSError, match="File too large"):
             writer.flush()

@@ -70,9 +70,7 @@ def test_scalar(tmp_path: pathlib.Path, data: Any) -> None:
     ],
 )
 def test_histogram(tmp_path: pathlib.Path, data: Any) -> None:
-    value = written(
-        tmp_path, lambda: summary.histogram("weights", data, buckets=7)
-    )
+    value = written(tmp_path, lambda: summary.histogram("weights", data, buckets=7))
     assert value.metadata.plugin_data.plugin_name == "histograms"
     counts, edges = np.histogram(np.asarray(data, "float64"), bins=7)
     table = array_of(value)
@@ -113,9 +111,7 @@ def test_the_devices_count_as_the_host_does() -> None:
 @pytest.mark.parametrize("channels", [1, 2, 3, 4])
 def test_images(tmp_path: pathlib.Path, channels: int) -> None:
     data = RNG.integers(0, 256, size=(5, 7, 6, channels), dtype=np.uint8)
-    value = written(
-        tmp_path, lambda: summary.image("view", data, max_outputs=2)
-    )
+    value = written(tmp_path, lambda: summary.image("view", data, max_outputs=2))
     assert value.metadata.plugin_data.plugin_name == "images"
     width, height, *files = array_of(value)
     assert (width, height) == (b"6", b"7")
@@ -158,9 +154,7 @@ def test_text_keeps_its_shape(tmp_path: pathlib.Path, data: Any) -> None:
 def test_audio(tmp_path: pathlib.Path) -> None:
     data = np.stack([np.sin(np.arange(100) * k)[:, None] for k in (1, 2, 3)])
     data = np.concatenate([data, np.full((3, 100, 1), -2.0)], axis=2)
-    value = written(
-        tmp_path, lambda: summary.audio("tone", data, 8000, max_outputs=2)
-    )
+    value = written(tmp_path, lambda: summary.audio("tone", data, 8000, max_outputs=2))
     assert value.metadata.plugin_data.plugin_name == "audio"
     # The reader leaves out the labels, which are empty.
     files = array_of(value)
@@ -190,9 +184,7 @@ SOUNDS = RNG.normal(0, 0.7, size=(4, 50, 2)).astype("float32")
 
 
 @pytest.mark.parametrize("name", AS_TENSORFLOW)
-def test_it_is_what_tensorflow_writes(
-    tmp_path: pathlib.Path, name: str
-) -> None:
+def test_it_is_what_tensorflow_writes(tmp_path: pathlib.Path, name: str) -> None:
     from tensorboard.backend.event_processing import event_file_loader
 
     values = []

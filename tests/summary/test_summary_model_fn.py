@@ -11,12 +11,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - decodes PNG files
-from helpers import batches_of
-from helpers import each_once
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import repeated
+from helpers import batches_of, each_once, estimator_of, linear, model_fn_of, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -58,9 +53,7 @@ def read(logdir: str | pathlib.Path) -> dict[str, dict[int, np.ndarray]]:
     found: dict[str, dict[int, np.ndarray]] = {}
     for tag in accumulator.Tags()["tensors"]:
         events = accumulator.Tensors(tag)
-        found[tag] = {
-            e.step: tensor_util.make_ndarray(e.tensor_proto) for e in events
-        }
+        found[tag] = {e.step: tensor_util.make_ndarray(e.tensor_proto) for e in events}
         assert len(found[tag]) == len(events)
     return found
 
@@ -125,9 +118,7 @@ def test_evaluation_writes_its_last_batch(
 
 
 @pytest.mark.parametrize("iterations", [1, 3, 8])
-def test_steps_are_those_of_the_loss(
-    tmp_path: pathlib.Path, iterations: int
-) -> None:
+def test_steps_are_those_of_the_loss(tmp_path: pathlib.Path, iterations: int) -> None:
     """Each is the value of its own step, in loops of any length."""
 
     def record(features: Any) -> None:
@@ -147,9 +138,7 @@ def test_steps_are_those_of_the_loss(
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_step_that_is_given_counts(
-    tmp_path: pathlib.Path, use_tpu: bool
-) -> None:
+def test_a_step_that_is_given_counts(tmp_path: pathlib.Path, use_tpu: bool) -> None:
     def record(features: Any) -> None:
         summary.scalar("x", 1.0, step=kte.get_global_step())
         summary.scalar("y", 1.0, step=77)
@@ -169,9 +158,7 @@ def test_resuming_repeats_no_step(tmp_path: pathlib.Path) -> None:
 
     def fresh() -> kte.TPUEstimator:
         model_fn = recording_with(summarize)
-        return estimator_of(
-            model_fn, tmp_path, iterations=2, save_summary_steps=4
-        )
+        return estimator_of(model_fn, tmp_path, iterations=2, save_summary_steps=4)
 
     estimator = fresh()
     assert steps_of(estimator) == [2, 6]
@@ -226,9 +213,7 @@ def test_prediction_records_nothing(tmp_path: pathlib.Path) -> None:
     def record(features: Any) -> None:
         returned.append(summary.scalar("x", 1.0))
 
-    estimator = estimator_of(
-        recording_with(record), tmp_path, save_summary_steps=1
-    )
+    estimator = estimator_of(recording_with(record), tmp_path, save_summary_steps=1)
     list(estimator.predict(batches_of(ROWS)))
     assert set(returned) == {False}
 
@@ -240,9 +225,7 @@ def test_record_if_in_a_model_fn(tmp_path: pathlib.Path) -> None:
             with summary.record_if(lambda: True):
                 assert summary.scalar("yes", 1.0) is True
 
-    estimator = estimator_of(
-        recording_with(record), tmp_path, save_summary_steps=1
-    )
+    estimator = estimator_of(recording_with(record), tmp_path, save_summary_steps=1)
     # What is set around `train` is not meant for model_fn.
     other = summary.create_file_writer(tmp_path / "other")
     with other.as_default(step=5), summary.record_if(False):
@@ -251,9 +234,7 @@ def test_record_if_in_a_model_fn(tmp_path: pathlib.Path) -> None:
     assert list(read(tmp_path)["yes"]) == [4]
 
 
-@pytest.mark.parametrize(
-    ("use_tpu", "micro_batches"), each_once([False, True], [1, 2])
-)
+@pytest.mark.parametrize(("use_tpu", "micro_batches"), each_once([False, True], [1, 2]))
 def test_a_writer_in_a_model_fn(
     tmp_path: pathlib.Path, use_tpu: bool, micro_batches: int
 ) -> None:
@@ -323,9 +304,7 @@ WRONG = [
 def test_errors_in_a_model_fn(
     tmp_path: pathlib.Path, record: Callable[[Any], None], message: str
 ) -> None:
-    estimator = estimator_of(
-        recording_with(record), tmp_path, save_summary_steps=1
-    )
+    estimator = estimator_of(recording_with(record), tmp_path, save_summary_steps=1)
     with pytest.raises(ValueError, match=re.compile(message, re.DOTALL)):
         estimator.train(repeated(ROWS, LABELS), steps=4)
 
@@ -350,20 +329,14 @@ def test_beside_gradients_that_are_asked_for(tmp_path: pathlib.Path) -> None:
         (gradient,) = kte.gradients(loss, [layer.kernel])
         summary.scalar("norm", ops.sqrt(ops.sum(gradient**2)))
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
-    estimator = estimator_of(
-        model_fn, tmp_path, iterations=1, save_summary_steps=1
-    )
+    estimator = estimator_of(model_fn, tmp_path, iterations=1, save_summary_steps=1)
     estimator.train(repeated(ROWS, LABELS), steps=1)
     found = read(tmp_path)
     rows, labels = ROWS[:BATCH], LABELS[:BATCH]
     gradient = -2 * (rows * labels).mean(axis=0)
-    np.testing.assert_allclose(
-        found["norm"][1], np.linalg.norm(gradient), rtol=1e-5
-    )
+    np.testing.assert_allclose(found["norm"][1], np.linalg.norm(gradient), rtol=1e-5)
     np.testing.assert_array_equal(found["kernel"][1], [[0, 0, 0], [0, 0, 3]])
 
 

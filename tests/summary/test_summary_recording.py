@@ -73,9 +73,7 @@ def test_an_error_ends_the_default_too(tmp_path: pathlib.Path) -> None:
         (lambda: np.bool_(True), True),
     ],
 )
-def test_record_if(
-    tmp_path: pathlib.Path, condition: Any, recorded: bool
-) -> None:
+def test_record_if(tmp_path: pathlib.Path, condition: Any, recorded: bool) -> None:
     with summary.create_file_writer(tmp_path / "run").as_default(step=1):
         with summary.record_if(condition):
             assert summary.scalar("x", 1) is recorded
@@ -121,9 +119,7 @@ def test_a_step_is_one_integer(tmp_path: pathlib.Path, step: Any) -> None:
 
 def test_a_summary_needs_a_step(tmp_path: pathlib.Path) -> None:
     with summary.create_file_writer(tmp_path).as_default():
-        with pytest.raises(
-            ValueError, match="'x' must have a step. .*Pass `step`"
-        ):
+        with pytest.raises(ValueError, match="'x' must have a step. .*Pass `step`"):
             summary.scalar("x", 1)
         with summary.record_if(False):
             assert summary.scalar("x", 1) is False
@@ -173,9 +169,7 @@ def test_host_calls_flush_once_at_their_end(
 
 def test_another_thread_has_its_own_default(tmp_path: pathlib.Path) -> None:
     recorded = []
-    thread = threading.Thread(
-        target=lambda: recorded.append(summary.scalar("x", 1))
-    )
+    thread = threading.Thread(target=lambda: recorded.append(summary.scalar("x", 1)))
     with summary.create_file_writer(tmp_path).as_default(step=1):
         thread.start()
         thread.join()

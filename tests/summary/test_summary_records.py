@@ -5,8 +5,7 @@ import io
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.files.summary.event_file import framed
-from keras_tpu_estimator.files.summary.event_file import serialized
+from keras_tpu_estimator.files.summary.event_file import framed, serialized
 
 
 def framed_by_tensorboard(events):
@@ -30,8 +29,7 @@ def test_records_are_those_of_tensorboard(number, lengths):
 @pytest.mark.parametrize("step", [0, 1, 127, 128, 300, 2**40, 2**63 - 1, -1])
 @pytest.mark.parametrize("tag", ["x", "x" * 200])
 def test_events_are_those_of_protocol_buffers(step, tag):
-    from tensorboard.compat.proto import event_pb2
-    from tensorboard.compat.proto import summary_pb2
+    from tensorboard.compat.proto import event_pb2, summary_pb2
 
     value = summary_pb2.Summary.Value(tag=tag, simple_value=0.5)
     summary = summary_pb2.Summary(value=[value])

@@ -170,9 +170,7 @@ def dense_training(spec, start, features, labels, steps, move):
                 for key, feature in own.items()
                 if feature.table_id == name
                 for number in np.unique(
-                    features[key][part][
-                        :, : feature.max_sequence_length or None
-                    ]
+                    features[key][part][:, : feature.max_sequence_length or None]
                 )
                 if number >= 0
             }

@@ -2,11 +2,7 @@
 
 import numpy as np
 import pytest
-from dense_tables import BATCH
-from dense_tables import in_checkpoint
-from dense_tables import input_of
-from dense_tables import tables
-from dense_tables import tables_estimator
+from dense_tables import BATCH, in_checkpoint, input_of, tables, tables_estimator
 
 # One element has no gradient, one a gradient whose square is none.
 GRADIENTS = ([0.3, -0.2, 0.0, 0.0], [0.1, 0.4, 0.0, 1e-3])
@@ -17,9 +13,7 @@ def of_tensorflow(l1=0.0, l2=0.0, start=0.1, is_multiplied=False):
     """Weights, squares and linear terms after both gradients."""
     import tensorflow as tf
 
-    variables = [
-        tf.Variable(x) for x in (START, [start] * len(START), [0.0] * 4)
-    ]
+    variables = [tf.Variable(x) for x in (START, [start] * len(START), [0.0] * 4)]
     for gradient in GRADIENTS:
         tf.raw_ops.ResourceApplyFtrlV2(
             **dict(
@@ -44,8 +38,7 @@ def of_tables(parameters, rate=0.2, gradients=GRADIENTS):
     """The same of a row of a table."""
     rows = np.array([START], "float32")
     slots = {
-        name: np.full_like(rows, first)
-        for name, first in parameters.slots.items()
+        name: np.full_like(rows, first) for name, first in parameters.slots.items()
     }
     for gradient in gradients:
         rows, slots = parameters.updated(
@@ -92,9 +85,7 @@ def test_a_rate_that_grows_from_zero(tmp_path):
     spec = tables.EmbeddingConfigSpec(
         optimization_parameters=tables.FtrlParameters(0.1),
         table_to_config_dict={
-            "words": tables.TableConfig(
-                9, 2, learning_rate_fn=lambda step: 0.1 * step
-            )
+            "words": tables.TableConfig(9, 2, learning_rate_fn=lambda step: 0.1 * step)
         },
         feature_to_config_dict={"title": tables.FeatureConfig("words")},
     )

@@ -5,10 +5,7 @@ import warnings
 import keras
 import numpy as np
 import pytest
-from dense_tables import BATCH
-from dense_tables import in_checkpoint
-from dense_tables import input_of
-from dense_tables import tables
+from dense_tables import BATCH, in_checkpoint, input_of, tables
 from helpers import estimator_of
 
 import keras_tpu_estimator as kte
@@ -72,13 +69,9 @@ def averaged(model_dir, spec=SPEC, says=False, in_scaffold=False):
                 variables_to_restore=names or averages.variables_to_restore()
             )
 
-        return kte.TPUEstimatorSpec(
-            mode, {"y": y}, loss, scaffold_fn=scaffold_fn
-        )
+        return kte.TPUEstimatorSpec(mode, {"y": y}, loss, scaffold_fn=scaffold_fn)
 
-    return estimator_of(
-        model_fn, model_dir, True, BATCH, embedding_config_spec=spec
-    )
+    return estimator_of(model_fn, model_dir, True, BATCH, embedding_config_spec=spec)
 
 
 def test_which_tables_are_left_out_is_said(tmp_path):
@@ -92,12 +85,8 @@ def test_which_tables_are_left_out_is_said(tmp_path):
 def test_nothing_is_said_of_a_list_or_without_tables(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        averaged(tmp_path / "list", says=True).train(
-            input_of(*data_of()), steps=1
-        )
-        averaged(tmp_path / "none", spec=None).train(
-            input_of(*data_of()), steps=1
-        )
+        averaged(tmp_path / "list", says=True).train(input_of(*data_of()), steps=1)
+        averaged(tmp_path / "none", spec=None).train(input_of(*data_of()), steps=1)
 
 
 @pytest.mark.parametrize("in_scaffold", [False, True])

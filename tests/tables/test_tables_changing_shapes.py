@@ -2,10 +2,7 @@
 
 import numpy as np
 import pytest
-from dense_tables import ids_of
-from dense_tables import in_checkpoint
-from dense_tables import tables
-from dense_tables import tables_estimator
+from dense_tables import ids_of, in_checkpoint, tables, tables_estimator
 
 SPEC = tables.EmbeddingConfigSpec(
     table_to_config_dict={"words": tables.TableConfig(37, 3)},

@@ -3,11 +3,7 @@
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from dense_tables import BATCH
-from dense_tables import in_checkpoint
-from dense_tables import input_of
-from dense_tables import tables
-from dense_tables import tables_estimator
+from dense_tables import BATCH, in_checkpoint, input_of, tables, tables_estimator
 from helpers import each_once
 
 on_cores = pytest.mark.parametrize("use_tpu", [True, False])
@@ -44,9 +40,7 @@ WITHOUT_IDS = {
 
 
 @pytest.mark.rows(3)
-@pytest.mark.parametrize(
-    ("use_tpu", "name"), each_once([True, False], [*WITHOUT_IDS])
-)
+@pytest.mark.parametrize(("use_tpu", "name"), each_once([True, False], [*WITHOUT_IDS]))
 def test_examples_without_ids(tmp_path, use_tpu, name):
     ids = WITHOUT_IDS[name]
     rows = np.arange(26, dtype="float32").reshape(13, 2)
@@ -77,9 +71,7 @@ def test_examples_without_ids(tmp_path, use_tpu, name):
 def test_sequences_without_ids(tmp_path, use_tpu):
     ids = np.zeros((BATCH, 0), "int32")
     spec = spec_of(feature={"max_sequence_length": 2})
-    estimator = trained(
-        spec, tmp_path, use_tpu, ids, 4, ["ids", "ids_seq_length_"]
-    )
+    estimator = trained(spec, tmp_path, use_tpu, ids, 4, ["ids", "ids_seq_length_"])
     assert not activations(estimator, ids).any()
 
 
@@ -110,9 +102,7 @@ def test_tables_of_few_rows_on_other_cores(tmp_path):
             assert got[name].shape == (rows, 2)
     for name in sizes:
         for path in (name, f"{name}/Adagrad"):
-            np.testing.assert_allclose(
-                got[path], want[path], atol=1e-6, err_msg=path
-            )
+            np.testing.assert_allclose(got[path], want[path], atol=1e-6, err_msg=path)
 
 
 @pytest.mark.parametrize(
@@ -151,9 +141,7 @@ def test_rates_that_are_no_numbers(tmp_path, returned):
     spec = spec_of(learning_rate_fn=lambda step: returned)
     with pytest.raises(ValueError, match="'words' must return a number"):
         trained(spec, tmp_path, True, ids)
-    spec = spec_of()._replace(
-        experimental_gradient_multiplier_fn=lambda step: returned
-    )
+    spec = spec_of()._replace(experimental_gradient_multiplier_fn=lambda step: returned)
     message = "experimental_gradient_multiplier_fn must return a number"
     with pytest.raises(ValueError, match=message):
         trained(spec, tmp_path, True, ids)

@@ -1,11 +1,7 @@
 """Batches without examples, of which no table has a row."""
 
 import numpy as np
-from dense_tables import BATCH
-from dense_tables import ids_of
-from dense_tables import in_checkpoint
-from dense_tables import tables
-from dense_tables import tables_estimator
+from dense_tables import BATCH, ids_of, in_checkpoint, tables, tables_estimator
 
 SIZE = 3
 
@@ -45,7 +41,5 @@ def test_they_change_nothing(tmp_path):
     expected = full.evaluate(batches(BATCH, BATCH))
     assert empty.evaluate(batches(*sizes)) == expected
     features = [f for f, _ in batches(*sizes)({})]
-    answers = empty.predict(
-        lambda params: iter(features), yield_single_examples=False
-    )
+    answers = empty.predict(lambda params: iter(features), yield_single_examples=False)
     assert [len(answer["y"]) for answer in answers] == list(sizes)

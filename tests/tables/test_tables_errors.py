@@ -3,8 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from dense_tables import tables
-from dense_tables import tables_estimator
+from dense_tables import tables, tables_estimator
 from helpers import estimator_of
 
 import keras_tpu_estimator as kte
@@ -117,8 +116,7 @@ def test_gradients_are_summed_before_they_are_clipped():
         (
             {
                 "feature_to_config_dict": {
-                    name: tables.FeatureConfig("words", weight_key="w")
-                    for name in "ab"
+                    name: tables.FeatureConfig("words", weight_key="w") for name in "ab"
                 }
             },
             ValueError,
@@ -231,14 +229,10 @@ def test_gradients_of_no_loss_or_of_two(tmp_path, times):
             gradients = kte.gradients(loss, [weight])
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
         gradients = map(keras.ops.convert_to_tensor, gradients)
-        train_op = optimizer.apply_gradients(
-            zip(gradients, [weight], strict=True)
-        )
+        train_op = optimizer.apply_gradients(zip(gradients, [weight], strict=True))
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    estimator = estimator_of(
-        model_fn, tmp_path, True, 32, embedding_config_spec=SPEC
-    )
+    estimator = estimator_of(model_fn, tmp_path, True, 32, embedding_config_spec=SPEC)
     data = ({"title": ids(32)}, ids(32))
     with pytest.raises(ValueError, match=f"of {times} calls for gradients"):
         estimator.train(lambda params: iter([data]), steps=1)
@@ -253,9 +247,7 @@ def test_a_variable_of_the_name_of_a_table(tmp_path, shape):
         train_op = optimizer.minimize(loss)
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    estimator = estimator_of(
-        model_fn, tmp_path, True, 32, embedding_config_spec=SPEC
-    )
+    estimator = estimator_of(model_fn, tmp_path, True, 32, embedding_config_spec=SPEC)
     data = ({"title": ids(32)}, ids(32))
     with pytest.raises(ValueError, match="Received both for 'words'"):
         estimator.train(lambda params: iter([data]), steps=1)

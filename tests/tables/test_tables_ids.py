@@ -2,13 +2,15 @@
 
 import numpy as np
 import pytest
-from dense_tables import BATCH
-from dense_tables import dense_training
-from dense_tables import in_checkpoint
-from dense_tables import input_of
-from dense_tables import score
-from dense_tables import tables
-from dense_tables import tables_estimator
+from dense_tables import (
+    BATCH,
+    dense_training,
+    in_checkpoint,
+    input_of,
+    score,
+    tables,
+    tables_estimator,
+)
 from helpers import at_length
 
 import keras_tpu_estimator as kte
@@ -112,8 +114,7 @@ def trained():
     spec = every_dtype()
     plain, _, labels = data_of(spec)
     start = {
-        name: rows_of((table.vocabulary_size, 1))
-        for name, table in spec.tables.items()
+        name: rows_of((table.vocabulary_size, 1)) for name, table in spec.tables.items()
     }
     return dense_training(
         spec,
@@ -166,9 +167,7 @@ def test_as_dense_tables(tmp_path, trained, use_tpu):
     want, _, kernel = trained
     got = in_checkpoint(estimator)
     for name in spec.tables:
-        np.testing.assert_allclose(
-            got[name], want[name], atol=1e-6, err_msg=name
-        )
+        np.testing.assert_allclose(got[name], want[name], atol=1e-6, err_msg=name)
         moved = got[name] != rows_of(got[name].shape)
         assert np.count_nonzero(moved) > 10, name
     want = activations_of(spec, got, plain)

@@ -3,14 +3,8 @@
 import keras
 import numpy as np
 import pytest
-from dense_tables import BATCH
-from dense_tables import in_checkpoint
-from dense_tables import input_of
-from dense_tables import model_fn_of
-from dense_tables import tables
-from helpers import at_length
-from helpers import each_once
-from helpers import estimator_of
+from dense_tables import BATCH, in_checkpoint, input_of, model_fn_of, tables
+from helpers import at_length, each_once, estimator_of
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.restoring import initial_values
@@ -25,12 +19,9 @@ ROWS = {"even": 16, "odd": 13, "few": 3}
 SPEC = tables.EmbeddingConfigSpec(
     optimization_parameters=tables.AdagradParameters(0.1),
     table_to_config_dict={
-        name: tables.TableConfig(rows, 2, combiner="sum")
-        for name, rows in ROWS.items()
+        name: tables.TableConfig(rows, 2, combiner="sum") for name, rows in ROWS.items()
     },
-    feature_to_config_dict={
-        f"of {name}": tables.FeatureConfig(name) for name in ROWS
-    },
+    feature_to_config_dict={f"of {name}": tables.FeatureConfig(name) for name in ROWS},
 )
 SLOTS = [f"{name}/Adagrad" for name in ROWS]
 on_cores = pytest.mark.parametrize("use_tpu", [True, False])
@@ -58,8 +49,7 @@ def estimator_with(model_dir, use_tpu, scaffold_fn=None, **settings):
 def data_of():
     rng = np.random.default_rng(0)
     features = {
-        f"of {name}": rng.integers(-1, rows, (BATCH, 3))
-        for name, rows in ROWS.items()
+        f"of {name}": rng.integers(-1, rows, (BATCH, 3)) for name, rows in ROWS.items()
     }
     return features, np.ones(BATCH, "float32")
 
@@ -89,9 +79,7 @@ def start(tmp_path_factory):
 def assert_rows(got, want):
     for name in (*ROWS, *SLOTS):
         assert got[name].shape == want[name].shape
-        np.testing.assert_allclose(
-            got[name], want[name], atol=1e-6, err_msg=name
-        )
+        np.testing.assert_allclose(got[name], want[name], atol=1e-6, err_msg=name)
 
 
 class Looks(kte.hooks.SessionRunHook):
@@ -116,9 +104,7 @@ def predicted(estimator):
     """The activations of each table, which are sums of its rows."""
     features, _ = data_of()
     got = list(estimator.predict(lambda params: iter([features])))
-    return {
-        name: np.stack([each[f"of {name}"] for each in got]) for name in ROWS
-    }
+    return {name: np.stack([each[f"of {name}"] for each in got]) for name in ROWS}
 
 
 def assert_activations(got, values):
@@ -185,24 +171,18 @@ def test_init_fn(tmp_path, use_tpu):
         session.assign(values_of())
         seen["odd"] = session.run("odd")
 
-    estimator = estimator_with(
-        tmp_path, use_tpu, lambda: kte.Scaffold(init_fn=init_fn)
-    )
+    estimator = estimator_with(tmp_path, use_tpu, lambda: kte.Scaffold(init_fn=init_fn))
     assert_rows(first_values(estimator), values_of())
     assert seen["shapes"] == {name: (rows, 2) for name, rows in ROWS.items()}
     np.testing.assert_array_equal(seen["odd"], values_of()["odd"])
 
 
-@pytest.mark.parametrize(
-    ("use_tpu", "rows"), each_once([True, False], [16, 12])
-)
+@pytest.mark.parametrize(("use_tpu", "rows"), each_once([True, False], [16, 12]))
 def test_init_fn_with_other_rows(tmp_path, use_tpu, rows):
     def init_fn(scaffold, session):
         session.assign({"odd": np.zeros((rows, 2), "float32")})
 
-    estimator = estimator_with(
-        tmp_path, use_tpu, lambda: kte.Scaffold(init_fn=init_fn)
-    )
+    estimator = estimator_with(tmp_path, use_tpu, lambda: kte.Scaffold(init_fn=init_fn))
     with pytest.raises(ValueError, match=r"shape \(13, 2\). Received shape"):
         train(estimator)
 
@@ -279,9 +259,7 @@ def test_callbacks_that_assign(tmp_path, use_tpu):
     estimator = train(estimator_with(tmp_path, use_tpu))
     before = in_checkpoint(estimator)
     assigns = Assigns()
-    got = list(
-        estimator.predict(lambda params: iter([features]), hooks=[assigns])
-    )
+    got = list(estimator.predict(lambda params: iter([features]), hooks=[assigns]))
     assigns.check()
     assert_activations(
         {n: np.stack([each[f"of {n}"] for each in got]) for n in ROWS},
@@ -289,9 +267,9 @@ def test_callbacks_that_assign(tmp_path, use_tpu):
     )
     own = estimator.evaluate(input_of(features, labels), steps=1)["loss"]
     assigns = Assigns()
-    other = estimator.evaluate(
-        input_of(features, labels), steps=1, hooks=[assigns]
-    )["loss"]
+    other = estimator.evaluate(input_of(features, labels), steps=1, hooks=[assigns])[
+        "loss"
+    ]
     assigns.check()
     assert other != own
     # Neither outlives its call.
@@ -317,9 +295,7 @@ class RunsKeras(keras.callbacks.Callback):
         features, labels = data_of()
         model = self.model
         before = {v.path: v.numpy() for v in model.variables}
-        self.loss = model.evaluate(
-            features, labels, batch_size=BATCH, verbose=0
-        )
+        self.loss = model.evaluate(features, labels, batch_size=BATCH, verbose=0)
         self.predicted = model.predict(features, batch_size=BATCH, verbose=0)
         model.set_weights(model.get_weights())
         model.save_weights(self.path)
@@ -359,6 +335,4 @@ def test_loops_of_keras(tmp_path, use_tpu, fits):
     loss = estimator.evaluate(input_of(features, labels), steps=1)["loss"]
     assert callback.loss == pytest.approx(loss, rel=1e-6)
     for name, value in predicted(estimator).items():
-        np.testing.assert_allclose(
-            callback.predicted[f"of {name}"], value, atol=1e-6
-        )
+        np.testing.assert_allclose(callback.predicted[f"of {name}"], value, atol=1e-6)

@@ -4,20 +4,19 @@ import shutil
 
 import numpy as np
 import pytest
-from dense_tables import BATCH
-from dense_tables import at_once
-from dense_tables import by_gradients
-from dense_tables import ids_of
-from dense_tables import in_checkpoint
-from dense_tables import input_of
-from dense_tables import model_fn_of
-from dense_tables import tables
-from dense_tables import tables_estimator
-from helpers import at_length
-from helpers import estimator_of
-from stored_programs import lines
-from stored_programs import ran
-from stored_programs import store
+from dense_tables import (
+    BATCH,
+    at_once,
+    by_gradients,
+    ids_of,
+    in_checkpoint,
+    input_of,
+    model_fn_of,
+    tables,
+    tables_estimator,
+)
+from helpers import at_length, estimator_of
+from stored_programs import lines, ran, store
 
 import keras_tpu_estimator as kte
 
@@ -28,9 +27,7 @@ SIZE = 5
 
 
 def two_tables(**settings):
-    settings.setdefault(
-        "optimization_parameters", tables.AdagradParameters(0.1)
-    )
+    settings.setdefault("optimization_parameters", tables.AdagradParameters(0.1))
     return tables.EmbeddingConfigSpec(
         table_to_config_dict={
             "words": tables.TableConfig(37, 3),
@@ -189,9 +186,7 @@ def test_learning_rates_and_functions_of_the_step(tmp_path):
             if key in settings
         }
         spec = tables.EmbeddingConfigSpec(
-            optimization_parameters=(
-                tables.StochasticGradientDescentParameters(0.25)
-            ),
+            optimization_parameters=(tables.StochasticGradientDescentParameters(0.25)),
             table_to_config_dict={"words": tables.TableConfig(37, 3, **table)},
             feature_to_config_dict={"title": tables.FeatureConfig("words")},
             **settings,
@@ -345,9 +340,7 @@ def test_export(tmp_path, model_dir):
     features, _ = data_of()
     receiver_fn = kte.export.build_raw_serving_input_receiver_fn(features)
     folder = estimator.export_saved_model(str(tmp_path), receiver_fn)
-    signature = tf.saved_model.load(folder, ["serve"]).signatures[
-        "serving_default"
-    ]
+    signature = tf.saved_model.load(folder, ["serve"]).signatures["serving_default"]
     got = signature(**{k: tf.constant(v) for k, v in features.items()})
     want, _ = expected(in_checkpoint(estimator))
     for name, values in want.items():
@@ -386,9 +379,7 @@ def test_export_of_sequences_of_any_length(tmp_path, longest):
             lambda params, given=given: iter([given]),
             yield_single_examples=False,
         )
-        got = loaded.signatures["serving_default"](
-            title=tf.constant(given["title"])
-        )
+        got = loaded.signatures["serving_default"](title=tf.constant(given["title"]))
         for name, values in next(predicted).items():
             np.testing.assert_allclose(got[name], values, 1e-5, 1e-6)
 
@@ -438,9 +429,7 @@ def test_sequence_lengths(tmp_path):
         table_to_config_dict={"words": tables.TableConfig(9, 2)},
         feature_to_config_dict={"title": tables.FeatureConfig("words", 3)},
     )
-    estimator = tables_estimator(
-        spec, 6, tmp_path, keys=["title", "title_seq_length_"]
-    )
+    estimator = tables_estimator(spec, 6, tmp_path, keys=["title", "title_seq_length_"])
     # The table has no 9.
     none, late = [9, -1, -5, 9], [1, 9, 10, 2]
     ids = np.array(

@@ -5,16 +5,17 @@ import functools
 import keras
 import numpy as np
 import pytest
-from dense_tables import BATCH
-from dense_tables import dense_training
-from dense_tables import ids_of
-from dense_tables import in_checkpoint
-from dense_tables import input_of
-from dense_tables import model_fn_of
-from dense_tables import tables
-from dense_tables import tables_estimator
-from helpers import at_length
-from helpers import estimator_of
+from dense_tables import (
+    BATCH,
+    dense_training,
+    ids_of,
+    in_checkpoint,
+    input_of,
+    model_fn_of,
+    tables,
+    tables_estimator,
+)
+from helpers import at_length, estimator_of
 
 import keras_tpu_estimator as kte
 
@@ -172,9 +173,7 @@ def every_combiner():
     spec = tables.EmbeddingConfigSpec(
         optimization_parameters=tables.AdagradParameters(0.2),
         table_to_config_dict={
-            name: tables.TableConfig(
-                VOCABULARY, DIMENSION, random_rows, combiner
-            )
+            name: tables.TableConfig(VOCABULARY, DIMENSION, random_rows, combiner)
             for name, combiner in combiners.items()
         },
         feature_to_config_dict={
@@ -188,9 +187,7 @@ def every_combiner():
     )
     features = {name: ids_of(rng, VOCABULARY) for name in spec.features}
     features["of_n"] = features["of_n"][:, :1]
-    features["few"] = np.pad(
-        features["few"], ((0, 0), (0, 2)), constant_values=-1
-    )
+    features["few"] = np.pad(features["few"], ((0, 0), (0, 2)), constant_values=-1)
     weights = rng.uniform(0.5, 2, (BATCH * 4, 5)).astype("float32")
     features |= {"weights": weights, "more weights": weights[::-1].copy()}
     labels = rng.normal(size=BATCH * 4).astype("float32")
@@ -260,9 +257,7 @@ def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
         assert got[name].shape == want[name].shape
         np.testing.assert_allclose(got[name], want[name], atol=1e-6)
         assert np.abs(got[name] - start[name]).max() > 1e-2
-        for number, (slot, first) in enumerate(
-            spec.optimizer_of(name).slots.items()
-        ):
+        for number, (slot, first) in enumerate(spec.optimizer_of(name).slots.items()):
             rows = np.full_like(want[name], first)
             for row, values in enumerate(slots[name]):
                 if values is not None:
@@ -276,15 +271,11 @@ def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
     ("use_tpu", "micro_batches", "parts"),
     [at_length(True, 1, 8), (True, 4, 32), (False, 4, 4)],
 )
-def test_sums_over_cores_and_micro_batches(
-    use_tpu, micro_batches, parts, tmp_path
-):
+def test_sums_over_cores_and_micro_batches(use_tpu, micro_batches, parts, tmp_path):
     spec, features, labels = every_combiner()
     # Parts are of one size, so that their sum is so many times their mean.
     spec = spec._replace(
-        optimization_parameters=tables.StochasticGradientDescentParameters(
-            0.2 / parts
-        )
+        optimization_parameters=tables.StochasticGradientDescentParameters(0.2 / parts)
     )
     estimator = estimator_of(
         model_fn_of(
@@ -316,7 +307,5 @@ def test_sums_over_cores_and_micro_batches(
 def at_rate(rate, optimizer, loss):
     """A train op whose gradients are the sum over cores."""
     del optimizer
-    optimizer = kte.CrossShardOptimizer(
-        keras.optimizers.SGD(rate), reduction="sum"
-    )
+    optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(rate), reduction="sum")
     return optimizer.minimize(loss)

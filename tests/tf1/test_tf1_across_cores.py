@@ -5,17 +5,19 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import BATCH
-from tf1_programs import assert_same
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import dense
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import model_fn_of
-from tf1_programs import trained
-from tf1_programs import values_of
-from tf1_programs import variable
+from tf1_programs import (
+    BATCH,
+    assert_same,
+    batches,
+    classes_data,
+    dense,
+    estimator,
+    fed,
+    model_fn_of,
+    trained,
+    values_of,
+    variable,
+)
 
 X = np.arange(BATCH, dtype="float32")[:, None]
 
@@ -81,9 +83,7 @@ def sgd():
 def test_gradients_that_are_not_combined_are_an_error(tmp_path):
     model_fn = trainer(lambda loss, step: sgd().minimize(loss, step))
     made = estimator(model_fn, tmp_path, use_tpu=True)
-    with pytest.raises(
-        ValueError, match="without CrossShardOptimizer that"
-    ) as e:
+    with pytest.raises(ValueError, match="without CrossShardOptimizer that") as e:
         made.train(fed([X] * 2), steps=2)
     assert "changes ['y/bias', 'y/kernel']" in str(e.value)
 
@@ -154,9 +154,7 @@ def test_a_sum_that_not_all_cores_run_is_refused(tmp_path):
 
 
 def test_a_sum_may_depend_on_what_all_cores_see(tmp_path):
-    model_fn = trainer(
-        summed_where(lambda loss: tf.tpu.cross_replica_sum(loss) < 1e9)
-    )
+    model_fn = trainer(summed_where(lambda loss: tf.tpu.cross_replica_sum(loss) < 1e9))
     values = trained(model_fn, tmp_path, [X] * 2, use_tpu=True)
     assert np.abs(values["y/kernel"]).max() > 0
     assert values["global_step"] == 2
@@ -165,9 +163,7 @@ def test_a_sum_may_depend_on_what_all_cores_see(tmp_path):
 def with_state(loss, step):
     """Keeps the loss of the last step, and counts what the cores see."""
     last = tf.get_variable("last", [], trainable=False)
-    seen = tf.get_variable(
-        "seen", [], tf.int32, tf.zeros_initializer, trainable=False
-    )
+    seen = tf.get_variable("seen", [], tf.int32, tf.zeros_initializer, trainable=False)
     own = tf.tpu.CrossShardOptimizer(sgd())
     with tf.control_dependencies(
         [

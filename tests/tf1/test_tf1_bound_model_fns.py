@@ -9,8 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import fed
 
-from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
-from keras_tpu_estimator.tf1_tools.tf_estimator import tpu
+from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator, tpu
 
 
 def model_fn(features, labels, extra, mode, params):

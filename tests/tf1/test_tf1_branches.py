@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers import estimator_of
-from tf1_programs import fed
-from tf1_programs import values_of
+from tf1_programs import fed, values_of
 
 from keras_tpu_estimator.tf1.building import building
 
@@ -52,9 +51,7 @@ def branched(kind, features, y, count):
     is_small = tf.reduce_max(features) < 2.0
     always = tf.reduce_max(features) < 1e9
     if kind == "nested":
-        return tf.cond(
-            always, lambda: tf.cond(is_small, inside, outside), outside
-        )
+        return tf.cond(always, lambda: tf.cond(is_small, inside, outside), outside)
     if kind == "two":
         tf.cond(tf.reduce_max(features) < 1.0, ten, lambda: tf.constant(0.0))
     if kind == "step":
@@ -101,9 +98,7 @@ def model_fn_of(kind):
 @pytest.mark.parametrize("kind", EXPECTED)
 def test_what_waits_for_a_branch_runs_if_it_is_taken(tmp_path, kind):
     weights, count, runs = EXPECTED[kind]
-    estimator = estimator_of(
-        kte.tf1.model_fn(model_fn_of(kind)), tmp_path, batch=BATCH
-    )
+    estimator = estimator_of(kte.tf1.model_fn(model_fn_of(kind)), tmp_path, batch=BATCH)
     estimator.train(fed(data()), steps=6)
     values = values_of(estimator)
     np.testing.assert_allclose(values["w"].ravel(), weights, rtol=1e-5)
@@ -128,15 +123,11 @@ def test_what_waits_for_a_loop_is_refused_by_name(tmp_path):
         loss = tf.reduce_mean(tf.matmul(features, w) - labels)
 
         def body(i):
-            tf.add_to_collection(
-                tf.GraphKeys.UPDATE_OPS, tf.assign_add(w, w).op
-            )
+            tf.add_to_collection(tf.GraphKeys.UPDATE_OPS, tf.assign_add(w, w).op)
             return i + 1
 
         tf.while_loop(lambda i: i < 3, body, [0], name="counting")
-        with tf.control_dependencies(
-            tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-        ):
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
             train_op = tf.assign_add(tf.train.get_global_step(), 1)
         return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
@@ -246,9 +237,7 @@ def test_a_train_op_is_not_inside_of_a_branch():
             lambda: None,
         )
         with pytest.raises(ValueError, match="`train_op` must be outside of"):
-            kte.tf1.EstimatorSpec(
-                "train", loss=tf.constant(1.0), train_op=inner[0]
-            )
+            kte.tf1.EstimatorSpec("train", loss=tf.constant(1.0), train_op=inner[0])
 
 
 def doubling(rounds, while_condition, start=0, step=1):
@@ -273,9 +262,7 @@ LOOPS = {
         3,
         lambda i, product: i < tf.minimum(3, tf.cast(product, tf.int32) + 9),
     ),
-    "both": doubling(
-        2, lambda i, product: tf.logical_and(i < 9, product < 3.0)
-    ),
+    "both": doubling(2, lambda i, product: tf.logical_and(i < 9, product < 3.0)),
 }
 
 
@@ -297,9 +284,7 @@ def looped(multiply):
 @pytest.mark.parametrize("kind", LOOPS)
 def test_a_loop_with_a_counter_has_a_gradient(tmp_path, kind):
     rounds, multiply = LOOPS[kind]
-    estimator = estimator_of(
-        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
-    )
+    estimator = estimator_of(kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH)
     estimator.train(fed(data()), steps=1)
     expected = 2.0 - 0.01 * rounds * 2.0 ** (rounds - 1)
     assert values_of(estimator)["w"] == pytest.approx(expected)
@@ -314,9 +299,7 @@ def test_a_loop_without_a_bound_is_refused_by_name(tmp_path):
             name="growing",
         )
 
-    estimator = estimator_of(
-        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
-    )
+    estimator = estimator_of(kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH)
     match = "growing, made at .*maximum_iterations="
     with pytest.raises(ValueError, match=match):
         estimator.train(fed(data()), steps=1)
@@ -334,9 +317,7 @@ def test_a_loop_whose_tensors_grow_is_refused_by_name(tmp_path):
         )
         return factor + tf.reduce_sum(rows)
 
-    estimator = estimator_of(
-        kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH
-    )
+    estimator = estimator_of(kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH)
     match = "keep their shapes. Received: growing, made at .*. Pad them"
     with pytest.raises(ValueError, match=match):
         estimator.train(fed(data()), steps=1)

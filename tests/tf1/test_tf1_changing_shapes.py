@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers import estimator_of
-from tf1_programs import values_of
-from tf1_programs import variable
+from tf1_programs import values_of, variable
 
 rng = np.random.RandomState(0)
 ROWS = [rng.rand(n, 3).astype("float32") for n in rng.randint(2, 12, 24)]
@@ -61,9 +60,7 @@ def model_fn(features, labels, mode, params):
         mode,
         loss=loss,
         train_op=optimizer.minimize(loss, tf.train.get_global_step()),
-        eval_metric_ops=(
-            metric_fn(labels, logits, hidden) if mode == "eval" else None
-        ),
+        eval_metric_ops=(metric_fn(labels, logits, hidden) if mode == "eval" else None),
     )
 
 

@@ -16,16 +16,18 @@ import shutil
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import assert_same
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import dense
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import model_fn_of
-from tf1_programs import plain_session
-from tf1_programs import trained
-from tf1_programs import values_of
+from tf1_programs import (
+    assert_same,
+    batches,
+    classes_data,
+    dense,
+    estimator,
+    fed,
+    model_fn_of,
+    plain_session,
+    trained,
+    values_of,
+)
 
 from keras_tpu_estimator import checkpoints
 
@@ -150,9 +152,7 @@ def test_a_session_continues_ours(ours):
         spec = program.model_fn_of(kte.tf1.TPUEstimatorSpec)(
             features, labels, "train", {"use_tpu": False}
         )
-        tf.train.Saver().restore(
-            session, tf.train.latest_checkpoint(made.model_dir)
-        )
+        tf.train.Saver().restore(session, tf.train.latest_checkpoint(made.model_dir))
         losses = [session.run([spec.loss, spec.train_op])[0] for _ in range(6)]
     np.testing.assert_allclose(losses, LOSSES["after"], rtol=1e-5)
 
@@ -163,9 +163,7 @@ def test_variables_in_parts_are_continued_whole(tmp_path):
         with tf.variable_scope("parts", partitioner=parts):
             table = tf.get_variable("table", [4, 5])
             kernel = tf.get_variable("kernel", [5, 4])
-        rows = tf.nn.embedding_lookup(
-            table, [0, 1, 2, 3] * 4, partition_strategy="div"
-        )
+        rows = tf.nn.embedding_lookup(table, [0, 1, 2, 3] * 4, partition_strategy="div")
         return tf.matmul(features + rows, kernel)
 
     model_fn = model_fn_of(network, lambda step: tf.train.AdamOptimizer(0.1))
@@ -182,12 +180,8 @@ def test_variables_in_parts_are_continued_whole(tmp_path):
             session.run(spec.train_op, dict(zip(fed_to, [x, y], strict=True)))
         saver.save(session, path, step)
     reader = tf.train.load_checkpoint(f"{path}-3")
-    expected = {
-        n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()
-    }
-    (tmp_path / "checkpoint").write_text(
-        'model_checkpoint_path: "model.ckpt-2"'
-    )
+    expected = {n: reader.get_tensor(n) for n in reader.get_variable_to_shape_map()}
+    (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-2"')
     assert_same(trained(model_fn, tmp_path, data[2:]), expected, 1e-6, 1e-6)
 
 
@@ -212,9 +206,7 @@ def test_a_keras_program_may_write_tensorflows_format(tmp_path):
 
         loss = keras.ops.mean(keras.layers.Dense(1)(features) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     def made():
         return kte.TPUEstimator(
@@ -265,9 +257,7 @@ def test_an_interrupted_training_is_repeated_to_the_bit(tmp_path, as_tensors):
         made("cut").train(input_fn, [Stopping(5)], max_steps=8)
     assert [*(tmp_path / "cut").glob("model.ckpt-4.input.*.zip")]
     made("cut").train(input_fn, max_steps=8)
-    expected, values = (
-        checkpoints.read(tmp_path / n) for n in ("whole", "cut")
-    )
+    expected, values = (checkpoints.read(tmp_path / n) for n in ("whole", "cut"))
     assert expected.keys() == values.keys()
     for name, value in expected.items():
         assert np.array_equal(values[name], value), name
@@ -295,9 +285,7 @@ def test_a_path_warm_starts_what_is_trained(tmp_path, other_dir, as_path):
     warm = str(other_dir)
     if not as_path:
         warm = kte.WarmStartSettings(warm, vars_to_warm_start="logits/k")
-    made = estimator(
-        model_fn_of(network, adam), tmp_path / "new", warm_start_from=warm
-    )
+    made = estimator(model_fn_of(network, adam), tmp_path / "new", warm_start_from=warm)
     made.evaluate(fed(batches(*classes_data(3), steps=1)), steps=1)
     made.train(fed(batches(*classes_data(3), steps=1)), steps=1)
     first = checkpoints.read(tmp_path / "new" / "model.ckpt-0")
@@ -337,9 +325,7 @@ def test_a_vocabulary_warm_starts_rows(tmp_path, other_dir, owner):
         0,
         str(tmp_path / "old.txt"),
         # Each has its own initializers.
-        backup_initializer=(
-            tf.ones_initializer() if owner is tf.train else np.ones
-        ),
+        backup_initializer=(tf.ones_initializer() if owner is tf.train else np.ones),
     )
     made = estimator(
         model_fn_of(network, adam),

@@ -14,9 +14,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tf_slim
 from contrib_calls.calling import outcome
-from contrib_calls.table import ALIASES
-from contrib_calls.table import CALLS
-from contrib_calls.table import LARGE
+from contrib_calls.table import ALIASES, CALLS, LARGE
 
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 

@@ -13,9 +13,7 @@ import tensorflow.compat.v1 as tf
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
-from keras_tpu_estimator.tf1.shims import Status
-from keras_tpu_estimator.tf1.shims import importing
-from keras_tpu_estimator.tf1.shims import lookup
+from keras_tpu_estimator.tf1.shims import Status, importing, lookup
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 MODULES = tf1_golden.golden("contrib_modules")

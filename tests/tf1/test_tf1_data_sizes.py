@@ -5,10 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import assert_same
-from tf1_programs import run_in_session
-from tf1_programs import trained
-from tf1_programs import variable
+from tf1_programs import assert_same, run_in_session, trained, variable
 
 from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
 
@@ -64,9 +61,7 @@ def test_variables_with_a_dimension_of_zero(tmp_path):
 
     def model_fn(features, labels, mode, params):
         empty = tf.get_variable("empty", [0, 3])
-        none = tf.get_variable(
-            "none", [2, 0], initializer=tf.zeros_initializer()
-        )
+        none = tf.get_variable("none", [2, 0], initializer=tf.zeros_initializer())
         w = tf.get_variable("w", [2, 1], initializer=tf.ones_initializer())
         x = tf.concat([features, tf.matmul(features, none)], 1)
         y = tf.matmul(x, w) + tf.reduce_sum(empty)

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import function
-from tf1_programs import fed
-from tf1_programs import plain_session
+from tf1_programs import fed, plain_session
 
 from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
 
@@ -72,9 +71,7 @@ NETWORKS = {
     "both": lambda y: tf.add_n([shaped(t) for t in both(y, y + 1.0)]),
     "noisy": lambda y: y + tf.stop_gradient(shaped(noisy(y))),
     "own": lambda y: tf.add_n(own(y, y + 1.0)),
-    "cond": lambda y: tf.cond(
-        y[0, 0] > 0, lambda: shaped(own(y, y)[0]), lambda: y
-    ),
+    "cond": lambda y: tf.cond(y[0, 0] > 0, lambda: shaped(own(y, y)[0]), lambda: y),
     "loop": lambda y: tf.while_loop(
         lambda i, t: i < 2,
         lambda i, t: (i + 1, shaped(own(t, t)[0])),

@@ -5,9 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import plain_session
+from tf1_programs import estimator, fed, plain_session
 
 COUNT = 16
 
@@ -44,9 +42,7 @@ CHOSEN = {
     "masked": lambda boxes, scores: tf.reduce_mean(
         tf.boolean_mask(boxes, scores > 0.5)
     ),
-    "by classes": lambda boxes, scores: tf.unique(
-        tf.cast(scores * 4, tf.int32)
-    )[1],
+    "by classes": lambda boxes, scores: tf.unique(tf.cast(scores * 4, tf.int32))[1],
     "in segments": lambda boxes, scores: tf.unsorted_segment_max(
         scores, tf.cast(boxes[:, 0] * 4, tf.int32), 3
     ),

@@ -8,13 +8,11 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
+from tf1_programs import estimator, fed
 
 from keras_tpu_estimator.tf1.definitions import definition_of
 from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.functions import Body
-from keras_tpu_estimator.tf1.functions import source
+from keras_tpu_estimator.tf1.functions import Body, source
 
 X = np.ones((16, 1), "float32")
 
@@ -103,9 +101,7 @@ def test_any_order_is_one(seed):
     """Reads and writes of any dependencies make no cycle, and are settled."""
     rng = np.random.default_rng(seed)
     with tf.Graph().as_default() as graph:
-        variables = [
-            tf.get_variable(name, [], use_resource=True) for name in "uvw"
-        ]
+        variables = [tf.get_variable(name, [], use_resource=True) for name in "uvw"]
         values = [tf.placeholder(tf.float32, [], name="given")]
         for _ in range(30):
             variable = variables[rng.integers(3)]

@@ -17,9 +17,7 @@ def model_fn(features, labels, mode):
     x = tf.cast(x, tf.float32)
     if mode == kte.ModeKeys.PREDICT:
         mean = tf.reduce_mean(x + w, 0, keepdims=True)
-        return kte.tf1.EstimatorSpec(
-            mode, predictions={"mean": mean, "sum": 2 * mean}
-        )
+        return kte.tf1.EstimatorSpec(mode, predictions={"mean": mean, "sum": 2 * mean})
     goal = tf.ones([2, 1]) if labels is None else tf.cast(labels, tf.float32)
     loss = tf.reduce_mean(tf.square(x * w - goal))
     optimizer = tf.train.GradientDescentOptimizer(0.125)

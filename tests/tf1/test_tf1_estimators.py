@@ -9,9 +9,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
-from keras_tpu_estimator.tf1_tools.tf_estimator import RunConfig
-from keras_tpu_estimator.tf1_tools.tf_estimator import tpu
+from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator, RunConfig, tpu
 
 X = np.ones((8, 1), "float32")
 
@@ -129,9 +127,7 @@ ADDRESSES = {"chief": ["host0:0"], "worker": ["host1:0", "host2:0"]}
 
 
 def test_a_configuration_reads_any_addresses(monkeypatch):
-    monkeypatch.setenv(
-        "TF_CONFIG", json.dumps({"cluster": ADDRESSES, "task": TASK})
-    )
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": ADDRESSES, "task": TASK}))
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     config = RunConfig()
     assert config.cluster_spec == tf.train.ClusterSpec(ADDRESSES)

@@ -7,12 +7,7 @@ import os
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import batches
-from tf1_programs import dense
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import metric_fn
-from tf1_programs import plain_session
+from tf1_programs import batches, dense, estimator, fed, metric_fn, plain_session
 
 from keras_tpu_estimator import export
 from keras_tpu_estimator.files.directory import training_status
@@ -105,9 +100,7 @@ def served(folder, inputs, signature="serving_default", tags=SERVE):
 
 def signatures_of(folder, tags=SERVE):
     with tf.Graph().as_default(), plain_session() as session:
-        return dict(
-            tf.saved_model.loader.load(session, tags, folder).signature_def
-        )
+        return dict(tf.saved_model.loader.load(session, tags, folder).signature_def)
 
 
 @pytest.mark.parametrize("is_disabled", [False, True])
@@ -151,9 +144,7 @@ def test_requests_of_examples(classifier, tmp_path):
         tf.train.Example(
             features=tf.train.Features(
                 feature={
-                    "x": tf.train.Feature(
-                        float_list=tf.train.FloatList(value=row)
-                    )
+                    "x": tf.train.Feature(float_list=tf.train.FloatList(value=row))
                 }
             )
         ).SerializeToString()
@@ -180,12 +171,8 @@ def test_a_raw_receiver_and_the_files_of_an_export(classifier, tmp_path):
 
 def test_an_older_checkpoint(classifier, tmp_path):
     path = os.path.join(classifier.model_dir, "model.ckpt-0")
-    folder = classifier.export_saved_model(
-        tmp_path, raw_receiver, checkpoint_path=path
-    )
-    kernel = tf.train.load_variable(
-        f"{folder}/variables/variables", "hidden/kernel"
-    )
+    folder = classifier.export_saved_model(tmp_path, raw_receiver, checkpoint_path=path)
+    kernel = tf.train.load_variable(f"{folder}/variables/variables", "hidden/kernel")
     assert np.array_equal(kernel, kte.load_variable(path, "hidden/kernel"))
     result = served(folder, {"x": X})["p"]
     assert not np.allclose(result, predicted(classifier), atol=1e-3)
@@ -401,9 +388,7 @@ def test_receivers_that_do_not_fit_are_an_error(classifier, tmp_path):
         ),
     ],
 )
-def test_export_outputs_are_checked(
-    classifier, tmp_path, outputs, error, message
-):
+def test_export_outputs_are_checked(classifier, tmp_path, outputs, error, message):
     made = estimator(model_fn_of(outputs=outputs), classifier.model_dir)
     with pytest.raises(error, match=message):
         made.export_saved_model(tmp_path, raw_receiver)
@@ -419,9 +404,7 @@ def test_a_model_fn_around_another(classifier, tmp_path):
             return spec._replace(predictions={"p": double}, export_outputs=None)
         if mode == kte.ModeKeys.EVAL:
             more = {"mean_label": tf.metrics.mean(labels)}
-            return spec._replace(
-                eval_metric_ops={**spec.eval_metric_ops, **more}
-            )
+            return spec._replace(eval_metric_ops={**spec.eval_metric_ops, **more})
         return spec
 
     made = estimator(model_fn, tmp_path)
@@ -432,9 +415,7 @@ def test_a_model_fn_around_another(classifier, tmp_path):
     expected = predicted(classifier)
     np.testing.assert_allclose(predicted(made), 2 * expected, atol=1e-5)
     folder = made.export_saved_model(tmp_path / "e", raw_receiver)
-    np.testing.assert_allclose(
-        served(folder, {"x": X})["p"], 2 * expected, atol=1e-5
-    )
+    np.testing.assert_allclose(served(folder, {"x": X})["p"], 2 * expected, atol=1e-5)
 
 
 def test_training_and_exporting_together(tmp_path):
@@ -447,9 +428,7 @@ def test_training_and_exporting_together(tmp_path):
     result, exported = kte.train_and_evaluate(
         made,
         kte.TrainSpec(fed(data(6)), max_steps=6),
-        kte.EvalSpec(
-            fed(data(2)), steps=2, exporters=exporters, throttle_secs=0
-        ),
+        kte.EvalSpec(fed(data(2)), steps=2, exporters=exporters, throttle_secs=0),
     )
     assert result["global_step"] == 6
     assert len(exported) == 3
@@ -498,15 +477,11 @@ def test_an_evaluator_follows_a_training(tmp_path):
             eval_result,
             is_the_final_export,
         ):
-            seen.append(
-                (os.path.basename(checkpoint_path), is_the_final_export)
-            )
+            seen.append((os.path.basename(checkpoint_path), is_the_final_export))
 
     evaluate_continuously(
         made,
-        kte.EvalSpec(
-            fed(data(1)), steps=1, start_delay_secs=0, exporters=Evaluated()
-        ),
+        kte.EvalSpec(fed(data(1)), steps=1, start_delay_secs=0, exporters=Evaluated()),
     )
     assert seen == [("model.ckpt-3", False)]
 

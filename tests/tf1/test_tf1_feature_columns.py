@@ -5,13 +5,15 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import assert_same
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import model_fn_of
-from tf1_programs import run_in_session
-from tf1_programs import trained
-from tf1_programs import weights
+from tf1_programs import (
+    assert_same,
+    estimator,
+    fed,
+    model_fn_of,
+    run_in_session,
+    trained,
+    weights,
+)
 
 IDS = tf.feature_column.categorical_column_with_identity
 ROWS = 16
@@ -62,18 +64,13 @@ def read(features):
         ages,
         embedded(tf.feature_column.bucketized_column(age, [0.0])),
         embedded(
-            tf.feature_column.weighted_categorical_column(
-                IDS("all", 5), "share"
-            ),
+            tf.feature_column.weighted_categorical_column(IDS("all", 5), "share"),
             combiner="mean",
         ),
     ]
     # Columns of one name would be one column.
     return tf.concat(
-        [
-            with_scope(number, features, column)
-            for number, column in enumerate(columns)
-        ],
+        [with_scope(number, features, column) for number, column in enumerate(columns)],
         axis=1,
     )
 
@@ -101,9 +98,7 @@ def logits(features, is_training):
 @pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")
 def test_columns_are_trained_as_in_a_session(tmp_path):
     data = [(table(s), np.arange(ROWS) % 4) for s in range(3)]
-    model_fn = model_fn_of(
-        logits, lambda step: tf.train.MomentumOptimizer(0.1, 0.9)
-    )
+    model_fn = model_fn_of(logits, lambda step: tf.train.MomentumOptimizer(0.1, 0.9))
     values = trained(model_fn, tmp_path, data)
     _, expected = run_in_session(on_dicts(model_fn), flat(data))
     assert_same(values, expected)

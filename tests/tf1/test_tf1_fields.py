@@ -14,14 +14,10 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from google.protobuf.descriptor import FieldDescriptor
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import summaries_in
+from tf1_programs import estimator, fed, summaries_in
 
 from keras_tpu_estimator.ground.base.warned import warn_once
-from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
-from keras_tpu_estimator.tf1_tools.tf_estimator import RunConfig
-from keras_tpu_estimator.tf1_tools.tf_estimator import tpu
+from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator, RunConfig, tpu
 
 X = np.ones((4, 1), "float32")
 
@@ -123,9 +119,7 @@ def init_fn(tmp_path, logged):
 
 
 def ready_op(tmp_path, logged):
-    given = scaffold_with(
-        ready_op=lambda w, local: tf.report_uninitialized_variables()
-    )
+    given = scaffold_with(ready_op=lambda w, local: tf.report_uninitialized_variables())
     Program(tmp_path, given)
     assert "`ready_op` of a tf.train.Scaffold has no effect" in logged.text
 
@@ -179,9 +173,7 @@ def saver(tmp_path, logged):
 
 def copy_from_scaffold(tmp_path, logged):
     given = scaffold_with(
-        copy_from_scaffold=lambda w, local: tf.train.Scaffold(
-            init_op=w.assign(11.0)
-        )
+        copy_from_scaffold=lambda w, local: tf.train.Scaffold(init_op=w.assign(11.0))
     )
     assert Program(tmp_path, given).w == 11
 
@@ -279,9 +271,7 @@ def test_a_local_init_op_runs_last_and_in_each_call(tmp_path, use_tpu):
 
     def model_fn(features, labels, mode, params):
         w = tf.get_variable("w", [], initializer=tf.ones_initializer())
-        own = tf.Variable(
-            0.0, name="own", collections=[tf.GraphKeys.LOCAL_VARIABLES]
-        )
+        own = tf.Variable(0.0, name="own", collections=[tf.GraphKeys.LOCAL_VARIABLES])
         loss = tf.reduce_mean(features["x"] * (w + own))
         with tf.control_dependencies([own.assign_add(1.0)]):
             train_op = tf.train.get_global_step().assign_add(1)
@@ -689,9 +679,7 @@ class Everything:
             "predictions": {"y": y},
             "loss": tf.reduce_sum(w),
             "train_op": tf.assign_add(tf.train.get_global_step(), 1),
-            "export_outputs": {
-                "serving_default": kte.export.PredictOutput({"out": y})
-            },
+            "export_outputs": {"serving_default": kte.export.PredictOutput({"out": y})},
             "host_call": (self.host_call, [y]),
             "train_metrics": (self.metric_fn, [y]),
         }

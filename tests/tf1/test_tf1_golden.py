@@ -8,8 +8,7 @@ import tf1_golden  # isort: skip
 import numpy as np
 import pytest
 from helpers import some_at_length
-from running import PROGRAMS
-from running import run
+from running import PROGRAMS, run
 
 # A few are in each run, and all of them in `.ci/run`.
 SELDOM = {*PROGRAMS} - {"bert_classifier", "gan", "mnist_cnn"}

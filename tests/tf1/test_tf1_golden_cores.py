@@ -7,8 +7,7 @@ import importlib
 import numpy as np
 import pytest
 from helpers import at_length
-from running import losses_in
-from running import make_estimator
+from running import losses_in, make_estimator
 
 
 def losses_of(name, model_dir, use_tpu, **params):

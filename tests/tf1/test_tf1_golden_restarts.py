@@ -8,9 +8,7 @@ import shutil
 import numpy as np
 import pytest
 from helpers import at_length
-from running import losses_in
-from running import make_estimator
-from running import values_of
+from running import losses_in, make_estimator, values_of
 
 import keras_tpu_estimator as kte
 
@@ -26,9 +24,7 @@ def trained(program, model_dir, use_tpu, steps, start=0, hooks=()):
         start: How many were made before. Defaults to 0.
         hooks: Defaults to none.
     """
-    made = make_estimator(
-        program, str(model_dir), use_tpu, **program.WITH_DROPOUT
-    )
+    made = make_estimator(program, str(model_dir), use_tpu, **program.WITH_DROPOUT)
 
     def input_fn(params):
         data = program.dataset(program.STEPS * program.BATCH, seed=1)

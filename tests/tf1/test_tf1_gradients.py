@@ -10,10 +10,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.framework import ops
-from test_tf1_resource_operations import has_xla
-from test_tf1_resource_operations import operations
-from tf1_programs import estimator
-from tf1_programs import fed
+from test_tf1_resource_operations import has_xla, operations
+from tf1_programs import estimator, fed
 
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.gradients import GRADIENTS
@@ -54,9 +52,7 @@ def test_the_table_has_all_gradients_without_a_kernel():
             if op and not op.startswith("_") and not has_xla(op):
                 made.setdefault(op, set()).add(kind)
     of_the_host = {
-        op: kinds
-        for op, kinds in made.items()
-        if "Grad" in op or "Backprop" in op
+        op: kinds for op, kinds in made.items() if "Grad" in op or "Backprop" in op
     }
     assert of_the_host == {f"{kind}Grad": {kind} for kind in GRADIENTS}
 
@@ -101,9 +97,7 @@ def test_the_gradient_of_nearest_neighbors(case, expected):
 
 def test_a_model_with_nearest_neighbors_trains(tmp_path):
     def model_fn(features, labels, mode, params):
-        x = tf.get_variable(
-            "x", [1, 3, 2, 1], initializer=tf.zeros_initializer()
-        )
+        x = tf.get_variable("x", [1, 3, 2, 1], initializer=tf.zeros_initializer())
         loss = resized_sum(x, (7, 3), "") + resized_sum(x, (6, 4), "")
         step = tf.train.get_or_create_global_step()
         train_op = tf.train.GradientDescentOptimizer(1.0).minimize(loss, step)

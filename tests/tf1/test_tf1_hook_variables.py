@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tensorflow.python.training import evaluation
-from tf1_programs import estimator
-from tf1_programs import fed
+from tf1_programs import estimator, fed
 
 X = np.ones((16, 1), "float32")
 
@@ -37,9 +36,7 @@ class Counting(tf.train.SessionRunHook):
         self.runs = tf.get_variable(
             "runs", [], tf.int64, tf.zeros_initializer(), trainable=False
         )
-        self.stop = tf.get_variable(
-            "stop", [], tf.bool, tf.constant_initializer(False)
-        )
+        self.stop = tf.get_variable("stop", [], tf.bool, tf.constant_initializer(False))
         self.here = tf.get_variable(
             "here",
             [],
@@ -56,9 +53,7 @@ class Counting(tf.train.SessionRunHook):
         assert not stop
         self.fetched.append(int(runs))
         run_context.session.run(self.more)
-        self.read.append(
-            [*map(float, run_context.session.run([self.runs, self.here]))]
-        )
+        self.read.append([*map(float, run_context.session.run([self.runs, self.here]))])
 
 
 @pytest.mark.parametrize("cores", [False, True])
@@ -129,9 +124,7 @@ def test_a_saver_of_tensorflow_saves(tmp_path):
 
         def after_run(self, run_context, run_values):
             step = run_context.session.run(tf.train.get_global_step())
-            self.saver.save(
-                run_context.session, str(tmp_path / "own" / "m"), step
-            )
+            self.saver.save(run_context.session, str(tmp_path / "own" / "m"), step)
 
     (tmp_path / "own").mkdir()
     program = made(tmp_path / "model")

@@ -11,12 +11,8 @@ import keras
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import summaries_in
+from helpers import estimator_of, linear, model_fn_of
+from tf1_programs import estimator, fed, summaries_in
 
 from keras_tpu_estimator.runs.training_session import TrainingSession
 from keras_tpu_estimator.spec.hooks.tensorflow_hook import adopted
@@ -235,9 +231,7 @@ def test_values_at_the_end(tmp_path):
 
 
 def test_counting_steps(tmp_path):
-    hook = tf.train.StepCounterHook(
-        every_n_steps=1, output_dir=str(tmp_path / "own")
-    )
+    hook = tf.train.StepCounterHook(every_n_steps=1, output_dir=str(tmp_path / "own"))
     made(tmp_path).train(fed([X] * 3), hooks=[hook], steps=3)
     tf.summary.FileWriterCache.get(str(tmp_path / "own")).flush()
     assert ("global_step/sec", 3) in summaries_in(tmp_path / "own")
@@ -256,9 +250,7 @@ def test_a_loss_that_is_no_number(tmp_path):
 def test_what_is_about_the_loop_is_done_by_ours(tmp_path, monkeypatch):
     told, traced = [], []
     profiler = jax.profiler
-    monkeypatch.setattr(
-        profiler, "start_trace", lambda to, **kwargs: traced.append(to)
-    )
+    monkeypatch.setattr(profiler, "start_trace", lambda to, **kwargs: traced.append(to))
     monkeypatch.setattr(profiler, "stop_trace", lambda: traced.append("end"))
 
     class Listener(tf.train.CheckpointSaverListener):
@@ -404,9 +396,7 @@ def test_what_was_not_asked_for_is_an_error(tmp_path):
 def test_a_program_without_a_graph(tmp_path):
     program = estimator_of(model_fn_of(linear), tmp_path)
     with pytest.raises(ValueError, match=r"marked by kte\.tf1\.model_fn"):
-        program.train(
-            fed([(X, X[:, :1])]), hooks=[tf.train.SessionRunHook()], steps=1
-        )
+        program.train(fed([(X, X[:, :1])]), hooks=[tf.train.SessionRunHook()], steps=1)
 
 
 def test_batches_of_another_size(tmp_path):
@@ -428,9 +418,7 @@ def test_batches_of_another_size(tmp_path):
 def test_what_hooks_fetch_draws_numbers_of_its_own(tmp_path):
     def own(features, labels, mode, params):
         noise = tf.random_uniform([4])
-        tf.identity(
-            tf.cond(noise[0] < 2, lambda: noise, lambda: noise), "noise"
-        )
+        tf.identity(tf.cond(noise[0] < 2, lambda: noise, lambda: noise), "noise")
         drawn = tf.get_variable("drawn", [4])
         step = tf.train.get_or_create_global_step()
         assign = drawn.assign(tf.random_uniform([4]))
@@ -542,9 +530,7 @@ def test_a_saver_of_the_users_own_tells_of_no_save_that_nan_prevented(tmp_path):
 
         return Listener()
 
-    saver = RegularSaver(
-        str(tmp_path), save_steps=1, listeners=[telling(tf.train)]
-    )
+    saver = RegularSaver(str(tmp_path), save_steps=1, listeners=[telling(tf.train)])
     # The same hook twice; neither training is ended by an error.
     for _ in range(2):
         told.clear()
@@ -563,9 +549,7 @@ def test_a_saver_of_the_users_own_tells_of_no_save_that_nan_prevented(tmp_path):
     assert names == ["model.ckpt-0.index"]
 
 
-def test_a_saver_of_the_users_own_asks_other_hosts_for_the_time(
-    tmp_path, monkeypatch
-):
+def test_a_saver_of_the_users_own_asks_other_hosts_for_the_time(tmp_path, monkeypatch):
     own, told = [], []
 
     class Listener(kte.hooks.CheckpointSaverListener):
@@ -589,9 +573,7 @@ def test_a_saver_of_the_users_own_asks_other_hosts_for_the_time(
     assert own == [False] * (4 + 1 + 4)
 
 
-def test_a_saver_of_the_users_own_that_counts_steps_asks_nobody(
-    tmp_path, monkeypatch
-):
+def test_a_saver_of_the_users_own_that_counts_steps_asks_nobody(tmp_path, monkeypatch):
     monkeypatch.delattr(TrainingSession, "is_so_anywhere")
     saver = RegularSaver(str(tmp_path), save_steps=2)
     made(tmp_path).train(fed([X] * 4), steps=4, hooks=[saver])

@@ -7,9 +7,7 @@ import inspect
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import variable
+from tf1_programs import estimator, fed, variable
 
 X = np.ones((16, 3), "float32")
 OTHERS = [4, None, 2.5, True, "text", np.arange(3)]

@@ -5,10 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import summaries_in
-from tf1_programs import variable
+from tf1_programs import estimator, fed, summaries_in, variable
 
 X = np.arange(32, dtype="float32").reshape(32, 1)
 

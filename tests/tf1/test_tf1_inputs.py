@@ -7,13 +7,15 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import assert_same
-from tf1_programs import classes_data
-from tf1_programs import dense
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import model_fn_of
-from tf1_programs import values_of
+from tf1_programs import (
+    assert_same,
+    classes_data,
+    dense,
+    estimator,
+    fed,
+    model_fn_of,
+    values_of,
+)
 
 from keras_tpu_estimator.engine.inputs.batch_source import Arrays
 from keras_tpu_estimator.engine.inputs.deployment import undivided
@@ -61,9 +63,7 @@ def with_a_table():
 
 
 def of_python():
-    return tf.data.Dataset.from_generator(lambda: iter(X), tf.int64, [2]).batch(
-        4
-    )
+    return tf.data.Dataset.from_generator(lambda: iter(X), tf.int64, [2]).batch(4)
 
 
 @pytest.fixture(params=[False, True])
@@ -365,9 +365,7 @@ def test_cores_that_read_for_themselves(tmp_path, per_host):
 
 
 def test_tensors_where_a_dataset_has_to_be_are_an_error(tmp_path):
-    config = kte.RunConfig(
-        tpu_config=kte.TPUConfig(per_host_input_for_training=3)
-    )
+    config = kte.RunConfig(tpu_config=kte.TPUConfig(per_host_input_for_training=3))
     made = kte.TPUEstimator(
         kte.tf1.model_fn(linear),
         config=config,

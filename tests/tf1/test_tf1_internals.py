@@ -6,11 +6,9 @@ from contextlib import nullcontext
 
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_modules import hlo_of
-from tf1_modules import imported_from
+from tf1_modules import hlo_of, imported_from
 
-from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1 import jax_internals
+from keras_tpu_estimator.tf1 import internals, jax_internals
 
 
 def test_a_graph_is_told_how_many_cores_will_run_it():

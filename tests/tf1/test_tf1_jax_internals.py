@@ -7,19 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_modules import hlo_of
-from tf1_modules import imported_from
-from tf1_modules import primitive_of
+from tf1_modules import hlo_of, imported_from, primitive_of
 
-from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1 import jax_internals
-from keras_tpu_estimator.tf1 import module_ops
+from keras_tpu_estimator.tf1 import internals, jax_internals, module_ops
 
 
 def test_a_module_has_a_signature_and_ops():
-    module = jax_internals.stablehlo_of(
-        hlo_of(lambda x: tf.nn.top_k(x, 2), [3])
-    )
+    module = jax_internals.stablehlo_of(hlo_of(lambda x: tf.nn.top_k(x, 2), [3]))
     assert jax_internals.signature_of(module) == (
         ["tensor<3xf32>"],
         ["tensor<2xf32>", "tensor<2xi32>"],
@@ -28,9 +22,7 @@ def test_a_module_has_a_signature_and_ops():
 
 
 def test_a_custom_call_is_named_by_its_target():
-    module = jax_internals.stablehlo_of(
-        hlo_of(lambda x: tf.linalg.qr(x), [3, 3])
-    )
+    module = jax_internals.stablehlo_of(hlo_of(lambda x: tf.linalg.qr(x), [3, 3]))
     assert "stablehlo.custom_call Qr" in jax_internals.op_names(module)
 
 
@@ -43,9 +35,7 @@ def test_a_module_has_no_copies():
         return variable.read_value()
 
     with internals.eagerly():
-        module = jax_internals.stablehlo_of(
-            hlo_of(function, [2], dtype=tf.int32)
-        )
+        module = jax_internals.stablehlo_of(hlo_of(function, [2], dtype=tf.int32))
     # Else XLA refuses it for a TPU.
     names = jax_internals.op_names(module)
     assert "stablehlo.add" in names

@@ -5,8 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
+from tf1_programs import estimator, fed
 
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 
@@ -56,18 +55,14 @@ REFUSED = {
         )[1]
     ),
     "tf.image.non_max_suppression_with_scores": lambda x: (
-        tf.image.non_max_suppression_with_scores(
-            tf.ones([2, 4]), tf.ones([2]), 2
-        )[1]
+        tf.image.non_max_suppression_with_scores(tf.ones([2, 4]), tf.ones([2]), 2)[1]
     ),
     "tf.unique_with_counts": lambda x: tf.unique_with_counts(x[:, 0])[2],
     "tf.image.crop_and_resize": lambda x: tf.image.crop_and_resize(
         square(x), [[0.0, 0.0, 1.0, 1.0]], [0], [2, 2]
     ),
     "tf.image.resize_area": lambda x: tf.image.resize_area(square(x), [2, 2]),
-    "tf.image.resize_bicubic": lambda x: tf.image.resize_bicubic(
-        square(x), [2, 2]
-    ),
+    "tf.image.resize_bicubic": lambda x: tf.image.resize_bicubic(square(x), [2, 2]),
     "tf.nn.ctc_greedy_decoder": lambda x: tf.nn.ctc_greedy_decoder(
         times(x), [2, 2, 2, 2]
     )[1],
@@ -84,9 +79,7 @@ ALLOWED = {
     "tf.unique": lambda x: tf.unique(x[:, 0])[0],
     "tf.boolean_mask": lambda x: tf.boolean_mask(x, x > 0),
     "tf.multinomial": lambda x: tf.multinomial(x, 2),
-    "tf.unsorted_segment_sum": lambda x: tf.unsorted_segment_sum(
-        x, tf.range(16), 16
-    ),
+    "tf.unsorted_segment_sum": lambda x: tf.unsorted_segment_sum(x, tf.range(16), 16),
 }
 
 

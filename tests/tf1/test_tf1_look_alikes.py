@@ -10,18 +10,18 @@ import numpy as np
 import pytest
 import tensorflow as tf2
 import tensorflow.compat.v1 as tf
-from tf1_programs import BATCH
-from tf1_programs import assert_same
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import fed
-from tf1_programs import values_of
-from tf1_programs import weights
+from tf1_programs import (
+    BATCH,
+    assert_same,
+    batches,
+    classes_data,
+    fed,
+    values_of,
+    weights,
+)
 
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
-from keras_tpu_estimator.tf1.shims import Status
-from keras_tpu_estimator.tf1.shims import importing
-from keras_tpu_estimator.tf1.shims import lookup
+from keras_tpu_estimator.tf1.shims import Status, importing, lookup
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 
@@ -82,8 +82,7 @@ def test_what_is_missing_is_named_when_it_is_imported():
 
 
 def test_modules_of_which_nothing_is_used_are_imported():
-    from tensorflow.contrib import bigtable
-    from tensorflow.contrib import model_pruning
+    from tensorflow.contrib import bigtable, model_pruning
     from tensorflow.contrib.learn.python.learn.datasets import mnist
     from tensorflow.examples.tutorials.mnist import input_data
 
@@ -198,13 +197,9 @@ def model_fn(features, labels, mode, params):
     net = tf.layers.batch_normalization(net, training=training)
     logits = tf.layers.dense(net, 4, kernel_initializer=weights(6, 4, seed=2))
     if mode == tf.estimator.ModeKeys.PREDICT:
-        return tf.estimator.tpu.TPUEstimatorSpec(
-            mode, predictions={"logits": logits}
-        )
+        return tf.estimator.tpu.TPUEstimatorSpec(mode, predictions={"logits": logits})
     loss = tf.losses.sparse_softmax_cross_entropy(labels, logits)
-    optimizer = tf.contrib.tpu.CrossShardOptimizer(
-        tf.train.MomentumOptimizer(0.1, 0.9)
-    )
+    optimizer = tf.contrib.tpu.CrossShardOptimizer(tf.train.MomentumOptimizer(0.1, 0.9))
     with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
         train_op = optimizer.minimize(loss, tf.train.get_global_step())
     return tf.contrib.tpu.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
@@ -219,9 +214,7 @@ def reference(data):
         kernel = tf.get_variable(
             "dense/kernel", [5, 6], initializer=weights(5, 6, seed=1)
         )
-        bias = tf.get_variable(
-            "dense/bias", [6], initializer=tf.zeros_initializer()
-        )
+        bias = tf.get_variable("dense/bias", [6], initializer=tf.zeros_initializer())
         net = tf.nn.relu(x @ kernel + bias)
         gamma, beta = (
             tf.get_variable(
@@ -249,9 +242,7 @@ def reference(data):
         kernel = tf.get_variable(
             "dense_1/kernel", [6, 4], initializer=weights(6, 4, seed=2)
         )
-        bias = tf.get_variable(
-            "dense_1/bias", [4], initializer=tf.zeros_initializer()
-        )
+        bias = tf.get_variable("dense_1/bias", [4], initializer=tf.zeros_initializer())
         loss = tf.losses.sparse_softmax_cross_entropy(y, net @ kernel + bias)
         with tf.control_dependencies(updates):
             train_op = tf.train.MomentumOptimizer(0.1, 0.9).minimize(
@@ -311,9 +302,7 @@ def estimator_model_fn(features, labels, mode, params, config):
 def test_an_estimator_validates_with_input_without_arguments(tmp_path):
     x, y = classes_data(5)
     params = tf.contrib.training.HParams(batch_size=4, rate=0.1)
-    estimator = tf.estimator.Estimator(
-        estimator_model_fn, str(tmp_path), params=params
-    )
+    estimator = tf.estimator.Estimator(estimator_model_fn, str(tmp_path), params=params)
     input_fn = tf.estimator.inputs.numpy_input_fn(
         {"x": x}, y, batch_size=16, num_epochs=None, shuffle=False
     )

@@ -348,9 +348,7 @@ def test_shapes_of_elements_are_made_sure(session):
         lambda: iter([({"b": [1], "a": 2}, 3)]),
         ({"b": tf.int32, "a": tf.int32}, tf.int32),
     )
-    data = data.apply(
-        tf.contrib.data.assert_element_shape(({"a": [], "b": [1]}, []))
-    )
+    data = data.apply(tf.contrib.data.assert_element_shape(({"a": [], "b": [1]}, [])))
     features, labels = tf.data.get_output_shapes(data)
     assert (features["a"].rank, features["b"].as_list()) == (0, [1])
     element = tf.data.make_one_shot_iterator(data).get_next()
@@ -486,9 +484,7 @@ def test_an_export_is_called_by_names(session, tmp_path):
             str(tmp_path / "saved"), signature_def_key="other"
         )
     with pytest.raises(ValueError, match="given by `signature_def_key`"):
-        tf.contrib.predictor.from_saved_model(
-            str(tmp_path / "saved"), input_names={}
-        )
+        tf.contrib.predictor.from_saved_model(str(tmp_path / "saved"), input_names={})
 
 
 def test_summaries_are_written_in_a_graph(session, tmp_path):

@@ -7,10 +7,7 @@ import functools
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import plain_session
-from tf1_programs import variable
+from tf1_programs import estimator, fed, plain_session, variable
 
 from keras_tpu_estimator.tf1 import metric_session
 
@@ -72,17 +69,13 @@ def in_a_session(*sizes):
                     {labels: LABELS[rows], scores: SCORES[rows]},
                 )
                 start += size
-            values = session.run(
-                {n: value for n, (value, _) in metrics.items()}
-            )
+            values = session.run({n: value for n, (value, _) in metrics.items()})
     return values
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_metrics_are_those_of_a_session(
-    tmp_path, as_dict, use_tpu, monkeypatch
-):
+def test_metrics_are_those_of_a_session(tmp_path, as_dict, use_tpu, monkeypatch):
     # The second evaluation has the sessions of the first.
     monkeypatch.setattr(metric_session, "_KEPT", 1)
     made = of_metrics(several, tmp_path, as_dict, use_tpu=use_tpu)

@@ -9,17 +9,10 @@ import stat
 import jax
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import assert_same
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import dense
-from tf1_programs import model_fn_of
-from tf1_programs import trained
+from tf1_programs import assert_same, batches, classes_data, dense, model_fn_of, trained
 
-from keras_tpu_estimator.tf1 import jax_internals
-from keras_tpu_estimator.tf1 import module_cache
-from keras_tpu_estimator.tf1.module_cache import Module
-from keras_tpu_estimator.tf1.module_cache import cached
+from keras_tpu_estimator.tf1 import jax_internals, module_cache
+from keras_tpu_estimator.tf1.module_cache import Module, cached
 
 MODULE = Module(b"code\nof two lines", ("a", "b/c"))
 
@@ -118,9 +111,7 @@ def test_a_file_that_cannot_be_read_is_no_error(directory, monkeypatch):
     assert cached(["a"], lambda: other) == other
 
 
-def test_a_program_starts_again_without_lifting(
-    directory, tmp_path, monkeypatch
-):
+def test_a_program_starts_again_without_lifting(directory, tmp_path, monkeypatch):
     def network(features, is_training):
         rate = 0.3 if is_training else 0.0
         hidden = dense(tf.nn.dropout(features, rate=rate), 6, "hidden", seed=1)

@@ -7,12 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_modules import hlo_of
-from tf1_modules import primitive_of
+from tf1_modules import hlo_of, primitive_of
 
 from keras_tpu_estimator.ground.cpu.tuning import tuned
-from keras_tpu_estimator.tf1 import jax_internals
-from keras_tpu_estimator.tf1 import primitive
+from keras_tpu_estimator.tf1 import jax_internals, primitive
 from keras_tpu_estimator.tf1.lifting import Pruned
 from keras_tpu_estimator.tf1.module_ops import windowed
 from tests.cpu.same import assert_same

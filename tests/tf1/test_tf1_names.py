@@ -16,13 +16,8 @@ import tensorflow.compat.v1 as tf  # noqa: TID253
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.names.calls import Effect
-from keras_tpu_estimator.tf1.names.catalogue import Catalogue
-from keras_tpu_estimator.tf1.names.catalogue import Entry
-from keras_tpu_estimator.tf1.names.catalogue import Row
-from keras_tpu_estimator.tf1.names.catalogue import catalogue
-from keras_tpu_estimator.tf1.shims import Status
-from keras_tpu_estimator.tf1.shims import callers
-from keras_tpu_estimator.tf1.shims import lookup
+from keras_tpu_estimator.tf1.names.catalogue import Catalogue, Entry, Row, catalogue
+from keras_tpu_estimator.tf1.shims import Status, callers, lookup
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -40,9 +35,7 @@ GONE = (
     "tf.tpu.experimental.",
 )
 CODE = re.compile(r"`([^`]*)`")
-NAME = re.compile(
-    r"(?<![\w.])(?:kte|keras|jax|absl|functools|logging)\.[\w.]*\w"
-)
+NAME = re.compile(r"(?<![\w.])(?:kte|keras|jax|absl|functools|logging)\.[\w.]*\w")
 
 
 def imported(name):
@@ -242,9 +235,7 @@ def test_each_column_has_a_counterpart_of_its_own(name, now) -> None:
 
 
 def test_every_column_has_a_counterpart() -> None:
-    columns = [
-        name for name in dir(tf.feature_column) if not name.startswith("_")
-    ]
+    columns = [name for name in dir(tf.feature_column) if not name.startswith("_")]
     own = catalogue().entries
     assert [n for n in columns if f"feature_column.{n}" not in own] == []
 

@@ -5,18 +5,20 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import STEPS
-from tf1_programs import assert_same
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import dense
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import model_fn_of
-from tf1_programs import run_in_session
-from tf1_programs import trained
-from tf1_programs import values_of
-from tf1_programs import variable
+from tf1_programs import (
+    STEPS,
+    assert_same,
+    batches,
+    classes_data,
+    dense,
+    estimator,
+    fed,
+    model_fn_of,
+    run_in_session,
+    trained,
+    values_of,
+    variable,
+)
 
 
 def mlp(features, is_training):
@@ -84,9 +86,7 @@ def conv_net(features, is_training):
     gamma = tf.get_variable("bn/gamma", [4], initializer=tf.ones_initializer)
     beta = tf.get_variable("bn/beta", [4], initializer=tf.zeros_initializer)
     mean, variance = (
-        tf.get_variable(
-            f"bn/moving_{name}", [4], initializer=make, trainable=False
-        )
+        tf.get_variable(f"bn/moving_{name}", [4], initializer=make, trainable=False)
         for name, make in (
             ("mean", tf.zeros_initializer),
             ("variance", tf.ones_initializer),
@@ -226,8 +226,7 @@ def test_evaluation_and_prediction_on_eight_cores_and_one(trained_classifier):
     x, y = classes_data(5)
     folder = trained_classifier[0].model_dir
     one, eight = (
-        estimator(classifier, folder, use_tpu=use_tpu)
-        for use_tpu in (False, True)
+        estimator(classifier, folder, use_tpu=use_tpu) for use_tpu in (False, True)
     )
     # The last batch is smaller: it is of 8 examples.
     ends = [slice(0, 16), slice(16, 32), slice(32, 40)]
@@ -241,9 +240,7 @@ def test_evaluation_and_prediction_on_eight_cores_and_one(trained_classifier):
     )
     assert len(rows) == len(others) == 24
     for a, b in zip(rows, others, strict=True):
-        np.testing.assert_allclose(
-            a["probabilities"], b["probabilities"], rtol=1e-5
-        )
+        np.testing.assert_allclose(a["probabilities"], b["probabilities"], rtol=1e-5)
     hits = [row["classes"] == y[i] for i, row in enumerate(rows)]
     again = one.evaluate(fed([(x[:16], y[:16]), (x[16:24], y[16:24])]))
     assert again["accuracy"] == pytest.approx(np.mean(hits))

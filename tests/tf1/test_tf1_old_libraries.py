@@ -10,8 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 import tf_keras
 
-from keras_tpu_estimator.tf1.shims import importing
-from keras_tpu_estimator.tf1.shims import old_libraries
+from keras_tpu_estimator.tf1.shims import importing, old_libraries
 from keras_tpu_estimator.tf1.shims.importing import tf1_for
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 

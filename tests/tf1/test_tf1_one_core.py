@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tf_keras
-from test_tf1_metric_session import batches_of
-from test_tf1_metric_session import in_a_session
-from test_tf1_metric_session import several
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import summaries_in
-from tf1_programs import variable
+from test_tf1_metric_session import batches_of, in_a_session, several
+from tf1_programs import estimator, fed, summaries_in, variable
 
 X = np.linspace(-1, 1, 32, dtype="float32").reshape(16, 2)
 
@@ -149,9 +144,7 @@ def training(tmp_path, record=lambda x, loss: None, **settings):
         if params["use_tpu"]:
             optimizer = tf.tpu.CrossShardOptimizer(optimizer)
         train_op = optimizer.minimize(loss, tf.train.get_global_step())
-        return kte.tf1.TPUEstimatorSpec(
-            mode, loss=loss, train_op=train_op, **more
-        )
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op, **more)
 
     return estimator(model_fn, tmp_path, **settings)
 

@@ -124,9 +124,7 @@ def test_sampled_losses_find_the_rows_of_partitions(tmp_path):
     x = rng.normal(size=(4, 2)).astype("float32")
     labels = np.array([[0], [3], [5], [6]], "int64")
     # Row `r` of the whole variable belongs to the id that "mod" puts there.
-    ids = [
-        i for part in range(partitions) for i in range(part, rows, partitions)
-    ]
+    ids = [i for part in range(partitions) for i in range(part, rows, partitions)]
 
     def model_fn(features, labels, mode, params):
         parts = tf.fixed_size_partitioner(partitions)

@@ -5,8 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from helpers import batches_of
-from helpers import estimator_of
+from helpers import batches_of, estimator_of
 
 from keras_tpu_estimator.planning.errors import DoesNotFitError
 
@@ -40,8 +39,6 @@ def test_the_largest_arrays_have_lines(tmp_path):
 
 
 def test_weights_are_those_that_optimizers_train(tmp_path):
-    made = estimator_of(
-        kte.tf1.model_fn(model_fn), tmp_path, use_tpu=True, batch=16
-    )
+    made = estimator_of(kte.tf1.model_fn(model_fn), tmp_path, use_tpu=True, batch=16)
     plan = made.plan(batches_of(X[:16]), topology="v5e:1x1")
     assert plan.weights == 128 * 2**18

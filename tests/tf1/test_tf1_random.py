@@ -9,15 +9,17 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers import at_length
-from tf1_programs import STEPS
-from tf1_programs import assert_same
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import dense
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import model_fn_of
-from tf1_programs import trained
+from tf1_programs import (
+    STEPS,
+    assert_same,
+    batches,
+    classes_data,
+    dense,
+    estimator,
+    fed,
+    model_fn_of,
+    trained,
+)
 
 SHUFFLED = 6
 
@@ -94,8 +96,7 @@ def test_another_seed_draws_other_numbers(tmp_path):
     data = batches(*classes_data(5), steps=2)
     model_fn = model_fn_of(with_dropout, sgd)
     values = [
-        trained(model_fn, tmp_path / str(seed), data, seed=seed)
-        for seed in (1, 2)
+        trained(model_fn, tmp_path / str(seed), data, seed=seed) for seed in (1, 2)
     ]
     assert not np.array_equal(values[0]["record"], values[1]["record"])
 
@@ -136,9 +137,7 @@ def drawn_by(draw, tmp_path, use_tpu=False):
 
 
 def test_cores_draw_different_numbers(tmp_path):
-    drawn = drawn_by(
-        lambda size: {"x": tf.random_normal([size, 3])}, tmp_path, True
-    )
+    drawn = drawn_by(lambda size: {"x": tf.random_normal([size, 3])}, tmp_path, True)
     assert len({tuple(row) for row in drawn["x"]}) == 16
 
 
@@ -160,9 +159,7 @@ def test_two_ops_and_two_rounds_draw_different_numbers(tmp_path):
         return step + 1, tf.concat([drawn[3:], pick, inner], 0)
 
     def draw(size):
-        _, drawn = tf.while_loop(
-            lambda step, _: step < 4, body, (0, tf.zeros([12, 2]))
-        )
+        _, drawn = tf.while_loop(lambda step, _: step < 4, body, (0, tf.zeros([12, 2])))
         rest = [tf.random_uniform([2, 2]), tf.random_uniform([size - 14, 2])]
         return {"x": tf.concat([drawn, *rest], 0)}
 

@@ -7,9 +7,7 @@ import inspect
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import variable
+from tf1_programs import estimator, fed, variable
 
 from keras_tpu_estimator.tf1 import refusals
 from keras_tpu_estimator.tf1.lifting import Pruned

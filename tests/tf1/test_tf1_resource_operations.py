@@ -10,12 +10,7 @@ import tensorflow.compat.v1 as tf
 from tensorflow.core.framework import op_def_pb2
 from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import kernels
-from tf1_programs import assert_same
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import run_in_session
-from tf1_programs import trained
-from tf1_programs import values_of
+from tf1_programs import assert_same, estimator, fed, run_in_session, trained, values_of
 
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.resource_operations import PLAIN
@@ -65,9 +60,7 @@ def test_the_table_has_all_operations_on_variables():
     }
     without = {each for each in names if not has_xla(each)}
     sparse = {
-        each
-        for each in without
-        if is_sparse_update(tf.NodeDef(op=each, name="n"))
+        each for each in without if is_sparse_update(tf.NodeDef(op=each, name="n"))
     }
     assert "ResourceGather" in names - without
     assert without - sparse == {*PLAIN, *OTHERS}
@@ -89,9 +82,7 @@ def gathered_in_a_loop(table):
 
 
 def gathered_in_a_condition(table):
-    return tf.cond(
-        tf.reduce_sum(table) > 0, lambda: gathered(table), lambda: table[0]
-    )
+    return tf.cond(tf.reduce_sum(table) > 0, lambda: gathered(table), lambda: table[0])
 
 
 def gathered_after_writes(table):
@@ -194,9 +185,7 @@ def test_each_mode_and_an_export_have_the_numbers_of_tensorflow(tmp_path):
 def receiver():
     """A receiver of features, as a program of TF1 builds it."""
     features = tf.placeholder(tf.float32, [None, 2], "features")
-    return kte.export.TensorServingInputReceiver(
-        features, {"features": features}
-    )
+    return kte.export.TensorServingInputReceiver(features, {"features": features})
 
 
 def test_a_conditional_random_field_has_the_numbers_of_tensorflow(tmp_path):

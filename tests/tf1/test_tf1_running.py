@@ -161,9 +161,7 @@ def test_others_have_the_tensorflow_that_is_installed(imported_from):
     assert not hasattr(tf, "app")
 
 
-def test_folders_that_a_program_adds_are_its_own(
-    imported_from, tmp_path, monkeypatch
-):
+def test_folders_that_a_program_adds_are_its_own(imported_from, tmp_path, monkeypatch):
     folder = tmp_path.parent / f"{tmp_path.name}-models"
     folder.mkdir()
     (folder / "tf1_models.py").write_text("import tensorflow.contrib.slim as s")
@@ -215,9 +213,7 @@ def test_a_missing_name_is_no_error_before_it_is_used(imported_from):
 
 def test_an_error_of_the_program_has_its_lines(tmp_path, monkeypatch):
     script = tmp_path / "broken.py"
-    script.write_text(
-        "import sys\n\ndef main():\n    1 / len(sys.argv[2:])\n\nmain()"
-    )
+    script.write_text("import sys\n\ndef main():\n    1 / len(sys.argv[2:])\n\nmain()")
     monkeypatch.setattr(running, "_behave_as_tf1", lambda: None)
     with pytest.raises(ZeroDivisionError) as caught:
         running.run(str(script), ["argument"])

@@ -7,10 +7,7 @@ import logging
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import values_of
-from tf1_programs import variable
+from tf1_programs import estimator, fed, values_of, variable
 
 X = np.ones((16, 2), "float32")
 OLD = {"old/w": [3.0, 4.0], "old/b": [5.0], "global_step": 7}
@@ -62,15 +59,10 @@ def values_after(tmp_path, *args, **kwargs):
     [
         {"old/": "new/"},
         {"old/w": "new/w", "old/b": "new/b"},
-        lambda: {
-            v.op.name.replace("new", "old"): v
-            for v in tf.global_variables()[1:]
-        },
+        lambda: {v.op.name.replace("new", "old"): v for v in tf.global_variables()[1:]},
     ],
 )
-def test_init_from_checkpoint(
-    tmp_path, old, assignment_map, in_scaffold_fn, caplog
-):
+def test_init_from_checkpoint(tmp_path, old, assignment_map, in_scaffold_fn, caplog):
     def initialize():
         made = assignment_map() if callable(assignment_map) else assignment_map
         tf.train.init_from_checkpoint(old, made)
@@ -227,10 +219,6 @@ def test_no_scaffold(tmp_path):
     ],
 )
 def test_what_is_no_scaffold(fields, message):
-    kind = (
-        kte.tf1.EstimatorSpec
-        if "scaffold" in fields
-        else kte.tf1.TPUEstimatorSpec
-    )
+    kind = kte.tf1.EstimatorSpec if "scaffold" in fields else kte.tf1.TPUEstimatorSpec
     with tf.Graph().as_default(), pytest.raises(TypeError, match=message):
         kind("eval", loss=1.0, **fields)

@@ -5,19 +5,21 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import STEPS
-from tf1_programs import assert_same
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import dense
-from tf1_programs import each_by_its_own
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import model_fn_of
-from tf1_programs import run_in_session
-from tf1_programs import trained
-from tf1_programs import values_of
-from tf1_programs import weights
+from tf1_programs import (
+    STEPS,
+    assert_same,
+    batches,
+    classes_data,
+    dense,
+    each_by_its_own,
+    estimator,
+    fed,
+    model_fn_of,
+    run_in_session,
+    trained,
+    values_of,
+    weights,
+)
 
 
 def mlp(features, is_training):
@@ -77,18 +79,13 @@ def layers(features, is_training):
     """The sum of a layer for each optimizer."""
     del is_training
     return tf.add_n(
-        [
-            dense(features, 4, name, seed=seed)
-            for seed, name in enumerate(OPTIMIZERS)
-        ]
+        [dense(features, 4, name, seed=seed) for seed, name in enumerate(OPTIMIZERS)]
     )
 
 
 def test_optimizers(tmp_path):
     data = batches(*classes_data(5))
-    model_fn = model_fn_of(
-        layers, OPTIMIZERS["sgd"], each_by_its_own(OPTIMIZERS)
-    )
+    model_fn = model_fn_of(layers, OPTIMIZERS["sgd"], each_by_its_own(OPTIMIZERS))
     _, expected = run_in_session(model_fn, data)
     assert_same(trained(model_fn, tmp_path, data), expected, rtol=1e-4)
 
@@ -99,21 +96,16 @@ def adversaries(features, labels, mode, params):
     with tf.variable_scope("generator"):
         made = dense(noise, 5, "out", tf.tanh, seed=1)
     real, fake = (
-        discriminated(x, reuse)
-        for x, reuse in ((features, False), (made, True))
+        discriminated(x, reuse) for x, reuse in ((features, False), (made, True))
     )
     cross_entropy = tf.nn.sigmoid_cross_entropy_with_logits
     loss_of_d = tf.reduce_mean(
         cross_entropy(labels=tf.ones_like(real), logits=real)
         + cross_entropy(labels=tf.zeros_like(fake), logits=fake)
     )
-    loss_of_g = tf.reduce_mean(
-        cross_entropy(labels=tf.ones_like(fake), logits=fake)
-    )
+    loss_of_g = tf.reduce_mean(cross_entropy(labels=tf.ones_like(fake), logits=fake))
     step = tf.train.get_or_create_global_step()
-    optimizers = [
-        tf.train.AdamOptimizer(0.01, beta1=0.5, name=name) for name in "dg"
-    ]
+    optimizers = [tf.train.AdamOptimizer(0.01, beta1=0.5, name=name) for name in "dg"]
     if params["use_tpu"]:
         optimizers = [tf.tpu.CrossShardOptimizer(each) for each in optimizers]
     d_step = optimizers[0].minimize(
@@ -154,9 +146,7 @@ def test_a_custom_getter(tmp_path):
             return dense(features, 4, "logits")
 
     data = batches(*classes_data(5))
-    model_fn = model_fn_of(
-        network, lambda step: tf.train.GradientDescentOptimizer(0.1)
-    )
+    model_fn = model_fn_of(network, lambda step: tf.train.GradientDescentOptimizer(0.1))
     _, expected = run_in_session(model_fn, data)
     assert_same(trained(model_fn, tmp_path, data), expected)
 
@@ -164,17 +154,13 @@ def test_a_custom_getter(tmp_path):
 def test_a_scope_of_bfloat16(tmp_path):
     def network(features, is_training):
         with tf.tpu.bfloat16_scope():
-            kernel = tf.get_variable(
-                "kernel", [5, 4], tf.bfloat16, weights(5, 4)
-            )
+            kernel = tf.get_variable("kernel", [5, 4], tf.bfloat16, weights(5, 4))
             logits = tf.matmul(tf.cast(features, tf.bfloat16), kernel)
             assert logits.dtype == tf.bfloat16
         return tf.cast(logits, tf.float32)
 
     data = batches(*classes_data(5))
-    model_fn = model_fn_of(
-        network, lambda step: tf.train.GradientDescentOptimizer(0.1)
-    )
+    model_fn = model_fn_of(network, lambda step: tf.train.GradientDescentOptimizer(0.1))
     _, expected = run_in_session(model_fn, data)
     values = trained(model_fn, tmp_path, data)
     # The variables are wide, and what is computed is not.
@@ -209,9 +195,7 @@ def test_assertions_and_prints_are_left_out(tmp_path):
             return dense(features, 4, "logits")
 
     data = batches(*classes_data(5))
-    model_fn = model_fn_of(
-        network, lambda step: tf.train.GradientDescentOptimizer(0.1)
-    )
+    model_fn = model_fn_of(network, lambda step: tf.train.GradientDescentOptimizer(0.1))
     _, expected = run_in_session(model_fn, data)
     assert_same(trained(model_fn, tmp_path, data), expected)
 
@@ -224,18 +208,14 @@ def test_evaluation_and_prediction_with_and_without_cores(tmp_path):
         return mlp(features, is_training)
 
     data = batches(*classes_data(5), steps=2)
-    model_fn = model_fn_of(
-        network, lambda step: tf.train.GradientDescentOptimizer(0.1)
-    )
+    model_fn = model_fn_of(network, lambda step: tf.train.GradientDescentOptimizer(0.1))
     trained(model_fn, tmp_path, data, use_tpu=True)
     expected = estimator(model_fn, tmp_path).evaluate(fed(data))
     # The batch of one core.
     assert seen == [2, 16]
     for eval_on_tpu in (False, True):
         seen.clear()
-        made = estimator(
-            model_fn, tmp_path, use_tpu=True, eval_on_tpu=eval_on_tpu
-        )
+        made = estimator(model_fn, tmp_path, use_tpu=True, eval_on_tpu=eval_on_tpu)
         result = made.evaluate(fed(data))
         assert len(list(made.predict(fed(data)))) == 32
         # It is that of all in evaluation elsewhere.
@@ -244,9 +224,7 @@ def test_evaluation_and_prediction_with_and_without_cores(tmp_path):
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
-def test_one_hot_tensors_of_more_places_than_a_dtype_has_numbers(
-    dtype, tmp_path
-):
+def test_one_hot_tensors_of_more_places_than_a_dtype_has_numbers(dtype, tmp_path):
     def model_fn(features, labels, mode, params):
         ids = features["id"]
 
@@ -262,9 +240,7 @@ def test_one_hot_tensors_of_more_places_than_a_dtype_has_numbers(
     made = estimator(model_fn, tmp_path)
     got = list(made.predict(lambda params: iter([{"id": ids}])))
     for name in "xy":
-        np.testing.assert_array_equal(
-            [each[name] for each in got], np.eye(300)[ids]
-        )
+        np.testing.assert_array_equal([each[name] for each in got], np.eye(300)[ids])
 
 
 def test_features_that_model_fn_replaces(tmp_path):

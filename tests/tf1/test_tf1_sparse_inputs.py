@@ -5,10 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import plain_session
-from tf1_programs import values_of
-from tf1_programs import weights
+from tf1_programs import estimator, plain_session, values_of, weights
 
 from keras_tpu_estimator import export
 
@@ -91,9 +88,7 @@ def test_sparse_floats_train_with_zeros(tmp_path):
 
     made = estimator(floats_model_fn, tmp_path, use_tpu=False)
     floats = np.array([1, 2, 4], "float32")
-    made.train(
-        lambda params: of_dataset(params, lambda: sparse(floats)), steps=1
-    )
+    made.train(lambda params: of_dataset(params, lambda: sparse(floats)), steps=1)
     assert made.get_variable_value("w") == -3.5
     assert seen[-1] == [4, 2]
 
@@ -153,10 +148,7 @@ def answer(folder, feed):
         meta = tf.saved_model.loader.load(session, ["serve"], folder)
         signature = meta.signature_def["serving_default"]
         element = graph.as_graph_element
-        feeds = {
-            element(name): value
-            for name, value in feed(signature.inputs).items()
-        }
+        feeds = {element(name): value for name, value in feed(signature.inputs).items()}
         return session.run(signature.outputs["y"].name, feeds)
 
 
@@ -205,9 +197,7 @@ def example(x, ids):
         (ragged_receiver, fed_ragged),
     ],
 )
-def test_sparse_features_are_served(
-    model, expected, tmp_path, receiver_fn, feed
-):
+def test_sparse_features_are_served(model, expected, tmp_path, receiver_fn, feed):
     folder = model.export_saved_model(tmp_path, receiver_fn)
     np.testing.assert_allclose(answer(folder, feed), expected, rtol=1e-5)
 

@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers import at_length
-from tf1_programs import assert_same
-from tf1_programs import batches
-from tf1_programs import each_by_its_own
-from tf1_programs import model_fn_of
-from tf1_programs import run_in_session
-from tf1_programs import trained
-from tf1_programs import variable
+from tf1_programs import (
+    assert_same,
+    batches,
+    each_by_its_own,
+    model_fn_of,
+    run_in_session,
+    trained,
+    variable,
+)
 
 ROWS, CLASSES = 20, 4
 OPTIMIZERS = {
@@ -28,9 +30,7 @@ OPTIMIZERS = {
         l2_shrinkage_regularization_strength=0.1,
     ),
     "momentum": lambda step: tf.train.MomentumOptimizer(0.1, 0.9),
-    "nesterov": lambda step: tf.train.MomentumOptimizer(
-        0.1, 0.9, use_nesterov=True
-    ),
+    "nesterov": lambda step: tf.train.MomentumOptimizer(0.1, 0.9, use_nesterov=True),
     "proximal": lambda step: tf.train.ProximalGradientDescentOptimizer(
         0.1, l1_regularization_strength=0.01
     ),

@@ -5,8 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
+from tf1_programs import estimator, fed
 
 
 def tf_keras_mean():
@@ -108,9 +107,7 @@ def test_defaults_are_those_of_tensorflow():
         ),
     ],
 )
-@pytest.mark.parametrize(
-    "kind", [kte.tf1.EstimatorSpec, kte.tf1.TPUEstimatorSpec]
-)
+@pytest.mark.parametrize("kind", [kte.tf1.EstimatorSpec, kte.tf1.TPUEstimatorSpec])
 def test_wrong_export_outputs(kind, outputs, error, message):
     y = tf.constant([1.0])
     given = outputs(y) if callable(outputs) else outputs

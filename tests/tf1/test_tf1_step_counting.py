@@ -8,12 +8,14 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers import estimator_of
-from tf1_programs import assert_same
-from tf1_programs import fed
-from tf1_programs import plain_session
-from tf1_programs import summaries_in
-from tf1_programs import values_of
-from tf1_programs import variable
+from tf1_programs import (
+    assert_same,
+    fed,
+    plain_session,
+    summaries_in,
+    values_of,
+    variable,
+)
 
 BATCH = 8
 MICRO_STEPS = 3
@@ -41,16 +43,12 @@ def accumulated(loss, step, use_tpu):
         count = tf.assign_add(local, 1)
 
     def apply():
-        applied = optimizer.apply_gradients(
-            [(total.read_value(), weight)], step
-        )
+        applied = optimizer.apply_gradients([(total.read_value(), weight)], step)
         with tf.control_dependencies([applied]):
             return tf.group(tf.assign(total, tf.zeros_like(total)))
 
     with tf.control_dependencies([count]):
-        return tf.cond(
-            tf.equal(count % MICRO_STEPS, 0), apply, lambda: tf.no_op()
-        )
+        return tf.cond(tf.equal(count % MICRO_STEPS, 0), apply, lambda: tf.no_op())
 
 
 def counted_twice(loss, step, use_tpu):
@@ -136,9 +134,7 @@ def run_until(model_fn, data, last_step):
 
 def made(model_fn, model_dir, **settings):
     """An estimator of batches of eight."""
-    return estimator_of(
-        kte.tf1.model_fn(model_fn), model_dir, batch=BATCH, **settings
-    )
+    return estimator_of(kte.tf1.model_fn(model_fn), model_dir, batch=BATCH, **settings)
 
 
 @pytest.mark.rows(8)
@@ -184,9 +180,7 @@ def test_evaluations_during_training(tmp_path):
     result, _ = kte.train_and_evaluate(
         estimator,
         kte.TrainSpec(lambda params: iter(data), max_steps=4),
-        kte.EvalSpec(
-            lambda params: iter(data[:2]), steps=None, throttle_secs=0
-        ),
+        kte.EvalSpec(lambda params: iter(data[:2]), steps=None, throttle_secs=0),
     )
     assert result["global_step"] == 4
     assert int(estimator.get_variable_value("local")) == 4 * MICRO_STEPS
@@ -403,8 +397,6 @@ def test_random_ops_differ_in_runs_that_do_not_count(tmp_path):
     drawn = straight.get_variable_value("drawn")
     assert len({*drawn.tolist()}) == 12
     for steps in (1, 3):
-        made(model_fn, tmp_path / "again").train(
-            lambda params: iter(data), steps=steps
-        )
+        made(model_fn, tmp_path / "again").train(lambda params: iter(data), steps=steps)
     again = made(model_fn, tmp_path / "again").get_variable_value("drawn")
     np.testing.assert_array_equal(again, drawn)

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 import tensorflow.compat.v2 as tf2
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import summaries_in
-from tf1_programs import variable
+from tf1_programs import batches, classes_data, estimator, fed, summaries_in, variable
 
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 
@@ -119,9 +114,7 @@ def test_variables_are_as_they_were_before_the_step(tmp_path):
     )
     made.train(fed(DATA), steps=3)
     written = summaries_in(tmp_path)
-    assert written["w", 2].sum() == pytest.approx(
-        written["w", 2][:, :2].sum() + 3
-    )
+    assert written["w", 2].sum() == pytest.approx(written["w", 2][:, :2].sum() + 3)
     values = [written["whole", step] for step in range(3)]
     np.testing.assert_allclose(values, weights(3), rtol=1e-5)
 
@@ -135,9 +128,7 @@ def test_images_texts_and_histograms(tmp_path, is_known):
         tf2.summary.histogram("features", features, step=step, buckets=4)
 
     when = (lambda step: True) if is_known else (lambda step: step < 10)
-    made = estimator(
-        program(tmp_path, write, when), tmp_path / "model", use_tpu=True
-    )
+    made = estimator(program(tmp_path, write, when), tmp_path / "model", use_tpu=True)
     made.train(fed(DATA), steps=2)
     written = summaries_in(tmp_path)
     assert written["text", 1] == b"1"
@@ -146,9 +137,7 @@ def test_images_texts_and_histograms(tmp_path, is_known):
     # Of the first core, as on a TPU.
     assert written["features", 1][:, 2].sum() == 2 * 3
     assert written.keys() == {
-        (tag, step)
-        for tag in ("image", "text", "features")
-        for step in range(2)
+        (tag, step) for tag in ("image", "text", "features") for step in range(2)
     }
 
 

@@ -8,15 +8,16 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers import at_length
-from stored_programs import ran
-from stored_programs import store
-from tf1_programs import batches
-from tf1_programs import classes_data
-from tf1_programs import dense
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import model_fn_of
-from tf1_programs import values_of
+from stored_programs import ran, store
+from tf1_programs import (
+    batches,
+    classes_data,
+    dense,
+    estimator,
+    fed,
+    model_fn_of,
+    values_of,
+)
 
 DATA = batches(*classes_data(6), steps=32)
 FEATURES = [features for features, _ in DATA]
@@ -58,9 +59,7 @@ def test_they_are_run_with_the_same_numbers(tmp_path, log, use_tpu):
         own = made(tmp_path / name, executables, use_tpu)
         own.train(INPUTS["train"], steps=8)
         result = own.evaluate(INPUTS["eval"])
-        result["classes"] = [
-            row["classes"] for row in own.predict(INPUTS["infer"])
-        ]
+        result["classes"] = [row["classes"] for row in own.predict(INPUTS["infer"])]
         results.append(result | values_of(own))
     assert ran(log.records) == files
     assert results[0].keys() == results[1].keys()

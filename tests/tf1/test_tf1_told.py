@@ -9,8 +9,7 @@ import json
 import logging
 
 import pytest
-from told_program import TRAININGS
-from told_program import told
+from told_program import TRAININGS, told
 
 FINAL = "Loss for final step: "
 
@@ -68,9 +67,7 @@ def test_steps_are_those_of_the_original(name, tmp_path, caplog):
     assert _losses(result["calls"]) == pytest.approx(
         _losses(expected["calls"]), rel=1e-4
     )
-    assert result["final losses"] == pytest.approx(
-        expected["final losses"], rel=1e-4
-    )
+    assert result["final losses"] == pytest.approx(expected["final losses"], rel=1e-4)
     if TRAININGS[name][0].__name__ == "of_tpu_estimator":
         return  # Its summaries come at steps that vary from run to run.
     losses = {int(k): v for k, v in expected["losses"].items()}

@@ -8,13 +8,7 @@ import jax
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import BATCH
-from tf1_programs import dense
-from tf1_programs import estimator
-from tf1_programs import fed
-from tf1_programs import trained
-from tf1_programs import values_of
-from tf1_programs import variable
+from tf1_programs import BATCH, dense, estimator, fed, trained, values_of, variable
 
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
@@ -132,24 +126,18 @@ def counted(features):
 
 
 @pytest.mark.parametrize("in_a_condition", [False, True])
-def test_reads_and_writes_are_in_the_order_of_the_program(
-    tmp_path, in_a_condition
-):
+def test_reads_and_writes_are_in_the_order_of_the_program(tmp_path, in_a_condition):
     def model_fn(features, labels, mode, params):
         step = tf.train.get_global_step()
         log = tf.get_variable("log", [3], initializer=tf.zeros_initializer)
         if in_a_condition:
             with tf.variable_scope("count"):
                 tf.get_variable("n", [], initializer=tf.zeros_initializer)
-            seen = tf.cond(
-                step >= 0, lambda: counted(features), lambda: tf.zeros([3])
-            )
+            seen = tf.cond(step >= 0, lambda: counted(features), lambda: tf.zeros([3]))
         else:
             seen = counted(features)
         train_op = tf.group(tf.assign(log, seen), tf.assign_add(step, 1))
-        return kte.tf1.TPUEstimatorSpec(
-            mode, loss=tf.constant(0.0), train_op=train_op
-        )
+        return kte.tf1.TPUEstimatorSpec(mode, loss=tf.constant(0.0), train_op=train_op)
 
     made = estimator(model_fn, tmp_path)
     made.train(fed([X] * 3), steps=3)
@@ -197,9 +185,7 @@ def test_a_checkpoint_warm_starts_another_program(tmp_path):
     def other(x):
         return x * tf.get_variable("w", [2])
 
-    values = values_after(
-        other, tmp_path / "b", warm_start_from=str(tmp_path / "a")
-    )
+    values = values_after(other, tmp_path / "b", warm_start_from=str(tmp_path / "a"))
     expected = values_after(network, tmp_path / "a")
     assert np.array_equal(values["w"], expected["w"])
 

@@ -27,13 +27,9 @@ def model_fn(features, labels, mode, params):
     )
     step = tf.train.get_or_create_global_step()
     loss = tf.reduce_mean(w * w)
-    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(
-        loss, global_step=step
-    )
+    train_op = tf.train.GradientDescentOptimizer(0.1).minimize(loss, global_step=step)
     count = tf.assign_add(seen, params["counts"])
-    return kte.tf1.TPUEstimatorSpec(
-        mode, loss=loss, train_op=tf.group(count, train_op)
-    )
+    return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=tf.group(count, train_op))
 
 
 def made(folder, counts=1, offset=0, use_tpu=False):

@@ -7,8 +7,7 @@ import logging
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tf1_programs import estimator
-from tf1_programs import fed
+from tf1_programs import estimator, fed
 
 X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
 
@@ -28,9 +27,7 @@ def averages(x, decay=0.5):
 def of_both(x, is_training):
     """Both are made, and a condition chooses one."""
     mean, average = averages(x)
-    return x - tf.cond(
-        tf.cast(is_training, tf.bool), lambda: mean, lambda: average
-    )
+    return x - tf.cond(tf.cast(is_training, tf.bool), lambda: mean, lambda: average)
 
 
 def of_batch(x, is_training):
@@ -67,9 +64,7 @@ def program(network):
     ("network", "is_warned"),
     [(of_both, True), (of_batch, False), (by_mode, False)],
 )
-def test_writes_of_what_is_read_are_warned_of(
-    tmp_path, caplog, network, is_warned
-):
+def test_writes_of_what_is_read_are_warned_of(tmp_path, caplog, network, is_warned):
     made = estimator(program(network), tmp_path)
     with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
         made.train(fed([X]), steps=1)

@@ -32,9 +32,7 @@ def dense(x, units, name, activation=None, seed=0):
     """What `tf.layers.dense` makes, with its names."""
     with tf.variable_scope(name):
         kernel = variable("kernel", x.shape[-1], units, seed=seed)
-        bias = tf.get_variable(
-            "bias", [units], initializer=tf.zeros_initializer
-        )
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer)
         outputs = tf.nn.bias_add(tf.matmul(x, kernel), bias)
         return activation(outputs) if activation else outputs
 
@@ -68,9 +66,7 @@ def model_fn_of(network, optimizer, minimize=None):
         own = optimizer(step)
         if params["use_tpu"]:
             own = tf.tpu.CrossShardOptimizer(own)
-        with tf.control_dependencies(
-            tf.get_collection(tf.GraphKeys.UPDATE_OPS)
-        ):
+        with tf.control_dependencies(tf.get_collection(tf.GraphKeys.UPDATE_OPS)):
             if minimize is None:
                 train_op = own.minimize(loss, global_step=step)
             else:
@@ -109,9 +105,7 @@ def fed(data):
 
 def estimator(model_fn, model_dir, **settings):
     """An estimator of a TF1 model_fn."""
-    return estimator_of(
-        kte.tf1.model_fn(model_fn), model_dir, batch=BATCH, **settings
-    )
+    return estimator_of(kte.tf1.model_fn(model_fn), model_dir, batch=BATCH, **settings)
 
 
 def trained(model_fn, model_dir, data, **settings):
@@ -139,8 +133,7 @@ def each_by_its_own(optimizers):
         for gradient, each in optimizer.compute_gradients(loss):
             own[each.op.name.partition("/")[0]].append((gradient, each))
         steps = [
-            make(step).apply_gradients(own[name])
-            for name, make in optimizers.items()
+            make(step).apply_gradients(own[name]) for name, make in optimizers.items()
         ]
         with tf.control_dependencies(steps):
             return tf.assign_add(step, 1)
@@ -163,9 +156,7 @@ def run_in_session(model_fn, data, mode=kte.ModeKeys.TRAIN):
         fed_to = [tf.placeholder(a.dtype, a.shape) for a in data[0]]
         spec = model_fn(*fed_to, mode, {"use_tpu": False})
         with plain_session() as session:
-            session.run(
-                [tf.global_variables_initializer(), tf.tables_initializer()]
-            )
+            session.run([tf.global_variables_initializer(), tf.tables_initializer()])
             losses = [
                 session.run(
                     [spec.loss, spec.train_op],

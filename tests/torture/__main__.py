@@ -8,21 +8,22 @@ import argparse
 import functools
 import sys
 import tempfile
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 
-from tests.torture import damaging
-from tests.torture import damaging_files
-from tests.torture import disks
-from tests.torture import formats
-from tests.torture import hosts
-from tests.torture import killing
-from tests.torture import saves
-from tests.torture import suite
-from tests.torture import trainings
-from tests.torture import users
+from tests.torture import (
+    damaging,
+    damaging_files,
+    disks,
+    formats,
+    hosts,
+    killing,
+    saves,
+    suite,
+    trainings,
+    users,
+)
 from tests.torture.figures import table
 
 _Trial = Callable[[str], dict[str, object]]
@@ -90,9 +91,7 @@ def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
     for way in saves.ALL:
         yield (
             f", {way}",
-            functools.partial(
-                killing.kill_in_saves, kills=numbers.kills // 5, way=way
-            ),
+            functools.partial(killing.kill_in_saves, kills=numbers.kills // 5, way=way),
         )
     yield "", hosts.fail_anywhere
     yield "", hosts.start_helpers

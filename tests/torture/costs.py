@@ -12,9 +12,7 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 # Before Keras, so that Keras runs on JAX.
@@ -22,19 +20,13 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from keras_tpu_estimator.engine.device.saving import on_host
-from keras_tpu_estimator.engine.device.saving import spread_of
+from keras_tpu_estimator.engine.device.saving import on_host, spread_of
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from tests.torture import memory
-from tests.torture import states
-from tests.torture.saves import FORMATS
-from tests.torture.saves import PARTS
-from tests.torture.saves import TREE
-from tests.torture.saves import WHOLE
-from tests.torture.saves import WHOLE_TREE
+from tests.torture import memory, states
+from tests.torture.saves import FORMATS, PARTS, TREE, WHOLE, WHOLE_TREE
 
 ALONE = "Orbax alone"
 WAYS = (PARTS, TREE, WHOLE, WHOLE_TREE, ALONE)
@@ -93,8 +85,7 @@ def answer(question: Question) -> dict[str, dict[str, float]]:
             rounds[way].append(_round(question.directory, way, values))
     return {
         way: {
-            what: statistics.median(each[what] for each in found)
-            for what in found[0]
+            what: statistics.median(each[what] for each in found) for what in found[0]
         }
         for way, found in rounds.items()
     }
@@ -130,15 +121,11 @@ def _begun(prefix: str, way: str, values: Mapping[str, jax.Array]) -> _Rest:
     written: Mapping[str, Any]
     wait: _Rest = tuple
     if way == PARTS:
-        files = ShardFiles(
-            saved, {p: spread_of(v, v.dtype) for p, v in values.items()}
-        )
+        files = ShardFiles(saved, {p: spread_of(v, v.dtype) for p, v in values.items()})
         written = files.sharded([files.write(0)])
     elif way == TREE:
         orbax_writer.make_folder(saved)
-        arrays = {
-            p: orbax_writer.TreeArray.of(v, v.dtype) for p, v in values.items()
-        }
+        arrays = {p: orbax_writer.TreeArray.of(v, v.dtype) for p, v in values.items()}
         wait = orbax_writer.begin_arrays(saved, arrays, 1)
         written = {p: each.in_tree for p, each in arrays.items()}
     else:

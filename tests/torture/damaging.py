@@ -11,8 +11,7 @@ import numpy as np
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import checksum
 from tests.torture.figures import expect
-from tests.torture.reading import Outcome
-from tests.torture.reading import outcomes
+from tests.torture.reading import Outcome, outcomes
 
 _MOST_GROWTH = 64 << 20
 
@@ -83,9 +82,7 @@ def forge(directory: str) -> dict[str, object]:
             file["global_step"] = np.int64(1)
             fill(file, secret)
         checksum.append(prefixes[name] + ".h5")
-    for name, outcome in zip(
-        prefixes, outcomes([*prefixes.values()]), strict=True
-    ):
+    for name, outcome in zip(prefixes, outcomes([*prefixes.values()]), strict=True):
         _check_forgery(name, outcome)
     return {"forged checkpoints refused": len(prefixes)}
 

@@ -8,17 +8,14 @@ import itertools
 import os
 import random
 import shutil
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from keras_tpu_estimator import __main__ as command
 from keras_tpu_estimator import checkpoints
 from tests.torture import saves
-from tests.torture.damaging import cut_off
-from tests.torture.damaging import flipped
+from tests.torture.damaging import cut_off, flipped
 from tests.torture.figures import expect
-from tests.torture.reading import Outcome
-from tests.torture.reading import outcomes
+from tests.torture.reading import Outcome, outcomes
 
 _OLDER, _NEWEST = 10, 20
 _NAME = f"model.ckpt-{_NEWEST}"
@@ -108,9 +105,7 @@ def damage(directory: str, flips: int, way: str) -> dict[str, object]:
     is_tree = way == saves.TREE
     return {
         "files of a checkpoint": len(files),
-        "of these cut off, emptied, deleted, or with a flipped bit": (
-            len(damaged)
-        ),
+        "of these cut off, emptied, deleted, or with a flipped bit": (len(damaged)),
         "found by reading, by verifying, and before going on": len(found),
         "read wrong, and silently, by Orbax alone": (
             _read_wrong(_tree(newest), damaged) if is_tree else "-"
@@ -132,9 +127,7 @@ def _files_of(prefix: str) -> set[str]:
     Positions in the input and the state of callbacks are left out: they are
     read only when training resumes, and have checksums of their own.
     """
-    found = glob.glob(f"{prefix}.*") + glob.glob(
-        f"{prefix}.*/**", recursive=True
-    )
+    found = glob.glob(f"{prefix}.*") + glob.glob(f"{prefix}.*/**", recursive=True)
     return {
         path
         for path in found

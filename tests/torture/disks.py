@@ -20,9 +20,7 @@ from keras_tpu_estimator.files.directory import save_files
 from tests.torture import saves
 from tests.torture.figures import expect
 from tests.torture.killing import read
-from tests.torture.saves import WHOLE
-from tests.torture.saves import expect_no_leftovers
-from tests.torture.saves import leftovers
+from tests.torture.saves import WHOLE, expect_no_leftovers, leftovers
 from tests.torture.victim import Wishes
 
 _SMALL = 30 << 20
@@ -102,9 +100,7 @@ def small_file_system(directory: str, way: str = WHOLE) -> dict[str, object]:
     return {"file systems that filled up": 1}
 
 
-def full_at_each_stage(
-    directory: str, way: str, stages: int = 24
-) -> dict[str, object]:
+def full_at_each_stage(directory: str, way: str, stages: int = 24) -> dict[str, object]:
     """Saves where there is room for some of a checkpoint, and then for all.
 
     Args:
@@ -167,9 +163,7 @@ def _fill(filler: str, but: int) -> None:
 
 
 def _files_at(prefix: str) -> list[str]:
-    found = glob.glob(prefix + ".*") + glob.glob(
-        prefix + ".*/**", recursive=True
-    )
+    found = glob.glob(prefix + ".*") + glob.glob(prefix + ".*/**", recursive=True)
     return [path for path in found if os.path.isfile(path)]
 
 

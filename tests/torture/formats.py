@@ -2,17 +2,10 @@
 
 import functools
 import tempfile
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from tests.forking.forks import forking
-from tests.torture import costs
-from tests.torture import damaging_files
-from tests.torture import disks
-from tests.torture import hosts
-from tests.torture import killing
-from tests.torture import saves
-from tests.torture import trainings
+from tests.torture import costs, damaging_files, disks, hosts, killing, saves, trainings
 from tests.torture.figures import ViolationError
 
 Figures = dict[str, dict[str, object]]
@@ -97,9 +90,7 @@ def _add_costs(figures: Figures, rounds: int, megabytes: int) -> None:
     ):
         about = f"{size} MB in {variables} variables"
         with tempfile.TemporaryDirectory() as directory:
-            asked = costs.Question(
-                directory, None, size, variables, rounds
-            ).asked()
+            asked = costs.Question(directory, None, size, variables, rounds).asked()
         _add(figures, asked, "seconds", about)
         print(table(figures), end="\n\n", flush=True)
     about = f"{megabytes} MB in {_FEW} variables of an accelerator"

@@ -13,17 +13,16 @@ import keras_tpu_estimator as kte  # isort: split
 
 import numpy as np
 
-from tests.many_hosts.failing_program import EXIT_CODE
-from tests.many_hosts.failing_program import STEPS_PER_SAVE
-from tests.many_hosts.failing_program import TIMEOUT_SECS
-from tests.many_hosts.failing_program import Life
-from tests.many_hosts.failing_program import time_of_fate
-from tests.many_hosts.launching import Ended
-from tests.many_hosts.launching import launch
+from tests.many_hosts.failing_program import (
+    EXIT_CODE,
+    STEPS_PER_SAVE,
+    TIMEOUT_SECS,
+    Life,
+    time_of_fate,
+)
+from tests.many_hosts.launching import Ended, launch
 from tests.torture.figures import expect
-from tests.torture.killing import check_equal
-from tests.torture.killing import newest_step
-from tests.torture.killing import read
+from tests.torture.killing import check_equal, newest_step, read
 
 _PHASES = ("step", "save", "evaluation")
 _FATES = (
@@ -111,9 +110,7 @@ def kill_and_restart(directory: str, kills: int) -> dict[str, object]:
     saved = 0
     for _ in range(kills):
         host, secs = rng.randrange(2), rng.uniform(0, _LIFE_SECS)
-        life = Life(
-            model_dir, _ENDLESS, host, "kill", "time", secs, pause=_PAUSE
-        )
+        life = Life(model_dir, _ENDLESS, host, "kill", "time", secs, pause=_PAUSE)
         _seconds_to_end(_lived(life), host)
         latest = kte.latest_checkpoint(model_dir)
         if latest is not None:

@@ -15,11 +15,8 @@ import numpy as np
 
 import keras_tpu_estimator as kte
 from tests.torture.figures import expect
-from tests.torture.saves import WHOLE
-from tests.torture.saves import expect_no_leftovers
-from tests.torture.saves import leftovers
-from tests.torture.victim import STEPS_PER_SAVE
-from tests.torture.victim import Wishes
+from tests.torture.saves import WHOLE, expect_no_leftovers, leftovers
+from tests.torture.victim import STEPS_PER_SAVE, Wishes
 
 # A life after the first step, at most, and how much a loop waits.
 _LIFE_SECS = 1.0
@@ -31,9 +28,7 @@ _LAST_STEPS = 20
 _WIDE = 87_000
 
 
-def kill_and_resume(
-    directory: str, kills: int, way: str = WHOLE
-) -> dict[str, object]:
+def kill_and_resume(directory: str, kills: int, way: str = WHOLE) -> dict[str, object]:
     """Kills a training again and again, then lets it end.
 
     Args:

@@ -11,8 +11,7 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from tests.many_hosts.problems import Here
-from tests.many_hosts.problems import dealt
+from tests.many_hosts.problems import Here, dealt
 from tests.many_hosts.spread_scenarios import estimator_of
 from tests.torture.saves import FORMATS
 

@@ -11,8 +11,7 @@ import functools
 import io
 import os
 import threading
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
 
@@ -104,9 +103,7 @@ class Operations:
             return
         if self._fate == KILL:
             raise Killed
-        is_hit = (
-            number == self._at if self._fate == FLAW else name not in REMOVING
-        )
+        is_hit = number == self._at if self._fate == FLAW else name not in REMOVING
         if is_hit:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 

@@ -5,8 +5,7 @@ import resource
 import subprocess
 import sys
 from collections.abc import Callable
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 # Before Keras, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split

@@ -5,26 +5,19 @@ import dataclasses
 import itertools
 import os
 import shutil
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
-from keras_tpu_estimator.engine.inputs.position import Position
-from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.engine.inputs.position import Position, StepRecipe
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import save_files
-from keras_tpu_estimator.files.directory import save_names
+from keras_tpu_estimator.files.directory import location, save_files, save_names
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree
-from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
-from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
+from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
+from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
@@ -32,12 +25,7 @@ from keras_tpu_estimator.runs import state_files
 from keras_tpu_estimator.spec.hooks.hook_states import SavedState
 from tests.torture import states
 from tests.torture.figures import expect
-from tests.torture.operations import FATES
-from tests.torture.operations import KILL
-from tests.torture.operations import OWN
-from tests.torture.operations import REMOVING
-from tests.torture.operations import Killed
-from tests.torture.operations import Operations
+from tests.torture.operations import FATES, KILL, OWN, REMOVING, Killed, Operations
 
 WHOLE, PARTS, TENSORFLOW = "whole", "in parts", "TensorFlow's"
 TREE, WHOLE_TREE = "Orbax's in parts", "Orbax's whole"
@@ -156,9 +144,7 @@ def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
     return operations.done
 
 
-def save(
-    directory: str, step: int, number: int, way: str, rows: int = _ROWS
-) -> str:
+def save(directory: str, step: int, number: int, way: str, rows: int = _ROWS) -> str:
     """Saves a number, as `train` does on two hosts.
 
     Args:
@@ -173,9 +159,7 @@ def save(
     """
     os.makedirs(directory, exist_ok=True)
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
-    values = {
-        name: np.full((rows,), number, "float32") for name in ("a", "b/c")
-    }
+    values = {name: np.full((rows,), number, "float32") for name in ("a", "b/c")}
     with saved.tidied_on_failure():
         written = _written(saved, values, step, way)
         for host in range(_HOSTS):
@@ -220,9 +204,7 @@ def _spread(value: np.ndarray) -> ShardedVariable:
     )
 
 
-def _check(
-    directory: str, before: int, numbers: dict[int, int], what: str
-) -> int:
+def _check(directory: str, before: int, numbers: dict[int, int], what: str) -> int:
     """Checks the latest checkpoint; returns the number that it has.
 
     Args:
@@ -235,9 +217,7 @@ def _check(
     expect(latest is not None, f"There is a checkpoint: {what}")
     values = checkpoints.read(latest)
     step = int(values.pop("global_step"))
-    found = {
-        float(each) for value in values.values() for each in np.unique(value)
-    }
+    found = {float(each) for value in values.values() for each in np.unique(value)}
     allowed = {float(before), float(numbers.get(step, before))}
     is_one = len(found) == 1 and found <= allowed
     expect(is_one, f"Values are {allowed}, not {found} of {step}: {what}")

@@ -2,8 +2,7 @@
 
 import jax
 import numpy as np
-from jax.experimental.layout import Format
-from jax.experimental.layout import Layout
+from jax.experimental.layout import Format, Layout
 
 _KEPT_IN_COLUMNS = Layout(major_to_minor=(1, 0))
 
@@ -27,9 +26,7 @@ def spread(value: np.ndarray, is_away: bool = False) -> jax.Array:
     return jax.block_until_ready(jax.device_put(value, layout))
 
 
-def state(
-    size: int, variables: int, is_away: bool = False
-) -> dict[str, jax.Array]:
+def state(size: int, variables: int, is_away: bool = False) -> dict[str, jax.Array]:
     """Random numbers that lie over all cores, by name.
 
     Args:

@@ -8,8 +8,7 @@ import contextlib
 import itertools
 import os
 import shutil
-from collections.abc import Collection
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 # Before Keras, so that Keras runs on JAX.
@@ -21,10 +20,7 @@ from keras import ops
 
 from tests.torture import saves
 from tests.torture.figures import expect
-from tests.torture.operations import FULL
-from tests.torture.operations import KILL
-from tests.torture.operations import Killed
-from tests.torture.operations import Operations
+from tests.torture.operations import FULL, KILL, Killed, Operations
 
 FIRST, LAST = 2, 4
 _SETTINGS: dict[str, dict[str, Any]] = {
@@ -106,9 +102,7 @@ def _ended(base: str, way: str, hooks: list[Any]) -> bytes:
     return values
 
 
-def _cut_off(
-    base: str, way: str, at: int, fate: str, ends: set[bytes]
-) -> list[str]:
+def _cut_off(base: str, way: str, at: int, fate: str, ends: set[bytes]) -> list[str]:
     """Ends a training, and lets it go on; what it did until then."""
     directory = base + "-cut"
     shutil.copytree(base, directory)
@@ -151,18 +145,12 @@ def _model_fn(
     x = keras.layers.Dropout(0.5)(x, training=mode == kte.ModeKeys.TRAIN)
     loss = ops.mean((keras.layers.Dense(1)(x) - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.01))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
-def train(
-    directory: str, way: str, hooks: list[Any], max_steps: int = LAST
-) -> None:
+def train(directory: str, way: str, hooks: list[Any], max_steps: int = LAST) -> None:
     """Trains to a step, with a checkpoint after each loop."""
-    estimator_in(directory, way).train(
-        input_fn, max_steps=max_steps, hooks=hooks
-    )
+    estimator_in(directory, way).train(input_fn, max_steps=max_steps, hooks=hooks)
 
 
 def estimator_in(directory: str, way: str) -> kte.TPUEstimator:

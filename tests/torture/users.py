@@ -16,8 +16,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.files.directory import save_files
-from tests.torture import saves
-from tests.torture import trainings
+from tests.torture import saves, trainings
 from tests.torture.figures import expect
 
 
@@ -72,9 +71,7 @@ def link(directory: str, saves_of_each: int = 8, seed: int = 0) -> dict:
 class _Zeroing(keras.callbacks.Callback):
     """Assigns zeros in evaluations, which count there only."""
 
-    def on_test_batch_end(
-        self, batch: int, logs: dict[str, Any] | None = None
-    ) -> None:
+    def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         variables = self.model.trainable_variables
         for variable in variables:
             variable.assign(variable * 0)
@@ -110,9 +107,7 @@ def look_on_threads(directory: str, steps: int = 40) -> dict[str, object]:
         ViolationError: A callback saw or changed values of another call.
     """
     directories = [os.path.join(directory, n) for n in ("alone", "watched")]
-    alone, watched = (
-        trainings.estimator_in(each, saves.WHOLE) for each in directories
-    )
+    alone, watched = (trainings.estimator_in(each, saves.WHOLE) for each in directories)
     for estimator in (alone, watched):
         estimator.train(trainings.input_fn, max_steps=2)
     alone.train(trainings.input_fn, max_steps=steps)
@@ -120,9 +115,7 @@ def look_on_threads(directory: str, steps: int = 40) -> dict[str, object]:
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         counted = pool.submit(_evaluations_until, is_over, watched)
         try:
-            watched.train(
-                trainings.input_fn, max_steps=steps, hooks=[_Looking()]
-            )
+            watched.train(trainings.input_fn, max_steps=steps, hooks=[_Looking()])
         finally:
             is_over.set()
     ends = {trainings.values_at(each, steps) for each in directories}
@@ -130,9 +123,7 @@ def look_on_threads(directory: str, steps: int = 40) -> dict[str, object]:
     return {"evaluations with callbacks beside a training": counted.result()}
 
 
-def _evaluations_until(
-    is_over: threading.Event, estimator: kte.TPUEstimator
-) -> int:
+def _evaluations_until(is_over: threading.Event, estimator: kte.TPUEstimator) -> int:
     """Evaluates until a training has ended; returns how often."""
     count = 0
     while not (count and is_over.is_set()):
@@ -168,8 +159,7 @@ def edit_at_saves(
     """
     for way in ways:
         whole, cut = (
-            os.path.join(directory, f"{name} {way}")
-            for name in ("whole", "cut")
+            os.path.join(directory, f"{name} {way}") for name in ("whole", "cut")
         )
         trainings.train(whole, way, [_Editing()])
         with contextlib.suppress(trainings.Interrupted):

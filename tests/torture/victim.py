@@ -22,9 +22,7 @@ import keras
 import numpy as np
 from keras import ops
 
-from tests.torture.saves import FORMATS
-from tests.torture.saves import SPREAD
-from tests.torture.saves import WHOLE
+from tests.torture.saves import FORMATS, SPREAD, WHOLE
 
 STEPS_PER_LOOP = 2
 # So that writing a checkpoint takes about as long as what is between two.
@@ -57,9 +55,7 @@ class Wishes:
     width: int = WIDTH
     is_watched: bool = False
 
-    def start(
-        self, *prefix: str, stderr: int | None = None
-    ) -> subprocess.Popen:
+    def start(self, *prefix: str, stderr: int | None = None) -> subprocess.Popen:
         """The process; it tells its progress on standard output.
 
         Args:
@@ -141,9 +137,7 @@ def model_fn(
     x = keras.layers.Dropout(0.5)(x, training=mode == kte.ModeKeys.TRAIN)
     loss = ops.mean((keras.layers.Dense(1)(x) - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(1e-3))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def main(wishes: Wishes) -> None:

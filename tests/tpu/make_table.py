@@ -43,16 +43,11 @@ def main(groups):
     made = {row.key: row.found for row in found}
     before = tpu_table.stored()
     others = {
-        key: found
-        for key, found in before.items()
-        if groups and key[0] not in groups
+        key: found for key, found in before.items() if groups and key[0] not in groups
     }
     # In the order of before, for tests end in any.
     kept = {key: said for key, said in before.items() if key in others | made}
-    rows = (
-        tpu_table.Row(*key, said)
-        for key, said in (kept | others | made).items()
-    )
+    rows = (tpu_table.Row(*key, said) for key, said in (kept | others | made).items())
     versions = {name: metadata.version(name) for name in ("libtpu", "jax")}
     title = f"By libtpu {versions['libtpu']}, and JAX {versions['jax']}."
     tpu_table.STORED.write_text(f"{title}\n\n{tpu_table.written(rows)}")

@@ -4,10 +4,7 @@ import contextlib
 
 import keras
 import pytest
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, model_fn_of, regression_data, repeated
 from tpu_programs import MODES
 
 from keras_tpu_estimator.planning import topologies
@@ -28,9 +25,7 @@ def network(features, is_training):
 def spread(devices, *rules):
     """Two replicas of two cores each."""
     tools = keras.distribution
-    layout_map = tools.LayoutMap(
-        tools.DeviceMesh((2, 2), ("batch", "model"), devices)
-    )
+    layout_map = tools.LayoutMap(tools.DeviceMesh((2, 2), ("batch", "model"), devices))
     for rule in rules:
         layout_map[rule] = (None, "model")
     told = tools.ModelParallel(layout_map=layout_map, auto_shard_dataset=False)

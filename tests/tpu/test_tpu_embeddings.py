@@ -3,15 +3,9 @@
 import keras
 import numpy as np
 import pytest
-from keras import layers
-from keras import ops
-from tpu_models import BATCH
-from tpu_models import made
-from tpu_programs import EVALUATED
-from tpu_programs import LAID_OUT
-from tpu_programs import MODES
-from tpu_programs import Program
-from tpu_programs import rows
+from keras import layers, ops
+from tpu_models import BATCH, made
+from tpu_programs import EVALUATED, LAID_OUT, MODES, Program, rows
 from tpu_table import TOPOLOGIES
 
 import keras_tpu_estimator as kte
@@ -34,8 +28,7 @@ def input_fn(params):
     size, rng = params["batch_size"], np.random.default_rng(0)
     while True:
         features = {
-            name: rng.integers(-1, 90, (size, 3)).astype("int32")
-            for name in FEATURES
+            name: rng.integers(-1, 90, (size, 3)).astype("int32") for name in FEATURES
         }
         features["weights"] = np.ones((size, 3), "float32")
         features["user"] = rng.integers(0, 50, size).astype("int32")
@@ -50,9 +43,7 @@ def model_fn(features, labels, mode, params):
         return kte.TPUEstimatorSpec(mode, predictions={"y": y})
     loss = ops.mean((y - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam())
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def with_tables(
@@ -116,9 +107,7 @@ PROGRAMS = {
     "num_cores_per_replica=2": with_tables(
         OPTIMIZERS["Adagrad"], tpu={"num_cores_per_replica": 2}
     ),
-    "use_tpu=False": with_tables(
-        OPTIMIZERS["Adagrad"], use_tpu=False, **AT_LENGTH
-    ),
+    "use_tpu=False": with_tables(OPTIMIZERS["Adagrad"], use_tpu=False, **AT_LENGTH),
 }
 
 
@@ -139,9 +128,7 @@ def test_nothing_of_a_tables_size_is_sent(tmp_path):
         },
     )
     program = Program(
-        lambda folder: made(
-            folder, model_fn=model_fn, embedding_config_spec=spec
-        ),
+        lambda folder: made(folder, model_fn=model_fn, embedding_config_spec=spec),
         lambda mode: input_fn,
     )
     figures = program.plan(tmp_path, "train", "v5e:2x2").figures

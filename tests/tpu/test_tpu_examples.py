@@ -12,13 +12,10 @@ import tensorflow.compat.v1 as tf  # noqa: TID253 - as examples do
 import tpu_table
 from absl.flags import FLAGS as flags
 from helpers import some_at_length
-from tpu_programs import DATA_PARALLEL
-from tpu_programs import check
-from tpu_programs import topologies_of
+from tpu_programs import DATA_PARALLEL, check, topologies_of
 
 from keras_tpu_estimator.planning import topologies
-from keras_tpu_estimator.planning.plans import PlanOptions
-from keras_tpu_estimator.planning.plans import Refusal
+from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS

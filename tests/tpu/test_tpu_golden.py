@@ -14,10 +14,7 @@ import importlib
 import pytest
 from running import PROGRAMS as NAMES
 from running import make_estimator
-from tpu_programs import DATA_PARALLEL
-from tpu_programs import EVALUATED
-from tpu_programs import Program
-from tpu_programs import rows
+from tpu_programs import DATA_PARALLEL, EVALUATED, Program, rows
 from tpu_table import TOPOLOGIES
 
 # Its moments are those of all cores, and have sums of their own.
@@ -51,8 +48,7 @@ PROGRAMS = {
         topologies=TOPOLOGIES_OF.get(name, ()),
         seldom=SELDOM[name],
         seldom_in=EVALUATED,
-        collectives=DATA_PARALLEL
-        | ({"train": None} if name == HAS_SUMS else {}),
+        collectives=DATA_PARALLEL | ({"train": None} if name == HAS_SUMS else {}),
         is_quick=True,
     )
     for name in NAMES

@@ -2,9 +2,7 @@
 
 import keras
 import pytest
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 
@@ -22,9 +20,7 @@ def planned(tmp_path, dtype, config=None, optimizer=None, **settings):
         wrapped = kte.CrossShardOptimizer(
             optimizer or keras.optimizers.Adam(), **settings
         )
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=wrapped.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=wrapped.minimize(loss))
 
     made = estimator_of(model_fn, tmp_path, use_tpu=True, config=config or {})
     return made.plan(DATA, "v5e:2x2", print_fn=None).figures
@@ -70,6 +66,4 @@ def test_replicas_that_share_slots_share_the_update(tmp_path, clip):
     # XLA pads what it scatters, and moves the part that was padded.
     assert sent["reduce-scatter"] == pytest.approx(kernel, rel=0.3)
     assert sent["all-gather"] == pytest.approx(kernel, rel=0.02)
-    assert (
-        sent["all-reduce"] + sent.get("collective-permute", 0) <= 0.3 * kernel
-    )
+    assert sent["all-reduce"] + sent.get("collective-permute", 0) <= 0.3 * kernel

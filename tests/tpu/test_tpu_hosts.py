@@ -5,16 +5,8 @@ import functools
 import numpy as np
 import pytest
 from helpers import at_length
-from tpu_models import SIZE
-from tpu_models import convolutional
-from tpu_models import dense
-from tpu_models import input_fn
-from tpu_models import made
-from tpu_programs import ALONE
-from tpu_programs import DATA_PARALLEL
-from tpu_programs import LAID_OUT
-from tpu_programs import Program
-from tpu_programs import rows
+from tpu_models import SIZE, convolutional, dense, input_fn, made
+from tpu_programs import ALONE, DATA_PARALLEL, LAID_OUT, Program, rows
 
 from keras_tpu_estimator.planning import topologies
 
@@ -62,9 +54,7 @@ PROGRAMS = {
         topologies=("tpu7x:2x2x2",), others=(), collectives=LAID_OUT
     ),
     "convolutions": on_hosts(convolutional),
-    "shard_optimizer": on_hosts(
-        config={"shard_optimizer": True}, collectives=LAID_OUT
-    ),
+    "shard_optimizer": on_hosts(config={"shard_optimizer": True}, collectives=LAID_OUT),
     "two cores a replica": spread(2, others=HOSTS[1:] + PODS),
     # A replica is a board of a host, and two of them.
     "four cores a replica": spread(4),

@@ -5,17 +5,9 @@ import dataclasses
 import jax
 import keras
 import pytest
-from keras import layers
-from keras import ops
-from tpu_models import images
-from tpu_models import joined
-from tpu_models import made
-from tpu_models import sequences
-from tpu_models import volumes
-from tpu_models import words
-from tpu_programs import LAID_OUT
-from tpu_programs import Program
-from tpu_programs import rows
+from keras import layers, ops
+from tpu_models import images, joined, made, sequences, volumes, words
+from tpu_programs import LAID_OUT, Program, rows
 from tpu_table import TOPOLOGIES
 
 
@@ -148,9 +140,7 @@ def products(x, is_training):
         x,
         ops.einsum("abc,adc->abd", x, x),
         layers.Dot(axes=2)([x, x]),
-        layers.Dense(4, kernel_regularizer="l2", kernel_constraint="unit_norm")(
-            x
-        ),
+        layers.Dense(4, kernel_regularizer="l2", kernel_constraint="unit_norm")(x),
     )
 
 
@@ -281,9 +271,7 @@ PROGRAMS = {each.__name__: program_of(each) for each in NETWORKS} | {
     "stateful_recurrences": dataclasses.replace(
         program_of(stateful_recurrences), collectives=LAID_OUT
     ),
-    "eigenvalues": dataclasses.replace(
-        program_of(eigenvalues), refusal="'eig'"
-    ),
+    "eigenvalues": dataclasses.replace(program_of(eigenvalues), refusal="'eig'"),
 }
 
 

@@ -1,13 +1,8 @@
 """Moments of activations in bfloat16, by the TPU's compiler."""
 
 import pytest
-from helpers import at_length
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
-from keras import layers
-from keras import ops
+from helpers import at_length, estimator_of, model_fn_of, regression_data, repeated
+from keras import layers, ops
 
 from keras_tpu_estimator.ground.tracing import moments
 
@@ -27,9 +22,7 @@ def test_one_pass_takes_less_than_two(tmp_path, kind, monkeypatch):
 
     def cycles():
         config = {"dtype_policy": "mixed_bfloat16"}
-        made = estimator_of(
-            model_fn_of(network), tmp_path, True, 32, config=config
-        )
+        made = estimator_of(model_fn_of(network), tmp_path, True, 32, config=config)
         return made.plan(DATA, "v5e:2x2", print_fn=None).figures.cycles
 
     one = cycles()

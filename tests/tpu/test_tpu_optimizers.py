@@ -5,8 +5,7 @@ import dataclasses
 import keras
 import pytest
 from tpu_models import made
-from tpu_programs import Program
-from tpu_programs import rows
+from tpu_programs import Program, rows
 from tpu_table import TOPOLOGIES
 
 from keras_tpu_estimator import optimizers
@@ -29,9 +28,7 @@ OPTIMIZERS = {
     **classes_in(_KERAS),
     **{f"kte.{n}": each for n, each in classes_in(optimizers).items()},
     "kte.Optax": lambda rate: optimizers.Optax(
-        pytest.importorskip("optax", reason="optax is not installed").adamw(
-            rate
-        )
+        pytest.importorskip("optax", reason="optax is not installed").adamw(rate)
     ),
     "Adam, amsgrad": lambda rate: _KERAS.Adam(rate, amsgrad=True),
     "Adam, averaged": lambda rate: _KERAS.Adam(

@@ -3,22 +3,18 @@
 import keras
 import numpy as np
 import pytest
-from keras import layers
-from keras import ops
+from keras import layers, ops
 from spread_networks import NETWORKS
-from tpu_models import attentive
-from tpu_models import convolutional
-from tpu_models import dense
-from tpu_models import input_fn
-from tpu_models import joined
-from tpu_models import made
-from tpu_models import recurrent
-from tpu_programs import ALONE
-from tpu_programs import DATA_PARALLEL
-from tpu_programs import EVALUATED
-from tpu_programs import LAID_OUT
-from tpu_programs import Program
-from tpu_programs import rows
+from tpu_models import (
+    attentive,
+    convolutional,
+    dense,
+    input_fn,
+    joined,
+    made,
+    recurrent,
+)
+from tpu_programs import ALONE, DATA_PARALLEL, EVALUATED, LAID_OUT, Program, rows
 from tpu_table import TOPOLOGIES
 
 import keras_tpu_estimator as kte
@@ -127,9 +123,7 @@ def grouped_model_fn(features, labels, mode, params):
     optimizer = kte.CrossShardOptimizer(
         keras.optimizers.SGD(0.1), group_assignment=[[0, 1], [2, 3]]
     )
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 NETWORKS_BY_NAME = {network.__name__: network for network in NETWORKS}
@@ -137,9 +131,7 @@ NETWORKS_BY_NAME = {network.__name__: network for network in NETWORKS}
 AT_LENGTH = {"topologies": (), "seldom": TOPOLOGIES[:1]}
 PROGRAMS = {
     "as ever": option(topologies=TOPOLOGIES[:2], seldom=TOPOLOGIES[2:]),
-    "iterations_per_loop=1": option(
-        tpu={"iterations_per_loop": 1}, modes=("train",)
-    ),
+    "iterations_per_loop=1": option(tpu={"iterations_per_loop": 1}, modes=("train",)),
     "iterations_per_loop=1000": option(
         tpu={"iterations_per_loop": 1000}, modes=("train",), **AT_LENGTH
     ),
@@ -188,9 +180,7 @@ PROGRAMS = {
         },
     ),
     "PER_SHARD_V1": option(tpu={"per_host_input_for_training": False}),
-    "PER_HOST_V2": option(
-        tpu={"per_host_input_for_training": INPUTS.PER_HOST_V2}
-    ),
+    "PER_HOST_V2": option(tpu={"per_host_input_for_training": INPUTS.PER_HOST_V2}),
     "BROADCAST": option(tpu={"per_host_input_for_training": INPUTS.BROADCAST}),
     "SLICED": option(
         tpu={

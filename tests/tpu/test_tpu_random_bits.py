@@ -5,10 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import keras
 import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - as programs of TF1 do
-from helpers import estimator_of
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import estimator_of, model_fn_of, regression_data, repeated
 
 DATA = repeated(*regression_data(examples=1024, size=256))
 
@@ -25,9 +22,7 @@ def of_tf1(features, labels, mode, params):
     x = tf.nn.dropout(features @ first, rate=0.1)
     y = x @ tf.get_variable("second", [1024, 1])
     loss = tf.reduce_mean((y - labels) ** 2)
-    optimizer = tf.tpu.CrossShardOptimizer(
-        tf.train.GradientDescentOptimizer(0.1)
-    )
+    optimizer = tf.tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(0.1))
     step = tf.train.get_global_step()
     return kte.tf1.TPUEstimatorSpec(
         mode, loss=loss, train_op=optimizer.minimize(loss, step)

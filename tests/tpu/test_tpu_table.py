@@ -4,8 +4,7 @@ import importlib
 
 import pytest
 import tpu_table
-from tpu_table import TOPOLOGIES
-from tpu_table import Row
+from tpu_table import TOPOLOGIES, Row
 
 GROUPS = (
     "embeddings",

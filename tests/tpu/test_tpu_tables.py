@@ -15,9 +15,7 @@ def model_fn(features, labels, mode, params):
     y = keras.layers.Dense(1)(features["ids"])
     loss = keras.ops.mean((y - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-    return kte.TPUEstimatorSpec(
-        mode, loss=loss, train_op=optimizer.minimize(loss)
-    )
+    return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
 def input_fn(params):
@@ -34,9 +32,7 @@ def test_products_are_made_once_and_factors_are_not_sent(tmp_path):
         table_to_config_dict={"table": TABLES.TableConfig(100_000, WIDTH)},
         feature_to_config_dict={"ids": TABLES.FeatureConfig("table")},
     )
-    made = estimator_of(
-        model_fn, tmp_path, True, BATCH, embedding_config_spec=spec
-    )
+    made = estimator_of(model_fn, tmp_path, True, BATCH, embedding_config_spec=spec)
     figures = made.plan(input_fn, "v5e:2x2", print_fn=None).figures
     products = 4 * BATCH * LENGTH * WIDTH
     # Without those that are permuted: five times as much.

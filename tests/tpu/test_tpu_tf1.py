@@ -10,16 +10,9 @@ import functools
 
 import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - as programs do
-from tf1_programs import dense
-from tf1_programs import model_fn_of
-from tpu_models import input_fn
-from tpu_models import made
-from tpu_programs import ALONE
-from tpu_programs import DATA_PARALLEL
-from tpu_programs import EVALUATED
-from tpu_programs import LAID_OUT
-from tpu_programs import Program
-from tpu_programs import rows
+from tf1_programs import dense, model_fn_of
+from tpu_models import input_fn, made
+from tpu_programs import ALONE, DATA_PARALLEL, EVALUATED, LAID_OUT, Program, rows
 from tpu_table import TOPOLOGIES
 
 import keras_tpu_estimator as kte
@@ -103,9 +96,7 @@ def spread(cores=2, **tpu):
 PROGRAMS = {
     "as ever": lifted(),
     # Each operation is that of Keras's layers.
-    "linear algebra and sorting": lifted(
-        algebra, topologies=(), seldom=TOPOLOGIES[:1]
-    ),
+    "linear algebra and sorting": lifted(algebra, topologies=(), seldom=TOPOLOGIES[:1]),
     "loops, branches and tables": lifted(loops),
     "use_tpu=False": lifted(use_tpu=False, collectives=ALONE),
     "num_cores_per_replica=2, layout_map": spread(),

@@ -3,8 +3,7 @@
 import keras
 import numpy as np
 from helpers import model_fn_of
-from keras import layers
-from keras import ops
+from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
@@ -75,9 +74,7 @@ def adam():
     return keras.optimizers.Adam()
 
 
-def made(
-    model_dir, network=dense, optimizer=adam, tpu=None, batch=BATCH, **settings
-):
+def made(model_dir, network=dense, optimizer=adam, tpu=None, batch=BATCH, **settings):
     """An estimator of a network.
 
     Args:

@@ -2,21 +2,17 @@
 
 import dataclasses
 import os
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from helpers import at_length
 from tpu_models import input_fn
-from tpu_table import GPUS
-from tpu_table import TOPOLOGIES
+from tpu_table import GPUS, TOPOLOGIES
 
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.gpus import is_installed
-from keras_tpu_estimator.planning.plans import Call
-from keras_tpu_estimator.planning.plans import Plan
-from keras_tpu_estimator.planning.plans import PlanOptions
+from keras_tpu_estimator.planning.plans import Call, Plan, PlanOptions
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 # As `tests.tpu.make_table` sets it: on all of them, not on a program's own.

@@ -6,8 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.ground.tracing.array_trees import leaves_of
-from keras_tpu_estimator.ground.tracing.array_trees import with_values
+from keras_tpu_estimator.ground.tracing.array_trees import leaves_of, with_values
 
 ONE = np.ones(1, "float32")
 
@@ -42,13 +41,9 @@ def test_positions_are_left_out_where_they_say_nothing():
 
 
 def test_leaves_that_are_no_arrays():
-    leaves = leaves_of(
-        {"f": np.tanh, "key": jax.random.key(0), "n": 1, "x": ONE}
-    )
+    leaves = leaves_of({"f": np.tanh, "key": jax.random.key(0), "n": 1, "x": ONE})
     assert [leaf.is_array for leaf in leaves] == [False, True, False, True]
-    assert [leaf.key_impl is None for leaf in leaves] == [
-        *(True, False, True, True)
-    ]
+    assert [leaf.key_impl is None for leaf in leaves] == [*(True, False, True, True)]
 
 
 def test_variables_of_nnx():
@@ -72,9 +67,7 @@ def test_variables_of_nnx():
         "norm/scale": False,
         "norm/var": True,
     }
-    assert [leaf.parts for leaf in leaves if leaf.is_again] == [
-        ("first", "kernel")
-    ]
+    assert [leaf.parts for leaf in leaves if leaf.is_again] == [("first", "kernel")]
     made = with_values(net, [leaf.value for leaf in leaves])
     assert made.tied is made.first.kernel
     assert made.tied is not net.tied
@@ -96,7 +89,5 @@ def test_modules_of_equinox():
     net = eqx.nn.MLP(2, 2, 2, 1, key=jax.random.key(0))
     arrays = ["/".join(leaf.parts) for leaf in leaves_of(net) if leaf.is_array]
     assert arrays == [
-        f"layers/{number}/{name}"
-        for number in range(2)
-        for name in ("weight", "bias")
+        f"layers/{number}/{name}" for number in range(2) for name in ("weight", "bias")
     ]

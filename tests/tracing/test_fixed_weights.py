@@ -66,9 +66,7 @@ def test_what_is_multiplied_as_a_matrix_is_a_weight(function):
 
 
 def test_kernels_of_convolutions_are_weights():
-    assert found(lambda x: convolved(x, FILTERS), IMAGE) == [
-        ((3, 3, 3, 4), False)
-    ]
+    assert found(lambda x: convolved(x, FILTERS), IMAGE) == [((3, 3, 3, 4), False)]
 
 
 def test_kernels_of_layers_in_a_scan_are_weights():

@@ -3,9 +3,7 @@
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import regression_data
+from helpers import batches_of, estimator_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.summary.event_reader import read_scalars
@@ -45,9 +43,7 @@ def model_fn(features, labels, mode, params):
         mode,
         predictions={"y": outputs},
         loss=loss,
-        train_op=optimizer.minimize(loss)
-        if mode == kte.ModeKeys.TRAIN
-        else None,
+        train_op=optimizer.minimize(loss) if mode == kte.ModeKeys.TRAIN else None,
     )
 
 
@@ -154,9 +150,7 @@ def test_what_is_wanted_at_the_end_stays_on_the_devices(tmp_path):
     class Record(kte.hooks.SessionRunHook):
         def after_create_session(self, session, coord):
             self.fetched, fetch = [], session._fetch
-            session._fetch = lambda name: (
-                self.fetched.append(name) or fetch(name)
-            )
+            session._fetch = lambda name: self.fetched.append(name) or fetch(name)
 
         def end(self, session):
             self.before_end = list(self.fetched)
@@ -176,9 +170,7 @@ def test_names_may_end_like_those_of_tensors(tmp_path, call):
     call_with(hook, call, tmp_path)
     values = hook.values[-1]
     assert values["a:0"] == X[48:].max()
-    np.testing.assert_array_equal(
-        values["b"], [2.0, 4 if call == "train" else 0]
-    )
+    np.testing.assert_array_equal(values["b"], [2.0, 4 if call == "train" else 0])
 
 
 def test_the_loss_may_be_asked_for_like_a_tensor(tmp_path):
@@ -260,9 +252,7 @@ def test_some_names_are_taken(tmp_path, call, name):
     with pytest.raises(
         ValueError, match=f"`name` should not be '{plain}'.* Leave it out, or"
     ):
-        results = getattr(estimator_of(naming(name), tmp_path), call)(
-            batches_of(X, Y)
-        )
+        results = getattr(estimator_of(naming(name), tmp_path), call)(batches_of(X, Y))
         list(results)
 
 
@@ -280,11 +270,7 @@ def test_paths_of_variables_are_taken(tmp_path, call, name):
     with pytest.raises(
         ValueError, match=f"named '{plain}', which is the path of a variable"
     ):
-        list(
-            getattr(estimator_of(naming(name), tmp_path), call)(
-                batches_of(X, Y)
-            )
-        )
+        list(getattr(estimator_of(naming(name), tmp_path), call)(batches_of(X, Y)))
 
 
 def test_identity_is_one_everywhere():
@@ -298,9 +284,7 @@ def test_a_boolean_of_several_cores_stays_one(tmp_path):
         w = keras.Variable(0.0, name="weight")
         loss = keras.ops.mean((features * w - labels) ** 2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
-        return kte.TPUEstimatorSpec(
-            mode, loss=loss, train_op=optimizer.minimize(loss)
-        )
+        return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
     hook = Fetch("any")
     estimator = estimator_of(model_fn, tmp_path, use_tpu=True)

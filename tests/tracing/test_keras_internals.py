@@ -18,8 +18,7 @@ from keras.src.backend.common import global_state
 from keras.src.backend.jax import nn as keras_nn
 
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.keras_internals import fresh_names
-from keras_tpu_estimator.ground.tracing.keras_internals import stored_dtype
+from keras_tpu_estimator.ground.tracing.keras_internals import fresh_names, stored_dtype
 
 
 def dense_name():
@@ -279,9 +278,7 @@ def test_default_seeds_come_from_python_otherwise():
 def test_default_seeds_leave_python_and_other_threads_alone():
     random.seed(5)
     seen = []
-    thread = threading.Thread(
-        target=lambda: seen.append(default_seed_of_keras())
-    )
+    thread = threading.Thread(target=lambda: seen.append(default_seed_of_keras()))
     with keras_internals.default_seeds(random.Random(3)):
         first = default_seed_of_keras()
         thread.start()
@@ -427,9 +424,7 @@ def finds_a_tpu(monkeypatch):
     monkeypatch.setattr(keras_nn, "jax", Found())
 
 
-def test_the_flash_attention_of_keras_is_wrong_on_a_tpu(
-    finds_a_tpu, monkeypatch
-):
+def test_the_flash_attention_of_keras_is_wrong_on_a_tpu(finds_a_tpu, monkeypatch):
     """When this fails, Keras may be asked for it again."""
     kernel = keras_nn.splash_attention_kernel
     make = functools.partial(kernel.make_splash_mha, interpret=True)
@@ -466,9 +461,7 @@ def test_flash_attention_is_refused_on_a_tpu(finds_a_tpu, settings):
 
 def test_no_distribution_is_set_in_a_block():
     devices = keras.distribution.list_devices()
-    told = keras.distribution.DataParallel(
-        devices=devices, auto_shard_dataset=False
-    )
+    told = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
     with told.scope():
         with pytest.raises(ZeroDivisionError):
             with keras_internals.without_distribution():

@@ -35,9 +35,7 @@ def test_results_are_those_of_the_whole(programs):
     def function():
         return [jnp.asarray(initial((3, 3))) for initial in initializers]
 
-    for got, wanted in zip(
-        evaluated(function), jax.jit(function)(), strict=True
-    ):
+    for got, wanted in zip(evaluated(function), jax.jit(function)(), strict=True):
         np.testing.assert_array_equal(got, wanted)
         assert (got.dtype, got.weak_type) == (wanted.dtype, wanted.weak_type)
     # What is there already needs none.
@@ -99,9 +97,7 @@ def test_what_several_results_need_is_computed_once(programs):
 def test_what_is_not_computed_is_a_copy():
     array = jnp.arange(3.0)
     passed_on, again, number = evaluated(lambda x: (x, x, 4), array)
-    pointers = {
-        each.unsafe_buffer_pointer() for each in (array, passed_on, again)
-    }
+    pointers = {each.unsafe_buffer_pointer() for each in (array, passed_on, again)}
     assert len(pointers) == 3
     np.testing.assert_array_equal(again, array)
     assert number == 4

@@ -5,10 +5,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
-from helpers import estimator_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import at_length, estimator_of, regression_data, repeated
 from jax.extend import core as jex
 from keras import ops
 

@@ -11,12 +11,14 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 from keras import ops
 
 import keras_tpu_estimator as kte
@@ -37,8 +39,7 @@ def changed_by_training(network, model_dir):
     estimator = estimator_of(model_fn_of(network), model_dir)
     estimator.train(repeated(X, Y), steps=4)
     first, last = (
-        kte.checkpoints.read(f"{model_dir}/model.ckpt-{step}")
-        for step in (0, 4)
+        kte.checkpoints.read(f"{model_dir}/model.ckpt-{step}") for step in (0, 4)
     )
     return {p for p in last if not np.array_equal(first[p], last[p])}
 
@@ -62,9 +63,7 @@ def functional():
 
 NETWORKS = {
     "dense": lambda x: keras.layers.Dense(4)(x),
-    "conv": lambda x: keras.layers.Flatten()(
-        keras.layers.Conv1D(2, 2)(x[..., None])
-    ),
+    "conv": lambda x: keras.layers.Flatten()(keras.layers.Conv1D(2, 2)(x[..., None])),
     "lstm": lambda x: keras.layers.LSTM(4)(x[..., None]),
     "attention": lambda x: keras.layers.Flatten()(
         keras.layers.MultiHeadAttention(2, 2)(x[..., None], x[..., None])
@@ -103,9 +102,7 @@ def test_networks_train_every_variable(tmp_path):
 
 def test_batch_normalization_keeps_moving_averages(tmp_path):
     def network(x, is_training):
-        x = keras.layers.BatchNormalization(momentum=0.5)(
-            x, training=is_training
-        )
+        x = keras.layers.BatchNormalization(momentum=0.5)(x, training=is_training)
         return keras.layers.Dense(1)(x)
 
     estimator = estimator_of(model_fn_of(network), tmp_path, batch=64)
@@ -318,9 +315,7 @@ def _kept_from_a_gradient(kept, x):
 def test_a_leak_from_an_inner_function_names_where_it_is_used(network):
     lines, first = inspect.getsourcelines(network)
     place = rf"test_variables.py:{first + len(lines) - 1} in `_kept_from\w+`\."
-    with pytest.raises(
-        kte.errors.LeakedTensorError, match=f"used at .*{place}"
-    ):
+    with pytest.raises(kte.errors.LeakedTensorError, match=f"used at .*{place}"):
         capture(functools.partial(network, []), {}, X)
 
 

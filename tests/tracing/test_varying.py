@@ -13,9 +13,7 @@ CORES = 4
 
 def of(function, own=True):
     """Whether the result differs, for one argument, of each core or of all."""
-    traced = jax.make_jaxpr(function, axis_env=[("batch", CORES)])(
-        jnp.ones((CORES, 2))
-    )
+    traced = jax.make_jaxpr(function, axis_env=[("batch", CORES)])(jnp.ones((CORES, 2)))
     (result,) = varying(traced, [own], ("batch",))
     return result
 
@@ -72,9 +70,7 @@ with_rule.defvjp(lambda x: (mean(x), None), lambda _, g: (g,))
         lambda x: lax.psum_scatter(x, "batch"),
         lambda x: lax.all_to_all(x, "batch", 0, 0),
         swapped,
-        lambda x: jax.vmap(lambda row: lax.psum(row, "rows"), axis_name="rows")(
-            x
-        ),
+        lambda x: jax.vmap(lambda row: lax.psum(row, "rows"), axis_name="rows")(x),
         jax.jit(lambda x: mean(x) - x),
         jax.checkpoint(lambda x: mean(x) - x),
         lambda x: lax.scan(lambda c, row: (row, c), mean(x[0]), x)[0],
@@ -87,9 +83,7 @@ with_rule.defvjp(lambda x: (mean(x), None), lambda _, g: (g,))
         ),
         # The second value reaches the first after one round.
         lambda x: lax.fori_loop(0, 3, lambda i, c: c[::-1], (mean(x), x))[0],
-        lambda x: lax.while_loop(
-            lambda c: c < x[0, 0], lambda c: c + 1, mean(x)[0, 0]
-        ),
+        lambda x: lax.while_loop(lambda c: c < x[0, 0], lambda c: c + 1, mean(x)[0, 0]),
         lambda x: sum_in_kernel(mean(x), x),
         lambda x: lax.custom_linear_solve(
             lambda y: lax.axis_index("batch") * y,
@@ -112,9 +106,7 @@ def test_results_that_differ(function):
         lambda x: jnp.sin(lax.pmax(x, ("batch",))),
         lambda x: lax.pmin(x, "batch"),
         lambda x: jnp.mean(lax.all_gather(x, "batch"), 0),
-        lambda x: lax.psum(
-            jnp.where(lax.axis_index("batch") == 0, x, 0), "batch"
-        ),
+        lambda x: lax.psum(jnp.where(lax.axis_index("batch") == 0, x, 0), "batch"),
         lambda x: jax.vmap(mean)(x),
         jax.jit(lambda x: mean(x) * 2),
         jax.checkpoint(lambda x: jnp.sin(mean(x))),
@@ -125,18 +117,14 @@ def test_results_that_differ(function):
         lambda x: lax.cond(mean(x)[0, 0] > 0, mean, lambda x: mean(2 * x), x),
         lambda x: lax.fori_loop(0, 3, lambda i, c: c * 2, mean(x)),
         lambda x: jnp.sort(jnp.cumsum(mean(x))),
-        lambda x: lax.fori_loop(
-            0, 3, lambda i, c: (mean(c[1]), c[1]), (mean(x), x)
-        )[0],
+        lambda x: lax.fori_loop(0, 3, lambda i, c: (mean(c[1]), c[1]), (mean(x), x))[0],
         lambda x: lax.while_loop(lambda c: c[0, 0] < 9, mean, mean(x)),
         lambda x: sum_in_kernel(mean(x), mean(x)),
         lambda x: swapped_in_reference(mean(x)),
     ],
 )
 def test_results_that_are_equal(function):
-    traced = jax.make_jaxpr(function, axis_env=[("batch", CORES)])(
-        jnp.ones((CORES, 2))
-    )
+    traced = jax.make_jaxpr(function, axis_env=[("batch", CORES)])(jnp.ones((CORES, 2)))
     assert not any(varying(traced, [True], ("batch",)))
 
 

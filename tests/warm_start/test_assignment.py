@@ -5,14 +5,11 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - the original
-from tensorflow_files import graph_of
-from tensorflow_files import save_tf1
-from tensorflow_files import values_in_tf1
+from tensorflow_files import graph_of, save_tf1, values_in_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.checkpoints import resolve_assignments
-from keras_tpu_estimator.files.warm_start.pairing import pairings
-from keras_tpu_estimator.files.warm_start.pairing import read_values
+from keras_tpu_estimator.files.warm_start.pairing import pairings, read_values
 
 
 def ones(*shape, times=1):
@@ -150,9 +147,7 @@ def test_errors_are_of_the_original_types(saved, case):
         ),
     ],
 )
-def test_errors_where_the_original_goes_on(
-    saved, model, assignment_map, message
-):
+def test_errors_where_the_original_goes_on(saved, model, assignment_map, message):
     with pytest.raises(ValueError, match=message):
         resolve_assignments(assignment_map, model, kte.load_checkpoint(saved))
 
@@ -199,9 +194,9 @@ def get_assignment_map_from_checkpoint(variables, checkpoint):
 def test_a_map_as_in_bert(saved):
     model = BERT | {"output_weights": ones(2, 2)}
     assignment_map = get_assignment_map_from_checkpoint(model, saved)
-    assert resolve_assignments(
-        assignment_map, model, kte.load_checkpoint(saved)
-    ) == {path: path for path in sorted(BERT)}
+    assert resolve_assignments(assignment_map, model, kte.load_checkpoint(saved)) == {
+        path: path for path in sorted(BERT)
+    }
 
 
 def test_scopes_of_objects_go_by_the_names_of_variables(tmp_path):
@@ -242,9 +237,7 @@ def test_values_are_cast_to_the_variable(tmp_path, saved_dtype, dtype, value):
         ("int32", "bool", 1),
     ],
 )
-def test_values_that_do_not_fit_are_refused(
-    tmp_path, saved_dtype, dtype, value
-):
+def test_values_that_do_not_fit_are_refused(tmp_path, saved_dtype, dtype, value):
     saved = {"a": np.array([value], saved_dtype)}
     reader = kte.load_checkpoint(kte.checkpoints.save(tmp_path, 0, saved))
     model = {"b": np.zeros(1, dtype)}

@@ -44,9 +44,7 @@ def rows(count, width=1):
     ],
 )
 def test_rows_follow_their_words(info, new, size, more, expected):
-    remapped = info(new, size, **more).remap(
-        rows(3), (len(expected), 1), "float32"
-    )
+    remapped = info(new, size, **more).remap(rows(3), (len(expected), 1), "float32")
     assert remapped.dtype == np.float32
     assert remapped[:, 0].tolist() == expected
 

@@ -6,9 +6,7 @@ import keras
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - the original
-from tensorflow_files import graph_of
-from tensorflow_files import save_tf1
-from tensorflow_files import values_in_tf1
+from tensorflow_files import graph_of, save_tf1, values_in_tf1
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
@@ -105,9 +103,7 @@ def assert_as_the_original(settings, paths, vocabularies=None):
         session.run(tf.compat.v1.global_variables_initializer())
         expected = values_in_tf1(session)
     ours = settings | {"var_name_to_vocab_info": vocabularies}
-    values, report = warm_start_values(
-        kte.WarmStartSettings(**ours), described(MODEL)
-    )
+    values, report = warm_start_values(kte.WarmStartSettings(**ours), described(MODEL))
     assert list(values) == paths
     assert [pair.path for pair in report.matched] == paths
     for path, value in (MODEL | values).items():
@@ -119,9 +115,7 @@ def assert_as_the_original(settings, paths, vocabularies=None):
 @pytest.mark.parametrize("case", ACCEPTED)
 def test_values_are_those_of_the_original(saved, case):
     settings, paths = ACCEPTED[case]
-    assert_as_the_original(
-        {"ckpt_to_initialize_from": saved, **settings}, paths
-    )
+    assert_as_the_original({"ckpt_to_initialize_from": saved, **settings}, paths)
 
 
 @pytest.mark.parametrize(
@@ -132,9 +126,7 @@ def test_vocabularies_as_in_the_original(saved, vocabularies, wanted, paths):
     settings = {
         "ckpt_to_initialize_from": saved,
         "vars_to_warm_start": wanted,
-        "var_name_to_vocab_info": {
-            "w": tf.compat.v1.train.VocabInfo(*vocabularies)
-        },
+        "var_name_to_vocab_info": {"w": tf.compat.v1.train.VocabInfo(*vocabularies)},
     }
     values = assert_as_the_original(
         settings, paths, {"w": kte.VocabInfo(*vocabularies)}
@@ -160,9 +152,7 @@ def test_a_selection_of_nothing_is_logged(tmp_path, caplog):
     prefix = kte.checkpoints.save(tmp_path, 20, {"kernel": np.ones(2)})
     variable = keras.Variable(np.zeros(2), name="kernel")
     settings = kte.WarmStartSettings(prefix, vars_to_warm_start="bert/")
-    values, _ = kte.checkpoints.warm_start_values(
-        settings, {"kernel": variable}
-    )
+    values, _ = kte.checkpoints.warm_start_values(settings, {"kernel": variable})
     assert not values
     assert "selects none of ['kernel']" in caplog.text
 
@@ -261,9 +251,7 @@ def test_the_report_is_a_table(saved):
         "w3": Variable((1,)),
         "moving_mean": Variable((2,), trainable=False),
     }
-    report = compare(
-        kte.WarmStartSettings(saved), model, kte.load_checkpoint(saved)
-    )
+    report = compare(kte.WarmStartSettings(saved), model, kte.load_checkpoint(saved))
     assert str(report).splitlines() == [
         f"Warm start from {saved!r}: 1 matched, 1 missing, 1 mismatched, "
         "1 unselected, 4 unused",
@@ -303,17 +291,13 @@ def test_unused_names_are_refused_as_in_the_original(saved, settings):
 
 
 def test_unused_vocabularies_are_refused(saved, vocabularies):
-    settings = kte.WarmStartSettings(
-        saved, "w2", {"w": kte.VocabInfo(*vocabularies)}
-    )
+    settings = kte.WarmStartSettings(saved, "w2", {"w": kte.VocabInfo(*vocabularies)})
     with pytest.raises(ValueError, match="`var_name_to_vocab_info` must name"):
         warm_start_values(settings, described(MODEL))
 
 
 def test_a_vocabulary_that_does_not_fit_names_the_variable(saved, vocabularies):
-    settings = kte.WarmStartSettings(
-        saved, "w$", {"w": kte.VocabInfo(*vocabularies)}
-    )
+    settings = kte.WarmStartSettings(saved, "w$", {"w": kte.VocabInfo(*vocabularies)})
     with pytest.raises(ValueError, match="VocabInfo of the variable 'w' must"):
         warm_start_values(settings, {"w": Variable((4, 1))})
 

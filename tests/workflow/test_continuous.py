@@ -6,10 +6,7 @@ import subprocess
 import sys
 
 import pytest
-from training_helpers import HELD_OUT
-from training_helpers import TRAIN
-from training_helpers import Recorder
-from training_helpers import linear_estimator
+from training_helpers import HELD_OUT, TRAIN, Recorder, linear_estimator
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.directory import training_status
@@ -125,9 +122,7 @@ def test_each_new_checkpoint_until_the_last_step(tmp_path, train_to):
         ({"start_delay_secs": 600}, [8]),
     ],
 )
-def test_not_too_often_but_always_the_last(
-    fields, evaluated, tmp_path, train_to
-):
+def test_not_too_often_but_always_the_last(fields, evaluated, tmp_path, train_to):
     events = {1: train_to(2), 2: train_to(4), 7: train_to(8)}
     calls, _ = evaluate_beside(tmp_path, events, max_steps=8, **fields)
     assert steps(calls) == evaluated
@@ -142,9 +137,7 @@ def test_the_end_of_training_ends_it(tmp_path, train_to, ends):
     assert not calls[-1][-1]
 
 
-def test_the_mark_of_an_earlier_training_does_not_count(
-    tmp_path, train_to, ends
-):
+def test_the_mark_of_an_earlier_training_does_not_count(tmp_path, train_to, ends):
     train_to(2)()
     ends()
     calls, now = evaluate_beside(
@@ -167,9 +160,7 @@ def test_the_last_checkpoint_is_evaluated_when_training_has_ended(
         train_to(4)()
         ends()
 
-    calls, _ = evaluate_beside(
-        tmp_path, {1: train_to(2), 2: end}, throttle_secs=600
-    )
+    calls, _ = evaluate_beside(tmp_path, {1: train_to(2), 2: end}, throttle_secs=600)
     assert steps(calls) == [2, 4]
 
 
@@ -229,9 +220,7 @@ def test_a_checkpoint_removed_before_an_export(tmp_path, train_to, goes_on):
     assert copies.steps == [4]
 
 
-def test_the_last_checkpoint_by_the_clock_may_go_as_well(
-    tmp_path, train_to, goes_on
-):
+def test_the_last_checkpoint_by_the_clock_may_go_as_well(tmp_path, train_to, goes_on):
     two = Recorder()
     specs = [spec_of(Recorder("one"), name="one", hooks=[Once(goes_on)])]
     specs.append(spec_of(two, name="two", start_delay_secs=600))
@@ -251,9 +240,7 @@ def test_other_errors_of_an_evaluation_end_it(tmp_path, train_to):
 
 def test_a_training_that_is_complete_is_not_waited_for(tmp_path, train_to):
     train_to(4)()
-    calls, now = evaluate_beside(
-        tmp_path, {}, max_steps=4, start_delay_secs=600
-    )
+    calls, now = evaluate_beside(tmp_path, {}, max_steps=4, start_delay_secs=600)
     assert (steps(calls), now) == ([4], 0)
 
 
@@ -273,9 +260,7 @@ def test_an_estimator_is_needed():
         kte.evaluate_continuously("linear", kte.EvalSpec(HELD_OUT))
 
 
-@pytest.mark.parametrize(
-    ("max_steps", "error"), [(0, ValueError), ("all", TypeError)]
-)
+@pytest.mark.parametrize(("max_steps", "error"), [(0, ValueError), ("all", TypeError)])
 def test_the_last_step_is_a_positive_number(max_steps, error, tmp_path):
     with pytest.raises(error, match="`max_steps` must be"):
         kte.evaluate_continuously(

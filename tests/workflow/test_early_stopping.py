@@ -4,10 +4,7 @@ import functools
 import os
 
 import pytest
-from training_helpers import HELD_OUT
-from training_helpers import TRAIN
-from training_helpers import Recorder
-from training_helpers import linear_estimator
+from training_helpers import HELD_OUT, TRAIN, Recorder, linear_estimator
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -103,10 +100,7 @@ def test_rules(hook, arguments, values, expected, tmp_path):
     estimator = linear_estimator(tmp_path)
     write(estimator.eval_dir(), accuracies(*values))
     make_hook = getattr(experimental, hook)
-    assert (
-        stops(make_hook, estimator, metric_name="accuracy", **arguments)
-        == expected
-    )
+    assert stops(make_hook, estimator, metric_name="accuracy", **arguments) == expected
 
 
 HOOKS = [

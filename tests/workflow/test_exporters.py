@@ -7,12 +7,8 @@ import pathlib
 import numpy as np
 import pytest
 import tensorflow as tf  # noqa: TID253 - loads what was exported
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from training_helpers import DATA
-from training_helpers import HELD_OUT
-from training_helpers import TRAIN
+from helpers import estimator_of, linear, model_fn_of
+from training_helpers import DATA, HELD_OUT, TRAIN
 
 import keras_tpu_estimator as kte
 
@@ -39,9 +35,7 @@ def receiver_fn():
 
 
 def best_exporter(**arguments):
-    return kte.BestExporter(
-        **{"serving_input_receiver_fn": receiver_fn} | arguments
-    )
+    return kte.BestExporter(**{"serving_input_receiver_fn": receiver_fn} | arguments)
 
 
 def offer(exporter, writer, results, path=None, is_final=False):
@@ -68,9 +62,7 @@ def losses(*values):
     "exporter",
     [
         kte.LatestExporter("latest", receiver_fn, {"a": "b"}, as_text=True),
-        kte.BestExporter(
-            "best", receiver_fn, assets_extra={"a": "b"}, as_text=True
-        ),
+        kte.BestExporter("best", receiver_fn, assets_extra={"a": "b"}, as_text=True),
     ],
     ids=lambda exporter: exporter.name,
 )
@@ -145,9 +137,7 @@ def test_what_is_best_outlives_a_process(tmp_path):
     kept = tmp_path / "export" / "best_exporter.best_eval_result.json"
     assert json.loads(kept.read_text()) == {"global_step": 2, "loss": 0.5}
     # A program that lists the folder finds exports alone.
-    assert not [
-        p for p in (kept.parent / "best_exporter").iterdir() if p.is_file()
-    ]
+    assert not [p for p in (kept.parent / "best_exporter").iterdir() if p.is_file()]
 
 
 def test_two_exporters_know_of_two_best_results(tmp_path):
@@ -314,8 +304,6 @@ def test_exports_can_be_served(tmp_path, monkeypatch):
     loaded = tf.saved_model.load(best, tags=["serve"])
     served = loaded.signatures["serving_default"]
     rows = DATA[0][:5]
-    (expected,) = estimator.predict(
-        lambda params: rows, yield_single_examples=False
-    )
+    (expected,) = estimator.predict(lambda params: rows, yield_single_examples=False)
     (outputs,) = served(tf.constant(rows)).values()
     np.testing.assert_allclose(outputs, expected["y"], rtol=1e-5)

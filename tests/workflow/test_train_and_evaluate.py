@@ -6,17 +6,8 @@ import signal
 
 import numpy as np
 import pytest
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import in_cluster
-from helpers import linear
-from helpers import model_fn_of
-from helpers import repeated
-from training_helpers import DATA
-from training_helpers import HELD_OUT
-from training_helpers import TRAIN
-from training_helpers import Recorder
-from training_helpers import linear_estimator
+from helpers import batches_of, estimator_of, in_cluster, linear, model_fn_of, repeated
+from training_helpers import DATA, HELD_OUT, TRAIN, Recorder, linear_estimator
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.spec.hooks.session import Session
@@ -25,9 +16,7 @@ from keras_tpu_estimator.workflow.train_and_evaluate import EvaluationListener
 
 
 def eval_spec(recorder, **fields):
-    return kte.EvalSpec(
-        HELD_OUT, **{"steps": None, "exporters": recorder} | fields
-    )
+    return kte.EvalSpec(HELD_OUT, **{"steps": None, "exporters": recorder} | fields)
 
 
 @pytest.mark.parametrize(
@@ -369,9 +358,7 @@ def test_arguments_are_of_their_types(position, message, wrong, tmp_path):
 )
 def test_several_evaluations_are_told_apart(specs, message, tmp_path):
     with pytest.raises(ValueError, match=message):
-        kte.train_and_evaluate(
-            linear_estimator(tmp_path), kte.TrainSpec(TRAIN), specs
-        )
+        kte.train_and_evaluate(linear_estimator(tmp_path), kte.TrainSpec(TRAIN), specs)
 
 
 # The end of training, for other processes.
@@ -399,9 +386,7 @@ def test_training_is_marked_complete(tmp_path):
 
 def test_a_training_of_its_own_takes_the_mark_away(tmp_path):
     estimator = linear_estimator(tmp_path)
-    kte.train_and_evaluate(
-        estimator, kte.TrainSpec(TRAIN, 4), kte.EvalSpec(HELD_OUT)
-    )
+    kte.train_and_evaluate(estimator, kte.TrainSpec(TRAIN, 4), kte.EvalSpec(HELD_OUT))
     estimator.train(TRAIN, max_steps=4)
     assert kte.checkpoints.training_is_complete(tmp_path)
     estimator.train(TRAIN, steps=1)
@@ -477,9 +462,7 @@ def test_an_evaluator_evaluates_what_the_chief_saved(tmp_path, monkeypatch):
         ("evaluator", 1, "one evaluator, with index 0"),
     ],
 )
-def test_parts_that_there_are_not(
-    task_type, index, message, tmp_path, monkeypatch
-):
+def test_parts_that_there_are_not(task_type, index, message, tmp_path, monkeypatch):
     part(monkeypatch, task_type, index)
     with pytest.raises(ValueError, match=message):
         kte.train_and_evaluate(
@@ -500,9 +483,7 @@ def test_parts_that_there_are_not(
 )
 def test_tasks_that_there_are_not(task, message, tmp_path, monkeypatch):
     cluster = {"chief": ["a:1"]}
-    monkeypatch.setenv(
-        "TF_CONFIG", json.dumps({"cluster": cluster, "task": task})
-    )
+    monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     with pytest.raises(ValueError, match=message):
         linear_estimator(tmp_path)
 

@@ -1,11 +1,13 @@
 """Estimators and exporters that tell what was evaluated."""
 
-from helpers import batches_of
-from helpers import estimator_of
-from helpers import linear
-from helpers import model_fn_of
-from helpers import regression_data
-from helpers import repeated
+from helpers import (
+    batches_of,
+    estimator_of,
+    linear,
+    model_fn_of,
+    regression_data,
+    repeated,
+)
 
 import keras_tpu_estimator as kte
 
@@ -32,9 +34,7 @@ class Recorder(kte.Exporter):
         is_the_final_export,
     ):
         step = int(eval_result["global_step"])
-        self.calls.append(
-            (step, export_path, checkpoint_path, is_the_final_export)
-        )
+        self.calls.append((step, export_path, checkpoint_path, is_the_final_export))
         return f"export of {step}"
 
     @property

@@ -6,8 +6,7 @@ argument, so that loops of all lengths share one compiled program.
 """
 
 import functools
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,30 +15,28 @@ import numpy as np
 from keras_tpu_estimator.engine.device import shapes
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
+    MetricsState,
 )
-from keras_tpu_estimator.engine.device.distributed_program import MetricsState
 from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.engine.device.nan_search import Compiled
-from keras_tpu_estimator.engine.device.nan_search import checking_nans
+from keras_tpu_estimator.engine.device.nan_search import Compiled, checking_nans
 from keras_tpu_estimator.engine.device.scan import scan_with_newest
 from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.steps import CUT
-from keras_tpu_estimator.engine.program.steps import NAMED
-from keras_tpu_estimator.engine.program.steps import NEWEST
-from keras_tpu_estimator.engine.program.steps import STEP_LOSS
-from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import (
+    CUT,
+    NAMED,
+    NEWEST,
+    STEP_LOSS,
+    STEP_NUMBERS,
+    Outputs,
+    Step,
+)
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.waiting import Waiting
-from keras_tpu_estimator.ground.base.waiting import tell
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.ground.base.waiting import Waiting, tell
 from keras_tpu_estimator.ground.mesh import transfers
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
@@ -346,9 +343,7 @@ class DeviceLoop:
             assigned, metrics = state
             # At both ends, or XLA spreads what is whole between two steps.
             assigned = self._places.pinned(assigned)
-            changed, metrics, outputs = run_step(
-                others | assigned, metrics, batch
-            )
+            changed, metrics, outputs = run_step(others | assigned, metrics, batch)
             mean, own = outputs.pop("loss"), outputs.pop(STEP_LOSS)
             loss = own if step.mode == ModeKeys.TRAIN else mean
             newest = {name: outputs.pop(name, {}) for name in NEWEST}

@@ -1,9 +1,7 @@
 """A program, and the devices that run its steps."""
 
 import types
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
 import jax
@@ -13,20 +11,19 @@ import numpy as np
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.engine.program.steps import STEP_LOSS
-from keras_tpu_estimator.engine.program.steps import BatchLayout
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.steps import StepFunction
+from keras_tpu_estimator.engine.program.steps import (
+    STEP_LOSS,
+    BatchLayout,
+    Outputs,
+    Step,
+    StepFunction,
+)
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.cpu.tuning import tuned
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
+from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES, OwnNames
 
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
 
@@ -63,9 +60,7 @@ class DistributedProgram:
         """How the cores share the batches of a mode."""
         return self._layouts.get(mode, BatchLayout())
 
-    def step(
-        self, mode: str, features: Features, labels: Labels = None
-    ) -> Step:
+    def step(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """The step for inputs like these, traced if they are the first.
 
         Args:
@@ -75,9 +70,7 @@ class DistributedProgram:
         given = self.layout(mode).step_input(features, labels)
         return self._program.step(mode, given)
 
-    def prepare(
-        self, mode: str, features: Features, labels: Labels = None
-    ) -> Step:
+    def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """The same before anything runs: it tells of new variables."""
         step = self.step(mode, features, labels)
         self.prepared.setdefault(mode, step)

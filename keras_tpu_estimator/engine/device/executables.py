@@ -18,8 +18,7 @@ from jax.experimental import serialize_executable
 
 from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.ground.storage import shared_files
-from keras_tpu_estimator.ground.storage import trusted
+from keras_tpu_estimator.ground.storage import shared_files, trusted
 
 _END = ".executable"
 _FORMAT = "keras_tpu_estimator executable 1"

@@ -2,8 +2,7 @@
 
 import re
 from collections import Counter
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.formats.loading import load_checkpoint

@@ -6,8 +6,7 @@ compiled for the CPU, while the devices run the next loop.
 
 import contextlib
 import copy
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,19 +14,18 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.scan import scan_with_newest
 from keras_tpu_estimator.engine.device.step_values import StepValues
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.tracing import keras_internals, leftovers
 from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import VariableScope
-from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
-from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
-from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath, VariableScope
+from keras_tpu_estimator.spec.model_fn.spec_checks import (
+    EVALUATION_NAMES,
+    HostFunction,
+    OwnNames,
+    check_metric_ops,
+    metric_value,
+)
 
 _NEEDS_CONCRETE_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -65,9 +63,7 @@ class HostMetrics:
     0.75
     """
 
-    def __init__(
-        self, host: HostFunction, own_names: OwnNames = EVALUATION_NAMES
-    ):
+    def __init__(self, host: HostFunction, own_names: OwnNames = EVALUATION_NAMES):
         self._host = host
         self.directions: dict[str, str] = {}
         self._own_names = own_names

@@ -1,8 +1,6 @@
 """The values that a model has between calls."""
 
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 import jax
 
@@ -12,8 +10,7 @@ from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 
 class KeptValues(Mapping[str, jax.Array]):
@@ -117,9 +114,7 @@ class KeptValues(Mapping[str, jax.Array]):
             step.scaffold, values, checkpoint, self._store, self._places
         )
 
-    def _fetch(
-        self, wanted: set[str], step: Step, checkpoint: str | None
-    ) -> None:
+    def _fetch(self, wanted: set[str], step: Step, checkpoint: str | None) -> None:
         """Keeps values of more variables."""
         if checkpoint is not None and wanted:
             read = restoring.restored_values(
@@ -146,6 +141,4 @@ class KeptValues(Mapping[str, jax.Array]):
 
 def usable(values: Mapping[str, jax.Array]) -> ArraysByPath:
     """Values but for those that are used up: by training, or Keras's `fit`."""
-    return {
-        path: value for path, value in values.items() if not value.is_deleted()
-    }
+    return {path: value for path, value in values.items() if not value.is_deleted()}

@@ -3,8 +3,7 @@
 import functools
 import traceback
 from collections.abc import Callable
-from typing import Any
-from typing import Protocol
+from typing import Any, Protocol
 
 import jax
 from jax.experimental import checkify

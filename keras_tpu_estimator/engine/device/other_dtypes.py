@@ -6,10 +6,8 @@ from collections.abc import Mapping
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.files.warm_start.pairing import Described
-from keras_tpu_estimator.files.warm_start.pairing import can_hold
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
+from keras_tpu_estimator.files.warm_start.pairing import Described, can_hold
 from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -30,8 +28,7 @@ def tell(
     other = [
         path
         for path, name in names.items()
-        if path != GLOBAL_STEP
-        and _on_devices(there[name]) != store.device_dtype(path)
+        if path != GLOBAL_STEP and _on_devices(there[name]) != store.device_dtype(path)
     ]
     if other:
         _logger.warning(

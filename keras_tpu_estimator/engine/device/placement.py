@@ -2,34 +2,31 @@
 
 import dataclasses
 import functools
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import keras
 
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
-from keras_tpu_estimator.engine.inputs.deployment import PER_CORE
-from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.deployment import input_plan
-from keras_tpu_estimator.engine.inputs.deployment import undivided
-from keras_tpu_estimator.engine.inputs.deployment import way_in
+from keras_tpu_estimator.engine.inputs.deployment import (
+    PER_CORE,
+    InputPlan,
+    input_plan,
+    undivided,
+    way_in,
+)
 from keras_tpu_estimator.engine.inputs.partition import partitioned
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.engine.inputs.unbatched import unmarked
-from keras_tpu_estimator.engine.inputs.unbatched import unmarked_of_core
-from keras_tpu_estimator.engine.program.steps import Arrange
-from keras_tpu_estimator.engine.program.steps import BatchLayout
-from keras_tpu_estimator.engine.program.steps import Partition
+from keras_tpu_estimator.engine.inputs.unbatched import unmarked, unmarked_of_core
+from keras_tpu_estimator.engine.program.steps import Arrange, BatchLayout, Partition
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import with_additional
 from keras_tpu_estimator.ground.base.pickling import fields_of
 from keras_tpu_estimator.ground.hosts import forked
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.ground.mesh.host_cores import own_cores
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.spec.config import validation
@@ -95,9 +92,7 @@ class Placement:
         layout_map = self.config.layout_map
         if layout_map is None:
             layout_map = keras_internals.current_layout_map()
-        return all_cores(
-            per_replica, layout_map, self.config.shard_optimizer, own
-        )
+        return all_cores(per_replica, layout_map, self.config.shard_optimizer, own)
 
     def _cores_of(self, mode: str) -> Cores:
         """The cores of a mode: hosts predict by themselves."""
@@ -106,9 +101,7 @@ class Placement:
     def check(self, mode: str) -> None:
         """Checks a mode's settings against the cores there are."""
         forked.check()
-        validation.check_sliced(
-            mode, self.config.tpu_config, self.is_on_tpu(mode)
-        )
+        validation.check_sliced(mode, self.config.tpu_config, self.is_on_tpu(mode))
         if self.is_on_tpu(mode) and not self.config.debug_nans:
             validation.check_system(
                 mode,
@@ -136,13 +129,9 @@ class Placement:
         if mode == ModeKeys.PREDICT:
             # In place of labels a prediction is told which rows are padding.
             dims = dims[:1]
-        return functools.partial(
-            partitioned, dims, cores.topology.cores_per_replica
-        )
+        return functools.partial(partitioned, dims, cores.topology.cores_per_replica)
 
-    def request(
-        self, mode: str, params: Any, repeat: bool, chunk: int
-    ) -> InputRequest:
+    def request(self, mode: str, params: Any, repeat: bool, chunk: int) -> InputRequest:
         """What a mode wants of its input.
 
         Args:
@@ -154,11 +143,7 @@ class Placement:
             TypeError: The cores share a prediction's batches on other axes.
         """
         axes = self._axes(mode)
-        if (
-            axes.axes is not None
-            and mode == ModeKeys.PREDICT
-            and self.is_on_tpu(mode)
-        ):
+        if axes.axes is not None and mode == ModeKeys.PREDICT and self.is_on_tpu(mode):
             raise TypeError(
                 "`batch_axis` should be None for prediction. Received: "
                 f"{list(axes.axes)}."

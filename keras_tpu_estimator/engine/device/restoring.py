@@ -2,33 +2,27 @@
 
 import functools
 import logging
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from keras_tpu_estimator.engine.device import fitting
-from keras_tpu_estimator.engine.device import other_dtypes
+from keras_tpu_estimator.engine.device import fitting, other_dtypes
 from keras_tpu_estimator.engine.device.run_state import check_step
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.warm_start.pairing import Described
-from keras_tpu_estimator.files.warm_start.pairing import cast
-from keras_tpu_estimator.files.warm_start.pairing import read_part
+from keras_tpu_estimator.files.warm_start.pairing import Described, cast, read_part
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
-from keras_tpu_estimator.files.warm_start.values import compared
-from keras_tpu_estimator.files.warm_start.values import values_of
+from keras_tpu_estimator.files.warm_start.values import compared, values_of
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
-from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
-from keras_tpu_estimator.spec.model_fn.scaffold import without_tensors
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
+from keras_tpu_estimator.spec.model_fn.scaffold import (
+    InitSession,
+    Scaffold,
+    without_tensors,
+)
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -102,9 +96,7 @@ def _warm_values(
         parts = {
             path: places.put_by_part(
                 path,
-                functools.partial(
-                    read_part, reader, pairs[path], weights[path].dtype
-                ),
+                functools.partial(read_part, reader, pairs[path], weights[path].dtype),
             )
             for path in sharded
         }
@@ -160,9 +152,7 @@ def _read(
         if GLOBAL_STEP in names:
             check_step(int(read[names[GLOBAL_STEP]]), reader.path)
         whole = {
-            path: cast(
-                read[name], store.device_dtype(path), path, name, reader.path
-            )
+            path: cast(read[name], store.device_dtype(path), path, name, reader.path)
             for path, name in names.items()
             if path not in sharded
         }

@@ -2,10 +2,7 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Self
 
 import jax

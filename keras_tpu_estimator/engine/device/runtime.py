@@ -13,8 +13,7 @@ from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.ground.base.waiting import Waiting
 
 
@@ -57,9 +56,7 @@ class Runtime:
         values = VariableOwner(program.store, places, warm_start)
         return cls(program, loop, values, waiting)
 
-    def prepare(
-        self, mode: str, features: Features, labels: Labels = None
-    ) -> Step:
+    def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """The step for inputs like these, traced if they are the first."""
         with self.waiting:
             return self.program.prepare(mode, features, labels)

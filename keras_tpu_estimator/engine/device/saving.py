@@ -2,8 +2,7 @@
 
 import dataclasses
 import gc
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Self
 
 import jax
@@ -40,9 +39,7 @@ class ToSave:
         return bool(self.sharded or self.tree)
 
     @classmethod
-    def together(
-        cls, store: VariableStore, values: Mapping[str, jax.Array]
-    ) -> Self:
+    def together(cls, store: VariableStore, values: Mapping[str, jax.Array]) -> Self:
         """Values as trees have them.
 
         Args:
@@ -136,9 +133,7 @@ def on_host(
     }
 
 
-def check_whole(
-    what: str, wanted: Collection[str], there: Collection[str]
-) -> None:
+def check_whole(what: str, wanted: Collection[str], there: Collection[str]) -> None:
     """Checks that this host has all of some variables.
 
     Raises:

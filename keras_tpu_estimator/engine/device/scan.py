@@ -57,14 +57,10 @@ def scan_with_newest(
 
     # Traced once, for the shapes of its outputs and for the loop; a jitted step
     # is one equation there. JAX would not prune the body of this loop.
-    traced, shapes = jax.make_jaxpr(jax.jit(step), return_shape=True)(
-        state, at(0)
-    )
+    traced, shapes = jax.make_jaxpr(jax.jit(step), return_shape=True)(state, at(0))
     run = jex.jaxpr_as_fun(jaxprs.without_dead_code(traced))
     _, stacked, newest = shapes
-    outputs_of = functools.partial(
-        jax.tree.unflatten, jax.tree.structure(shapes)
-    )
+    outputs_of = functools.partial(jax.tree.unflatten, jax.tree.structure(shapes))
     none_yet = (
         jax.tree.map(lambda s: jnp.zeros((rows, *s.shape), s.dtype), stacked),
         jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), newest),

@@ -10,9 +10,7 @@ from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
 from keras_tpu_estimator.ground.tracing import keras_internals
 

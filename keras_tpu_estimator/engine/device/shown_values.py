@@ -9,19 +9,16 @@ import contextlib
 import dataclasses
 import logging
 import threading
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.saving import check_whole
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.ground.tracing.rows_variable import given
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 # Callbacks take less, unless two threads wait for each other.
 _PATIENCE_SECS = 60.0
@@ -199,8 +196,7 @@ class ShownValues:
             path: value
             for path, before in lent.items()
             # Only the loop counts steps.
-            if (value := self._current(path)) is not before
-            and path != GLOBAL_STEP
+            if (value := self._current(path)) is not before and path != GLOBAL_STEP
         }
         if not assigned:
             return

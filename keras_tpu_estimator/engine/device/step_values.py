@@ -1,8 +1,7 @@
 """The values of the steps that a loop has made, on the devices."""
 
 import dataclasses
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import jax
 import numpy as np

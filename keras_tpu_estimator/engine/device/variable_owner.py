@@ -12,23 +12,22 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.engine.device import fitting
-from keras_tpu_estimator.engine.device.kept_values import KeptValues
-from keras_tpu_estimator.engine.device.kept_values import usable
+from keras_tpu_estimator.engine.device.kept_values import KeptValues, usable
 from keras_tpu_estimator.engine.device.restoring import restored_values
 from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.device.saving import ToSave
-from keras_tpu_estimator.engine.device.saving import check_whole
+from keras_tpu_estimator.engine.device.saving import ToSave, check_whole
 from keras_tpu_estimator.engine.device.shown_values import ShownValues
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import is_accumulator
+from keras_tpu_estimator.ground.tracing.variables import (
+    AnyArraysByPath,
+    ArraysByPath,
+    is_accumulator,
+)
 
 
 class VariableOwner:
@@ -75,9 +74,7 @@ class VariableOwner:
         fitting.check_fits(self._store, checkpoint, wanted, step.reads)
 
     @contextlib.contextmanager
-    def handed_over(
-        self, step: Step, checkpoint: str | None
-    ) -> Iterator[RunState]:
+    def handed_over(self, step: Step, checkpoint: str | None) -> Iterator[RunState]:
         """Gives the values away to a call of TRAIN, which uses them up.
 
         What they have become is kept at the end of the `with` block.
@@ -121,9 +118,7 @@ class VariableOwner:
         kept = self._kept
         # Initial values are made by all hosts together, too.
         is_new = checkpoint is None and self._places.are_on_hosts
-        if self._is_alone(step.mode) or (
-            is_new and step.mode == ModeKeys.PREDICT
-        ):
+        if self._is_alone(step.mode) or (is_new and step.mode == ModeKeys.PREDICT):
             kept = KeptValues(self._store, self._places.own, self._warm_start)
         values = self._loaded(kept, step, checkpoint, slots)
         self._borrowers += 1
@@ -132,9 +127,7 @@ class VariableOwner:
         finally:
             self._borrowers -= 1
 
-    def of_training(
-        self, step: Step, training: RunState, trained: Step
-    ) -> RunState:
+    def of_training(self, step: Step, training: RunState, trained: Step) -> RunState:
         """The values that a call of TRAIN has now, for one of EVAL inside it.
 
         Args:
@@ -143,9 +136,7 @@ class VariableOwner:
             trained: The step of TRAIN.
         """
         self.complete(training, step)
-        values = RunState(
-            self._lasting(training, trained), step.mode, training.source
-        )
+        values = RunState(self._lasting(training, trained), step.mode, training.source)
         self.complete(values, step)
         values.update(self._kept.replaced(step, training, checkpoint=None))
         return values

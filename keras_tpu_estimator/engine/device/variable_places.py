@@ -2,9 +2,7 @@
 
 import functools
 import logging
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -13,12 +11,10 @@ import numpy as np
 from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.mesh import host_cores
-from keras_tpu_estimator.ground.mesh import transfers
+from keras_tpu_estimator.ground.mesh import host_cores, transfers
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -34,9 +30,7 @@ class VariablePlaces:
     def put(self, values: AnyArraysByPath) -> ArraysByPath:
         """Copies values to the devices, with more rows where these have."""
         if self._all_are_whole:
-            return transfers.put_whole(
-                self._cores, values, self._cores.replicated
-            )
+            return transfers.put_whole(self._cores, values, self._cores.replicated)
         places = self._places_of(values)
         return {
             path: transfers.put_whole(
@@ -65,9 +59,7 @@ class VariablePlaces:
         """
         shape = tuple(self._store.variables[path].shape)
         place = self._places_of([path])[path]
-        return transfers.put_by_part(
-            self._shape(path), place, _with_zeros(shape, part)
-        )
+        return transfers.put_by_part(self._shape(path), place, _with_zeros(shape, part))
 
     def of(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
         """Where some variables lie."""
@@ -141,14 +133,10 @@ class VariablePlaces:
                 f"{shape}. Received shape {value.shape}."
             )
         pad = jnp.pad if isinstance(value, jax.Array) else np.pad
-        more = [
-            (0, size - own) for size, own in zip(wanted, shape, strict=True)
-        ]
+        more = [(0, size - own) for size, own in zip(wanted, shape, strict=True)]
         return pad(value, more)
 
-    def _places_of(
-        self, paths: Iterable[str]
-    ) -> dict[str, jax.sharding.Sharding]:
+    def _places_of(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
         paths = list(paths)
         new = {*paths} - self._places.keys()
         if new:
@@ -158,9 +146,7 @@ class VariablePlaces:
                 if path in self._store.rows:
                     self._places[path] = self._cores.rows_sharding
                     continue
-                place = self._cores.variable_sharding(
-                    path, shape, owners.get(path)
-                )
+                place = self._cores.variable_sharding(path, shape, owners.get(path))
                 self._places[path] = place
                 self._log(path, shape, place)
         return {path: self._places[path] for path in paths}
@@ -201,8 +187,7 @@ def _with_zeros(
             first = read(IndexRanges((0,) * len(shape), (1,) * len(shape)))
             return np.zeros(box.shape, first.dtype)
         more = [
-            (0, size - own)
-            for size, own in zip(box.shape, there.shape, strict=True)
+            (0, size - own) for size, own in zip(box.shape, there.shape, strict=True)
         ]
         return np.pad(read(there), more)
 

@@ -8,8 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,9 +50,7 @@ class BatchAxes:
         ]
         return Batch(*jax.tree.unflatten(structure, moved))
 
-    def from_front(
-        self, features: Features, labels: Labels
-    ) -> tuple[Features, Labels]:
+    def from_front(self, features: Features, labels: Labels) -> tuple[Features, Labels]:
         """Moves the batch axes back, of tensors under a trace."""
         if self.axes is None:
             return features, labels

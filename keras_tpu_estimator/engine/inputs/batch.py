@@ -1,27 +1,24 @@
 """Steps of data on the host."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
-from typing import TypeAlias
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any, Self, TypeAlias
 
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.other_libraries import array_of_torch
-from keras_tpu_estimator.engine.inputs.other_libraries import is_of_torch
-from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
-from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
-from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
+from keras_tpu_estimator.engine.inputs.other_libraries import (
+    array_of_torch,
+    is_of_torch,
+)
+from keras_tpu_estimator.engine.inputs.unbatched import (
+    Unbatched,
+    batch_size,
+    is_unbatched,
+    named_leaves,
+)
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 
 PairOf: TypeAlias = Callable[[Any], tuple[Features, Labels]]
 
@@ -153,9 +150,7 @@ class StackedSteps:
     features: Features
     labels: Labels
     may_stay: bool = False
-    room: tuple[Features, Labels] | None = dataclasses.field(
-        default=None, repr=False
-    )
+    room: tuple[Features, Labels] | None = dataclasses.field(default=None, repr=False)
 
     @classmethod
     def joined(cls, parts: Sequence["StackedSteps"]) -> Self:
@@ -241,10 +236,7 @@ def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:
 def _sharing(steps: Any, names: Collection[str]) -> Any:
     if not names:
         return steps
-    leaves = [
-        Unbatched(leaf) if name in names else leaf
-        for name, leaf in steps.leaves
-    ]
+    leaves = [Unbatched(leaf) if name in names else leaf for name, leaf in steps.leaves]
     structure = jax.tree.structure((steps.features, steps.labels))
     return type(steps)(*jax.tree.unflatten(structure, leaves))
 
@@ -290,9 +282,7 @@ def as_arrays(nest: Any, name: str = "features") -> Nest:
         return array.astype(array.dtype.newbyteorder("="))
 
     try:
-        return jax.tree_util.tree_map_with_path(
-            one, nest, is_leaf=_is_list_of_numbers
-        )
+        return jax.tree_util.tree_map_with_path(one, nest, is_leaf=_is_list_of_numbers)
     except ValueError as error:
         _check_keys(nest, error)
         raise

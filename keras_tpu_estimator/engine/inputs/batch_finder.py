@@ -61,9 +61,7 @@ class BatchFinder:
     def _begin(self, shapes: dict[str, tuple[int, ...]]) -> set[str]:
         """The tensors with one in the first batch that is not empty."""
         size = self._size_in(shapes)
-        batched = {
-            name for name, shape in shapes.items() if shape[:1] == (size,)
-        }
+        batched = {name for name, shape in shapes.items() if shape[:1] == (size,)}
         if size:
             self._first, self._batched = shapes, batched
             self._tell(size)

@@ -3,16 +3,13 @@
 import dataclasses
 import functools
 import zlib
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import jax
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
-from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
+from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 from keras_tpu_estimator.ground.base.shown import some
 
 _NEST = "the nest of features and labels"

@@ -2,16 +2,12 @@
 
 import abc
 import sys
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import Any
-from typing import Self
+from collections.abc import Iterator, Mapping
+from typing import Any, Self
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch import PairOf
-from keras_tpu_estimator.engine.inputs.batch import pair_of
+from keras_tpu_estimator.engine.inputs.batch import Batch, PairOf, pair_of
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 

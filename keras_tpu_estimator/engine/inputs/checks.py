@@ -7,13 +7,11 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
+from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.ground.base.dtype_changes import check_fits
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.shown import some
+from keras_tpu_estimator.ground.base.shown import shown, some
 
 _NUMBERS = "biufc"
 # What only the host's processor has.
@@ -86,9 +84,7 @@ class BatchCheck:
             return False
         shared = self._finder.shared_in(batch) if self._finder else ()
         return all(
-            leaf.shape[:1] == (0,)
-            for name, leaf in batch.leaves
-            if name not in shared
+            leaf.shape[:1] == (0,) for name, leaf in batch.leaves if name not in shared
         )
 
     def __call__(self, batch: Batch, step: int) -> Collection[str]:
@@ -182,8 +178,7 @@ class Expected:
         told = [f"{some(missing)} missing"] if missing else []
         told += [f"{some(added)} in addition"] if added else []
         return ", ".join(told) or (
-            f"{shown(self.structure)} was expected, and "
-            f"{shown(_structure(batch))} came"
+            f"{shown(self.structure)} was expected, and {shown(_structure(batch))} came"
         )
 
 

@@ -13,9 +13,7 @@ from keras_tpu_estimator.engine.inputs.batch_source import SourceReader
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
 
 
-def batches_among(
-    chunks: SourceReader, check: BatchCheck
-) -> Iterator[StackedSteps]:
+def batches_among(chunks: SourceReader, check: BatchCheck) -> Iterator[StackedSteps]:
     """The batches of a dataset's chunks, without empty ones.
 
     Args:

@@ -203,7 +203,6 @@ class TPUContext:
     def _in_input_fn(self, name: str) -> Deployment:
         if self.deployment is None:
             raise RuntimeError(
-                f"`{name}` is available in input_fn only. Received a call in "
-                "model_fn."
+                f"`{name}` is available in input_fn only. Received a call in model_fn."
             )
         return self.deployment

@@ -16,8 +16,7 @@ import jax
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.releasing import release
-from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.engine.inputs.stacking import even_share
+from keras_tpu_estimator.engine.inputs.stacking import StackSize, even_share
 from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
     without_prefetch,
 )

@@ -2,8 +2,7 @@
 
 import dataclasses
 
-from keras_tpu_estimator.engine.inputs.context import Deployment
-from keras_tpu_estimator.engine.inputs.context import TPUContext
+from keras_tpu_estimator.engine.inputs.context import Deployment, TPUContext
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig

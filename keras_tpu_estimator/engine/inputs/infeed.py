@@ -4,9 +4,7 @@ import collections
 import threading
 import time
 from collections.abc import Callable
-from typing import Generic
-from typing import Self
-from typing import TypeVar
+from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
 
@@ -57,9 +55,7 @@ class Infeed(Generic[T]):
         self._awaited = 1
         self._waited = 0.0
         self._error: BaseException | None = None
-        self._thread = threading.Thread(
-            target=self._run, name="infeed", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="infeed", daemon=True)
         self._thread.start()
 
     def __iter__(self) -> Self:
@@ -164,9 +160,7 @@ class Infeed(Generic[T]):
     def _hand_over(self, item: T) -> None:
         depth = self._depth(item) if callable(self._depth) else self._depth
         with self._changed:
-            self._changed.wait_for(
-                lambda: len(self._ready) < depth or self._is_over
-            )
+            self._changed.wait_for(lambda: len(self._ready) < depth or self._is_over)
             if not self._is_over:
                 self._ready.append(item)
                 if len(self._ready) >= self._awaited:

@@ -2,26 +2,23 @@
 
 import functools
 import itertools
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.inputs.batch_source import SourceReader
+from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
+from keras_tpu_estimator.engine.inputs.batch_source import BatchSource, SourceReader
 from keras_tpu_estimator.engine.inputs.chunks import batches_among
 from keras_tpu_estimator.engine.inputs.context import Deployment
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.packing import pack
-from keras_tpu_estimator.engine.inputs.packing import unpack
+from keras_tpu_estimator.engine.inputs.packing import pack, unpack
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
-from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.engine.inputs.request import call_input_fn
-from keras_tpu_estimator.engine.inputs.stacking import Buffers
-from keras_tpu_estimator.engine.inputs.stacking import Stack
-from keras_tpu_estimator.engine.inputs.stacking import Stacker
-from keras_tpu_estimator.engine.inputs.stacking import even_share
+from keras_tpu_estimator.engine.inputs.request import InputRequest, call_input_fn
+from keras_tpu_estimator.engine.inputs.stacking import (
+    Buffers,
+    Stack,
+    Stacker,
+    even_share,
+)
 from keras_tpu_estimator.engine.inputs.unbatched import joined_of_cores
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.ground.base.types import InputFn
@@ -60,21 +57,13 @@ class InputReader:
         for source in sources:
             source.check(request.plan)
         # A state fits only what reads as many batches at once as before.
-        stacked = (
-            _stacked(request, sources)
-            if start.states is None
-            else start.stacked
-        )
+        stacked = _stacked(request, sources) if start.states is None else start.stacked
         if stacked:
             sources = [source.in_stacks(stacked) for source in sources]
         self._stacked = sources[0].stacked
         self.is_single = all(source.is_single for source in sources)
-        self._readers = [
-            SourceReader(source, request.pair_of) for source in sources
-        ]
-        self.steps = Stacker(
-            self._pieces(sources), request.stack_size, request.room
-        )
+        self._readers = [SourceReader(source, request.pair_of) for source in sources]
+        self.steps = Stacker(self._pieces(sources), request.stack_size, request.room)
 
     def restore(self) -> None:
         """Brings the input into the state of the restore point.

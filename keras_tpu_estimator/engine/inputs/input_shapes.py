@@ -3,8 +3,7 @@
 import logging
 
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
-from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
+from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 from keras_tpu_estimator.ground.base.shown import some
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -57,9 +56,7 @@ class InputShapes:
         leaves = named_leaves(batch.features, batch.labels)
         shapes = {
             name: (
-                leaf.value.shape
-                if is_unbatched(leaf)
-                else ("batch", *leaf.shape[1:])
+                leaf.value.shape if is_unbatched(leaf) else ("batch", *leaf.shape[1:])
             )
             for name, leaf in leaves
         }

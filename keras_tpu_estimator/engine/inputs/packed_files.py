@@ -6,8 +6,7 @@ the save that they belong to.
 
 import json
 import zipfile
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from keras_tpu_estimator.files.atomic import commit

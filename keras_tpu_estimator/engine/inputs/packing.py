@@ -51,9 +51,7 @@ def pack(value: Any) -> Packed:
 
     def encode(value: Any) -> Any:
         # NumPy's float64 is also a Python float, and its strings are strings.
-        is_scalar = isinstance(value, np.generic) and not isinstance(
-            value, str | bytes
-        )
+        is_scalar = isinstance(value, np.generic) and not isinstance(value, str | bytes)
         plain = bool | int | float | str
         if value is None or (isinstance(value, plain) and not is_scalar):
             return value

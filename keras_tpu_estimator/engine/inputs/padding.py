@@ -2,8 +2,7 @@
 
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.inputs.unbatched import map_batched
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size, map_batched
 from keras_tpu_estimator.ground.base.types import Nest
 
 

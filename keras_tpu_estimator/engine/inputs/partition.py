@@ -1,17 +1,13 @@
 """Inputs that the cores of a replica share, such as large images."""
 
 import math
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 
 Cut: TypeAlias = Callable[[Any, Sequence[int]], Any]
 

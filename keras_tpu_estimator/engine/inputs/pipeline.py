@@ -8,10 +8,12 @@ from typing import Self
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.checks import check_range
 from keras_tpu_estimator.engine.inputs.input_reader import InputReader
-from keras_tpu_estimator.engine.inputs.position import Position
-from keras_tpu_estimator.engine.inputs.position import RestorePoint
-from keras_tpu_estimator.engine.inputs.position import RestorePoints
-from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.engine.inputs.position import (
+    Position,
+    RestorePoint,
+    RestorePoints,
+    StepRecipe,
+)
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.ground.base.modes import ModeKeys

@@ -71,9 +71,7 @@ class Position:
         """Why steps cannot be counted any more, or `None` if they can."""
         old = self.recipe
         if old.batch_size != recipe.batch_size:
-            return (
-                f"batches of {old.batch_size} examples, now {recipe.batch_size}"
-            )
+            return f"batches of {old.batch_size} examples, now {recipe.batch_size}"
         return None
 
     def is_dealt_anew(self, recipe: StepRecipe) -> bool:

@@ -10,9 +10,11 @@ import dataclasses
 
 from keras_tpu_estimator.engine.inputs import packed_files
 from keras_tpu_estimator.engine.inputs.packing import Packed
-from keras_tpu_estimator.engine.inputs.position import Position
-from keras_tpu_estimator.engine.inputs.position import RestorePoint
-from keras_tpu_estimator.engine.inputs.position import StepRecipe
+from keras_tpu_estimator.engine.inputs.position import (
+    Position,
+    RestorePoint,
+    StepRecipe,
+)
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 

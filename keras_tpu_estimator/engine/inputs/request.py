@@ -5,8 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
-from keras_tpu_estimator.engine.inputs.batch import PairOf
-from keras_tpu_estimator.engine.inputs.batch import pair_of
+from keras_tpu_estimator.engine.inputs.batch import PairOf, pair_of
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
@@ -71,9 +70,7 @@ class InputRequest:
         )
 
 
-def call_input_fn(
-    input_fn: InputFn, mode: str, params: Any, config: Any
-) -> Any:
+def call_input_fn(input_fn: InputFn, mode: str, params: Any, config: Any) -> Any:
     """Calls an `input_fn`, by the names of its arguments.
 
     Args:
@@ -99,9 +96,5 @@ def call_input_fn(
             f"{sorted(names)}."
         )
     available = {"mode": mode, "config": config, "input_context": None}
-    kwargs = {
-        name: copied(value)
-        for name, value in available.items()
-        if name in names
-    }
+    kwargs = {name: copied(value) for name, value in available.items() if name in names}
     return input_fn(params=params, **kwargs)

@@ -1,17 +1,15 @@
 """Telling what kind of source an `input_fn` returned."""
 
 import sys
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_tpu_estimator.engine.inputs.batch_source import Arrays
-from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
+from keras_tpu_estimator.engine.inputs.batch_source import Arrays, BatchSource
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
 from keras_tpu_estimator.engine.inputs.other_libraries import (
     check_gives_batches,
+    let_workers_start,
 )
-from keras_tpu_estimator.engine.inputs.other_libraries import let_workers_start
 from keras_tpu_estimator.engine.inputs.sparse import in_dense_tensors
 from keras_tpu_estimator.engine.inputs.streams import Stream
 

@@ -113,8 +113,7 @@ class Stack:
         leaves, self._structure = jax.tree.flatten((like.features, like.labels))
         rows = max(steps, room)
         self._leaves = [
-            buffers.empty((rows, *leaf.shape[1:]), leaf.dtype)
-            for leaf in leaves
+            buffers.empty((rows, *leaf.shape[1:]), leaf.dtype) for leaf in leaves
         ]
         self.steps = 0
 
@@ -184,9 +183,7 @@ class Stacker:
             steps = min(steps, room)
         shapes = piece.shapes
         piece = self._at_most(steps, piece)
-        if is_ready(piece) and (
-            piece.steps == steps or not self._has_more(shapes)
-        ):
+        if is_ready(piece) and (piece.steps == steps or not self._has_more(shapes)):
             return piece
         stack = Stack(self._buffers, piece, steps, room)
         stack.add(piece)

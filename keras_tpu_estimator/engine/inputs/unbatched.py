@@ -6,17 +6,14 @@ reader needs no guess about sizes.
 """
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 
 
 @jax.tree_util.register_dataclass
@@ -48,9 +45,7 @@ def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
     return [
         (name + jax.tree_util.keystr(path), leaf)
         for name, nest in (("features", features), ("labels", labels))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(
-            nest, is_unbatched
-        )
+        for path, leaf in jax.tree_util.tree_leaves_with_path(nest, is_unbatched)
     ]
 
 
@@ -63,9 +58,7 @@ def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
     {'rate': Unbatched(value=1), 'x': 2}
     """
     return jax.tree.map(
-        lambda *leaves: (
-            leaves[0] if is_unbatched(leaves[0]) else function(*leaves)
-        ),
+        lambda *leaves: leaves[0] if is_unbatched(leaves[0]) else function(*leaves),
         *nests,
         is_leaf=is_unbatched,
     )
@@ -120,9 +113,7 @@ def joined_of_cores(
             values = values[:1] * cores
         return Unbatched(np.stack(values))
 
-    return jax.tree_util.tree_map_with_path(
-        join, *batches, is_leaf=is_unbatched
-    )
+    return jax.tree_util.tree_map_with_path(join, *batches, is_leaf=is_unbatched)
 
 
 def joined_of_hosts(
@@ -157,9 +148,7 @@ def unmarked(features: Features, labels: Labels) -> tuple[Features, Labels]:
     )
 
 
-def unmarked_of_core(
-    features: Features, labels: Labels
-) -> tuple[Features, Labels]:
+def unmarked_of_core(features: Features, labels: Labels) -> tuple[Features, Labels]:
     """The same on one core, of which there is one in each shared tensor."""
     first = jax.tree.map(
         lambda leaf: Unbatched(leaf.value[0]) if is_unbatched(leaf) else leaf,

@@ -1,27 +1,19 @@
 """The contract of a user's `model_fn`: what it is given, what it may return."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 from keras_tpu_estimator.engine.program.explaining import explained
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.params import copied
-from keras_tpu_estimator.ground.base.params import with_additional
+from keras_tpu_estimator.ground.base.params import copied, with_additional
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.signatures import argument_names
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.spec.model_fn import cross_shard_optimizer
-from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
-from keras_tpu_estimator.spec.model_fn.spec import Spec
-from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec, Spec, TPUEstimatorSpec
 
-SpecFunction: TypeAlias = Callable[
-    [Features, Labels, str, Mapping[str, Any]], Spec
-]
+SpecFunction: TypeAlias = Callable[[Features, Labels, str, Mapping[str, Any]], Spec]
 
 _ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 
@@ -151,9 +143,7 @@ class BoundModelFn:
                 "TPUEstimatorSpec(..., eval_metrics=(metric_fn, tensors)) "
                 "instead."
             )
-        if mode == ModeKeys.PREDICT and not isinstance(
-            spec.predictions, Mapping
-        ):
+        if mode == ModeKeys.PREDICT and not isinstance(spec.predictions, Mapping):
             raise TypeError(
                 "With use_tpu=True predictions should be a dict of tensors. "
                 f"Received: {type(spec.predictions).__name__}. Give the "

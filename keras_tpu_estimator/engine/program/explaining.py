@@ -2,16 +2,13 @@
 
 import contextlib
 import traceback
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.shown import some
+from keras_tpu_estimator.ground.base.shown import shown, some
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 
 _LAYERS = ("keras", "jax")
 _MOST_KEYS = 12
@@ -20,9 +17,7 @@ _LABELS = ("label", "labels", "target", "targets")
 
 
 @contextlib.contextmanager
-def explained(
-    features: Features, labels: Labels, params: Any
-) -> Iterator[None]:
+def explained(features: Features, labels: Labels, params: Any) -> Iterator[None]:
     """Adds notes to errors in a `with` block that calls a `model_fn`.
 
     A missing key is told what keys there are; an error in a layer or an
@@ -58,10 +53,7 @@ def inputs(features: Features, labels: Labels) -> str:
     "features['x']: float32 of shape (8, 3)"
     """
     return some(
-        [
-            f"{name}: {shown(leaf)}"
-            for name, leaf in named_leaves(features, labels)
-        ]
+        [f"{name}: {shown(leaf)}" for name, leaf in named_leaves(features, labels)]
     )
 
 
@@ -81,9 +73,7 @@ def _about_keys(error: KeyError, nests: Mapping[str, Any]) -> list[str]:
     told = {
         name: (nest, did_you_mean(key, nest))
         for name, nest in nests.items()
-        if isinstance(nest, Mapping)
-        and isinstance(key, str)
-        and key not in nest
+        if isinstance(nest, Mapping) and isinstance(key, str) and key not in nest
     }
     likely = {name: found for name, found in told.items() if found[1]}
     return [

@@ -1,16 +1,16 @@
 """What leaves the devices, by mode, whoever computes it."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.engine.program.steps import SAME_ON_ALL_CORES
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.steps import (
+    SAME_ON_ALL_CORES,
+    Outputs,
+    StepInput,
+)
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.mesh.cores import Cores
@@ -19,9 +19,7 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 _METRICS = {ModeKeys.TRAIN: "train_metrics", ModeKeys.EVAL: "eval_metrics"}
 
 
-def outputs_of(
-    spec: Any, mode: str, fed: Callable[[HostFunction], Nest]
-) -> Outputs:
+def outputs_of(spec: Any, mode: str, fed: Callable[[HostFunction], Nest]) -> Outputs:
     """The tensors of a spec that leave the devices in a mode.
 
     Args:

@@ -2,8 +2,7 @@
 
 from typing import Protocol
 
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.steps import Step, StepInput
 from keras_tpu_estimator.engine.program.store import VariableStore
 
 

@@ -38,9 +38,7 @@ def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
             continue
         for name in _prefixes(path):
             owner = by_name.get(name)
-            if owner not in (None, path) and (
-                variables[owner].shape == variable.shape
-            ):
+            if owner not in (None, path) and (variables[owner].shape == variable.shape):
                 owners[path] = owner
                 break
     return owners

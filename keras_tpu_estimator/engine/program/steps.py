@@ -2,13 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from typing import Any
-from typing import Protocol
-from typing import TypeAlias
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import jax
 
@@ -16,13 +11,9 @@ from keras_tpu_estimator.engine.inputs.context import TPUContext
 from keras_tpu_estimator.engine.inputs.partition import Cut
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
@@ -32,9 +23,7 @@ Outputs: TypeAlias = dict[str, Nest]
 StepFunction: TypeAlias = Callable[
     [AnyArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
 ]
-Partition: TypeAlias = Callable[
-    [Cut, Features, Labels], tuple[Features, Labels]
-]
+Partition: TypeAlias = Callable[[Cut, Features, Labels], tuple[Features, Labels]]
 Arrange: TypeAlias = Callable[[Features, Labels], tuple[Features, Labels]]
 T = TypeVar("T")
 
@@ -161,8 +150,7 @@ class StepInput:
         """Equal for inputs that one traced step serves."""
         leaves, structure = jax.tree.flatten((self.features, self.labels))
         avals = tuple(
-            (leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype))
-            for leaf in leaves
+            (leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in leaves
         )
         use_tpu = self.additional["use_tpu"]
         way = (self.cores, self.is_split)
@@ -251,9 +239,7 @@ class Step:
     directions: Mapping[str, str] = dataclasses.field(default_factory=dict)
     line_in_graph: Callable[[str], SourceLine | None] | None = None
 
-    def split(
-        self, values: Mapping[str, T]
-    ) -> tuple[dict[str, T], dict[str, T]]:
+    def split(self, values: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
         """The values that it assigns, and the others that it reads."""
         return (
             {path: values[path] for path in self.assigned},

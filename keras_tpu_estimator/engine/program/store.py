@@ -3,11 +3,8 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from typing import Any
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -15,13 +12,14 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.capture import capture
+from keras_tpu_estimator.ground.tracing.capture import Captured, capture
 from keras_tpu_estimator.ground.tracing.rows_variable import give
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import is_accumulator
-from keras_tpu_estimator.ground.tracing.variables import is_seed
+from keras_tpu_estimator.ground.tracing.variables import (
+    AnyArraysByPath,
+    ArraysByPath,
+    is_accumulator,
+    is_seed,
+)
 from keras_tpu_estimator.spec.model_fn.initialization import Target
 
 GLOBAL_STEP = "global_step"
@@ -127,10 +125,7 @@ class VariableStore:
         if not captured.new:
             return
         leaves = jax.tree.leaves(args)
-        inputs = {
-            number: _copied(leaves[number])
-            for number in captured.initial_inputs
-        }
+        inputs = {number: _copied(leaves[number]) for number in captured.initial_inputs}
         self.add(
             captured.new,
             functools.partial(captured.initial_values, inputs=inputs),

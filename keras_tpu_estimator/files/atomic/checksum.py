@@ -22,8 +22,7 @@ from typing import BinaryIO
 import numpy as np
 
 from keras_tpu_estimator.files.atomic import pieces as pieces_of
-from keras_tpu_estimator.files.atomic.pieces import CorruptPieceError
-from keras_tpu_estimator.files.atomic.pieces import Piece
+from keras_tpu_estimator.files.atomic.pieces import CorruptPieceError, Piece
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy
 
@@ -96,9 +95,7 @@ _TRAILER = struct.Struct(f"<QQI{SIZE}s")
 _ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
 
 
-def append(
-    path: str, pieces: Iterable[Piece] = (), token: str = NO_TOKEN
-) -> int:
+def append(path: str, pieces: Iterable[Piece] = (), token: str = NO_TOKEN) -> int:
     """Appends checksums to a complete file, and returns its `seal`.
 
     Args:
@@ -214,9 +211,7 @@ def _trailer(file: BinaryIO) -> tuple[int, int, int, str] | None:
     return length, rows, crc, token
 
 
-def _crc_of_rest(
-    descriptor: int, length: int, table: np.ndarray, token: str
-) -> int:
+def _crc_of_rest(descriptor: int, length: int, table: np.ndarray, token: str) -> int:
     """Returns the checksum of everything except the pieces.
 
     Raises:

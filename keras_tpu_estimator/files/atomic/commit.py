@@ -14,16 +14,12 @@ import glob
 import os
 import re
 import time
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from keras_tpu_estimator.files.atomic import file_locks
 from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.ground.base import operating_system
-from keras_tpu_estimator.ground.storage import copies
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import shared_files
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import copies, paths, shared_files, transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 

@@ -84,9 +84,7 @@ def take(descriptor: int) -> bool:
     try:
         _lock(descriptor)
     except _IS_TAKEN as error:
-        raise TakenError(
-            "Another process or descriptor holds the lock."
-        ) from error
+        raise TakenError("Another process or descriptor holds the lock.") from error
     except OSError:  # A file system without locks.
         return False
     return True

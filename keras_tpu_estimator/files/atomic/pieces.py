@@ -9,10 +9,7 @@ import concurrent.futures
 import io
 import os
 import zlib
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -238,9 +235,7 @@ def _verify(path: str | int, jobs: Sequence[_Job]) -> None:
                 job.run(file.fileno())
             return
         with concurrent.futures.ThreadPoolExecutor(_THREADS) as threads:
-            for done in [
-                threads.submit(job.run, file.fileno()) for job in jobs
-            ]:
+            for done in [threads.submit(job.run, file.fileno()) for job in jobs]:
                 done.result()
 
 

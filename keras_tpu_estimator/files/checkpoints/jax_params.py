@@ -2,13 +2,8 @@
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -16,21 +11,24 @@ import numpy as np
 
 from keras_tpu_estimator.files.checkpoints.average_names import AverageNames
 from keras_tpu_estimator.files.formats.loading import load_checkpoint
-from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import (
+    GLOBAL_STEP,
+    CheckpointReader,
+    Stored,
+)
 from keras_tpu_estimator.files.warm_start.pairing import converted
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.shown import some
+from keras_tpu_estimator.ground.base.shown import shown, some
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 from keras_tpu_estimator.ground.base.types import CheckpointLike
-from keras_tpu_estimator.ground.tracing.array_trees import Leaf
-from keras_tpu_estimator.ground.tracing.array_trees import Parts
-from keras_tpu_estimator.ground.tracing.array_trees import as_leaf
-from keras_tpu_estimator.ground.tracing.array_trees import as_value
-from keras_tpu_estimator.ground.tracing.array_trees import leaves_of
-from keras_tpu_estimator.ground.tracing.array_trees import split_path
-from keras_tpu_estimator.ground.tracing.array_trees import with_values
+from keras_tpu_estimator.ground.tracing.array_trees import (
+    Leaf,
+    Parts,
+    as_leaf,
+    as_value,
+    leaves_of,
+    split_path,
+    with_values,
+)
 from keras_tpu_estimator.ground.tracing.tree_makers import shapes_of
 
 Tree = TypeVar("Tree")
@@ -249,9 +247,7 @@ class _Found:
                 f"checkpoint {self.reader.path!r}:\n  {listed}\n{advice}"
             )
 
-    def _problem(
-        self, one: _Wanted, name: str, below: Sequence[str]
-    ) -> str | None:
+    def _problem(self, one: _Wanted, name: str, below: Sequence[str]) -> str | None:
         stored = self.stored.get(name)
         if stored is None:
             question = did_you_mean(name, below)
@@ -270,11 +266,7 @@ class _Found:
         self, wanted: Mapping[str, _Wanted], below: Iterable[str]
     ) -> Iterator[str]:
         """Yields the variables that no leaf is read from."""
-        read = {
-            self.reader.listed_name(path)
-            for path in wanted
-            if path in self.stored
-        }
+        read = {self.reader.listed_name(path) for path in wanted if path in self.stored}
         for path in below:
             # A variable below another one is its average or optimizer state.
             parts = path.split("/")
@@ -326,9 +318,7 @@ class _Values:
 
     def _converted(self, path: str, value: np.ndarray) -> np.ndarray:
         one, name = self._wanted[path], self._names[path]
-        result = converted(
-            value, one.dtype, f"{name!r} in {self._reader.path!r}"
-        )
+        result = converted(value, one.dtype, f"{name!r} in {self._reader.path!r}")
         if result is None:
             raise ValueError(
                 f"{one.place} must have a dtype that can hold the values of "

@@ -9,17 +9,17 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
-from keras_tpu_estimator.files.directory import keep_best
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import save_files
-from keras_tpu_estimator.files.directory import state_file
+from keras_tpu_estimator.files.directory import (
+    keep_best,
+    location,
+    save_files,
+    state_file,
+)
 from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.directory.state_file import CheckpointState
-from keras_tpu_estimator.files.directory.state_file import Saved
+from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree
-from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
@@ -160,9 +160,7 @@ def _append(
     saved = before.saved if before else ()
     last_preserved = before.last_preserved if before else None
     still_there = (
-        old
-        for old in saved
-        if old.name != new.name and _is_own(model_dir, old.name)
+        old for old in saved if old.name != new.name and _is_own(model_dir, old.name)
     )
     return CheckpointState(
         latest=new.name,

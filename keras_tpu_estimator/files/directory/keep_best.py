@@ -45,9 +45,7 @@ class KeepBest:
 
     def __post_init__(self) -> None:
         if self.mode not in ("min", "max"):
-            raise ValueError(
-                f"`mode` must be 'min' or 'max'. Received: {self.mode!r}."
-            )
+            raise ValueError(f"`mode` must be 'min' or 'max'. Received: {self.mode!r}.")
         if not isinstance(self.metric, str) or not self.metric:
             raise ValueError(
                 "`metric` must be the name of a result of `evaluate`, such as "

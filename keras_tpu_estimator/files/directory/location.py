@@ -150,8 +150,7 @@ def newest(
             prefixes[0],
             f"Using {found!r} instead."
             if found
-            else "The other checkpoints in its 'checkpoint' file are also "
-            "missing.",
+            else "The other checkpoints in its 'checkpoint' file are also missing.",
         )
     return found
 
@@ -247,9 +246,7 @@ def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
         if file.endswith((*_ENDS, *others))
     }
     name = prefix_of(name)
-    near = difflib.get_close_matches(
-        name, sorted(there - {name}), n=3, cutoff=0.0
-    )
+    near = difflib.get_close_matches(name, sorted(there - {name}), n=3, cutoff=0.0)
     if not near:
         return f"There is no other checkpoint in {directory!r}."
     return f"Checkpoints in {directory!r}: {', '.join(near)}."

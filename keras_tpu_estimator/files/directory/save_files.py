@@ -13,16 +13,12 @@ from collections.abc import Iterator
 from typing import Self
 
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic.checksum import new_token
-from keras_tpu_estimator.files.atomic.checksum import stamp
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import save_names
-from keras_tpu_estimator.files.directory import stale_files
+from keras_tpu_estimator.files.atomic.checksum import new_token, stamp
+from keras_tpu_estimator.files.directory import location, save_names, stale_files
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.directory.stale_files import ExistingCheckpoint
 from keras_tpu_estimator.files.directory.training_status import if_no_training
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import shared_files
+from keras_tpu_estimator.ground.storage import paths, shared_files
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 

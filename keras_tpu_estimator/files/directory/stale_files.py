@@ -7,14 +7,11 @@ import contextlib
 import dataclasses
 import errno
 import os
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Self
 
-from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN
-from keras_tpu_estimator.files.atomic.checksum import token_of
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import save_names
+from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN, token_of
+from keras_tpu_estimator.files.directory import location, save_names
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.ground.storage import paths
 
@@ -163,9 +160,7 @@ def listed(prefix: str) -> list[tuple[str, SaveName]]:
     """Returns the files at a prefix that have names of saves."""
     directory, name = os.path.split(prefix)
     return [
-        (path, named)
-        for path, named in files_in(directory)
-        if named.prefix == name
+        (path, named) for path, named in files_in(directory) if named.prefix == name
     ]
 
 

@@ -9,8 +9,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic import file_locks
+from keras_tpu_estimator.files.atomic import commit, file_locks
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url

@@ -7,9 +7,7 @@ beginning, beside the copied checkpoints.
 import os
 import re
 
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import stale_files
-from keras_tpu_estimator.files.directory import state_file
+from keras_tpu_estimator.files.directory import location, stale_files, state_file
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.ground.storage import paths
 
@@ -61,9 +59,7 @@ def _names_in(directory: str) -> list[str]:
         files = paths.names_in(directory)
     except FileNotFoundError:
         return []
-    names = {
-        prefix for file in files if (prefix := location.prefix_of(file)) != file
-    }
+    names = {prefix for file in files if (prefix := location.prefix_of(file)) != file}
     matches = filter(None, map(_PREFIX.fullmatch, names))
     steps = sorted((int(match[1]), match[0]) for match in matches)[::-1]
     if not steps:
@@ -75,8 +71,6 @@ def _names_in(directory: str) -> list[str]:
     return [
         name
         for _, name in steps
-        if stale_files.mark_of(
-            os.path.join(directory, name), saves.get(name, [])
-        )
+        if stale_files.mark_of(os.path.join(directory, name), saves.get(name, []))
         is None
     ]

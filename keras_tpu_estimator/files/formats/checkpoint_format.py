@@ -1,9 +1,7 @@
 """The formats in which checkpoints are written, by name."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy.typing as npt
@@ -13,8 +11,7 @@ from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import intact
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
 from keras_tpu_estimator.files.formats.hdf5 import writer as hdf5_writer
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree
-from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
 from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.orbax import main_file as orbax_main
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer

@@ -7,8 +7,7 @@ the files that this process has written or completely read.
 import contextlib
 import dataclasses
 import threading
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from keras_tpu_estimator.ground.storage import paths
 
@@ -42,9 +41,7 @@ class Content:
         return (*map(paths.version, self.files), self.seal)
 
 
-def are_intact(
-    contents: Iterable[Content], host: int = 0, hosts: int = 1
-) -> bool:
+def are_intact(contents: Iterable[Content], host: int = 0, hosts: int = 1) -> bool:
     """Returns whether files are unchanged since they were written.
 
     Every byte is read, but only once while the size and time of a file stay the

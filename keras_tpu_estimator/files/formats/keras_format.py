@@ -13,17 +13,17 @@ import contextlib
 import re
 import urllib.parse
 import zipfile
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import h5py
 import numpy as np
 
 from keras_tpu_estimator.files.formats.hdf5 import encoding
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reader import Stored
-from keras_tpu_estimator.files.formats.reader import unambiguous
+from keras_tpu_estimator.files.formats.reader import (
+    CheckpointReader,
+    Stored,
+    unambiguous,
+)
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy
 
@@ -78,9 +78,7 @@ class KerasReader(CheckpointReader):
 
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         with _opened(self.path) as file:
-            return {
-                name: _read_one(name, file[self._keys[name]]) for name in names
-            }
+            return {name: _read_one(name, file[self._keys[name]]) for name in names}
 
 
 def _aliases(

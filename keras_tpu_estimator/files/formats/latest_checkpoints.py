@@ -4,11 +4,9 @@ import functools
 import logging
 import os
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import state_file
+from keras_tpu_estimator.files.directory import location, state_file
 from keras_tpu_estimator.files.formats import checkpoint_format
 from keras_tpu_estimator.files.formats.tensorflow import (
     reader as tensorflow_format,
@@ -56,9 +54,7 @@ def latest_checkpoint(
     """
     return location.newest(
         os.fsdecode(checkpoint_dir),
-        lambda prefix: (
-            location.exists(prefix) or tensorflow_format.exists(prefix)
-        ),
+        lambda prefix: location.exists(prefix) or tensorflow_format.exists(prefix),
         latest_filename or state_file.FILE_NAME,
     )
 
@@ -160,8 +156,7 @@ def checkpoints_iterator(
         if new is None:
             if timeout_fn is None or timeout_fn():
                 _logger.info(
-                    "No new checkpoint appeared in %s seconds. The iteration "
-                    "ends.",
+                    "No new checkpoint appeared in %s seconds. The iteration ends.",
                     timeout,
                 )
                 return

@@ -1,21 +1,23 @@
 """The functions that open a checkpoint in any format and read from it."""
 
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.formats import checkpoint_format
-from keras_tpu_estimator.files.formats import keras_format
-from keras_tpu_estimator.files.formats import latest_checkpoints
-from keras_tpu_estimator.files.formats import safetensors_format
+from keras_tpu_estimator.files.formats import (
+    checkpoint_format,
+    keras_format,
+    latest_checkpoints,
+    safetensors_format,
+)
 from keras_tpu_estimator.files.formats.orbax import reader as orbax_reader
-from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
-from keras_tpu_estimator.files.formats.reader import ArraysReader
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reader import (
+    GLOBAL_STEP,
+    ArraysReader,
+    CheckpointReader,
+)
 from keras_tpu_estimator.files.formats.tensorflow import (
     reader as tensorflow_reader,
 )
@@ -27,9 +29,7 @@ from keras_tpu_estimator.ground.storage import paths
 _FILES = (".weights.h5", ".keras", ".safetensors")
 # The formats of other programs. TensorFlow's is the last, because the files of
 # its first format may have any name.
-_OTHERS: tuple[
-    tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], ...
-] = (
+_OTHERS: tuple[tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], ...] = (
     (keras_format.exists, keras_format.KerasReader),
     (safetensors_format.exists, safetensors_format.SafetensorsReader),
     (orbax_reader.exists, orbax_reader.OrbaxReader),

@@ -7,13 +7,8 @@ import dataclasses
 import difflib
 import functools
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -291,9 +286,7 @@ class CheckpointReader(abc.ABC):
         """
         return self._names[name]
 
-    def _read_unlisted(
-        self, names: Sequence[str]
-    ) -> dict[str, np.ndarray] | None:
+    def _read_unlisted(self, names: Sequence[str]) -> dict[str, np.ndarray] | None:
         """Reads variables by any name without listing all of them, if possible.
 
         Returns:
@@ -328,9 +321,7 @@ def unambiguous(aliases: Iterable[tuple[str, str]]) -> dict[str, str]:
     for alias, name in aliases:
         meant[alias].add(name)
     return {
-        alias: next(iter(names))
-        for alias, names in meant.items()
-        if len(names) == 1
+        alias: next(iter(names)) for alias, names in meant.items() if len(names) == 1
     }
 
 

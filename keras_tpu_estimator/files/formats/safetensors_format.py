@@ -3,18 +3,13 @@
 import contextlib
 import json
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reader import Stored
+from keras_tpu_estimator.files.formats.reader import CheckpointReader, Stored
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.copies import local_copy
@@ -128,8 +123,7 @@ def _described(path: str) -> dict[str, Stored]:
                 f"{sorted(_DTYPES)}. Received: {dtype}, which NumPy lacks."
             )
     return {
-        name: Stored(shape, _DTYPES[dtype])
-        for name, (shape, dtype) in found.items()
+        name: Stored(shape, _DTYPES[dtype]) for name, (shape, dtype) in found.items()
     }
 
 

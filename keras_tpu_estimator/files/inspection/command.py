@@ -3,12 +3,13 @@
 import argparse
 import os
 import sys
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from keras_tpu_estimator.files.inspection.directories import Directory
-from keras_tpu_estimator.files.inspection.directories import Verdict
-from keras_tpu_estimator.files.inspection.directories import verify_all
+from keras_tpu_estimator.files.inspection.directories import (
+    Directory,
+    Verdict,
+    verify_all,
+)
 
 _UNITS = ("bytes", "kB", "MB", "GB", "TB")
 
@@ -37,16 +38,13 @@ def as_text(directory: Directory) -> str:
                 for name, (shape, dtype) in directory.variables.items()
             ],
         ),
-        f"{len(directory.variables)} variables, "
-        f"{directory.num_parameters:,} numbers",
+        f"{len(directory.variables)} variables, {directory.num_parameters:,} numbers",
     ]
     if directory.results:
         rows = [
             (
                 folder or "training",
-                ", ".join(
-                    f"{name} = {value:.6g}" for name, value in last.items()
-                ),
+                ", ".join(f"{name} = {value:.6g}" for name, value in last.items()),
             )
             for folder, last in directory.results.items()
         ]
@@ -75,9 +73,7 @@ def _line(verdict: Verdict) -> str:
 def _table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [headings, *rows]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    return "\n".join(
-        "  ".join(map(str.ljust, line, widths)).rstrip() for line in lines
-    )
+    return "\n".join("  ".join(map(str.ljust, line, widths)).rstrip() for line in lines)
 
 
 def _size(num_bytes: float) -> str:

@@ -8,8 +8,7 @@ from typing import Self
 
 import numpy as np
 
-from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import location, training_status
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.files.summary.event_reader import read_scalars
@@ -83,9 +82,7 @@ class Directory:
             tuple(map(Checkpoint.of, prefixes)),
             {
                 name: (tuple(shape), np.dtype(dtypes[name]))
-                for name, shape in sorted(
-                    reader.get_variable_to_shape_map().items()
-                )
+                for name, shape in sorted(reader.get_variable_to_shape_map().items())
             },
             _results(directory),
             training_status.training_is_complete(directory),
@@ -95,8 +92,7 @@ class Directory:
     def num_parameters(self) -> int:
         """The number of values in all variables of the newest checkpoint."""
         return sum(
-            int(np.prod(shape, dtype=np.int64))
-            for shape, _ in self.variables.values()
+            int(np.prod(shape, dtype=np.int64)) for shape, _ in self.variables.values()
         )
 
 

@@ -4,8 +4,7 @@ Values on devices are counted there, so that only the counts are copied to the
 host. Values on the host are counted in float64.
 """
 
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp

@@ -4,9 +4,7 @@ The tensors are copied to the host only when summaries are written.
 """
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import jax
@@ -104,9 +102,7 @@ class Collector(Sink):
                 if not isinstance(step, jax.Array):
                     step = as_dtype(step, jnp.int32, "The step of a summary")
                 step = jnp.asarray(step, jnp.int32).reshape(())
-            self.collected.append(
-                Collected(summary, tensors, step, self.events)
-            )
+            self.collected.append(Collected(summary, tensors, step, self.events))
         return self._is_on
 
 

@@ -4,14 +4,10 @@ import functools
 import logging
 import os
 import struct
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import Any
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, BinaryIO
 
-from keras_tpu_estimator.files.summary.event_file import CHECKSUM_SIZE
-from keras_tpu_estimator.files.summary.event_file import checksum
+from keras_tpu_estimator.files.summary.event_file import CHECKSUM_SIZE, checksum
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths as stored
 

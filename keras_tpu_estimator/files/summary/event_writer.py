@@ -6,14 +6,11 @@ import threading
 import time
 import weakref
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
-from typing import Any
-from typing import Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from keras_tpu_estimator.files.summary.event_file import EventFile
-from keras_tpu_estimator.files.summary.event_file import serialized
+from keras_tpu_estimator.files.summary.event_file import EventFile, serialized
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts.agreement import is_chief
@@ -210,10 +207,7 @@ class EventWriter:
             self._file.waiting.append(event)
             flush_at_end(self)
             since = time.monotonic() - self._file.flushed_at
-            if (
-                since >= self._flush_secs
-                or len(self._file.waiting) > self._max_queue
-            ):
+            if since >= self._flush_secs or len(self._file.waiting) > self._max_queue:
                 self._flush()
 
     def flush(self) -> None:
@@ -352,6 +346,4 @@ def _parsed(name: str, serialized: bytes) -> "list[Summary.Value]":
 
 
 def _warn_left_out(name: str, reason: object) -> None:
-    _logger.warning(
-        "The metric %r is not written to the event file: %s.", name, reason
-    )
+    _logger.warning("The metric %r is not written to the event file: %s.", name, reason)

@@ -3,11 +3,13 @@
 import functools
 from typing import Any
 
-from keras_tpu_estimator.files.summary.kinds import Audio
-from keras_tpu_estimator.files.summary.kinds import Histogram
-from keras_tpu_estimator.files.summary.kinds import Image
-from keras_tpu_estimator.files.summary.kinds import Scalar
-from keras_tpu_estimator.files.summary.kinds import Text
+from keras_tpu_estimator.files.summary.kinds import (
+    Audio,
+    Histogram,
+    Image,
+    Scalar,
+    Text,
+)
 from keras_tpu_estimator.files.summary.recording import record
 
 
@@ -203,9 +205,7 @@ def audio(
     Reference: `tf.summary.audio`.
     """
     if encoding not in (None, "wav"):
-        raise ValueError(
-            f"`encoding` must be 'wav' or None. Received: {encoding!r}"
-        )
+        raise ValueError(f"`encoding` must be 'wav' or None. Received: {encoding!r}")
     summary = Audio(
         tag=name,
         description=description,

@@ -12,9 +12,7 @@ import io
 import struct
 import wave
 import zlib
-from typing import TYPE_CHECKING
-from typing import Any
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -290,8 +288,7 @@ class Text(Summary):
                 f"Received: {shown(data)}. Format it first."
             )
         strings = tuple(
-            each.encode() if isinstance(each, str) else each
-            for each in array.flat
+            each.encode() if isinstance(each, str) else each for each in array.flat
         )
         return cls(
             tag=name,
@@ -325,9 +322,7 @@ def _check_positive(name: str, value: Any, or_zero: bool = False) -> None:
     is_int = isinstance(value, int | np.integer) and value is not True
     if not is_int or value < (0 if or_zero else 1):
         least = "0 or a positive" if or_zero else "a positive"
-        raise ValueError(
-            f"`{name}` must be {least} integer. Received: {shown(value)}"
-        )
+        raise ValueError(f"`{name}` must be {least} integer. Received: {shown(value)}")
 
 
 @functools.cache
@@ -408,6 +403,4 @@ def encode_png(image: np.ndarray) -> bytes:
 
 def _png_chunk(name: bytes, data: bytes) -> bytes:
     checksum = zlib.crc32(name + data)
-    return (
-        struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)
-    )
+    return struct.pack(">I", len(data)) + name + data + struct.pack(">I", checksum)

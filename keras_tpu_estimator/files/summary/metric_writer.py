@@ -1,8 +1,7 @@
 """The base class of writers of metrics, images and texts."""
 
 import threading
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -96,9 +95,7 @@ class MetricWriter:
         del checkpoint
         self.write_scalars(step, scalars_of(result))
 
-    def write_summary(
-        self, step: int, summary: kinds.Summary, reduced: Any
-    ) -> None:
+    def write_summary(self, step: int, summary: kinds.Summary, reduced: Any) -> None:
         """Writes a recorded summary with its reduced tensors."""
         tag = summary.tag
         match summary:
@@ -137,9 +134,7 @@ class _Prefixed(MetricWriter):
         self._writer.flush()
 
     def _named(self, values: Mapping[str, Any]) -> dict[str, Any]:
-        return {
-            f"{self._prefix}{name}": value for name, value in values.items()
-        }
+        return {f"{self._prefix}{name}": value for name, value in values.items()}
 
 
 class Foreign(MetricWriter):
@@ -199,9 +194,7 @@ class SeveralWriters:
             for writer in self._writers:
                 writer.write_result(step, result, checkpoint)
 
-    def write_summary(
-        self, step: int, summary: kinds.Summary, reduced: Any
-    ) -> None:
+    def write_summary(self, step: int, summary: kinds.Summary, reduced: Any) -> None:
         """Writes a summary."""
         with self._lock:
             for writer in self._writers:

@@ -7,20 +7,20 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
 
 from keras_tpu_estimator.files.summary import kinds
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
-from keras_tpu_estimator.files.summary.metric_writer import Foreign
-from keras_tpu_estimator.files.summary.metric_writer import MetricWriter
-from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
+from keras_tpu_estimator.files.summary.metric_writer import (
+    Foreign,
+    MetricWriter,
+    SeveralWriters,
+)
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.growing_files import GrowingFile
-from keras_tpu_estimator.ground.storage.growing_files import growing
+from keras_tpu_estimator.ground.storage.growing_files import GrowingFile, growing
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -117,9 +117,7 @@ class Wandb(MetricWriter):
     def write_images(self, step: int, images: Mapping[str, np.ndarray]) -> None:
         """Logs images."""
         of = _wandb().Image
-        self._log(
-            step, {n: [of(i) for i in each] for n, each in images.items()}
-        )
+        self._log(step, {n: [of(i) for i in each] for n, each in images.items()})
 
     def write_texts(self, step: int, texts: Mapping[str, str]) -> None:
         """Logs texts as HTML."""
@@ -196,9 +194,7 @@ class TensorBoard(MetricWriter):
         if checkpoint is not None:
             events.text("checkpoint_path", checkpoint, step)
 
-    def write_summary(
-        self, step: int, summary: kinds.Summary, reduced: Any
-    ) -> None:
+    def write_summary(self, step: int, summary: kinds.Summary, reduced: Any) -> None:
         """Writes a summary of any kind."""
         self._events.write(summary.serialized(reduced), step)
 
@@ -263,9 +259,7 @@ class JsonLines(MetricWriter):
             _append(written, self._file.path)
         self._file.changed()
 
-    def write_summary(
-        self, step: int, summary: kinds.Summary, reduced: Any
-    ) -> None:
+    def write_summary(self, step: int, summary: kinds.Summary, reduced: Any) -> None:
         """Ignores the summary, because each line has all metrics of a step."""
 
 
@@ -283,9 +277,7 @@ _BY_NAME: dict[str, MetricWriter] = {
 }
 
 
-def opened(
-    chosen: Iterable[object], directory: str, prefix: str
-) -> SeveralWriters:
+def opened(chosen: Iterable[object], directory: str, prefix: str) -> SeveralWriters:
     """Returns the chosen writers for training, or for one evaluation, as one.
 
     Args:
@@ -293,9 +285,7 @@ def opened(
         directory: As in `MetricWriter.at`.
         prefix: As in `MetricWriter.at`.
     """
-    return SeveralWriters(
-        [_writer(each).at(directory, prefix) for each in chosen]
-    )
+    return SeveralWriters([_writer(each).at(directory, prefix) for each in chosen])
 
 
 def warn_if_autologging(chosen: Iterable[object]) -> None:

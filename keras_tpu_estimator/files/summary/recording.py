@@ -2,12 +2,9 @@
 
 import abc
 import contextlib
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
-from typing import Any
-from typing import Generic
-from typing import TypeVar
+from typing import Any, Generic, TypeVar
 
 import jax
 import numpy as np
@@ -53,9 +50,7 @@ S = TypeVar("S", bound=Sink)
 _sink: ContextVar[Sink | None] = ContextVar("sink", default=None)
 _step: ContextVar[Any] = ContextVar("step", default=None)
 _condition: ContextVar[Condition] = ContextVar("condition", default=True)
-_at_end: ContextVar[set[Callable[[], None]] | None] = ContextVar(
-    "at_end", default=None
-)
+_at_end: ContextVar[set[Callable[[], None]] | None] = ContextVar("at_end", default=None)
 
 
 def record(summary: Summary, data: Any, step: Any) -> bool:

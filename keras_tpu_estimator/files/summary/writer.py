@@ -126,9 +126,7 @@ def create_file_writer(
     """
     del name
     if logdir is None:
-        raise ValueError(
-            "`logdir` must be the path of a directory. Received: None"
-        )
+        raise ValueError("`logdir` must be the path of a directory. Received: None")
     settings: dict[str, Any] = {}
     if max_queue is not None:
         settings["max_queue"] = int(max_queue)

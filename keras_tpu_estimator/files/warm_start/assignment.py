@@ -1,15 +1,15 @@
 """Resolution of the `assignment_map` of `init_from_checkpoint`."""
 
 import difflib
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.warm_start.pairing import Described
-from keras_tpu_estimator.files.warm_start.pairing import HasPath
-from keras_tpu_estimator.files.warm_start.pairing import Pairing
-from keras_tpu_estimator.files.warm_start.pairing import pairings
+from keras_tpu_estimator.files.warm_start.pairing import (
+    Described,
+    HasPath,
+    Pairing,
+    pairings,
+)
 
 _ROOT = "/"
 _TENSOR = ":0"

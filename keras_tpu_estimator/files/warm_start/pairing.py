@@ -6,18 +6,18 @@ or a later kind in this order, as far as `as_dtype` supports each value.
 """
 
 import dataclasses
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
-from keras_tpu_estimator.ground.base.dtype_changes import first_misfit
-from keras_tpu_estimator.ground.base.dtype_changes import kind_of
+from keras_tpu_estimator.ground.base.dtype_changes import (
+    as_dtype,
+    first_misfit,
+    kind_of,
+)
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 # Each kind can be cast to the later ones.
@@ -49,9 +49,7 @@ def cast(
     )
 
 
-def converted(
-    value: np.ndarray, dtype: np.dtype, name: str
-) -> np.ndarray | None:
+def converted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray | None:
     """Returns a value in another dtype, or `None` if that cannot represent it.
 
     Args:
@@ -66,9 +64,7 @@ def converted(
     value = np.asarray(value)
     if value.dtype == dtype:
         return value
-    if not can_hold(dtype, value.dtype) or (
-        first_misfit(value, dtype) is not None
-    ):
+    if not can_hold(dtype, value.dtype) or (first_misfit(value, dtype) is not None):
         return None
     return np.asarray(as_dtype(value, dtype, name))
 
@@ -262,14 +258,10 @@ class WarmStartReport:
 
     def __str__(self) -> str:
         kinds = ("matched", "missing", "mismatched", "unselected", "unused")
-        counts = ", ".join(
-            f"{len(getattr(self, kind))} {kind}" for kind in kinds
-        )
+        counts = ", ".join(f"{len(getattr(self, kind))} {kind}" for kind in kinds)
         rows = [_HEADINGS, *self._rows()]
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        lines = (
-            "  ".join(map(str.ljust, row, widths)).rstrip() for row in rows
-        )
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
         head = f"Warm start from {self.checkpoint!r}: {counts}"
         return "\n".join([head, *lines])
 

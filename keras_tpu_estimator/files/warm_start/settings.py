@@ -3,12 +3,10 @@
 import dataclasses
 import os
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from keras_tpu_estimator.files.warm_start.pairing import Described
-from keras_tpu_estimator.files.warm_start.pairing import HasPath
+from keras_tpu_estimator.files.warm_start.pairing import Described, HasPath
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import CheckpointLike
@@ -103,8 +101,7 @@ class WarmStartSettings:
             paths = [
                 path
                 for path, variable in variables.items()
-                if getattr(variable, "trainable", True)
-                and _matches(path, wanted or "")
+                if getattr(variable, "trainable", True) and _matches(path, wanted or "")
             ]
         else:
             paths = [path for path in variables if _is_among(path, wanted)]

@@ -1,18 +1,19 @@
 """Values of a model's variables from a checkpoint of another model."""
 
 import logging
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
 from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.warm_start.pairing import Described
-from keras_tpu_estimator.files.warm_start.pairing import Pairing
-from keras_tpu_estimator.files.warm_start.pairing import WarmStartReport
-from keras_tpu_estimator.files.warm_start.pairing import pairings
-from keras_tpu_estimator.files.warm_start.pairing import read_values
+from keras_tpu_estimator.files.warm_start.pairing import (
+    Described,
+    Pairing,
+    WarmStartReport,
+    pairings,
+    read_values,
+)
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.ground.base.pickling import reduce_error
@@ -84,9 +85,7 @@ def compare(
         mismatched=tuple(pair for pair in found if pair not in matched),
         unselected=tuple(path for path in variables if path not in names),
         unused=tuple(
-            name
-            for name in reader.get_variable_to_shape_map()
-            if name not in used
+            name for name in reader.get_variable_to_shape_map() if name not in used
         ),
     )
 
@@ -176,6 +175,5 @@ def _remap(info: VocabInfo, old: np.ndarray, pair: Pairing) -> np.ndarray:
         return info.remap(old, pair.shape, old.dtype)
     except ValueError as error:
         raise ValueError(
-            f"The VocabInfo of the variable {pair.path!r} must match it: "
-            f"{error}"
+            f"The VocabInfo of the variable {pair.path!r} must match it: {error}"
         ) from error

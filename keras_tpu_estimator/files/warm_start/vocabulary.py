@@ -143,9 +143,7 @@ class VocabInfo:
             )
         return np.array([line_of.get(word, -1) for word in new])
 
-    def _initial(
-        self, shape: tuple[int, ...], dtype: npt.DTypeLike
-    ) -> np.ndarray:
+    def _initial(self, shape: tuple[int, ...], dtype: npt.DTypeLike) -> np.ndarray:
         dtype = np.dtype(dtype)
         if self.backup_initializer is None:
             return np.zeros(shape, dtype)

@@ -5,9 +5,7 @@ import itertools
 import pickle
 import re
 from collections import Counter
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
 import jax.numpy as jnp
@@ -51,9 +49,7 @@ def keep_on_host(model: keras.Model) -> None:
         keras_internals.hold(variable, np.array(variable.value))
 
 
-def with_values(
-    model: keras.Model, values: Mapping[str, TensorLike]
-) -> keras.Model:
+def with_values(model: keras.Model, values: Mapping[str, TensorLike]) -> keras.Model:
     """Returns a copy of the model with other values.
 
     Args:

@@ -7,8 +7,7 @@ from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 
 
 class CompiledFrontEnd(KerasFrontEnd):

@@ -1,10 +1,8 @@
 """The `model_fn` of a compiled Keras model."""
 
 import dataclasses
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
 import jax
 import keras
@@ -12,28 +10,30 @@ import keras
 from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
-)
-from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     RecompiledModel,
 )
-from keras_tpu_estimator.front_ends.compiled.copying import give_paths
-from keras_tpu_estimator.front_ends.compiled.copying import keep_on_host
-from keras_tpu_estimator.front_ends.compiled.copying import paths_of
-from keras_tpu_estimator.front_ends.compiled.copying import with_values
+from keras_tpu_estimator.front_ends.compiled.copying import (
+    give_paths,
+    keep_on_host,
+    paths_of,
+    with_values,
+)
 from keras_tpu_estimator.front_ends.compiled.front_end import CompiledFrontEnd
 from keras_tpu_estimator.front_ends.compiled.metric_results import results_of
-from keras_tpu_estimator.front_ends.compiled.training_metrics import Counted
 from keras_tpu_estimator.front_ends.compiled.training_metrics import (
+    Counted,
     training_metrics,
 )
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.pickling import fields_of
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import MetricFn
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.base.types import (
+    Features,
+    Labels,
+    MetricFn,
+    Nest,
+    TensorLike,
+)
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import copying
 from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
@@ -90,9 +90,7 @@ class KerasModelFn:
         with copying():
             return self._spec(features, labels, mode)
 
-    def _spec(
-        self, features: Features, labels: Labels, mode: str
-    ) -> TPUEstimatorSpec:
+    def _spec(self, features: Features, labels: Labels, mode: str) -> TPUEstimatorSpec:
         model, training = self.keras_model, self.training
         features, weights = weighting.split(features)
         is_training = mode == ModeKeys.TRAIN
@@ -111,9 +109,7 @@ class KerasModelFn:
                 "none from `compile` and none from its layers. Pass `loss` "
                 "to its `compile`."
             )
-        loss = RecompiledModel(training).compute_loss(
-            None, labels, outputs, weights
-        )
+        loss = RecompiledModel(training).compute_loss(None, labels, outputs, weights)
         loss += sum(keras.ops.sum(each) for each in model.losses)
         if mode == ModeKeys.EVAL:
             metric_fn = _make_metric_fn(training, self.metric_names)
@@ -211,9 +207,7 @@ def _masks(outputs: Nest) -> list[jax.Array | None]:
 
 def _masked(outputs: Nest, masks: Sequence[jax.Array | None]) -> Nest:
     leaves, nest = jax.tree.flatten(outputs)
-    return jax.tree.unflatten(
-        nest, map(keras_internals.with_mask, leaves, masks)
-    )
+    return jax.tree.unflatten(nest, map(keras_internals.with_mask, leaves, masks))
 
 
 def _inputs(model: keras.Model, features: Features) -> Features:

@@ -6,8 +6,7 @@ host adds up the metrics' variables, which are small even if outputs are large.
 
 import dataclasses
 import logging
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -16,17 +15,12 @@ import keras
 
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
-)
-from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     RecompiledModel,
 )
-from keras_tpu_estimator.front_ends.compiled.metric_results import LOSS
-from keras_tpu_estimator.front_ends.compiled.metric_results import results_of
-from keras_tpu_estimator.ground.base.types import MetricFn
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.front_ends.compiled.metric_results import LOSS, results_of
+from keras_tpu_estimator.ground.base.types import MetricFn, Nest
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.variables import VariableScope
-from keras_tpu_estimator.ground.tracing.variables import scope_for
+from keras_tpu_estimator.ground.tracing.variables import VariableScope, scope_for
 
 _NEEDS_CONCRETE_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -99,9 +93,7 @@ def _metric_fn(
         scope = scope_for("metric_fn")
         for variable, change in zip(_variables(model), changes, strict=True):
             before = scope.value_before(variable)
-            variable.assign(
-                before + jnp.sum(change, axis=0, dtype=before.dtype)
-            )
+            variable.assign(before + jnp.sum(change, axis=0, dtype=before.dtype))
         return results_of(model, names)
 
     return metric_fn

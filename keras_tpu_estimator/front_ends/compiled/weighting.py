@@ -1,7 +1,6 @@
 """Sample weights and class weights."""
 
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import jax
@@ -9,9 +8,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 
 _FEATURES, _WEIGHTS = "features", "sample_weights"
 
@@ -54,9 +51,7 @@ def checked(class_weight: Any) -> dict[int, float] | None:
     if class_weight is None:
         return None
     is_dict = isinstance(class_weight, Mapping)
-    if not is_dict or not all(
-        float(name) == int(name) for name in class_weight
-    ):
+    if not is_dict or not all(float(name) == int(name) for name in class_weight):
         raise TypeError(
             "`class_weight` must be a dict from classes, which are integers, "
             f"to weights. Received: {shown(class_weight)}. Pass a dict such "

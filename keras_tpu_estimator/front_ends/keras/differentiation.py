@@ -8,23 +8,25 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.engine.program.options import widened
-from keras_tpu_estimator.engine.program.steps import NAMED
-from keras_tpu_estimator.engine.program.steps import SUMMARIES
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.steps import (
+    NAMED,
+    SUMMARIES,
+    Outputs,
+    StepInput,
+)
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.keras.micro_batches import (
     over_micro_batches,
+    with_features,
 )
-from keras_tpu_estimator.front_ends.keras.micro_batches import with_features
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.gradient_requests import GradientAnswers
-from keras_tpu_estimator.ground.tracing.gradient_requests import GradientRequest
-from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
+from keras_tpu_estimator.ground.tracing.gradient_requests import (
+    GradientAnswers,
+    GradientRequest,
+    pull_back,
+)
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.updates import Update
 
@@ -209,9 +211,7 @@ def trace_for_gradients(
     requested: list[GradientRequest] = []
     sizes = call.example.cores.axis_sizes
 
-    def run(
-        features: Features, labels: Labels, answers: list[ArraysByPath]
-    ) -> Nest:
+    def run(features: Features, labels: Labels, answers: list[ArraysByPath]) -> Nest:
         try:
             with GradientAnswers(answers):
                 outputs = call(features, labels)
@@ -273,9 +273,7 @@ def _together(means: Outputs, rows: Outputs) -> Outputs:
     return outputs
 
 
-def check_features(
-    call: TracedModelFn, ops: Sequence[Update], requests: int
-) -> None:
+def check_features(call: TracedModelFn, ops: Sequence[Update], requests: int) -> None:
     """Checks that the loss of the features' gradients is unambiguous."""
     asked = call.example.differentiated
     if not asked or any(op.loss is not None for op in ops):

@@ -1,22 +1,20 @@
 """The step of evaluation and prediction."""
 
 from keras_tpu_estimator.engine.program.outputs import of_all_cores
-from keras_tpu_estimator.engine.program.steps import NAMED
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.steps import NAMED, Outputs, Step
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.front_ends.keras.label_shapes import (
     warn_of_label_shapes,
 )
 from keras_tpu_estimator.front_ends.keras.sharding import check_can_be_sharded
-from keras_tpu_estimator.front_ends.keras.synchronization import fold_seeds
-from keras_tpu_estimator.front_ends.keras.synchronization import seed_paths
-from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
+from keras_tpu_estimator.front_ends.keras.synchronization import (
+    fold_seeds,
+    seed_paths,
+    synchronize,
+)
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 

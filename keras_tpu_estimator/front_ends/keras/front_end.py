@@ -7,23 +7,18 @@ from typing import Any
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
-from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
-from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
 from keras_tpu_estimator.engine.program.explaining import inputs
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.steps import Step, StepInput
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.export.exporting import ExportSettings
-from keras_tpu_estimator.export.exporting import GraphPlan
+from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.loading import load_model
 from keras_tpu_estimator.export.lowering import lower
 from keras_tpu_estimator.export.rebuilding import rebuild
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.export.serving_graph import Model
-from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.export.serving_graph import build_graph
+from keras_tpu_estimator.export.serving_graph import Model, ServingGraph, build_graph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.front_ends.keras import dtype_policies
 from keras_tpu_estimator.front_ends.keras.forward_step import trace_forward_step
@@ -32,12 +27,9 @@ from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.front_ends.keras.train_step import trace_train_step
 from keras_tpu_estimator.front_ends.tables.program import TablesProgram
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.base.waiting import tell
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.ground.tracing.identity import check_apart
 from keras_tpu_estimator.spec.model_fn.initialization import initializing
 
@@ -173,14 +165,8 @@ class KerasProgram:
                 example.features,
                 None if mode == ModeKeys.PREDICT else example.labels,
             )
-            call = TracedModelFn(
-                self._call_model_fn, mode, example, self._options
-            )
-            trace = (
-                trace_train_step
-                if mode == ModeKeys.TRAIN
-                else trace_forward_step
-            )
+            call = TracedModelFn(self._call_model_fn, mode, example, self._options)
+            trace = trace_train_step if mode == ModeKeys.TRAIN else trace_forward_step
             with initializing(self.store.target):
                 step = trace(self.store, call)
             check_apart(call.named, self.store.variables)

@@ -4,31 +4,24 @@ import dataclasses
 import functools
 import os
 import tempfile
-from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 import jax
 import keras
 import numpy as np
 
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
-from keras_tpu_estimator.export.loading import LoadedModel
-from keras_tpu_estimator.export.loading import load_model
+from keras_tpu_estimator.export.loading import LoadedModel, load_model
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.shapes import FeatureSpec
-from keras_tpu_estimator.export.symbolic import set_weights
-from keras_tpu_estimator.export.symbolic import symbolic_model
+from keras_tpu_estimator.export.symbolic import set_weights, symbolic_model
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.front_ends.keras.front_end import KerasProgram
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.base.types import Features, Nest, PathLike, TensorLike
 from keras_tpu_estimator.ground.storage import transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.spec.model_fn.spec import Spec
@@ -176,9 +169,7 @@ def _with_slots(
     checkpoint: str, known: Mapping[str, jax.Array]
 ) -> dict[str, TensorLike]:
     """Returns values by path, including those that PREDICT does not read."""
-    paths = (
-        loading.load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
-    )
+    paths = loading.load_checkpoint(checkpoint).get_variable_to_shape_map().keys()
     return {
         **loading.read(checkpoint, sorted(paths - known.keys())),
         **known,
@@ -222,9 +213,7 @@ def _classes_of(model: keras.Model) -> dict[str, type]:
 def _compare(predict: Callable[[Features], Nest], loaded: LoadedModel) -> None:
     """Compares a file's predictions with those of `model_fn` in JAX."""
     first = loaded.trial[0]
-    features = jax.tree.unflatten(
-        jax.tree.structure(loaded.features), first.features
-    )
+    features = jax.tree.unflatten(jax.tree.structure(loaded.features), first.features)
     # The program's outputs are sorted by name, like those of a pytree.
     outputs = jax.tree.leaves(predict(features))
     for got, expected in zip(outputs, first.outputs, strict=True):

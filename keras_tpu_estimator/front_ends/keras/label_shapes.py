@@ -14,9 +14,7 @@ _told: dict[Any, Any] = {}
 def warn_of_label_shapes(forward: Captured, *args: Any) -> None:
     """Warns if labels and outputs are broadcast to a tensor of all pairs."""
     is_label = [
-        number == 1
-        for number, nest in enumerate(args)
-        for _ in jax.tree.leaves(nest)
+        number == 1 for number, nest in enumerate(args) for _ in jax.tree.leaves(nest)
     ]
     for each in forward.crossings(is_label):
         size = max(*each.labels, *each.outputs)

@@ -4,21 +4,15 @@ Only one of them is in memory at a time. The results are those of the undivided
 batch: means of scalars and of their gradients, sums of integers, and all rows.
 """
 
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
-from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
+from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 from keras_tpu_estimator.engine.program.steps import StepInput
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.ground.tracing.varying import varying
@@ -97,9 +91,7 @@ def over_micro_batches(
         (scalars, means), *others = _scan(part, count, values, batch)
         return scalars, (means, *others)
 
-    def forward(
-        differentiated: Nest, values: ArraysByPath, batch: Nest
-    ) -> Nest:
+    def forward(differentiated: Nest, values: ArraysByPath, batch: Nest) -> Nest:
         def part(values: ArraysByPath, batch: Nest) -> Nest:
             def with_scalars(wanted: Nest) -> Nest:
                 differentiated, own = wanted
@@ -150,9 +142,7 @@ def _scan(
     batch: Nest,
 ) -> tuple[Nest, Nest, ArraysByPath]:
     """Averages, concatenates and carries the results of `part`."""
-    parts = jax.tree.map(
-        lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), batch
-    )
+    parts = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), batch)
     first = jax.tree.map(lambda leaf: leaf[0], parts)
     likes, _, assigned = jax.eval_shape(part, values, first)
     adds = _are_added(part, values, first, likes, assigned)

@@ -1,14 +1,11 @@
 """The protocol of a `model_fn` that calls a single Keras model."""
 
 from collections.abc import Mapping
-from typing import Protocol
-from typing import runtime_checkable
+from typing import Protocol, runtime_checkable
 
 import keras
 
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.base.types import Features, Nest, TensorLike
 
 
 @runtime_checkable

@@ -10,9 +10,7 @@ from typing import Any
 
 import keras
 
-_warns: contextvars.ContextVar[bool] = contextvars.ContextVar(
-    "warns", default=False
-)
+_warns: contextvars.ContextVar[bool] = contextvars.ContextVar("warns", default=False)
 # The classes that already caused the warning, as in Python's `warnings`.
 _told: dict[Any, Any] = {}
 

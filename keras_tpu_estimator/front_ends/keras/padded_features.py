@@ -1,8 +1,7 @@
 """Features of prediction that also contain which rows are padding."""
 
 import collections
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import jax

@@ -1,15 +1,13 @@
 """Synchronization of variables over replicas with different batches."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import jax
 import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import is_seed
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath, is_seed
 
 # Odd, so that multiples of it are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1
@@ -114,9 +112,7 @@ def _of_all(
     return cores.of_first(value)
 
 
-def _with_changes(
-    before: jax.Array, value: jax.Array, cores: Cores
-) -> jax.Array:
+def _with_changes(before: jax.Array, value: jax.Array, cores: Cores) -> jax.Array:
     """Returns the earlier value plus the changes of all replicas."""
     if value.dtype == bool:
         return before ^ (cores.sum(value ^ before) > 0)

@@ -1,9 +1,7 @@
 """One call of `model_fn` on one replica's tensors, under a trace."""
 
 import contextlib
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -13,26 +11,27 @@ import numpy as np
 from keras_tpu_estimator.engine.program import outputs
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
-from keras_tpu_estimator.engine.program.steps import NAMED
-from keras_tpu_estimator.engine.program.steps import SUMMARIES
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.steps import StepFunction
-from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.steps import (
+    FEATURE_GRADIENTS,
+    NAMED,
+    SUMMARIES,
+    Outputs,
+    Step,
+    StepFunction,
+    StepInput,
+)
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.collecting import Collector
-from keras_tpu_estimator.front_ends.keras import dtype_policies
-from keras_tpu_estimator.front_ends.keras import host_layers
-from keras_tpu_estimator.front_ends.keras import own_training
+from keras_tpu_estimator.front_ends.keras import (
+    dtype_policies,
+    host_layers,
+    own_training,
+)
 from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.mesh import replica_context
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.tracing import keras_internals, leftovers
 from keras_tpu_estimator.ground.tracing.identity import names_collected
 from keras_tpu_estimator.ground.tracing.moments import in_one_pass
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
@@ -116,9 +115,7 @@ class TracedModelFn:
             name: self.options.outputs(_as_tensors(tensors))
             for name, tensors in self._outputs().items()
         }
-        outputs.check_concatenable(
-            found, self.example, np.ndim, self.micro_batches
-        )
+        outputs.check_concatenable(found, self.example, np.ndim, self.micro_batches)
         split = self.example.is_split
         self._outputs_split = dict(outputs.splits(found, split))
         mean = self.example.cores.mean
@@ -128,8 +125,7 @@ class TracedModelFn:
         ]
         found[NAMED] = self._named(named)
         self._outputs_split[NAMED] = {
-            name: split and tensor.ndim > 0
-            for name, tensor in found[NAMED].items()
+            name: split and tensor.ndim > 0 for name, tensor in found[NAMED].items()
         }
         return found
 
@@ -225,9 +221,7 @@ class TracedModelFn:
         predictions.
         """
         predictions = self.spec.predictions
-        if self.mode == ModeKeys.PREDICT or not isinstance(
-            predictions, Mapping
-        ):
+        if self.mode == ModeKeys.PREDICT or not isinstance(predictions, Mapping):
             predictions = {}
         tensors: dict[str, jax.Array] = self.options.outputs(
             _as_tensors({**predictions, **named})

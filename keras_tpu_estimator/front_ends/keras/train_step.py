@@ -2,26 +2,23 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Sequence
+from typing import Any, TypeAlias
 
 import jax
 
 from keras_tpu_estimator.engine.program.outputs import of_all_cores
-from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
-from keras_tpu_estimator.engine.program.steps import NAMED
-from keras_tpu_estimator.engine.program.steps import REPORTS
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.front_ends.keras.differentiation import check_features
-from keras_tpu_estimator.front_ends.keras.differentiation import (
-    feature_gradients,
+from keras_tpu_estimator.engine.program.steps import (
+    FEATURE_GRADIENTS,
+    NAMED,
+    REPORTS,
+    Outputs,
+    Step,
 )
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.front_ends.keras.differentiation import (
+    check_features,
+    feature_gradients,
     trace_for_gradients,
 )
 from keras_tpu_estimator.front_ends.keras.fixed_weights import (
@@ -32,21 +29,19 @@ from keras_tpu_estimator.front_ends.keras.label_shapes import (
 )
 from keras_tpu_estimator.front_ends.keras.micro_batches import check_cut
 from keras_tpu_estimator.front_ends.keras.sharding import check_can_be_sharded
-from keras_tpu_estimator.front_ends.keras.synchronization import fold_seeds
-from keras_tpu_estimator.front_ends.keras.synchronization import seed_paths
-from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
+from keras_tpu_estimator.front_ends.keras.synchronization import (
+    fold_seeds,
+    seed_paths,
+    synchronize,
+)
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.tracing import leftovers
 from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.updates import TrainOp
-from keras_tpu_estimator.spec.model_fn.updates import Update
-from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
+from keras_tpu_estimator.spec.model_fn.updates import TrainOp, Update, single_optimizers
 
 _Compute: TypeAlias = Callable[
     [ArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
@@ -101,9 +96,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
             own, (features, labels), ops, example.differentiated
         )
         if example.differentiated:
-            outputs[FEATURE_GRADIENTS] = feature_gradients(
-                example, ops, by_feature
-            )
+            outputs[FEATURE_GRADIENTS] = feature_gradients(example, ops, by_feature)
         scalars = outputs.pop("scalars")
         if scalars_differ:
             scalars = [tuple(map(cores.mean, each)) for each in scalars]
@@ -143,9 +136,7 @@ def _updated_by(
         before |= {p: cores.like_slot(before[p], p) for p in trained}
         reduced = _of_variables(ops, reduced, cores.like_slot)
         outputs[REPORTS], updated = update(before, reduced, scalars)
-        updated |= {
-            p: cores.gathered(updated[p], p) for p in trained & updated.keys()
-        }
+        updated |= {p: cores.gathered(updated[p], p) for p in trained & updated.keys()}
         step = {GLOBAL_STEP: values[GLOBAL_STEP] + 1}
         return {**changed, **updated, **step}, outputs
 
@@ -162,8 +153,7 @@ def _reduced(
     gradients, others = iter(minimized), iter(carried)
     with replica_context.replica_scope(cores.context):
         reduced = [
-            op.reduced(next(others if op.loss is None else gradients))
-            for op in ops
+            op.reduced(next(others if op.loss is None else gradients)) for op in ops
         ]
     return _of_variables(ops, reduced, cores.like_variable)
 
@@ -226,8 +216,7 @@ def _trace_update(
         store.slots.update(v.path for v in op.optimizer.variables)
         store.optimizers.setdefault(op.optimizer.name, op.optimizer)
         rates = {
-            f"{each.name}/learning_rate"
-            for each in single_optimizers(op.optimizer)
+            f"{each.name}/learning_rate" for each in single_optimizers(op.optimizer)
         }
         store.constants.update(rates & forward.objects.keys())
     return captured

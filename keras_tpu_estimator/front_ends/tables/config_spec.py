@@ -2,17 +2,18 @@
 
 import dataclasses
 import logging
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
 )
-from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig
-from keras_tpu_estimator.front_ends.tables.tables import TableConfig
-from keras_tpu_estimator.front_ends.tables.tables import check_parameters
+from keras_tpu_estimator.front_ends.tables.tables import (
+    FeatureConfig,
+    TableConfig,
+    check_parameters,
+)
 from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
 
 _logger = logging.getLogger("keras_tpu_estimator")

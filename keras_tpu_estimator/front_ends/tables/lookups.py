@@ -7,8 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig
-from keras_tpu_estimator.front_ends.tables.tables import TableConfig
+from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig, TableConfig
 
 # The value of a missing id.
 _NONE = -1
@@ -66,9 +65,7 @@ class IdFeature:
         """Returns shapes and dtypes of activations, for a batch size."""
         length = self.config.max_sequence_length
         between = (length,) if length else ()
-        return jax.ShapeDtypeStruct(
-            (size, *between, self.table.dimension), "float32"
-        )
+        return jax.ShapeDtypeStruct((size, *between, self.table.dimension), "float32")
 
     def check(self, features: Mapping[str, Any]) -> None:
         """Checks the features of a batch.
@@ -84,9 +81,7 @@ class IdFeature:
                 f"without {missing}. Return them from input_fn."
             )
         ids, *weights = (features[key] for key in self.keys)
-        if not (
-            jnp.issubdtype(ids.dtype, jnp.integer) and len(ids.shape) in (1, 2)
-        ):
+        if not (jnp.issubdtype(ids.dtype, jnp.integer) and len(ids.shape) in (1, 2)):
             raise ValueError(
                 f"The ids {self.name!r} must be integers of shape [batch] or "
                 "[batch, ids of an example], with -1 for missing ids. "

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
+    Rows,
+    Slots,
 )
-from keras_tpu_estimator.front_ends.tables.parameters import Rows
-from keras_tpu_estimator.front_ends.tables.parameters import Slots
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,9 +65,7 @@ class AdagradParameters(OptimizationParameters):
 
     @property
     def _expected(self) -> Mapping[str, tuple[bool, str]]:
-        return {
-            "initial_accumulator": (self.initial_accumulator > 0, "positive")
-        }
+        return {"initial_accumulator": (self.initial_accumulator > 0, "positive")}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -3,8 +3,7 @@
 import abc
 import dataclasses
 from collections.abc import Mapping
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -97,9 +96,7 @@ class OptimizationParameters(abc.ABC):
             gradient: Their gradient.
             rate: The learning rate of the step, as a scalar.
         """
-        clipped = _clipped(
-            gradient, self.clip_gradient_min, self.clip_gradient_max
-        )
+        clipped = _clipped(gradient, self.clip_gradient_min, self.clip_gradient_max)
         if self.weight_decay_factor is not None:
             by_rate = self.multiply_weight_decay_factor_by_learning_rate
             factor = self.weight_decay_factor * (rate if by_rate else 1.0)

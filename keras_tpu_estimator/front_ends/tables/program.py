@@ -6,8 +6,7 @@ and updates the used rows after it.
 """
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -15,28 +14,26 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.engine.program.steps import FEATURE_GRADIENTS
-from keras_tpu_estimator.engine.program.steps import Outputs
-from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.steps import (
+    FEATURE_GRADIENTS,
+    Outputs,
+    Step,
+    StepInput,
+)
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
-from keras_tpu_estimator.front_ends.tables.lookups import IdFeature
-from keras_tpu_estimator.front_ends.tables.lookups import Lookups
-from keras_tpu_estimator.front_ends.tables.rows import looked_up
-from keras_tpu_estimator.front_ends.tables.rows import updated
+from keras_tpu_estimator.front_ends.tables.lookups import IdFeature, Lookups
+from keras_tpu_estimator.front_ends.tables.rows import looked_up, updated
 from keras_tpu_estimator.front_ends.tables.variables import TableVariables
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features
-from keras_tpu_estimator.ground.base.types import Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.mesh.sharded_rows import ShardedRows
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 
 class TablesProgram:
@@ -180,9 +177,7 @@ class TablesProgram:
             given |= jax.eval_shape(
                 each.lengths,
                 {
-                    key: abstract_array(
-                        features[key].shape, features[key].dtype
-                    )
+                    key: abstract_array(features[key].shape, features[key].dtype)
                     for key in each.keys
                 },
             )
@@ -208,8 +203,7 @@ class TablesProgram:
             }
 
         tables = {
-            name: sharded.with_all_rows(values[name])
-            for name in self._spec.tables
+            name: sharded.with_all_rows(values[name]) for name in self._spec.tables
         }
         run = sharded.per_core(on_core, returns_rows=False)
         found: dict[str, jax.Array] = run(tables, lookups, ())
@@ -223,9 +217,7 @@ class TablesProgram:
         gradients: Mapping[str, jax.Array],
     ) -> ArraysByPath:
         """Returns the new values of tables and slots."""
-        rows = {
-            p: sharded.with_all_rows(values[p]) for p in self._variables.paths
-        }
+        rows = {p: sharded.with_all_rows(values[p]) for p in self._variables.paths}
         states = {
             table: (
                 rows[table],
@@ -237,8 +229,7 @@ class TablesProgram:
         multiplier = multiplier_of(self._spec, step)
         rates = {t: rate_of(self._spec, t, step) for t in self._spec.tables}
         batch = {
-            name: (each, multiplier * gradients[name])
-            for name, each in lookups.items()
+            name: (each, multiplier * gradients[name]) for name, each in lookups.items()
         }
 
         def on_core(states: Any, batch: Any, rates: Any) -> Any:
@@ -250,9 +241,7 @@ class TablesProgram:
                     if each.config.table_id == table
                 ]
                 optimizer = self._spec.optimizer_of(table)
-                new[table] = updated(
-                    sharded, optimizer, state, of_table, rates[table]
-                )
+                new[table] = updated(sharded, optimizer, state, of_table, rates[table])
             return new
 
         new = sharded.per_core(on_core, returns_rows=True)(states, batch, rates)
@@ -277,9 +266,7 @@ def multiplier_of(spec: EmbeddingConfigSpec, step: jax.Array) -> jax.Array:
     return _number("experimental_gradient_multiplier_fn", of_step, step)
 
 
-def rate_of(
-    spec: EmbeddingConfigSpec, table: str, step: jax.Array
-) -> jax.Array:
+def rate_of(spec: EmbeddingConfigSpec, table: str, step: jax.Array) -> jax.Array:
     """Returns the learning rate of a table, a scalar.
 
     Args:
@@ -298,9 +285,7 @@ def rate_of(
     return jnp.float32(rate)
 
 
-def _number(
-    name: str, of_step: Callable[[Any], Any], step: jax.Array
-) -> jax.Array:
+def _number(name: str, of_step: Callable[[Any], Any], step: jax.Array) -> jax.Array:
     returned = of_step(step)
     # TensorFlow scripts return a list, or a tensor of one element.
     is_number = not isinstance(returned, str) and returned is not None

@@ -8,9 +8,9 @@ import jax.numpy as jnp
 from keras_tpu_estimator.front_ends.tables.lookups import Lookups
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
+    Rows,
+    Slots,
 )
-from keras_tpu_estimator.front_ends.tables.parameters import Rows
-from keras_tpu_estimator.front_ends.tables.parameters import Slots
 from keras_tpu_estimator.ground.mesh.sharded_rows import ShardedRows
 
 

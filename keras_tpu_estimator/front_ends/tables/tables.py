@@ -11,8 +11,7 @@ import keras
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
 )
-from keras_tpu_estimator.ground.base.field_checks import check_int
-from keras_tpu_estimator.ground.base.field_checks import is_number
+from keras_tpu_estimator.ground.base.field_checks import check_int, is_number
 from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
 
 _MOST_ROWS = 2**31 - 1
@@ -148,9 +147,7 @@ class FeatureConfig(NamedTupleLike):
 
 def check_parameters(parameters: object) -> None:
     """Checks that a value is an `OptimizationParameters` or `None`."""
-    if parameters is not None and not isinstance(
-        parameters, OptimizationParameters
-    ):
+    if parameters is not None and not isinstance(parameters, OptimizationParameters):
         raise ValueError(
             "`optimization_parameters` must be one of "
             f"{sorted(c.__name__ for c in _kinds())}. Received: "

@@ -3,10 +3,7 @@
 import contextlib
 import dataclasses
 import random
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
@@ -21,8 +18,7 @@ from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +96,7 @@ class TableVariables:
         at = dict.fromkeys(self.paths, self.cores.rows_sharding)
         at |= places or {}
         return {
-            path: jax.jit(
-                self._filler(path, at[path]), out_shardings=at[path]
-            )()
+            path: jax.jit(self._filler(path, at[path]), out_shardings=at[path])()
             for path in sorted(self.paths.intersection(paths))
         }
 

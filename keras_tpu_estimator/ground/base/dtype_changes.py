@@ -167,9 +167,7 @@ def _misfits(value: np.ndarray, dtype: np.dtype) -> np.ndarray:
         value = value.astype("float64")
     if kind_of(dtype) != "real":
         is_outside = ~((value >= least) & (value <= most))
-        return (
-            is_outside | (value != np.floor(value)) if is_real else is_outside
-        )
+        return is_outside | (value != np.floor(value)) if is_real else is_outside
     with np.errstate(over="ignore", invalid="ignore"):
         result = value.astype(dtype).astype("float64")
         is_infinite = np.isfinite(result) != np.isfinite(value)

@@ -4,8 +4,7 @@ import numbers
 import os
 import types
 from collections.abc import Iterable
-from typing import Any
-from typing import TypeGuard
+from typing import Any, TypeGuard
 
 from keras_tpu_estimator.ground.base.shown import shown
 
@@ -62,8 +61,7 @@ def check_int(name: str, value: object, minimum: int) -> None:
     if value < minimum:
         expected = "positive" if minimum else "zero or positive"
         raise ValueError(
-            f"`{name}` must be {expected}. Received: {value}. Pass {minimum} "
-            "or more."
+            f"`{name}` must be {expected}. Received: {value}. Pass {minimum} or more."
         )
 
 

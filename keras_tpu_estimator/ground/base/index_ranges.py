@@ -2,8 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Self
 
 
@@ -37,9 +36,7 @@ class IndexRanges:
             index: A slice for each dimension.
             shape: The shape of the array.
         """
-        ranges = [
-            part.indices(size) for part, size in zip(index, shape, strict=True)
-        ]
+        ranges = [part.indices(size) for part, size in zip(index, shape, strict=True)]
         return cls(
             tuple(start for start, _, _ in ranges),
             tuple(stop for _, stop, _ in ranges),

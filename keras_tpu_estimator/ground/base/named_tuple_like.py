@@ -2,8 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 

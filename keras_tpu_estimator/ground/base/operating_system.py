@@ -23,6 +23,4 @@ def check_is_posix(what: str, instead: str) -> None:
     >>> check_is_posix("The command `launch`", "Use WSL.")
     """
     if IS_WINDOWS:
-        raise NotImplementedError(
-            f"{what} is not supported on Windows. {instead}"
-        )
+        raise NotImplementedError(f"{what} is not supported on Windows. {instead}")

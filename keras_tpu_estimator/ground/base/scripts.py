@@ -4,9 +4,7 @@ import contextlib
 import pathlib
 import runpy
 import sys
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 

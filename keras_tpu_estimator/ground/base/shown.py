@@ -1,7 +1,6 @@
 """The text of users' values in messages."""
 
-from collections.abc import Collection
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 import numpy as np

@@ -36,8 +36,7 @@ def argument_names(function: Any) -> tuple[str, ...]:
     return tuple(
         p.name
         for p in inspect.signature(function).parameters.values()
-        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL)
-        and p.name not in bound
+        if p.kind not in (p.VAR_KEYWORD, p.VAR_POSITIONAL) and p.name not in bound
     )
 
 

@@ -105,8 +105,7 @@ def _files_of(module: str, root: pathlib.Path) -> list[pathlib.Path]:
     *outer, name = module.split(".")
     folder = root.joinpath(*outer)
     candidates = [
-        root.joinpath(*outer[: count + 1], "__init__.py")
-        for count in range(len(outer))
+        root.joinpath(*outer[: count + 1], "__init__.py") for count in range(len(outer))
     ]
     candidates += [folder / f"{name}.py", folder / name / "__init__.py"]
     return [each for each in candidates if name and each.is_file()]

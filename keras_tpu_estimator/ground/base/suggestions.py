@@ -3,10 +3,8 @@
 import difflib
 import functools
 import inspect
-from collections.abc import Callable
-from collections.abc import Iterable
-from typing import Any
-from typing import TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any, TypeVar
 
 T = TypeVar("T", bound=type)
 
@@ -60,9 +58,7 @@ def suggesting(kind: T) -> T:
         if not kwargs.keys() <= known:
             unknown = next(name for name in kwargs if name not in known)
             meant = did_you_mean(unknown, names) or f" Expected some of {names}"
-            raise TypeError(
-                f"{kind.__name__} has no argument {unknown!r}.{meant}"
-            )
+            raise TypeError(f"{kind.__name__} has no argument {unknown!r}.{meant}")
         init(self, *args, **kwargs)
 
     kind.__init__ = checked  # type: ignore[misc]

@@ -1,10 +1,8 @@
 """Types of users' arguments, for annotations."""
 
 import os
-from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 

@@ -18,8 +18,7 @@ def is_of_user(file: str) -> bool:
     """
     parts = file.split(os.sep)
     return not (
-        file.startswith((_OWN, *_LIBRARIES))
-        or any(name in parts for name in _PACKAGES)
+        file.startswith((_OWN, *_LIBRARIES)) or any(name in parts for name in _PACKAGES)
     )
 
 

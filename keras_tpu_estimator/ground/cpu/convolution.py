@@ -84,9 +84,7 @@ class Convolution:
         rank = len(self.window)
         space = tuple(range(1, rank + 1))
         outer = (0, rank + 1, *space)
-        order = lax.ConvDimensionNumbers(
-            outer, (rank + 1, rank, *range(rank)), outer
-        )
+        order = lax.ConvDimensionNumbers(outer, (rank + 1, rank, *range(rank)), outer)
         return lax.conv_general_dilated(
             lhs, rhs, dimension_numbers=order, **self.options
         )

@@ -12,9 +12,11 @@ import jax
 from jax.extend import core as jex
 
 from keras_tpu_estimator.ground.cpu import unrolled
-from keras_tpu_estimator.ground.cpu.convolution import Convolution
-from keras_tpu_estimator.ground.cpu.convolution import Implementation
-from keras_tpu_estimator.ground.cpu.convolution import in_order_of
+from keras_tpu_estimator.ground.cpu.convolution import (
+    Convolution,
+    Implementation,
+    in_order_of,
+)
 
 # The library takes these; XLA computes bfloat16 as float32 for it.
 _OF_LIBRARY = ("bfloat16", "float16", "float32")

@@ -7,9 +7,7 @@ import jax.numpy as jnp
 from jax import lax
 
 
-def once(
-    function: Callable[..., jax.Array], *args: jax.Array
-) -> tuple[jax.Array, ...]:
+def once(function: Callable[..., jax.Array], *args: jax.Array) -> tuple[jax.Array, ...]:
     """Computes arrays once, and not for each place that reads them.
 
     XLA fuses what is cheap into what reads it, over optimization barriers, too,

@@ -6,11 +6,7 @@ another, each in a loop over its window.
 
 import functools
 import math
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -20,10 +16,7 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator.ground.cpu.fusion import once
 from keras_tpu_estimator.ground.cpu.rewriting import like_of
-from keras_tpu_estimator.ground.cpu.windows import exact
-from keras_tpu_estimator.ground.cpu.windows import padded
-from keras_tpu_estimator.ground.cpu.windows import slices
-from keras_tpu_estimator.ground.cpu.windows import starts
+from keras_tpu_estimator.ground.cpu.windows import exact, padded, slices, starts
 
 # More would take long to compile. The number of a tap fits into 8 bits.
 _MOST_TAPS = 64
@@ -124,8 +117,7 @@ def _scattered(
     lows = [low for low, _ in params["padding"]]
     shifts = [-(-w // s) for w, s in zip(window, strides, strict=True)]
     blocks = [
-        -(-(low + size) // s)
-        for low, size, s in zip(lows, shape, strides, strict=True)
+        -(-(low + size) // s) for low, size, s in zip(lows, shape, strides, strict=True)
     ]
     around = [
         (count - 1, max(0, total - size))
@@ -140,9 +132,7 @@ def _scattered(
     )
     each = [exact(part) for part in _of_elements(parts, window, strides)]
     total = sum(each[1:], start=each[0]).astype(source.dtype)
-    total = total.reshape(
-        [count * s for count, s in zip(blocks, strides, strict=True)]
-    )
+    total = total.reshape([count * s for count, s in zip(blocks, strides, strict=True)])
     (out,) = slices(total, [lows], shape)
     return out
 
@@ -163,14 +153,9 @@ def _of_elements(
     """
     numbers = np.arange(math.prod(window)).reshape(window)
     for shift, part, selected in parts:
-        taps = [
-            slice(q * s, (q + 1) * s)
-            for q, s in zip(shift, strides, strict=True)
-        ]
+        taps = [slice(q * s, (q + 1) * s) for q, s in zip(shift, strides, strict=True)]
         here = numbers[tuple(taps)]
-        outside = [
-            (0, s - size) for s, size in zip(strides, here.shape, strict=True)
-        ]
+        outside = [(0, s - size) for s, size in zip(strides, here.shape, strict=True)]
         # No window has its tap -1.
         here = np.pad(here, outside, constant_values=-1).astype(np.int8)
         here = here.reshape([n for s in strides for n in (1, s)])

@@ -37,9 +37,7 @@ def faster_product(equation: jex.JaxprEqn) -> Callable[..., jax.Array] | None:
 
     def product(gradient: jax.Array, inputs: jax.Array) -> jax.Array:
         # The barrier, or XLA would sum over the first dimension again.
-        turned = lax.optimization_barrier(
-            inputs.reshape(-1, inputs.shape[-1]).T
-        )
+        turned = lax.optimization_barrier(inputs.reshape(-1, inputs.shape[-1]).T)
         weights = lax.dot(
             turned,
             gradient.reshape(-1, gradient.shape[-1]),

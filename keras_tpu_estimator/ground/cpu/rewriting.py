@@ -5,8 +5,7 @@ user's operations is there to be seen, and user's code stays as it is.
 """
 
 import functools
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -76,12 +75,9 @@ class _Rewriting:
         if jaxpr not in self._known:
             equations = [self._equation(each) for each in jaxpr.eqns]
             changed = any(
-                new is not old
-                for new, old in zip(equations, jaxpr.eqns, strict=True)
+                new is not old for new, old in zip(equations, jaxpr.eqns, strict=True)
             )
-            self._known[jaxpr] = (
-                jaxpr.replace(eqns=equations) if changed else jaxpr
-            )
+            self._known[jaxpr] = jaxpr.replace(eqns=equations) if changed else jaxpr
         return self._known[jaxpr]
 
     def _equation(self, equation: jex.JaxprEqn) -> jex.JaxprEqn:
@@ -111,9 +107,7 @@ class _Rewriting:
         return value
 
 
-def _call(
-    function: Callable[..., jax.Array], equation: jex.JaxprEqn
-) -> jex.JaxprEqn:
+def _call(function: Callable[..., jax.Array], equation: jex.JaxprEqn) -> jex.JaxprEqn:
     """A call of a function, in place of an equation.
 
     Profiles and errors show it as what the user's line does.

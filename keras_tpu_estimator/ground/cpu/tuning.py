@@ -6,8 +6,7 @@ from typing import Any
 from jax import lax
 
 from keras_tpu_estimator.ground.cpu.convolutions import faster_convolution
-from keras_tpu_estimator.ground.cpu.pooling import faster_pooling
-from keras_tpu_estimator.ground.cpu.pooling import faster_selection
+from keras_tpu_estimator.ground.cpu.pooling import faster_pooling, faster_selection
 from keras_tpu_estimator.ground.cpu.products import faster_product
 from keras_tpu_estimator.ground.cpu.rewriting import rewritten
 

@@ -12,17 +12,11 @@ import jax
 import jax.numpy as jnp
 from jax import lax
 
-from keras_tpu_estimator.ground.cpu.convolution import Convolution
-from keras_tpu_estimator.ground.cpu.convolution import Implementation
-from keras_tpu_estimator.ground.cpu.windows import exact
-from keras_tpu_estimator.ground.cpu.windows import padded
-from keras_tpu_estimator.ground.cpu.windows import slices
-from keras_tpu_estimator.ground.cpu.windows import starts
+from keras_tpu_estimator.ground.cpu.convolution import Convolution, Implementation
+from keras_tpu_estimator.ground.cpu.windows import exact, padded, slices, starts
 
 
-def products_by_tap(
-    this: Convolution, lhs: jax.Array, rhs: jax.Array
-) -> jax.Array:
+def products_by_tap(this: Convolution, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """A sum of matrix products, one for each tap."""
     weights = rhs.reshape(-1, *this.rhs_shape[-2:])
     products = (
@@ -58,15 +52,12 @@ def sums_by_tap(this: Convolution, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     weights = exact(rhs).reshape(-1, this.rhs_shape[-1])
     parts = _by_tap(this, jnp.repeat(lhs, each, -1))
     multiples = (
-        exact(covered) * weight
-        for covered, weight in zip(parts, weights, strict=True)
+        exact(covered) * weight for covered, weight in zip(parts, weights, strict=True)
     )
     return sum(multiples, start=next(multiples)).astype(this.dtype)
 
 
-def sums_by_position(
-    this: Convolution, lhs: jax.Array, rhs: jax.Array
-) -> jax.Array:
+def sums_by_position(this: Convolution, lhs: jax.Array, rhs: jax.Array) -> jax.Array:
     """A sum of products for each position, for groups of one row.
 
     Gradients by the weights of depthwise convolutions are such. Their features
@@ -112,10 +103,7 @@ def _by_tap(this: Convolution, lhs: jax.Array) -> Iterator[jax.Array]:
     """What each tap covers, in all positions."""
     return slices(
         _padded(this, lhs),
-        [
-            (0, *start, 0)
-            for start in starts(this.window, this.options["rhs_dilation"])
-        ],
+        [(0, *start, 0) for start in starts(this.window, this.options["rhs_dilation"])],
         (lhs.shape[0], *this.positions, lhs.shape[-1]),
         (1, *this.options["window_strides"], 1),
     )
@@ -148,9 +136,7 @@ def _padded(this: Convolution, lhs: jax.Array) -> jax.Array:
     )
 
 
-def _product(
-    this: Convolution, a: jax.Array, b: jax.Array, axis: int
-) -> jax.Array:
+def _product(this: Convolution, a: jax.Array, b: jax.Array, axis: int) -> jax.Array:
     return lax.dot_general(
         a,
         b,

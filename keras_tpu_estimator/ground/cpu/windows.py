@@ -1,8 +1,7 @@
 """What a window covers that moves over an array: slices, one for each tap."""
 
 import itertools
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -19,9 +18,7 @@ def padded(
     """Pads an array; negative padding crops it, behind any dilation."""
     widths = [
         (low, high, apart - 1)
-        for (low, high), apart in zip(
-            padding, dilation or [1] * x.ndim, strict=True
-        )
+        for (low, high), apart in zip(padding, dilation or [1] * x.ndim, strict=True)
     ]
     if not any(map(any, widths)):
         return x

@@ -5,8 +5,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Self
 
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.ground.hosts import jax_internals, this_process
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.hosts.membership import Membership
 

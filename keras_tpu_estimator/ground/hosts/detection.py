@@ -102,9 +102,7 @@ def from_arguments(
     >>> print(from_arguments("10.0.0.1:8476", 4, 1))
     process 1 of 4, with the coordinator at 10.0.0.1:8476
     """
-    return _complete(
-        _ARGUMENTS, (coordinator_address, num_processes, process_id)
-    )
+    return _complete(_ARGUMENTS, (coordinator_address, num_processes, process_id))
 
 
 def from_tf_config() -> Cluster | None:
@@ -171,13 +169,10 @@ def _complete(
         return Cluster(address, count, 0 if number is None else number)
     if address is None or count is None or number is None:
         shown = ", ".join(
-            f"{name}={value!r}"
-            for name, value in zip(names, values, strict=True)
+            f"{name}={value!r}" for name, value in zip(names, values, strict=True)
         )
         missing = [
-            name
-            for name, value in zip(names, values, strict=True)
-            if value is None
+            name for name, value in zip(names, values, strict=True) if value is None
         ]
         raise ValueError(
             f"A cluster must be defined by {names[0]}, {names[1]} and "
@@ -226,9 +221,7 @@ def _from_jax(
     if found is None:
         return None
     name, address, count, number = found
-    return _found(
-        f"what JAX found ({name})", lambda: Cluster(address, count, number)
-    )
+    return _found(f"what JAX found ({name})", lambda: Cluster(address, count, number))
 
 
 def _ask(

@@ -13,15 +13,8 @@ import json
 import logging
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Protocol
-from typing import Self
-from typing import TypeVar
-from typing import cast
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import jax
 
@@ -157,8 +150,7 @@ class HostExchange:
 
     def _unlike(self, abouts: Sequence[str]) -> str:
         received = "; ".join(
-            f"host {host} has come to {about}"
-            for host, about in enumerate(abouts)
+            f"host {host} has come to {about}" for host, about in enumerate(abouts)
         )
         return (
             "All hosts must make the same calls in the same order in "
@@ -189,9 +181,7 @@ class HostExchange:
             HostError: Another process has failed, is gone or does not answer.
             ValueError: The `compared` values are not equal.
         """
-        values: list[Any] = self.agree(
-            value, _once_if_equal, about, more_patience_secs
-        )
+        values: list[Any] = self.agree(value, _once_if_equal, about, more_patience_secs)
         if len(values) == 1 and self._others is not None:
             return values * self._others.count
         return values
@@ -267,8 +257,7 @@ class HostExchange:
             values = [each.get(name) for each in facts]
             if any(value != values[0] for value in values):
                 by_host = "; ".join(
-                    f"host {host} has {value!r}"
-                    for host, value in enumerate(values)
+                    f"host {host} has {value!r}" for host, value in enumerate(values)
                 )
                 raise ValueError(
                     f"All {len(facts)} hosts must have the same {name} for "
@@ -288,9 +277,7 @@ class HostExchange:
         """
         if self._others is None:
             return contextlib.nullcontext()
-        return self._others.reported_errors(
-            self._name, subject or self._subject
-        )
+        return self._others.reported_errors(self._name, subject or self._subject)
 
     def close(self) -> None:
         """Ends the exchange here; a thread that waits in a round stops waiting.
@@ -391,15 +378,11 @@ class HostExchange:
         arrived = others.store.read_folder(self._values())
         return [host for host in range(others.count) if host not in arrived]
 
-    def _check_busy(
-        self, others: Membership, host: int, patience: float
-    ) -> None:
+    def _check_busy(self, others: Membership, host: int, patience: float) -> None:
         """Raises an error unless a missing process reports what it is doing."""
         busy = others.watch.is_busy(host)
         if busy is not None:
-            _logger.warning(
-                "Waiting for host %d, which %s and is alive.", host, busy
-            )
+            _logger.warning("Waiting for host %d, which %s and is alive.", host, busy)
             return
         others.check_gone()
         raise others.error(

@@ -5,12 +5,9 @@
 
 import ctypes
 import os
-from typing import Any
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
-from jax._src import clusters
-from jax._src import distributed
-from jax._src import xla_bridge
+from jax._src import clusters, distributed, xla_bridge
 
 # JAX's class for one way to start processes.
 Launcher: TypeAlias = type[clusters.ClusterEnv]

@@ -23,20 +23,17 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
-from typing import BinaryIO
-from typing import NamedTuple
-from typing import TextIO
+from typing import BinaryIO, NamedTuple, TextIO
 
 from keras_tpu_estimator.ground.base.operating_system import check_is_posix
 from keras_tpu_estimator.ground.hosts import parent_process
-from keras_tpu_estimator.ground.hosts.detection import ADDRESS_VARIABLE
-from keras_tpu_estimator.ground.hosts.detection import COUNT_VARIABLE
-from keras_tpu_estimator.ground.hosts.detection import ID_VARIABLE
+from keras_tpu_estimator.ground.hosts.detection import (
+    ADDRESS_VARIABLE,
+    COUNT_VARIABLE,
+    ID_VARIABLE,
+)
 
 _HOST = "127.0.0.1"
 _CORES_FLAG = "--xla_force_host_platform_device_count"
@@ -158,9 +155,7 @@ def _environment(
     }
 
 
-def _simulated(
-    inherited: Mapping[str, str], cores: int | None
-) -> dict[str, str]:
+def _simulated(inherited: Mapping[str, str], cores: int | None) -> dict[str, str]:
     """Returns the variables that simulate devices."""
     if cores is None:
         return {}
@@ -226,9 +221,7 @@ class _Processes:
                 )
         return failed
 
-    def _next_end(
-        self, actions: "collections.deque[_Action]"
-    ) -> tuple[int, int]:
+    def _next_end(self, actions: "collections.deque[_Action]") -> tuple[int, int]:
         """Returns the next process that ends, and its shell exit code."""
         while actions:
             try:
@@ -294,9 +287,7 @@ class _Processes:
             )
             sys.stderr.flush()
 
-    def _copy(
-        self, source: BinaryIO, ended: int, sink: TextIO, prefix: str
-    ) -> None:
+    def _copy(self, source: BinaryIO, ended: int, sink: TextIO, prefix: str) -> None:
         """Copies complete lines until the process has ended."""
         with source:
             for line in _lines(source.fileno(), ended):
@@ -351,9 +342,7 @@ def _lines(source: int, ended: int) -> Iterator[bytes]:
     while not is_last:
         ready, _, _ = select.select([source, ended], [], [])
         is_last = ended in ready
-        data = os.read(
-            source, _available_bytes(source) if is_last else _CHUNK_BYTES
-        )
+        data = os.read(source, _available_bytes(source) if is_last else _CHUNK_BYTES)
         is_last |= not data
         *lines, rest = (rest + data).split(b"\n")
         yield from lines

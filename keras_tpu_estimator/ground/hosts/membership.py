@@ -19,13 +19,10 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import shutdown
+from keras_tpu_estimator.ground.hosts import jax_internals, shutdown
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.ground.hosts.failures import Failure
-from keras_tpu_estimator.ground.hosts.failures import Failures
-from keras_tpu_estimator.ground.hosts.failures import Problem
+from keras_tpu_estimator.ground.hosts.failures import Failure, Failures, Problem
 from keras_tpu_estimator.ground.hosts.program_end import ProgramEnd
 from keras_tpu_estimator.ground.hosts.store import Store
 from keras_tpu_estimator.ground.hosts.watch import Watch
@@ -159,9 +156,7 @@ class Membership:
     def error(self, problem: Problem) -> HostError:
         """Returns the error that ends this process because of a problem."""
         self._problem = problem
-        return HostError(
-            f"{problem.text} Host {self.index} also ends. {_AGAIN}"
-        )
+        return HostError(f"{problem.text} Host {self.index} also ends. {_AGAIN}")
 
     @contextlib.contextmanager
     def lost_contact(self) -> Iterator[None]:
@@ -274,9 +269,7 @@ class Membership:
         if isinstance(error, HostError):
             return self._problem or Problem(str(error), host=None)
         failure = Failure.of(self.index, "the program", error)
-        return Problem(
-            failure.text, self.index, failure.code, is_reachable=True
-        )
+        return Problem(failure.text, self.index, failure.code, is_reachable=True)
 
     def _leave_together(self) -> Problem | None:
         """Waits for all programs to end; returns what prevents this."""
@@ -288,9 +281,7 @@ class Membership:
         failure = self.failures.only_here()
         if failure is None:
             return None
-        return Problem(
-            failure.text, self.index, failure.code or 1, is_reachable=True
-        )
+        return Problem(failure.text, self.index, failure.code or 1, is_reachable=True)
 
 
 def _exit(code: int) -> None:

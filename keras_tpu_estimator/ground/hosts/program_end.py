@@ -7,8 +7,7 @@ cell, and debuggers for each error that they show.
 
 import sys
 from types import TracebackType
-from typing import Any
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from keras_tpu_estimator.ground.hosts.failures import exit_code
 

@@ -4,8 +4,7 @@ import contextlib
 import dataclasses
 import time
 from collections.abc import Callable
-from typing import Any
-from typing import Self
+from typing import Any, Self
 
 import jax
 
@@ -118,9 +117,7 @@ class Shutdown:
             if not self.has_begun:
                 self._publish(End(problem.code, problem))
             self._store.publish(_LEFT, self._index)
-            while (
-                not waited_for <= self._store.published_by_process(_LEFT).keys()
-            ):
+            while not waited_for <= self._store.published_by_process(_LEFT).keys():
                 if time.monotonic() > until:
                     return
                 time.sleep(_LOOK_SECS)

@@ -7,14 +7,15 @@ from importlib.metadata import version
 import jax
 
 from keras_tpu_estimator.ground.base.field_checks import check_int
-from keras_tpu_estimator.ground.hosts import detection
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import parent_process
-from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.ground.hosts import (
+    detection,
+    jax_internals,
+    parent_process,
+    this_process,
+)
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.membership import Membership
-from keras_tpu_estimator.ground.hosts.this_process import Alone
-from keras_tpu_estimator.ground.hosts.this_process import Waiting
+from keras_tpu_estimator.ground.hosts.this_process import Alone, Waiting
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -87,9 +88,7 @@ def initialize(
         ("shutdown_timeout_seconds", shutdown_timeout_seconds),
     ):
         check_int(name, seconds, minimum=1)
-    given = detection.from_arguments(
-        coordinator_address, num_processes, process_id
-    )
+    given = detection.from_arguments(coordinator_address, num_processes, process_id)
     settled = this_process.settled()
     if settled is not None:
         _check_same(settled, given)
@@ -162,9 +161,7 @@ def known_cluster() -> Cluster:
     return this_process.known_place() or detection.read_cluster()
 
 
-def _check_same(
-    settled: Membership | Alone | Waiting, given: Cluster | None
-) -> None:
+def _check_same(settled: Membership | Alone | Waiting, given: Cluster | None) -> None:
     if isinstance(settled, Waiting):
         raise RuntimeError(
             f"This process is {settled.cluster}, but the others did not join "

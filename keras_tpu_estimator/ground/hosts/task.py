@@ -5,10 +5,8 @@ import dataclasses
 import json
 import os
 import re
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
 
 from keras_tpu_estimator.ground.base.field_checks import directory_string
 from keras_tpu_estimator.ground.hosts.cluster import Cluster

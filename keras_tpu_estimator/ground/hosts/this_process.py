@@ -4,9 +4,7 @@ import contextlib
 import dataclasses
 import os
 
-from keras_tpu_estimator.ground.hosts import detection
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts import parent_process
+from keras_tpu_estimator.ground.hosts import detection, jax_internals, parent_process
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.membership import Membership
 

@@ -11,8 +11,7 @@ import contextlib
 import dataclasses
 import threading
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
@@ -66,9 +65,7 @@ class Watch:
         self._news: dict[int, tuple[Any, float]] = {}
         self._behind: dict[int, tuple[int, float]] = {}
         self._is_over = threading.Event()
-        self._thread = threading.Thread(
-            target=self._run, name="watch", daemon=True
-        )
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
 
     def start(self) -> None:
         """Starts the thread."""
@@ -138,11 +135,7 @@ class Watch:
             self._publish()
             reported = self._reported()
             now = time.monotonic()
-            problem = (
-                self._judge(now)
-                if self._index == 0
-                else self._read_verdict(now)
-            )
+            problem = self._judge(now) if self._index == 0 else self._read_verdict(now)
         except jax.errors.JaxRuntimeError as error:
             return Problem(
                 "Host 0, which coordinates the others, is gone: "

@@ -15,6 +15,4 @@ def alias(value: jax.Array) -> jax.Array:
         )
         for shard in value.addressable_shards
     ]
-    return jax.make_array_from_single_device_arrays(
-        value.shape, value.sharding, parts
-    )
+    return jax.make_array_from_single_device_arrays(value.shape, value.sharding, parts)

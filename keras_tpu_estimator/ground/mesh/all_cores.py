@@ -10,13 +10,13 @@ import numpy as np
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.mesh.cores import hosts_of
-from keras_tpu_estimator.ground.mesh.variable_layout import MODEL_AXIS
-from keras_tpu_estimator.ground.mesh.variable_layout import Rules
-from keras_tpu_estimator.ground.mesh.variable_layout import VariableLayout
-from keras_tpu_estimator.ground.mesh.variable_layout import rules_of
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores, hosts_of
+from keras_tpu_estimator.ground.mesh.variable_layout import (
+    MODEL_AXIS,
+    Rules,
+    VariableLayout,
+    rules_of,
+)
 
 _BATCH = "batch"
 
@@ -61,9 +61,7 @@ def all_cores(
     return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, own)
 
 
-def _on(
-    machine: Machine, given: keras.distribution.DeviceMesh
-) -> jax.sharding.Mesh:
+def _on(machine: Machine, given: keras.distribution.DeviceMesh) -> jax.sharding.Mesh:
     """Returns the mesh of a distribution, on the devices of a machine."""
     known: dict[Any, jax.Device] = {each: each for each in machine.devices}
     known |= {f"{d.platform}:{d.id}": d for d in machine.devices}
@@ -111,9 +109,7 @@ def _of_mesh(
         num_hosts=machine.num_hosts,
         host_index=machine.host,
         cores_per_replica=mesh.size // replicas,
-        hosts_per_replica=_hosts_per_replica(
-            mesh, batch_axis, machine.num_hosts
-        ),
+        hosts_per_replica=_hosts_per_replica(mesh, batch_axis, machine.num_hosts),
     )
     if rules and topology.cores_per_replica == 1:
         raise ValueError(
@@ -168,9 +164,7 @@ def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
     )
 
 
-def _hosts_per_replica(
-    mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int
-) -> int:
+def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int) -> int:
     """Returns the number of hosts of each replica.
 
     Raises:
@@ -180,9 +174,7 @@ def _hosts_per_replica(
     if len(hosts_of(mesh)) == 1:
         return 1
     axis = mesh.axis_names.index(batch_axis)
-    replicas = np.moveaxis(mesh.devices, axis, 0).reshape(
-        mesh.shape[batch_axis], -1
-    )
+    replicas = np.moveaxis(mesh.devices, axis, 0).reshape(mesh.shape[batch_axis], -1)
     hosts = [sorted({d.process_index for d in each}) for each in replicas]
     count = len(hosts[0])
     per_host = max(1, len(hosts) * count // num_hosts)

@@ -1,21 +1,16 @@
 """The cores that run one program, and their mesh."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
-from jax.sharding import SingleDeviceSharding
+from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.mesh.reductions import mean_over
-from keras_tpu_estimator.ground.mesh.reductions import sum_over
+from keras_tpu_estimator.ground.mesh.reductions import mean_over, sum_over
 from keras_tpu_estimator.ground.mesh.replica_context import ReplicaContext
 from keras_tpu_estimator.ground.mesh.variable_layout import VariableLayout
 
@@ -52,9 +47,7 @@ class Cores:
     @property
     def context(self) -> ReplicaContext:
         """A new context for the code of one core."""
-        return ReplicaContext(
-            self.topology.num_replicas, self.axes, self.platform
-        )
+        return ReplicaContext(self.topology.num_replicas, self.axes, self.platform)
 
     @property
     def axis_sizes(self) -> tuple[tuple[str, int], ...]:
@@ -81,9 +74,7 @@ class Cores:
 
     def as_one(self) -> "Cores":
         """Returns the same cores as one replica, which all hold its results."""
-        topology = Topology(
-            1, cores_per_replica=self.topology.cores_per_replica
-        )
+        topology = Topology(1, cores_per_replica=self.topology.cores_per_replica)
         return dataclasses.replace(self, topology=topology, axes=())
 
     @property
@@ -116,9 +107,7 @@ class Cores:
         """Returns the sharding of a tensor with the batch in dimension `axis`."""
         if self.mesh is None:
             return SingleDeviceSharding(self._first)
-        return NamedSharding(
-            self.mesh, PartitionSpec(*[None] * axis, self.axes)
-        )
+        return NamedSharding(self.mesh, PartitionSpec(*[None] * axis, self.axes))
 
     def whole_on_hosts(self, nest: Nest) -> Nest:
         """Replicates the results of a compiled function on all hosts."""
@@ -145,9 +134,7 @@ class Cores:
         if self.mesh is None or self.layout is None:
             return self.replicated
         axes = self.layout.axes(path, shape, owner)
-        return NamedSharding(
-            self.mesh, PartitionSpec(*map(self._mesh_axes, axes))
-        )
+        return NamedSharding(self.mesh, PartitionSpec(*map(self._mesh_axes, axes)))
 
     def like_variable(self, gradient: jax.Array, path: str) -> jax.Array:
         """Shards a gradient like its variable, inside `per_core`.

@@ -6,13 +6,11 @@ from collections.abc import Mapping
 
 import jax
 import numpy as np
-from jax.sharding import NamedSharding
-from jax.sharding import PartitionSpec
+from jax.sharding import NamedSharding, PartitionSpec
 
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.mesh.cores import Cores
+from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 
 
 def own_cores(cores: Cores) -> Cores:
@@ -24,13 +22,9 @@ def own_cores(cores: Cores) -> Cores:
         devices = np.where(devices == device, other, devices)
     if devices.size == 1:
         return dataclasses.replace(ONE_CORE, device=devices.flat[0])
-    mesh = jax.sharding.Mesh(
-        devices, cores.mesh.axis_names, cores.mesh.axis_types
-    )
+    mesh = jax.sharding.Mesh(devices, cores.mesh.axis_names, cores.mesh.axis_types)
     per_replica = cores.topology.of_lone_hosts.cores_per_replica
-    topology = Topology(
-        devices.size // per_replica, cores_per_replica=per_replica
-    )
+    topology = Topology(devices.size // per_replica, cores_per_replica=per_replica)
     axes = cores.axes if topology.num_replicas > 1 else ()
     layout = cores.layout and cores.layout.over(mesh.shape, per_replica)
     return Cores(
@@ -42,9 +36,7 @@ def own_cores(cores: Cores) -> Cores:
     )
 
 
-def own_copies(
-    cores: Cores, values: Mapping[str, jax.Array]
-) -> dict[str, jax.Array]:
+def own_copies(cores: Cores, values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Returns the variables that this host's devices hold completely.
 
     The arrays share the buffers of `values`. Variables that are sharded over
@@ -65,9 +57,7 @@ def own_copies(
             else NamedSharding(own.mesh, _spec_of(value))
         )
         shards = [shard.data for shard in value.addressable_shards]
-        return jax.make_array_from_single_device_arrays(
-            value.shape, sharding, shards
-        )
+        return jax.make_array_from_single_device_arrays(value.shape, sharding, shards)
 
     views = {name: view(value) for name, value in values.items()}
     return {n: value for n, value in views.items() if value is not None}
@@ -90,9 +80,7 @@ def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
 def _is_whole_here(value: jax.Array) -> bool:
     """Whether this host has all elements of an array."""
     shape = value.shape
-    boxes = {
-        IndexRanges.of(each.index, shape) for each in value.addressable_shards
-    }
+    boxes = {IndexRanges.of(each.index, shape) for each in value.addressable_shards}
     return sum(math.prod(box.shape) for box in boxes) == value.size
 
 

@@ -1,7 +1,6 @@
 """Sums and means over mesh axes, in a sufficiently wide dtype."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -50,12 +49,8 @@ def _reduced(
         if not jnp.issubdtype(own, jnp.inexact):
             return reduction(leaf, axes, axis_index_groups=groups)
         is_real = jnp.issubdtype(own, jnp.floating)
-        given = (dtype if is_real else None) or jnp.promote_types(
-            own, jnp.float32
-        )
-        reduced = reduction(
-            jnp.asarray(leaf, given), axes, axis_index_groups=groups
-        )
+        given = (dtype if is_real else None) or jnp.promote_types(own, jnp.float32)
+        reduced = reduction(jnp.asarray(leaf, given), axes, axis_index_groups=groups)
         return reduced.astype(own)
 
     return jax.tree.map(one, nest)

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import jax
 
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.mesh.reductions import mean_over
-from keras_tpu_estimator.ground.mesh.reductions import sum_over
+from keras_tpu_estimator.ground.mesh.reductions import mean_over, sum_over
 from keras_tpu_estimator.ground.mesh.replica_groups import Groups
 
 

@@ -30,8 +30,7 @@ def check_groups(groups: Any) -> None:
     numbers = sorted(number for group in groups for number in group)
     if numbers != list(range(len(numbers))):
         raise ValueError(
-            f"{expected} that holds each replica once, from 0 on. Received: "
-            f"{groups!r}."
+            f"{expected} that holds each replica once, from 0 on. Received: {groups!r}."
         )
 
 

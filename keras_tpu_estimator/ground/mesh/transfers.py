@@ -12,9 +12,7 @@ from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.mesh.cores import Cores
 
 
-def put_whole(
-    cores: Cores, nest: Nest, sharding: jax.sharding.Sharding
-) -> Nest:
+def put_whole(cores: Cores, nest: Nest, sharding: jax.sharding.Sharding) -> Nest:
     """Copies arrays that are equal on all hosts to the devices."""
     if not cores.are_on_hosts:
         return jax.device_put(nest, sharding)
@@ -27,9 +25,7 @@ def put_whole(
                 # This is collective: all hosts have called it.
                 return jax.jit(jnp.copy, out_shardings=sharding)(leaf)
         array = np.asarray(leaf)
-        return jax.make_array_from_callback(
-            array.shape, sharding, array.__getitem__
-        )
+        return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
 
     return jax.tree.map(put, nest)
 

@@ -4,9 +4,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Mapping
-from typing import Any
-from typing import Self
-from typing import TypeAlias
+from typing import Any, Self, TypeAlias
 
 Axes: TypeAlias = tuple[str | None, ...]
 Rules: TypeAlias = tuple[tuple[str, Axes], ...]
@@ -47,15 +45,11 @@ class VariableLayout:
         name, _ = self.replicas
         return dataclasses.replace(
             self,
-            sizes=tuple(
-                (axis, shape.get(axis, per_replica)) for axis, _ in self.sizes
-            ),
+            sizes=tuple((axis, shape.get(axis, per_replica)) for axis, _ in self.sizes),
             replicas=(name, shape[name]),
         )
 
-    def axes(
-        self, path: str, shape: tuple[int, ...], owner: str | None = None
-    ) -> Axes:
+    def axes(self, path: str, shape: tuple[int, ...], owner: str | None = None) -> Axes:
         """Returns the axes over which a variable's dimensions are split.
 
         Args:
@@ -142,9 +136,7 @@ class VariableLayout:
             ]
             if free:
                 # Among equal dimensions, the last one is that of outputs.
-                axes[max(free, key=lambda number: (shape[number], number))] = (
-                    axis
-                )
+                axes[max(free, key=lambda number: (shape[number], number))] = axis
         return tuple(axes)
 
     def _over_replicas(self, axes: Axes, shape: tuple[int, ...]) -> Axes:

@@ -11,8 +11,7 @@ import threading
 import weakref
 from collections.abc import Sequence
 
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import paths, transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 _MOST_KEPT = 2

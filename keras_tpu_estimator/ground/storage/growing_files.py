@@ -11,13 +11,10 @@ import os
 import threading
 import time
 import weakref
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import transfers
+from keras_tpu_estimator.ground.storage import paths, transfers
 from keras_tpu_estimator.ground.storage.copies import Copy
 from keras_tpu_estimator.ground.storage.urls import is_url
 

@@ -10,9 +10,7 @@ from typing import BinaryIO
 
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import shared_files
-from keras_tpu_estimator.ground.storage.urls import is_url
-from keras_tpu_estimator.ground.storage.urls import located
-from keras_tpu_estimator.ground.storage.urls import with_slashes
+from keras_tpu_estimator.ground.storage.urls import is_url, located, with_slashes
 
 
 def is_file(path: str) -> bool:

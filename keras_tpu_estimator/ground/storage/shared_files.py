@@ -10,10 +10,8 @@ import logging
 import os
 import stat
 import time
-from collections.abc import Callable
-from collections.abc import Iterator
-from typing import BinaryIO
-from typing import TypeVar
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, TypeVar
 
 from keras_tpu_estimator.ground.base import operating_system
 

@@ -6,10 +6,8 @@ import pathlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage import shared_files
-from keras_tpu_estimator.ground.storage.urls import is_url
-from keras_tpu_estimator.ground.storage.urls import located
+from keras_tpu_estimator.ground.storage import paths, shared_files
+from keras_tpu_estimator.ground.storage.urls import is_url, located
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

@@ -6,11 +6,8 @@ names of attributes, keys of dicts, and positions in lists.
 
 import contextlib
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Sequence
-from typing import Any
-from typing import TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -19,8 +16,7 @@ import numpy as np
 
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable
-from keras_tpu_estimator.ground.tracing.key_variable import is_key
+from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable, is_key
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 
 Parts = tuple[str, ...]
@@ -65,9 +61,7 @@ class Leaf:
             return jax.random.key_impl(self.value)
         found: list[Any] = []
         # JAX has no such function of a key's dtype, except in a trace.
-        jax.eval_shape(
-            lambda key: found.append(jax.random.key_impl(key)), self.value
-        )
+        jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), self.value)
         return found[0]
 
     def path_below(self, parents: Sequence[str]) -> str:
@@ -109,9 +103,7 @@ def leaves_of(tree: Nest, positions: bool = True) -> list[Leaf]:
         for own_path, value in inner:
             own = _parts(own_path, positions) if len(inner) > 1 else ()
             keys = (*path, *own_path) if len(inner) > 1 else path
-            found.append(
-                Leaf((*parts, *own), value, keys, _is_state(node), is_again)
-            )
+            found.append(Leaf((*parts, *own), value, keys, _is_state(node), is_again))
     return found
 
 
@@ -226,9 +218,7 @@ def _text(key: Any) -> str:
 
 def _is_box(node: object) -> bool:
     """Whether a node is flax's way to say more about an array."""
-    return any(
-        name in ("Variable", "AxisMetadata") for name in flax_classes(node)
-    )
+    return any(name in ("Variable", "AxisMetadata") for name in flax_classes(node))
 
 
 def _is_state(node: object) -> bool:
@@ -258,6 +248,4 @@ def _names_in_layers(tree: Nest) -> list[str]:
 
 
 # Such layers may be made before, and outside of, any `model_fn`.
-keras_internals.around_jax_layers(
-    lambda: current_scope() is not None, _names_in_layers
-)
+keras_internals.around_jax_layers(lambda: current_scope() is not None, _names_in_layers)

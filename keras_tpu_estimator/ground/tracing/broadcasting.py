@@ -9,16 +9,14 @@ import functools
 import operator
 import pathlib
 import types
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import jax
 import keras
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.tracing.dataflow import Analysis
-from keras_tpu_estimator.ground.tracing.dataflow import outputs
+from keras_tpu_estimator.ground.tracing.dataflow import Analysis, outputs
 
 # From where a value comes: labels, anything else, or nothing but constants.
 _LABELS, _OTHERS = 1, 2
@@ -44,9 +42,7 @@ class Crossing:
     line: int
 
 
-def crossings(
-    traced: jex.ClosedJaxpr, labels: Sequence[bool]
-) -> list[Crossing]:
+def crossings(traced: jex.ClosedJaxpr, labels: Sequence[bool]) -> list[Crossing]:
     """The operations that have an axis for labels, and one for outputs.
 
     Only if broadcasting made it so, not where a program has asked for it, as
@@ -99,9 +95,7 @@ class _Search(Analysis[int]):
         own, other = equation.invars
         if facts[0] != _LABELS:
             own, other = other, own
-        self.found.update(
-            dict.fromkeys(_of_pair(equation, own, other, self.made))
-        )
+        self.found.update(dict.fromkeys(_of_pair(equation, own, other, self.made)))
 
 
 def _of_pair(

@@ -5,8 +5,7 @@ import inspect
 import itertools
 import linecache
 import types
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 
 class Place(NamedTuple):

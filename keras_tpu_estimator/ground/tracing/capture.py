@@ -7,10 +7,7 @@ what it read are arguments, what it assigned are results.
 import contextlib
 import dataclasses
 import random
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -18,28 +15,27 @@ import keras
 import numpy as np
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.ground.tracing import jaxprs
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing import leftovers
-from keras_tpu_estimator.ground.tracing.broadcasting import Crossing
-from keras_tpu_estimator.ground.tracing.broadcasting import crossings
-from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight
-from keras_tpu_estimator.ground.tracing.fixed_weights import fixed_weights
+from keras_tpu_estimator.ground.base.types import Nest, TensorLike
+from keras_tpu_estimator.ground.tracing import jaxprs, keras_internals, leftovers
+from keras_tpu_estimator.ground.tracing.broadcasting import Crossing, crossings
+from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight, fixed_weights
 from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
 from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
-from keras_tpu_estimator.ground.tracing.user_places import UserPlace
-from keras_tpu_estimator.ground.tracing.user_places import place_of
-from keras_tpu_estimator.ground.tracing.user_places import place_of_error
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.ground.tracing.variables import LeakedTensorError
-from keras_tpu_estimator.ground.tracing.variables import TwoUnderOnePathError
-from keras_tpu_estimator.ground.tracing.variables import VariableScope
-from keras_tpu_estimator.ground.tracing.variables import enter_into_scope
-from keras_tpu_estimator.ground.tracing.variables import fitting
-from keras_tpu_estimator.ground.tracing.variables import is_tensor_of_scope
+from keras_tpu_estimator.ground.tracing.user_places import (
+    UserPlace,
+    place_of,
+    place_of_error,
+)
+from keras_tpu_estimator.ground.tracing.variables import (
+    AnyArraysByPath,
+    ArraysByPath,
+    LeakedTensorError,
+    TwoUnderOnePathError,
+    VariableScope,
+    enter_into_scope,
+    fitting,
+    is_tensor_of_scope,
+)
 from keras_tpu_estimator.ground.tracing.varying import varying
 
 # Each is traced once more.
@@ -247,9 +243,7 @@ def capture(
     while True:
         could_be_seen = leftovers.can_be_seen()
         try:
-            attempt = _attempt(
-                in_scope, inputs, known, args, objects or {}, axis_sizes
-            )
+            attempt = _attempt(in_scope, inputs, known, args, objects or {}, axis_sizes)
         except TwoUnderOnePathError as error:
             # Perhaps with a layer from outside, named by the same count. Two
             # variables of one layer clash under any.
@@ -343,9 +337,7 @@ def _leak(traced: jex.ClosedJaxpr) -> LeakedTensorError | None:
     """Returns the error of a trace that uses a tensor of another trace."""
     leaked = {
         variable: value
-        for variable, value in zip(
-            traced.jaxpr.constvars, traced.consts, strict=True
-        )
+        for variable, value in zip(traced.jaxpr.constvars, traced.consts, strict=True)
         if isinstance(value, jax.core.Tracer)
     }
     for equation in traced.jaxpr.eqns if leaked else ():

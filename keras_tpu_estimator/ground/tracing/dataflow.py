@@ -8,16 +8,12 @@ references.
 
 import abc
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Sequence
-from typing import Any
-from typing import Generic
-from typing import TypeVar
+from collections.abc import Callable, Sequence
+from typing import Any, Generic, TypeVar
 
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.tracing.jaxprs import Scan
-from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
+from keras_tpu_estimator.ground.tracing.jaxprs import Scan, inner_functions
 
 Fact = TypeVar("Fact")
 _READS = ("get", "masked_load")
@@ -182,9 +178,7 @@ class _Walk(Generic[Fact]):
             results = walk.function(body, [*given[first:end], *carried])
             # Any number of rounds may have run, and none.
             both = map(walk.analysis.join, zip(carried, results, strict=True))
-            return [
-                walk.analysis.chosen(fact, _fact(asked[0])) for fact in both
-            ]
+            return [walk.analysis.chosen(fact, _fact(asked[0])) for fact in both]
 
         return self._settled(one, given[end:], given)
 
@@ -219,9 +213,7 @@ class _Walk(Generic[Fact]):
         aliases = dict(equation.params["input_output_aliases"])
         cells = [_Reference(fact) for fact in facts[sizes:]]
         count = len(cells)
-        cells += [
-            _Reference(self.analysis.join([])) for _ in kernel.invars[count:]
-        ]
+        cells += [_Reference(self.analysis.join([])) for _ in kernel.invars[count:]]
         for source, target in aliases.items():
             cells[count + target].fact = facts[source]
 

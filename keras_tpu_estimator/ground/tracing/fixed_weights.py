@@ -14,8 +14,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.tracing.dataflow import Analysis
-from keras_tpu_estimator.ground.tracing.dataflow import outputs
+from keras_tpu_estimator.ground.tracing.dataflow import Analysis, outputs
 
 _PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot_general")
 _RANDOM = ("random_bits", "rng_bit_generator", "threefry2x32")
@@ -125,7 +124,5 @@ class _Draw:
 def _is_weight(aval: Any) -> bool:
     dtype = getattr(aval, "dtype", None)
     return (
-        dtype is not None
-        and jnp.issubdtype(dtype, jnp.floating)
-        and aval.size > _SMALL
+        dtype is not None and jnp.issubdtype(dtype, jnp.floating) and aval.size > _SMALL
     )

@@ -6,15 +6,12 @@ with the answer.
 """
 
 import contextvars
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import jax
 import keras
 
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.types import TensorLike
+from keras_tpu_estimator.ground.base.types import Nest, TensorLike
 from keras_tpu_estimator.ground.tracing.variables import scope_for
 
 
@@ -95,8 +92,7 @@ def gradients(
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(
-            "`reduction` should be 'mean' or 'sum'. Received: "
-            f"reduction={reduction!r}"
+            f"`reduction` should be 'mean' or 'sum'. Received: reduction={reduction!r}"
         )
     if isinstance(var_list, keras.Variable):
         var_list = [var_list]
@@ -146,6 +142,4 @@ def pull_back(
         [jax.numpy.asarray(i == k, loss.dtype) for i, loss in enumerate(losses)]
         for k in range(len(losses))
     ]
-    return [
-        transpose(jax.tree.unflatten(structure, row))[0] for row in unit
-    ], others
+    return [transpose(jax.tree.unflatten(structure, row))[0] for row in unit], others

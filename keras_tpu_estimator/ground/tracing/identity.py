@@ -2,9 +2,7 @@
 
 import contextlib
 import contextvars
-from collections.abc import Container
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
 
 import jax
 import keras
@@ -12,8 +10,8 @@ import keras
 from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.types import TensorLike
 
-_named: contextvars.ContextVar[dict[str, jax.Array] | None] = (
-    contextvars.ContextVar("named_tensors", default=None)
+_named: contextvars.ContextVar[dict[str, jax.Array] | None] = contextvars.ContextVar(
+    "named_tensors", default=None
 )
 # What hooks fetch under these names is no tensor of `model_fn`.
 _RESERVED = {"loss": "the loss", "global_step": "the number of steps made"}

@@ -1,13 +1,8 @@
 """Traced functions: marked values as arguments, parts, and what is in them."""
 
 import dataclasses
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Self
-from typing import TypeVar
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Self, TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
@@ -91,9 +86,7 @@ def with_arguments(
     invars = list(jaxpr.invars)
     invars[position:position] = [e.outvars[0] for e in equations]
     kept = [e for e in jaxpr.eqns if id(e) not in skipped]
-    return jex.ClosedJaxpr(
-        jaxpr.replace(invars=invars, eqns=kept), traced.consts
-    )
+    return jex.ClosedJaxpr(jaxpr.replace(invars=invars, eqns=kept), traced.consts)
 
 
 def without_unused(

@@ -60,10 +60,6 @@ def _name_of(value: Any) -> str | None:
 
 def _is_plain_function(value: Any) -> bool:
     """Whether something is called and has no config that makes it again."""
-    if (
-        not callable(value)
-        or isinstance(value, type)
-        or hasattr(value, "get_config")
-    ):
+    if not callable(value) or isinstance(value, type) or hasattr(value, "get_config"):
         return False
     return not keras_internals.is_of_keras(value)

@@ -10,30 +10,24 @@ import inspect
 import random
 import sys
 import types
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax.numpy as jnp
 import keras
 from keras.src import api_export
-from keras.src.backend.common import global_state
-from keras.src.backend.common import masking
+from keras.src.backend.common import global_state, masking
 from keras.src.backend.common.name_scope import current_path
-from keras.src.backend.jax import image
-from keras.src.backend.jax import nn
+from keras.src.backend.jax import image, nn
 from keras.src.backend.jax import numpy as keras_numpy
 from keras.src.backend.jax import random as keras_random
 from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
-from keras.src.saving import object_registration
-from keras.src.saving import serialization_lib
+from keras.src.saving import object_registration, serialization_lib
 from keras.src.saving.serialization_lib import ObjectSharingScope
 from keras.src.trainers import compile_utils
 from keras.src.tree import tree_api
-from keras.src.utils import jax_layer
-from keras.src.utils import jax_utils
+from keras.src.utils import jax_layer, jax_utils
 
 
 class _CountsByScope(dict[Any, int]):
@@ -88,9 +82,7 @@ def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
         name: global_state.get_global_attribute(name)
         for name in ("object_name_uids", "uninitialized_variables")
     }
-    global_state.set_global_attribute(
-        "object_name_uids", _CountsByScope(taken or {})
-    )
+    global_state.set_global_attribute("object_name_uids", _CountsByScope(taken or {}))
     global_state.set_global_attribute("uninitialized_variables", [])
     try:
         yield
@@ -321,9 +313,7 @@ def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
     return list(model._flatten_layers())
 
 
-def from_own_config(
-    model: keras.Model, functions: Mapping[str, Any]
-) -> keras.Model:
+def from_own_config(model: keras.Model, functions: Mapping[str, Any]) -> keras.Model:
     """A model with new variables, made of the config of this one.
 
     As in a file, objects that several layers have stay one object, which
@@ -564,9 +554,7 @@ def around_jax_layers(
         # The global generator would go on in every step.
         return jnp.uint32([default_seed(), 0]) if is_traced() else seed(self)
 
-    jax_layer.jax_utils = types.SimpleNamespace(
-        is_in_jax_tracing_scope=is_refused
-    )
+    jax_layer.jax_utils = types.SimpleNamespace(is_in_jax_tracing_scope=is_refused)
     layer._create_variables, layer._get_init_seed = create_named, init_seed
 
 
@@ -590,9 +578,7 @@ def around_assignment(
 
 
 def around_creation(
-    wrap: Callable[
-        [Callable[..., None], keras.Variable, Any, dict[str, Any]], None
-    ],
+    wrap: Callable[[Callable[..., None], keras.Variable, Any, dict[str, Any]], None],
 ) -> None:
     """Lets `wrap` run the construction of every `keras.Variable` from now on.
 

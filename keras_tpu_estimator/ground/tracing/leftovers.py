@@ -10,23 +10,16 @@ import itertools
 import re
 import sys
 import traceback
-from collections.abc import Callable
-from collections.abc import Iterator
-from types import FrameType
-from types import TracebackType
-from typing import Any
-from typing import ClassVar
-from typing import NoReturn
+from collections.abc import Callable, Iterator
+from types import FrameType, TracebackType
+from typing import Any, ClassVar, NoReturn
 
 import jax
 
 from keras_tpu_estimator.ground.base.pickling import reduce_error
-from keras_tpu_estimator.ground.tracing.called_names import Place
-from keras_tpu_estimator.ground.tracing.called_names import called_name
+from keras_tpu_estimator.ground.tracing.called_names import Place, called_name
 from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
     telling_of_collections,
-)
-from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
     telling_of_ops,
 )
 
@@ -102,9 +95,7 @@ def explained() -> contextlib.AbstractContextManager[None]:
     return _translated(_is_about_graphs)
 
 
-def _refuse_variable(
-    create: Callable[..., Any], **kwargs: Any
-) -> Any | NoReturn:
+def _refuse_variable(create: Callable[..., Any], **kwargs: Any) -> Any | NoReturn:
     place = _calling_place()
     if place is None:
         return create(**kwargs)
@@ -128,8 +119,7 @@ def _refuse_collection(name: str) -> None:
     if place is not None:
         raise LeftoverError(
             place,
-            f"which reads TensorFlow's collection {name!r}: nothing of Keras "
-            "is in it",
+            f"which reads TensorFlow's collection {name!r}: nothing of Keras is in it",
         )
 
 
@@ -173,9 +163,7 @@ def _is_about_tracers(error: Exception, inner: FrameType | None) -> bool:
 
 
 def _is_missing(error: Exception) -> bool:
-    return isinstance(error, AttributeError) and bool(
-        _MISSING.search(str(error))
-    )
+    return isinstance(error, AttributeError) and bool(_MISSING.search(str(error)))
 
 
 def _needs_graph(error: Exception) -> bool:

@@ -8,8 +8,7 @@ are exact, and the mean is known to 2^-24, where each of them is to 2^-9.
 
 import contextvars
 import functools
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -24,9 +23,7 @@ _LAYERS = (
     keras.layers.LayerNormalization,
 )
 # What the layer that is called was given.
-_given: contextvars.ContextVar[str] = contextvars.ContextVar(
-    "given", default=""
-)
+_given: contextvars.ContextVar[str] = contextvars.ContextVar("given", default="")
 
 
 def in_one_pass() -> None:

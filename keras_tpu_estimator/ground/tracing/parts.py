@@ -8,9 +8,7 @@ shape share a program, and so do models that are made one after the other.
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Hashable
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import jax

@@ -5,15 +5,12 @@ What lifts graphs has its own, in `tf1/internals.py`.
 
 import contextlib
 import functools
-from collections.abc import Callable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
 # What is told of the collections that this thread reads, or nothing.
-_tell: ContextVar[Callable[[str], None] | None] = ContextVar(
-    "tell", default=None
-)
+_tell: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
 
 
 @contextlib.contextmanager

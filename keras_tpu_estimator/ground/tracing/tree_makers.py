@@ -8,9 +8,11 @@ import jax
 
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing.array_trees import flax_classes
-from keras_tpu_estimator.ground.tracing.array_trees import leaves_of
-from keras_tpu_estimator.ground.tracing.array_trees import with_values
+from keras_tpu_estimator.ground.tracing.array_trees import (
+    flax_classes,
+    leaves_of,
+    with_values,
+)
 
 
 def maker(init: Any, new_seed: Callable[[], int]) -> Callable[[], Nest]:
@@ -61,9 +63,7 @@ def shapes_of(init: Any) -> Nest:
 
     def arrays() -> list[Any]:
         made.append(make())
-        return [
-            leaf.value if leaf.is_array else None for leaf in leaves_of(made[0])
-        ]
+        return [leaf.value if leaf.is_array else None for leaf in leaves_of(made[0])]
 
     shapes = jax.eval_shape(arrays)
     leaves = leaves_of(made[0])

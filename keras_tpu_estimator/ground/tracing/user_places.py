@@ -1,8 +1,7 @@
 """Places in the user's code that a traced operation comes from."""
 
 import traceback
-from typing import Any
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.user_files import is_of_user

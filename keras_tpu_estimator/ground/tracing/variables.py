@@ -9,12 +9,8 @@ import contextlib
 import contextvars
 import copy
 import itertools
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import Any
-from typing import Literal
-from typing import TypeAlias
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -24,8 +20,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.ground.tracing import jaxprs
-from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing import jaxprs, keras_internals
 from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable
 from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
 
@@ -35,8 +30,8 @@ AnyArraysByPath: TypeAlias = Mapping[str, jax.Array | np.ndarray]
 Initializer: TypeAlias = Callable[..., jax.Array | np.ndarray]
 Sharing: TypeAlias = Literal["never", "allowed", "required"]
 
-_active: contextvars.ContextVar["VariableScope | None"] = (
-    contextvars.ContextVar("variable_scope", default=None)
+_active: contextvars.ContextVar["VariableScope | None"] = contextvars.ContextVar(
+    "variable_scope", default=None
 )
 
 
@@ -70,9 +65,7 @@ class LeakedTensorError(ValueError):
 
     __reduce__ = reduce_error
 
-    def __init__(
-        self, used: str | None = None, made: str | None = None
-    ) -> None:
+    def __init__(self, used: str | None = None, made: str | None = None) -> None:
         at = f" at {used}" if used else ""
         origin = f" It was made at {made}." if made else ""
         super().__init__(
@@ -140,9 +133,7 @@ class VariableScope(keras.StatelessScope):
         _active.reset(self._token)
         super().__exit__(*exception)
 
-    def created(
-        self, variable: keras.Variable, initializer: Initializer
-    ) -> None:
+    def created(self, variable: keras.Variable, initializer: Initializer) -> None:
         """Enters a variable that the traced function has just made."""
         path = variable.path
         if is_accumulator(variable):  # Keras names all `Mean`s alike.
@@ -249,9 +240,7 @@ class VariableScope(keras.StatelessScope):
     def _free_path(self, name: str, *rest: str) -> str:
         """The path with a count after its name, if need be."""
         path = "".join((name, *rest))
-        counted = (
-            "".join((f"{name}_{count}", *rest)) for count in itertools.count(1)
-        )
+        counted = ("".join((f"{name}_{count}", *rest)) for count in itertools.count(1))
         while path in self.objects:
             path = next(counted)
         return path
@@ -320,9 +309,7 @@ def is_accumulator(variable: keras.Variable) -> bool:
 def is_seed(variable: keras.Variable) -> bool:
     """Whether a variable is what random numbers are made of."""
     is_of_keras = variable.name == "seed_generator_state"
-    return isinstance(variable, KeyVariable) or (
-        is_of_keras and variable.shape == (2,)
-    )
+    return isinstance(variable, KeyVariable) or (is_of_keras and variable.shape == (2,))
 
 
 def is_recurrent_state(variable: keras.Variable) -> bool:
@@ -398,9 +385,7 @@ def copying() -> contextlib.AbstractContextManager[None]:
 
 def is_tensor_of_scope(value: object) -> bool:
     """Whether something is a tensor, or a variable, while one is traced."""
-    return current_scope() is not None and isinstance(
-        value, jax.Array | keras.Variable
-    )
+    return current_scope() is not None and isinstance(value, jax.Array | keras.Variable)
 
 
 def _constant(value: TensorLike, kwargs: dict[str, Any]) -> Initializer:

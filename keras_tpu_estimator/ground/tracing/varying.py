@@ -6,8 +6,7 @@ from typing import Any
 
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.tracing.dataflow import Analysis
-from keras_tpu_estimator.ground.tracing.dataflow import outputs
+from keras_tpu_estimator.ground.tracing.dataflow import Analysis, outputs
 
 _TO_ALL = ("psum", "pmax", "pmin", "all_gather")
 

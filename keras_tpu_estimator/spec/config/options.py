@@ -3,15 +3,11 @@
 import inspect
 import re
 import warnings
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from keras_tpu_estimator.files.directory.keep_best import KeepBest
-from keras_tpu_estimator.ground.base.field_checks import is_int
-from keras_tpu_estimator.ground.base.field_checks import is_number
+from keras_tpu_estimator.ground.base.field_checks import is_int, is_number
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 
@@ -38,8 +34,7 @@ def check_fields(config: Any) -> None:
         value = getattr(config, option.name)
         if value is not None and not option.is_valid(value):
             raise ValueError(
-                f"`{option.name}` must be {option.expected}. Received: "
-                f"{value!r}"
+                f"`{option.name}` must be {option.expected}. Received: {value!r}"
             )
     _check_strategies(config)
 
@@ -54,9 +49,7 @@ def check_one_interval(steps: object, secs: object) -> None:
         )
 
 
-def check_cluster(
-    cluster: object, master: object, session_config: object
-) -> None:
+def check_cluster(cluster: object, master: object, session_config: object) -> None:
     """Checks that only one argument names a cluster."""
     if cluster is None:
         return
@@ -100,9 +93,7 @@ def _check_strategies(config: Any) -> None:
             )
 
 
-def set_without_effect(
-    config: Any, among: Iterable[str] | None = None
-) -> list[str]:
+def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[str]:
     """Returns the names of fields that are set and have no effect.
 
     Names of `TPUConfig` fields begin with `'TPUConfig.'`, those of a
@@ -206,9 +197,7 @@ def _is_session_config(value: object) -> bool:
 
 
 def _takes_op(function: object) -> bool:
-    return callable(function) and list(
-        inspect.signature(function).parameters
-    ) == ["op"]
+    return callable(function) and list(inspect.signature(function).parameters) == ["op"]
 
 
 # In the order of the fields. `RunConfig` itself checks the fields that it
@@ -219,12 +208,8 @@ OPTIONS = (
     Option("cluster", _is_anything, unread=(None,)),
     Option("tf_random_seed", is_int, "an int, or None for no seed"),
     Option("save_summary_steps", _is_not_negative, ">= 0; 0 or None for none"),
-    Option(
-        "save_checkpoints_steps", _is_not_negative, ">= 0; 0 or None for none"
-    ),
-    Option(
-        "save_checkpoints_secs", _is_not_negative, ">= 0; 0 or None for none"
-    ),
+    Option("save_checkpoints_steps", _is_not_negative, ">= 0; 0 or None for none"),
+    Option("save_checkpoints_secs", _is_not_negative, ">= 0; 0 or None for none"),
     Option(
         "session_config",
         _is_session_config,
@@ -242,8 +227,7 @@ OPTIONS = (
     Option(
         "device_fn",
         _takes_op,
-        "a function of one argument named 'op', or None, as it has no effect "
-        "here",
+        "a function of one argument named 'op', or None, as it has no effect here",
         unread=(None,),
     ),
     Option(
@@ -268,18 +252,14 @@ OPTIONS = (
     ),
     Option("checkpoint_save_graph_def", _is_anything, unread=(True,)),
     Option("fast_dev_run", _is_bool, "True or False"),
-    Option(
-        "stall_timeout_secs", _is_positive, "> 0 seconds, or None for never"
-    ),
+    Option("stall_timeout_secs", _is_positive, "> 0 seconds, or None for never"),
     Option(
         "progress",
         lambda value: _is_bool(value) or value == "auto",
         "True, False or 'auto'",
     ),
     Option("debug_nans", _is_bool, "True or False"),
-    Option(
-        "micro_batches", _is_count, "an int >= 1; 1 for the undivided batch"
-    ),
+    Option("micro_batches", _is_count, "an int >= 1; 1 for the undivided batch"),
     Option(
         "dtype_policy",
         _is_one_of("float32", "mixed_bfloat16"),
@@ -301,22 +281,17 @@ OPTIONS = (
         lambda value: is_int(value) and value >= 0,
         "an int >= 0, such as 2**28 for 256 MiB",
     ),
-    Option(
-        "max_input_shapes", _is_count, "an int >= 1, or None for any number"
-    ),
+    Option("max_input_shapes", _is_count, "an int >= 1, or None for any number"),
     Option(
         "export_backend",
         _is_one_of("jax", "tensorflow"),
         "'jax' or 'tensorflow'",
     ),
-    Option(
-        "export_timeout_secs", _is_positive, "> 0 seconds, or None for no limit"
-    ),
+    Option("export_timeout_secs", _is_positive, "> 0 seconds, or None for no limit"),
     Option(
         "checkpoint_format",
         _is_one_of("hdf5", "tensorflow", "orbax"),
-        "'hdf5', 'tensorflow' or 'orbax', or None for the format of the "
-        "front end",
+        "'hdf5', 'tensorflow' or 'orbax', or None for the format of the front end",
     ),
     Option("host_timeout_secs", _is_positive, "> 0 seconds"),
     Option(

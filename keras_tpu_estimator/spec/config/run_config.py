@@ -3,27 +3,26 @@
 import copy
 import dataclasses
 import functools
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_tpu_estimator.files.directory.keep_best import KeepBest
 from keras_tpu_estimator.ground.base.field_checks import directory_string
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.ground.base.suggestions import suggesting
+from keras_tpu_estimator.ground.base.suggestions import did_you_mean, suggesting
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.cluster import Cluster
 from keras_tpu_estimator.ground.hosts.task import Task
 from keras_tpu_estimator.ground.storage import trusted
-from keras_tpu_estimator.spec.config.options import ChosenWriters
-from keras_tpu_estimator.spec.config.options import check_cluster
-from keras_tpu_estimator.spec.config.options import check_fields
-from keras_tpu_estimator.spec.config.options import check_one_interval
-from keras_tpu_estimator.spec.config.options import set_without_effect
-from keras_tpu_estimator.spec.config.options import warn_without_effect
+from keras_tpu_estimator.spec.config.options import (
+    ChosenWriters,
+    check_cluster,
+    check_fields,
+    check_one_interval,
+    set_without_effect,
+    warn_without_effect,
+)
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 
 _DEFAULT_SAVE_SECS = 600
@@ -219,9 +218,7 @@ class RunConfig:
     export_timeout_secs: float | None = 600
     checkpoint_format: str | None = None
     host_timeout_secs: float = 30
-    layout_map: Mapping[str, Any] | None = dataclasses.field(
-        default=None, hash=False
-    )
+    layout_map: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
     shard_optimizer: bool = False
     executables: PathLike | None = None
     compilation_cache_dir: PathLike | None = None
@@ -345,12 +342,8 @@ class RunConfig:
         steps, secs = self.save_checkpoints_steps, self.save_checkpoints_secs
         if steps is _UNSET_STEPS and secs is _UNSET_SECS:
             secs = _DEFAULT_SAVE_SECS
-        self._set(
-            "save_checkpoints_steps", None if steps is _UNSET_STEPS else steps
-        )
-        self._set(
-            "save_checkpoints_secs", None if secs is _UNSET_SECS else secs
-        )
+        self._set("save_checkpoints_steps", None if steps is _UNSET_STEPS else steps)
+        self._set("save_checkpoints_secs", None if secs is _UNSET_SECS else secs)
 
     def _settle(self) -> None:
         """Converts fields to their final types, and checks them."""
@@ -363,25 +356,19 @@ class RunConfig:
                 "arguments by name, such as model_dir=..."
             )
         if self.model_dir is not None:
-            self._set(
-                "model_dir", directory_string("`model_dir`", self.model_dir)
-            )
+            self._set("model_dir", directory_string("`model_dir`", self.model_dir))
         self._set("metric_writers", ChosenWriters.of(self.metric_writers))
         if self.compilation_cache_dir is not None:
             self._set(
                 "compilation_cache_dir",
-                directory_string(
-                    "`compilation_cache_dir`", self.compilation_cache_dir
-                ),
+                directory_string("`compilation_cache_dir`", self.compilation_cache_dir),
             )
         if self.executables is not None:
             self._set(
                 "executables",
                 trusted.folder_string("`executables`", self.executables),
             )
-        check_one_interval(
-            self.save_checkpoints_steps, self.save_checkpoints_secs
-        )
+        check_one_interval(self.save_checkpoints_steps, self.save_checkpoints_secs)
         check_fields(self)
 
     def _set_masters(self) -> None:
@@ -473,9 +460,7 @@ def _agreed_dir(given: PathLike | None, task: Task) -> PathLike | None:
 
 
 def _check_replaceable(names: Iterable[str]) -> None:
-    allowed = [
-        name for name in _settled_defaults() if name not in _NOT_REPLACEABLE
-    ]
+    allowed = [name for name in _settled_defaults() if name not in _NOT_REPLACEABLE]
     for name in names:
         if name not in allowed:
             raise ValueError(

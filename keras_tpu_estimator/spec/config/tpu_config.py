@@ -2,12 +2,9 @@
 
 import dataclasses
 import enum
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 
-from keras_tpu_estimator.ground.base.field_checks import check_int
-from keras_tpu_estimator.ground.base.field_checks import is_int
+from keras_tpu_estimator.ground.base.field_checks import check_int, is_int
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.ground.base.shown import shown

@@ -1,21 +1,18 @@
 """Checks of the arguments of `TPUEstimator` and its methods."""
 
 import os
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
-from keras_tpu_estimator.ground.base.field_checks import directory_string
-from keras_tpu_estimator.ground.base.field_checks import is_int
+from keras_tpu_estimator.ground.base.field_checks import directory_string, is_int
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import urls
 from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
-from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
+from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig, TPUConfig
 
 RESERVED_PARAMS = ("batch_size", "context")
 
@@ -76,8 +73,7 @@ def check_batch_sizes(
         )
     check_batch_size("train_batch_size", train)
     is_per_shard = (
-        tpu_config.per_host_input_for_training
-        == InputPipelineConfig.PER_SHARD_V1
+        tpu_config.per_host_input_for_training == InputPipelineConfig.PER_SHARD_V1
     )
     if is_per_shard and tpu_config.num_cores_per_replica:
         raise ValueError(
@@ -142,9 +138,7 @@ def check_api_version(version: object) -> int:
     return number
 
 
-def resolve_model_dir(
-    model_dir: PathLike | None, config: RunConfig
-) -> str | None:
+def resolve_model_dir(model_dir: PathLike | None, config: RunConfig) -> str | None:
     """Returns the absolute directory that the constructor or the configuration
     names.
 

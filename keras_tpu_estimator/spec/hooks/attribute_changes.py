@@ -3,10 +3,7 @@
 import collections
 import itertools
 import zlib
-from collections.abc import Collection
-from collections.abc import Hashable
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Collection, Hashable, Iterable, Mapping
 from typing import Any
 
 import jax
@@ -42,9 +39,7 @@ def fingerprint(value: Any, depth: int = 0) -> Hashable:
     return type(value).__name__, len(value), prints
 
 
-def fingerprints(
-    subject: Any, but: Collection[str] = ()
-) -> dict[str, Hashable]:
+def fingerprints(subject: Any, but: Collection[str] = ()) -> dict[str, Hashable]:
     """Returns the fingerprints of an object's attributes by name."""
     return {
         name: fingerprint(value)
@@ -53,9 +48,7 @@ def fingerprints(
     }
 
 
-def changed(
-    before: Mapping[str, Hashable], now: Mapping[str, Hashable]
-) -> list[str]:
+def changed(before: Mapping[str, Hashable], now: Mapping[str, Hashable]) -> list[str]:
     """Returns the names of attributes whose data have changed."""
     return sorted(
         name

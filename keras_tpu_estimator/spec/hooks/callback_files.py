@@ -3,15 +3,12 @@
 import contextlib
 import os
 import tempfile
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import keras
 
-from keras_tpu_estimator.ground.hosts.agreement import is_chief
-from keras_tpu_estimator.ground.hosts.agreement import process_count
+from keras_tpu_estimator.ground.hosts.agreement import is_chief, process_count
 
 # The path attribute of each callback that writes files.
 _PATHS: Mapping[type, str] = {
@@ -71,9 +68,7 @@ def files_of_chief(
         yield
 
 
-def _redirected(
-    callback: keras.callbacks.Callback, directory: str
-) -> dict[str, Any]:
+def _redirected(callback: keras.callbacks.Callback, directory: str) -> dict[str, Any]:
     """Returns the attributes with which a callback writes to a directory."""
     for kind, name in _PATHS.items():
         if isinstance(callback, kind):

@@ -3,11 +3,8 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeAlias
 
 import keras
 import numpy as np
@@ -15,14 +12,15 @@ import numpy as np
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.spec.hooks.callback_files import called_here
-from keras_tpu_estimator.spec.hooks.callback_files import files_of_chief
+from keras_tpu_estimator.spec.hooks.callback_files import called_here, files_of_chief
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    Hook,
+    LoopHook,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 
 # Keras's `params["epochs"]` must be a number, even if the end is open.
 _OPEN_END = 2**31 - 1
@@ -99,8 +97,7 @@ class CallbackHook(LoopHook):
 
     def __init__(
         self,
-        callbacks: keras.callbacks.Callback
-        | Iterable[keras.callbacks.Callback],
+        callbacks: keras.callbacks.Callback | Iterable[keras.callbacks.Callback],
         steps_per_epoch: int | None = None,
     ):
         if isinstance(callbacks, keras.callbacks.Callback):

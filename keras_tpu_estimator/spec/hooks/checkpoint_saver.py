@@ -9,9 +9,11 @@ from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import file_names
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    LoopHook,
+    SessionRunContext,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 
 
@@ -35,9 +37,7 @@ class CheckpointSaverListener:
     def before_save(self, session: Session, global_step_value: int) -> None:
         """Called before each checkpoint is written."""
 
-    def after_save(
-        self, session: Session, global_step_value: int
-    ) -> bool | None:
+    def after_save(self, session: Session, global_step_value: int) -> bool | None:
         """Called after each checkpoint; returning `True` ends training."""
 
     def end(self, session: Session, global_step_value: int) -> None:
@@ -200,9 +200,7 @@ class CheckpointSaverHook(LoopHook):
         )
         if session.saved_step(self._directory) != step:
             return False  # The loss is NaN, which another hook reports.
-        answers = [
-            listener.after_save(session, step) for listener in self._listeners
-        ]
+        answers = [listener.after_save(session, step) for listener in self._listeners]
         return any(answers)
 
 

@@ -2,8 +2,7 @@
 
 import functools
 import reprlib
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from keras_tpu_estimator.ground.base.plain_names import plain_name
@@ -77,8 +76,7 @@ def refuse_feed(argument: str, feed: Any) -> None:
     """Raises an error for values that cannot be fed."""
     if feed:
         raise ValueError(
-            f"`{argument}` must be None. Received: {reprlib.repr(feed)}. "
-            f"{_NO_FEED}"
+            f"`{argument}` must be None. Received: {reprlib.repr(feed)}. {_NO_FEED}"
         )
 
 

@@ -2,12 +2,13 @@
 
 from typing import Any
 
-from keras_tpu_estimator.spec.hooks.fetches import check_names
-from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
+from keras_tpu_estimator.spec.hooks.fetches import check_names, refuse_feed
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    LaterArgs,
+    SessionRunContext,
+    SessionRunHook,
+)
 
 
 class FinalOpsHook(SessionRunHook):

@@ -2,15 +2,10 @@
 
 import contextlib
 import functools
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
-from typing import Protocol
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, Protocol
 
-from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
-from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
+from keras_tpu_estimator.spec.hooks.fetches import refuse_feed, warn_of_options
 from keras_tpu_estimator.spec.hooks.session import Session
 
 
@@ -78,9 +73,7 @@ class HookedGraph(Protocol):
             fetches: A pytree of operations, tensors, variables and names.
         """
 
-    def request(
-        self, fetches: Any, asked: Collection[str] | None = None
-    ) -> Request:
+    def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
         """Returns the names to fetch for some tensors.
 
         Args:
@@ -159,9 +152,7 @@ class GraphSession:
         return values
 
 
-def graph_session(
-    session: Session, asked: Collection[str] = ()
-) -> GraphSession:
+def graph_session(session: Session, asked: Collection[str] = ()) -> GraphSession:
     """Returns a session that TensorFlow's own functions also accept."""
     made: GraphSession = _known_to_tensorflow()(session, asked)
     return made

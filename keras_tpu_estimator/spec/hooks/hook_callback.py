@@ -12,8 +12,7 @@ from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.spec.hooks.callback_hook import CallbackHook
-from keras_tpu_estimator.spec.hooks.hook_list import HookedRun
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
+from keras_tpu_estimator.spec.hooks.hook_list import HookedRun, HookList
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 

@@ -3,19 +3,20 @@
 import contextlib
 import dataclasses
 import heapq
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
 from keras_tpu_estimator.spec.hooks.fetches import names_in
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import EveryRun
-from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    EveryRun,
+    LaterArgs,
+    LoopHook,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 
 # Returns a context in which a hook begins.
 Resuming: TypeAlias = Callable[

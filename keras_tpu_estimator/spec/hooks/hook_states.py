@@ -4,10 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Hashable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
@@ -15,10 +12,12 @@ import keras
 from keras_tpu_estimator.spec.hooks import attribute_changes
 from keras_tpu_estimator.spec.hooks.callback_hook import CallbackHook
 from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.state_sources import OF_EVERY_CALLBACK
-from keras_tpu_estimator.spec.hooks.state_sources import beginning
-from keras_tpu_estimator.spec.hooks.state_sources import known
-from keras_tpu_estimator.spec.hooks.state_sources import sources_of
+from keras_tpu_estimator.spec.hooks.state_sources import (
+    OF_EVERY_CALLBACK,
+    beginning,
+    known,
+    sources_of,
+)
 from keras_tpu_estimator.spec.hooks.tensorflow_hook import TensorFlowHook
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -101,14 +100,11 @@ class Holder:
     def saved(self) -> SavedState:
         """Returns its current state."""
         state = {
-            name: source.get(self.subject)
-            for name, source in self._sources.items()
+            name: source.get(self.subject) for name, source in self._sources.items()
         }
         changed: tuple[str, ...] = ()
         if "offered" not in state:
-            now = attribute_changes.changed(
-                self._before or {}, self._fingerprints()
-            )
+            now = attribute_changes.changed(self._before or {}, self._fingerprints())
             changed = tuple(sorted({*now, *self._changed_before}))
         return SavedState(*self.key, state or None, changed)
 
@@ -198,9 +194,7 @@ class HookStates:
     def now(self) -> list[SavedState]:
         """Returns all current states, for a checkpoint."""
         states = [
-            holder.saved()
-            if holder.has_begun
-            else self._pending.get(holder.key)
+            holder.saved() if holder.has_begun else self._pending.get(holder.key)
             for holders in self._holders.values()
             for holder in holders
         ]

@@ -5,9 +5,11 @@ from typing import Any
 
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 

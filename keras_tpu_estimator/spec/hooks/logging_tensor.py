@@ -1,9 +1,7 @@
 """A hook that logs values by name."""
 
 import logging
-from collections.abc import Callable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,11 +9,13 @@ import numpy as np
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.hooks.fetches import check_names
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    LaterArgs,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -74,9 +74,7 @@ class LoggingTensorHook(SessionRunHook):
             )
         self._names = _by_tag(tensors)
         self._timer = (
-            None
-            if only_at_end
-            else SecondOrStepTimer(every_n_secs, every_n_iter)
+            None if only_at_end else SecondOrStepTimer(every_n_secs, every_n_iter)
         )
         self._at_end = at_end
         self._formatter = formatter
@@ -87,9 +85,7 @@ class LoggingTensorHook(SessionRunHook):
         if self._timer is not None:
             self._timer.reset()
 
-    def before_run(
-        self, run_context: SessionRunContext
-    ) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Requests the values if the interval has passed."""
         del run_context
         if self._timer and self._timer.should_trigger_for_step(self._runs):

@@ -7,11 +7,13 @@ import numpy as np
 
 from keras_tpu_estimator.spec.hooks.fetches import check_name
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    LoopHook,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -47,9 +49,7 @@ class NanTensorHook(SessionRunHook):
 
     allows_run_ahead = True
 
-    def __init__(
-        self, loss_tensor: str = "loss", fail_on_nan_loss: bool = True
-    ):
+    def __init__(self, loss_tensor: str = "loss", fail_on_nan_loss: bool = True):
         check_name("loss_tensor", loss_tensor)
         self._name = loss_tensor
         self._fails = fail_on_nan_loss

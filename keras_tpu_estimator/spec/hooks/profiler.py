@@ -9,9 +9,11 @@ import jax
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage.urls import is_url
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 
 
@@ -85,9 +87,7 @@ class ProfilerHook(SessionRunHook):
         self._timer.update_last_triggered_step(step)
         # The trace must not contain the previous run.
         run_context.session.wait()
-        jax.profiler.start_trace(
-            self._output_dir, profiler_options=_options(step)
-        )
+        jax.profiler.start_trace(self._output_dir, profiler_options=_options(step))
         self._is_tracing = True
 
     def after_run(

@@ -7,10 +7,12 @@ from typing import Protocol
 import keras
 
 from keras_tpu_estimator.ground.base import notebook
-from keras_tpu_estimator.spec.hooks.progress_bar import LossNow
-from keras_tpu_estimator.spec.hooks.progress_bar import NotebookProgress
-from keras_tpu_estimator.spec.hooks.progress_bar import PassingBar
-from keras_tpu_estimator.spec.hooks.progress_bar import ProgressBar
+from keras_tpu_estimator.spec.hooks.progress_bar import (
+    LossNow,
+    NotebookProgress,
+    PassingBar,
+    ProgressBar,
+)
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 

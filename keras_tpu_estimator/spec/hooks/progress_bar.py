@@ -7,8 +7,7 @@ from typing import TypeAlias
 
 import keras
 
-from keras_tpu_estimator.ground.base import notebook
-from keras_tpu_estimator.ground.base import terminal_line
+from keras_tpu_estimator.ground.base import notebook, terminal_line
 
 # Returns the loss, or `None` before the first one.
 LossNow: TypeAlias = Callable[[], float] | None
@@ -158,9 +157,7 @@ class NotebookProgress:
     def hide(self) -> None:
         """Does nothing, because printed output has a separate place."""
 
-    def _move_on(
-        self, made: int, loss: LossNow, now: float, is_end: bool
-    ) -> None:
+    def _move_on(self, made: int, loss: LossNow, now: float, is_end: bool) -> None:
         self._shown = now
         told = [self._told(made)]
         if loss is not None:

@@ -1,18 +1,12 @@
 """Sessions: access of hooks to values by name, and to saving and evaluation."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from typing import Any
-from typing import Protocol
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.spec.hooks.fetches import check_names
-from keras_tpu_estimator.spec.hooks.fetches import values_of
+from keras_tpu_estimator.ground.base.types import InputFn, PathLike
+from keras_tpu_estimator.spec.hooks.fetches import check_names, values_of
 
 T = TypeVar("T")
 

@@ -2,16 +2,16 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable
-from collections.abc import Iterator
-from typing import Any
-from typing import TypeAlias
+from collections.abc import Iterable, Iterator
+from typing import Any, TypeAlias
 
 import keras
 
-from keras_tpu_estimator.spec.hooks.fetches import check_names
-from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
-from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
+from keras_tpu_estimator.spec.hooks.fetches import (
+    check_names,
+    refuse_feed,
+    warn_of_options,
+)
 from keras_tpu_estimator.spec.hooks.session import Session
 
 
@@ -200,9 +200,7 @@ class SessionRunHook:
             coord: Always `None`; exists for compatibility.
         """
 
-    def before_run(
-        self, run_context: SessionRunContext
-    ) -> SessionRunArgs | None:
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
         """Called before each run.
 
         Args:

@@ -6,16 +6,14 @@ import threading
 import time
 import traceback
 import types
-from collections.abc import Generator
-from collections.abc import Iterable
-from collections.abc import Iterator
-from typing import Any
-from typing import Self
-from typing import TypeVar
+from collections.abc import Generator, Iterable, Iterator
+from typing import Any, Self, TypeVar
 
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 
 T = TypeVar("T")
 

@@ -5,10 +5,8 @@ import dataclasses
 import inspect
 import logging
 import os
-from collections.abc import Iterator
-from collections.abc import Mapping
-from typing import Any
-from typing import Protocol
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
 
 import keras
 
@@ -189,9 +187,7 @@ def sources_of(subject: Any) -> dict[str, Source]:
 
 
 @contextlib.contextmanager
-def beginning(
-    subject: Any, is_resumed: bool, has_checkpoint: bool
-) -> Iterator[None]:
+def beginning(subject: Any, is_resumed: bool, has_checkpoint: bool) -> Iterator[None]:
     """Keeps `on_train_begin` from undoing a resume in the `with` block.
 
     Args:
@@ -206,9 +202,7 @@ def beginning(
             yield
         finally:
             subject.append = False
-    elif (
-        isinstance(subject, keras.callbacks.BackupAndRestore) and has_checkpoint
-    ):
+    elif isinstance(subject, keras.callbacks.BackupAndRestore) and has_checkpoint:
         _logger.warning(
             "BackupAndRestore does not load its backup: training continues "
             "from the checkpoint in `model_dir`. Leave this callback out."

@@ -5,9 +5,11 @@ from collections.abc import Iterable
 
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.summary_saver import writer_of
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 
@@ -83,9 +85,7 @@ class StepCounterHook(SessionRunHook):
 
     def _end_interval(self, step: int, seconds_ago: float) -> None:
         """Logs the interval up to the completion of a step, if one is open."""
-        seconds, steps = self._timer.update_last_triggered_step(
-            step, seconds_ago
-        )
+        seconds, steps = self._timer.update_last_triggered_step(step, seconds_ago)
         if steps and seconds:
             self._log_and_record(steps, seconds, step)
 

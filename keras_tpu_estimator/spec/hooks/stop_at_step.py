@@ -4,10 +4,12 @@ from collections.abc import Iterable
 from typing import Any
 
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    Hook,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 
 
 class StopAtStepHook(SessionRunHook):
@@ -36,9 +38,7 @@ class StopAtStepHook(SessionRunHook):
 
     allows_run_ahead = True
 
-    def __init__(
-        self, num_steps: int | None = None, last_step: int | None = None
-    ):
+    def __init__(self, num_steps: int | None = None, last_step: int | None = None):
         given = [each for each in (num_steps, last_step) if each is not None]
         if len(given) != 1:
             raise ValueError(

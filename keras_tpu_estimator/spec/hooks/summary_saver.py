@@ -1,9 +1,6 @@
 """Hooks that write summaries into the event file."""
 
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +12,13 @@ from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.hooks.fetches import check_names
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    LaterArgs,
+    LoopHook,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
 
 
@@ -161,8 +160,7 @@ class RecordedSummariesHook(LoopHook):
         self._timer.update_last_triggered_step(step)
         newest = self._newest()
         if not any(
-            each.summary.tag == "loss" and each.events is None
-            for each in newest
+            each.summary.tag == "loss" and each.events is None for each in newest
         ):
             self._writer.write_loss(step, float(session.run("loss")))
         collecting.write(newest, self._writer, step)
@@ -177,9 +175,7 @@ class RecordedSummariesHook(LoopHook):
             self._next_loss += self._save_steps
 
 
-def writer_of(
-    output_dir: PathLike | None, summary_writer: Any
-) -> EventWriter | None:
+def writer_of(output_dir: PathLike | None, summary_writer: Any) -> EventWriter | None:
     """Returns a hook's `summary_writer`, or the writer of its directory."""
     if summary_writer is None:
         return EventWriter.for_dir(output_dir) if output_dir else None

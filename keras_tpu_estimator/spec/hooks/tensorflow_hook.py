@@ -9,22 +9,25 @@ import sys
 from collections.abc import Iterable
 from typing import Any
 
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+    CheckpointSaverHook,
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.spec.hooks.fetches import refuse_feed
-from keras_tpu_estimator.spec.hooks.fetches import warn_of_options
-from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
-from keras_tpu_estimator.spec.hooks.graph_session import Request
-from keras_tpu_estimator.spec.hooks.graph_session import graph_session
+from keras_tpu_estimator.spec.hooks.fetches import refuse_feed, warn_of_options
+from keras_tpu_estimator.spec.hooks.graph_session import (
+    HookedGraph,
+    Request,
+    graph_session,
+)
 from keras_tpu_estimator.spec.hooks.obsolete import FeedFnHook
 from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    LaterArgs,
+    LoopHook,
+    SessionRunContext,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
 
 
@@ -81,8 +84,7 @@ def _interval(hook: Any) -> dict[str, Any]:
 
 def _values(results: Any) -> Any:
     """Returns the values of a hook, with empty records of the run."""
-    from tensorflow.compat.v1 import RunMetadata
-    from tensorflow.compat.v1 import RunOptions
+    from tensorflow.compat.v1 import RunMetadata, RunOptions
 
     return _train().SessionRunValues(results, RunOptions(), RunMetadata())
 
@@ -232,9 +234,7 @@ def _share_time(timer: Any, session: Session) -> None:
     if getattr(timer, "_every_secs", None) is None:
         return  # All hosts count the same steps.
     here = functools.partial(type(timer).should_trigger_for_step, timer)
-    timer.should_trigger_for_step = lambda step: session.is_so_anywhere(
-        here(step)
-    )
+    timer.should_trigger_for_step = lambda step: session.is_so_anywhere(here(step))
 
 
 class _SessionSaver:
@@ -285,9 +285,7 @@ class _ToldOfSaves:
 class _ToldByTensorFlow:
     """A listener of this package, for TensorFlow's hook."""
 
-    def __init__(
-        self, listener: CheckpointSaverListener, hook: TensorFlowSaverHook
-    ):
+    def __init__(self, listener: CheckpointSaverListener, hook: TensorFlowSaverHook):
         self._listener = listener
         self._hook = hook
         self.begin = listener.begin
@@ -320,9 +318,7 @@ class TensorFlowListener(CheckpointSaverListener):
         own = graph_session(session)
         self.listener.before_save(own, global_step_value)
 
-    def after_save(
-        self, session: Session, global_step_value: int
-    ) -> bool | None:
+    def after_save(self, session: Session, global_step_value: int) -> bool | None:
         """Calls the listener."""
         own = graph_session(session)
         stops: bool | None = self.listener.after_save(own, global_step_value)

@@ -3,8 +3,7 @@
 import itertools
 import math
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 
 class SecondOrStepTimer:

@@ -3,15 +3,16 @@
 import logging
 import math
 import time
-from collections.abc import Callable
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunContext
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunValues
+from keras_tpu_estimator.spec.hooks.session_run_hook import (
+    LoopHook,
+    SessionRunContext,
+    SessionRunValues,
+)
 from keras_tpu_estimator.spec.hooks.step_counter import StepCounterHook
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -102,9 +103,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
             _logger.info(_line(told))
             self._log(rates)
         if self._reports is not None:
-            self._reports.write_report(
-                global_step, {"loss": loss} | numbers | rates
-            )
+            self._reports.write_report(global_step, {"loss": loss} | numbers | rates)
 
     def _rates(self, steps: int, seconds: float) -> dict[str, float]:
         rates = {"global_step/sec": steps / seconds}
@@ -112,9 +111,7 @@ class TrainingLogHook(StepCounterHook, LoopHook):
             rates["examples/sec"] = steps * self._batch_size / seconds
         return rates
 
-    def _log_briefly(
-        self, told: dict[str, float], steps: int, seconds: float
-    ) -> None:
+    def _log_briefly(self, told: dict[str, float], steps: int, seconds: float) -> None:
         """Logs a line, or delays it until the next one or the end."""
         steps, seconds = (
             self._since_told[0] + steps,
@@ -131,8 +128,6 @@ class TrainingLogHook(StepCounterHook, LoopHook):
 
 def _line(numbers: dict[str, float]) -> str:
     return ", ".join(
-        f"{name} = {number}"
-        if isinstance(number, int)
-        else f"{name} = {number:.6g}"
+        f"{name} = {number}" if isinstance(number, int) else f"{name} = {number:.6g}"
         for name, number in numbers.items()
     )

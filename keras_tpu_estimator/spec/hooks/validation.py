@@ -7,11 +7,10 @@ from keras_tpu_estimator.ground.base.field_checks import tuple_of
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
+    check_listeners,
 )
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import check_listeners
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.hooks.tensorflow_hook import adopted
-from keras_tpu_estimator.spec.hooks.tensorflow_hook import adopted_listener
+from keras_tpu_estimator.spec.hooks.tensorflow_hook import adopted, adopted_listener
 
 
 def validate_hooks(

@@ -1,8 +1,7 @@
 """Sums over batches, and the inputs of metrics."""
 
 import dataclasses
-from typing import TYPE_CHECKING
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import jax
 import keras
@@ -60,9 +59,7 @@ class Accumulator(keras.metrics.Metric):
             The totals, as a record of the same type.
         """
         names = [field.name for field in dataclasses.fields(batch)]
-        return type(batch)(
-            **{n: self._add(n, getattr(batch, n)) for n in names}
-        )
+        return type(batch)(**{n: self._add(n, getattr(batch, n)) for n in names})
 
     def _add(self, name: str, value: jax.Array) -> jax.Array:
         if name not in self._totals:
@@ -134,9 +131,7 @@ def as_classes(tensor: TensorLike) -> jax.Array:
     return classes.astype(jnp.int32) if is_narrow else classes
 
 
-def same_rank(
-    first: TensorLike, second: TensorLike
-) -> tuple[jax.Array, jax.Array]:
+def same_rank(first: TensorLike, second: TensorLike) -> tuple[jax.Array, jax.Array]:
     """Drops a last dimension of size 1 that only one of two tensors has."""
     first, second = as_array(first), as_array(second)
     if first.ndim == second.ndim + 1 and first.shape[-1] == 1:
@@ -194,9 +189,7 @@ def nan_unless(is_valid: jax.Array, problem: str) -> jax.Array:
 def check_fraction(name: str, value: float) -> None:
     """Checks that an argument lies between 0 and 1."""
     if not 0 <= value <= 1:
-        raise ValueError(
-            f"`{name}` must be in the range [0, 1]. Received: {value}"
-        )
+        raise ValueError(f"`{name}` must be in the range [0, 1]. Received: {value}")
 
 
 def ratio(part: jax.Array, whole: jax.Array) -> jax.Array:

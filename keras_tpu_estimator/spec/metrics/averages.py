@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.spec.metrics.accumulator import Examples
-from keras_tpu_estimator.spec.metrics.accumulator import Running
-from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.accumulator import as_array
-from keras_tpu_estimator.spec.metrics.accumulator import as_classes
-from keras_tpu_estimator.spec.metrics.accumulator import ratio
-from keras_tpu_estimator.spec.metrics.accumulator import weights_like
+from keras_tpu_estimator.spec.metrics.accumulator import (
+    Examples,
+    Running,
+    accumulate,
+    as_array,
+    as_classes,
+    ratio,
+    weights_like,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +31,7 @@ class Average:
         return cls(jnp.sum(each.weighted_sum), jnp.sum(each.total_weight))
 
     @classmethod
-    def of_each(
-        cls, values: jax.Array, weights: TensorLike | None
-    ) -> "Average":
+    def of_each(cls, values: jax.Array, weights: TensorLike | None) -> "Average":
         """Returns separate sums for each element."""
         weights = weights_like(weights, values)
         return cls(values.astype(jnp.float32) * weights, weights)

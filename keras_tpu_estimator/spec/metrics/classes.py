@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.spec.metrics.accumulator import Examples
-from keras_tpu_estimator.spec.metrics.accumulator import Running
-from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.accumulator import nan_unless
-from keras_tpu_estimator.spec.metrics.accumulator import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import (
+    Examples,
+    Running,
+    accumulate,
+    nan_unless,
+    ratio,
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +64,7 @@ class ConfusionMatrix:
             length=num_classes**2,
         )
         invalid = _nan_unless_class_ids(labels, num_classes, "labels")
-        invalid += _nan_unless_class_ids(
-            predictions, num_classes, "predictions"
-        )
+        invalid += _nan_unless_class_ids(predictions, num_classes, "predictions")
         return cls(cells.reshape(num_classes, num_classes) + invalid)
 
     def mean_iou(self) -> jax.Array:
@@ -170,9 +170,7 @@ def mean_iou(
     return sums.mean_iou(), sums.total_confusion_matrix
 
 
-def _nan_unless_class_ids(
-    ids: jax.Array, num_classes: int, name: str
-) -> jax.Array:
+def _nan_unless_class_ids(ids: jax.Array, num_classes: int, name: str) -> jax.Array:
     return nan_unless(
         (ids >= 0) & (ids < num_classes),
         f"{name} must be class ids in [0, {num_classes}). To ignore examples, "

@@ -6,10 +6,12 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.spec.metrics.accumulator import Examples
-from keras_tpu_estimator.spec.metrics.accumulator import Running
-from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.accumulator import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import (
+    Examples,
+    Running,
+    accumulate,
+    ratio,
+)
 
 
 @dataclasses.dataclass(frozen=True)

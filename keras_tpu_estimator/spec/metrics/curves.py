@@ -1,17 +1,18 @@
 """Areas under curves of thresholds, and points on them."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.spec.metrics.accumulator import Examples
-from keras_tpu_estimator.spec.metrics.accumulator import Running
-from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.accumulator import check_fraction
-from keras_tpu_estimator.spec.metrics.accumulator import ratio
+from keras_tpu_estimator.spec.metrics.accumulator import (
+    Examples,
+    Running,
+    accumulate,
+    check_fraction,
+    ratio,
+)
 from keras_tpu_estimator.spec.metrics.confusion import Confusion
 from keras_tpu_estimator.spec.metrics.thresholds import confusion_at
 

@@ -6,11 +6,13 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.spec.metrics.accumulator import Running
-from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.accumulator import as_array
-from keras_tpu_estimator.spec.metrics.accumulator import as_classes
-from keras_tpu_estimator.spec.metrics.accumulator import weights_like
+from keras_tpu_estimator.spec.metrics.accumulator import (
+    Running,
+    accumulate,
+    as_array,
+    as_classes,
+    weights_like,
+)
 from keras_tpu_estimator.spec.metrics.averages import Average
 
 
@@ -270,9 +272,7 @@ def average_precision_at_k(
     is_wanted = is_in(ids, labels)
     precisions = jnp.cumsum(is_wanted, axis=-1) / jnp.arange(1, k + 1)
     num_labels = jnp.sum((labels >= 0) & (labels < num_classes), axis=-1)
-    values = jnp.sum(precisions * is_wanted, axis=-1) / jnp.minimum(
-        num_labels, k
-    )
+    values = jnp.sum(precisions * is_wanted, axis=-1) / jnp.minimum(num_labels, k)
     batch = Average.of(values, weights)
     value = accumulate(batch, name, "average_precision_at_k").value()
     return value, value

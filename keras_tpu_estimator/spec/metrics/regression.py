@@ -4,9 +4,7 @@ import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.spec.metrics.accumulator import Examples
-from keras_tpu_estimator.spec.metrics.accumulator import Running
-from keras_tpu_estimator.spec.metrics.accumulator import same_rank
+from keras_tpu_estimator.spec.metrics.accumulator import Examples, Running, same_rank
 from keras_tpu_estimator.spec.metrics.averages import running_mean
 
 

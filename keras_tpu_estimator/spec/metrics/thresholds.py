@@ -7,10 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.spec.metrics.accumulator import Examples
-from keras_tpu_estimator.spec.metrics.accumulator import Running
-from keras_tpu_estimator.spec.metrics.accumulator import accumulate
-from keras_tpu_estimator.spec.metrics.accumulator import nan_unless
+from keras_tpu_estimator.spec.metrics.accumulator import (
+    Examples,
+    Running,
+    accumulate,
+    nan_unless,
+)
 from keras_tpu_estimator.spec.metrics.confusion import Confusion
 
 # Keeps precision and recall defined if nothing was counted.
@@ -311,6 +313,4 @@ def confusion_at(examples: Examples, thresholds: Sequence[float]) -> Confusion:
     is_positive = examples.labels.astype(bool)
     true_positives, false_negatives = weight_of(is_positive)
     false_positives, true_negatives = weight_of(~is_positive)
-    return Confusion(
-        true_positives, false_negatives, true_negatives, false_positives
-    )
+    return Confusion(true_positives, false_negatives, true_negatives, false_positives)

@@ -62,9 +62,7 @@ def clip_by_global_norm(
         clip_norm / ops.maximum(norm, clip_norm),
         float("nan"),
     )
-    clipped = [
-        t if t is None else t * ops.cast(scale, t.dtype) for t in tensors
-    ]
+    clipped = [t if t is None else t * ops.cast(scale, t.dtype) for t in tensors]
     return clipped, norm
 
 

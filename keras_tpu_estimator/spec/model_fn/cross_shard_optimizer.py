@@ -5,32 +5,33 @@
 """
 
 import contextlib
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import keras
 
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.mesh import replica_context
-from keras_tpu_estimator.ground.mesh.replica_groups import Groups
-from keras_tpu_estimator.ground.mesh.replica_groups import check_groups
-from keras_tpu_estimator.ground.mesh.replica_groups import check_partition
+from keras_tpu_estimator.ground.mesh.replica_groups import (
+    Groups,
+    check_groups,
+    check_partition,
+)
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
-from keras_tpu_estimator.ground.tracing.gradient_requests import scalar
+from keras_tpu_estimator.ground.tracing.gradient_requests import gradients, scalar
 from keras_tpu_estimator.ground.tracing.variables import scope_for
-from keras_tpu_estimator.spec.model_fn.updates import Gradient
-from keras_tpu_estimator.spec.model_fn.updates import ReduceDtype
-from keras_tpu_estimator.spec.model_fn.updates import Reduction
-from keras_tpu_estimator.spec.model_fn.updates import TrainOp
-from keras_tpu_estimator.spec.model_fn.updates import single_optimizers
+from keras_tpu_estimator.spec.model_fn.updates import (
+    Gradient,
+    ReduceDtype,
+    Reduction,
+    TrainOp,
+    single_optimizers,
+)
 from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
     GradientTransformation,
+    Optax,
+    as_keras,
 )
-from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
-from keras_tpu_estimator.spec.optimizers.optax_optimizer import as_keras
 
 GradientAndVariable = tuple[Gradient | None, keras.Variable]
 

@@ -11,8 +11,10 @@ import numpy as np
 
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.spec.model_fn.outside_compilation import HostTensor
-from keras_tpu_estimator.spec.model_fn.outside_compilation import is_host_tensor
+from keras_tpu_estimator.spec.model_fn.outside_compilation import (
+    HostTensor,
+    is_host_tensor,
+)
 
 DEFAULT_SIGNATURE = "serving_default"
 

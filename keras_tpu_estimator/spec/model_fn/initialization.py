@@ -4,24 +4,24 @@ import contextlib
 import contextvars
 import dataclasses
 import logging
-from collections.abc import Callable
-from collections.abc import Collection
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 import keras
 import numpy as np
 
 from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.warm_start.assignment import AssignmentMap
-from keras_tpu_estimator.files.warm_start.assignment import resolve_assignments
+from keras_tpu_estimator.files.warm_start.assignment import (
+    AssignmentMap,
+    resolve_assignments,
+)
 from keras_tpu_estimator.files.warm_start.pairing import cast
 from keras_tpu_estimator.ground.base.types import CheckpointLike
-from keras_tpu_estimator.ground.tracing.variables import current_scope
-from keras_tpu_estimator.ground.tracing.variables import is_accumulator
-from keras_tpu_estimator.ground.tracing.variables import is_seed
+from keras_tpu_estimator.ground.tracing.variables import (
+    current_scope,
+    is_accumulator,
+    is_seed,
+)
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -182,16 +182,12 @@ def _report(
         len(trainable) - len(left),
         len(trainable),
         reader.path,
-        f" The others keep their initializers: {', '.join(left)}."
-        if left
-        else "",
+        f" The others keep their initializers: {', '.join(left)}." if left else "",
     )
 
 
 def _is_weight(variable: keras.Variable) -> bool:
     """Whether a variable is a weight, unlike those of this package."""
     return not (
-        is_accumulator(variable)
-        or is_seed(variable)
-        or variable.path == "global_step"
+        is_accumulator(variable) or is_seed(variable) or variable.path == "global_step"
     )

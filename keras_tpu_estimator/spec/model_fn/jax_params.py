@@ -2,8 +2,7 @@
 
 import functools
 from collections.abc import Callable
-from typing import Any
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -12,14 +11,16 @@ from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.array_trees import Leaf
-from keras_tpu_estimator.ground.tracing.array_trees import Parts
-from keras_tpu_estimator.ground.tracing.array_trees import as_leaf
-from keras_tpu_estimator.ground.tracing.array_trees import as_value
-from keras_tpu_estimator.ground.tracing.array_trees import leaves_of
-from keras_tpu_estimator.ground.tracing.array_trees import make_variable
-from keras_tpu_estimator.ground.tracing.array_trees import split_path
-from keras_tpu_estimator.ground.tracing.array_trees import with_values
+from keras_tpu_estimator.ground.tracing.array_trees import (
+    Leaf,
+    Parts,
+    as_leaf,
+    as_value,
+    leaves_of,
+    make_variable,
+    split_path,
+    with_values,
+)
 from keras_tpu_estimator.ground.tracing.key_variable import is_key
 from keras_tpu_estimator.ground.tracing.tree_makers import maker
 from keras_tpu_estimator.ground.tracing.variables import scope_for
@@ -86,8 +87,7 @@ def jax_params(
     again = functools.cache(lambda: leaves_of(make()))
     if not any(leaf.is_array for leaf in leaves):
         raise ValueError(
-            "`init` must be, or return, a pytree with arrays. Received: "
-            f"{shown(tree)}."
+            f"`init` must be, or return, a pytree with arrays. Received: {shown(tree)}."
         )
     values, made = [], {}
     flags = _flags(trainable, tree)
@@ -104,9 +104,7 @@ def jax_params(
                 leaf,
                 parents,
                 trained,
-                initial=functools.partial(_value, again, number)
-                if is_given
-                else None,
+                initial=functools.partial(_value, again, number) if is_given else None,
             )
         value = scope.get_current_value(made[leaf.parts])
         values.append(as_leaf(value, leaf.key_impl))
@@ -170,9 +168,7 @@ def assign_jax_params(name: str, tree: Nest) -> None:
 def _parents(name: str) -> Parts:
     parts = split_path(str(name))
     if not parts:
-        raise ValueError(
-            f"`name` must be a path such as 'encoder'. Received: {name!r}"
-        )
+        raise ValueError(f"`name` must be a path such as 'encoder'. Received: {name!r}")
     return parts
 
 

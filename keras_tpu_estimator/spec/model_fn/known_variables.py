@@ -2,17 +2,18 @@
 
 import contextlib
 import enum
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import keras
 
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
-from keras_tpu_estimator.ground.tracing.variables import Sharing
-from keras_tpu_estimator.ground.tracing.variables import current_scope
-from keras_tpu_estimator.ground.tracing.variables import scope_for
+from keras_tpu_estimator.ground.tracing.variables import (
+    Sharing,
+    current_scope,
+    scope_for,
+)
 from keras_tpu_estimator.spec.model_fn.initialization import program_variables
 
 
@@ -99,9 +100,7 @@ AUTO_REUSE = Reuse.AUTO
 
 
 @contextlib.contextmanager
-def variable_scope(
-    name: str, reuse: bool | Reuse | None = None
-) -> Iterator[None]:
+def variable_scope(name: str, reuse: bool | Reuse | None = None) -> Iterator[None]:
     """Puts layers and variables created in a `with` block under a path.
 
     For use in a `model_fn`; the counterpart of `tf.compat.v1.variable_scope`.
@@ -152,6 +151,5 @@ def _sharing(reuse: bool | Reuse | None, outer: Sharing) -> Sharing:
     if reuse is None or reuse is False:
         return outer
     raise TypeError(
-        "`reuse` must be True, False, None or kte.AUTO_REUSE. Received: "
-        f"{reuse!r}"
+        f"`reuse` must be True, False, None or kte.AUTO_REUSE. Received: {reuse!r}"
     )

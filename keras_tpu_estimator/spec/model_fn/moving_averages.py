@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Iterable
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax.numpy as jnp
@@ -13,10 +11,9 @@ import keras
 from keras import ops
 
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.tracing.variables import VariableScope
-from keras_tpu_estimator.ground.tracing.variables import scope_for
-from keras_tpu_estimator.spec.model_fn.known_variables import tables
+from keras_tpu_estimator.ground.tracing.variables import VariableScope, scope_for
 from keras_tpu_estimator.spec.model_fn.known_variables import (
+    tables,
     trainable_variables,
 )
 from keras_tpu_estimator.spec.model_fn.updates import Update
@@ -44,9 +41,7 @@ class AverageOp(Update):
     def apply(self, tensors: Sequence[Any]) -> Mapping[str, Any]:
         """Moves the averages towards the variables."""
         (decay,) = tensors
-        for variable, average in zip(
-            self.variables, self.averages, strict=True
-        ):
+        for variable, average in zip(self.variables, self.averages, strict=True):
             rate = ops.cast(1 - decay, average.dtype)
             average.assign(average - rate * (average - variable))
         return {}
@@ -104,9 +99,7 @@ class ExponentialMovingAverage:
         self.num_updates = num_updates
         self.name = name
 
-    def apply(
-        self, var_list: Iterable[keras.Variable] | None = None
-    ) -> AverageOp:
+    def apply(self, var_list: Iterable[keras.Variable] | None = None) -> AverageOp:
         """Returns an op that updates averages, for the end of a `train_op`.
 
         Args:

@@ -1,8 +1,7 @@
 """Post-processing of a model's outputs by TensorFlow on the host."""
 
 import dataclasses
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax

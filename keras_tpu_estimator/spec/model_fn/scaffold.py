@@ -3,9 +3,7 @@
 import contextlib
 import dataclasses
 import warnings
-from collections.abc import Callable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
@@ -219,6 +217,4 @@ def without_tensors(caller: str) -> Iterator[None]:
 
 
 def _type_error(name: str, expected: str, received: Any) -> TypeError:
-    return TypeError(
-        f"`{name}` must be {expected}. Received: {shown(received)}"
-    )
+    return TypeError(f"`{name}` must be {expected}. Received: {shown(received)}")

@@ -1,9 +1,7 @@
 """The results of a `model_fn`: frozen records that check their fields."""
 
 import dataclasses
-from typing import Any
-from typing import Self
-from typing import TypeVar
+from typing import Any, Self, TypeVar
 
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
@@ -14,15 +12,16 @@ from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 from keras_tpu_estimator.spec.model_fn.export_outputs import (
     check_export_outputs,
 )
-from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
-from keras_tpu_estimator.spec.model_fn.scaffold import make_scaffold
-from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES
-from keras_tpu_estimator.spec.model_fn.spec_checks import NO_NAMES
-from keras_tpu_estimator.spec.model_fn.spec_checks import check_metric_ops
-from keras_tpu_estimator.spec.model_fn.spec_checks import checked_host_function
-from keras_tpu_estimator.spec.model_fn.spec_checks import checked_loss
-from keras_tpu_estimator.spec.model_fn.spec_checks import checked_predictions
-from keras_tpu_estimator.spec.model_fn.spec_checks import checked_train_ops
+from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold, make_scaffold
+from keras_tpu_estimator.spec.model_fn.spec_checks import (
+    EVALUATION_NAMES,
+    NO_NAMES,
+    check_metric_ops,
+    checked_host_function,
+    checked_loss,
+    checked_predictions,
+    checked_train_ops,
+)
 
 
 @suggesting
@@ -181,8 +180,7 @@ class EstimatorSpec(NamedTupleLike):
             _set(self, "scaffold", Scaffold())
         if not isinstance(self.scaffold, Scaffold):
             raise TypeError(
-                "`scaffold` must be a Scaffold. Received: "
-                f"{shown(self.scaffold)}"
+                f"`scaffold` must be a Scaffold. Received: {shown(self.scaffold)}"
             )
 
     @property
@@ -268,8 +266,7 @@ def _check_common(spec: Spec) -> None:
 
 def _hooks_of_mode(spec: Spec) -> tuple[Hook, ...]:
     return {
-        ModeKeys.TRAIN: getattr(spec, "training_chief_hooks", ())
-        + spec.training_hooks,
+        ModeKeys.TRAIN: getattr(spec, "training_chief_hooks", ()) + spec.training_hooks,
         ModeKeys.EVAL: spec.evaluation_hooks,
         ModeKeys.PREDICT: spec.prediction_hooks,
     }.get(str(spec.mode), ())

@@ -3,10 +3,8 @@
 import dataclasses
 import fnmatch
 import inspect
-from collections.abc import Callable
-from collections.abc import Mapping
-from typing import Any
-from typing import NamedTuple
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
 
 import jax
 import keras
@@ -183,9 +181,7 @@ def _check_number_of_arguments(
 
 
 def checked_train_ops(mode: str | None, train_op: Any) -> Any:
-    if train_op is None or (
-        isinstance(train_op, list | tuple) and not train_op
-    ):
+    if train_op is None or (isinstance(train_op, list | tuple) and not train_op):
         if mode == ModeKeys.TRAIN:
             raise ValueError(
                 "Missing train_op: in mode 'train' a spec must have the "

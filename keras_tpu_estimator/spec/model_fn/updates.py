@@ -4,25 +4,18 @@ import abc
 import contextlib
 import dataclasses
 import inspect
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
-from typing import Any
-from typing import Literal
+from typing import Any, Literal
 
 import keras
 
 from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.replica_groups import Groups
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.variables import current_scope
-from keras_tpu_estimator.ground.tracing.variables import scope_for
+from keras_tpu_estimator.ground.tracing.variables import current_scope, scope_for
 from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
-from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
-from keras_tpu_estimator.spec.optimizers.optax_optimizer import as_keras
+from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax, as_keras
 
 Gradient = Any
 Reduction = Literal["mean", "sum"]
@@ -130,9 +123,7 @@ class TrainOp(Update):
         if scope is not None:
             firsts = tuple(map(scope.first, self.variables))
             object.__setattr__(self, "variables", firsts)
-            rates = computed_rates(
-                single_optimizers(self.optimizer), get_global_step()
-            )
+            rates = computed_rates(single_optimizers(self.optimizer), get_global_step())
             scalars = (
                 (*rates, keras.ops.cast(self.loss, "float32"))
                 if self._by_loss
@@ -171,9 +162,7 @@ class TrainOp(Update):
         return [
             each
             for each in single_optimizers(self.optimizer)
-            if isinstance(each, Optax)
-            and each.takes_loss
-            and self.loss is not None
+            if isinstance(each, Optax) and each.takes_loss and self.loss is not None
         ]
 
     def reduced(self, tensors: Sequence[Gradient]) -> tuple[Gradient, ...]:
@@ -184,9 +173,7 @@ class TrainOp(Update):
             None: lambda gradient, groups, dtype: gradient,
         }
         return tuple(
-            reduce[self.reduction](
-                gradient, self.groups, self._added_in(gradient)
-            )
+            reduce[self.reduction](gradient, self.groups, self._added_in(gradient))
             for gradient in tensors
         )
 

@@ -107,9 +107,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             return direction
         return direction + self.weight_decay_rate * variable
 
-    def moments(
-        self, gradient: Any, variable: keras.Variable
-    ) -> tuple[Any, Any]:
+    def moments(self, gradient: Any, variable: keras.Variable) -> tuple[Any, Any]:
         """Returns the means of gradients and of their squares, with this one.
 
         Args:

@@ -10,8 +10,7 @@ from keras_tpu_estimator.spec.optimizers import patterns
 from keras_tpu_estimator.spec.optimizers.adam_weight_decay import (
     AdamWeightDecay,
 )
-from keras_tpu_estimator.spec.optimizers.lars import norm
-from keras_tpu_estimator.spec.optimizers.lars import where_positive
+from keras_tpu_estimator.spec.optimizers.lars import norm, where_positive
 
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
@@ -82,9 +81,7 @@ class LAMB(AdamWeightDecay):
         norms = norm(variable), norm(direction)
         return where_positive(norms, norms[0] / norms[1]) * direction
 
-    def moments(
-        self, gradient: Any, variable: keras.Variable
-    ) -> tuple[Any, Any]:
+    def moments(self, gradient: Any, variable: keras.Variable) -> tuple[Any, Any]:
         """Returns the corrected means of gradients and of their squares."""
         m, v = super().moments(gradient, variable)
         if not self.bias_correction:

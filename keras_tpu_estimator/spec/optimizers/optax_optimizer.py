@@ -2,12 +2,8 @@
 
 import contextlib
 import inspect
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
-from typing import Any
-from typing import Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -16,11 +12,13 @@ import keras
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.array_trees import Leaf
-from keras_tpu_estimator.ground.tracing.array_trees import as_leaf
-from keras_tpu_estimator.ground.tracing.array_trees import as_value
-from keras_tpu_estimator.ground.tracing.array_trees import leaves_of
-from keras_tpu_estimator.ground.tracing.array_trees import make_variable
+from keras_tpu_estimator.ground.tracing.array_trees import (
+    Leaf,
+    as_leaf,
+    as_value,
+    leaves_of,
+    make_variable,
+)
 from keras_tpu_estimator.ground.tracing.slot_variable import SlotVariable
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 
@@ -118,9 +116,7 @@ class Optax(keras.optimizers.Optimizer):
         """
         if trainable_variables is not None:
             self.build(trainable_variables)
-        variables = list(
-            trainable_variables or keras_internals.updated_variables(self)
-        )
+        variables = list(trainable_variables or keras_internals.updated_variables(self))
         params = _nest(variables, (each.value for each in variables))
         loss = {} if self._loss is None else {"value": self._loss}
         updates, state = self.tx.update(
@@ -181,9 +177,7 @@ class Optax(keras.optimizers.Optimizer):
         return {"tx": self.tx, "name": self.name}
 
     @classmethod
-    def from_config(
-        cls, config: dict[str, Any], custom_objects: Any = None
-    ) -> "Optax":
+    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> "Optax":
         """Returns an optimizer with the configuration of another one."""
         del custom_objects
         return cls(**config)
@@ -192,23 +186,17 @@ class Optax(keras.optimizers.Optimizer):
         self, leaf: Leaf, shapes: Mapping[str, tuple[int, ...]]
     ) -> keras.Variable:
         """Creates the variable of an array of the state."""
-        made = make_variable(
-            leaf, [self.name], trainable=False, of=SlotVariable
-        )
+        made = make_variable(leaf, [self.name], trainable=False, of=SlotVariable)
         tails = ("/".join(leaf.parts[n:]) for n in range(len(leaf.parts)))
         shape = tuple(made.shape)
         if isinstance(made, SlotVariable):
-            made.owner = next(
-                (p for p in tails if shapes.get(p) == shape), None
-            )
+            made.owner = next((p for p in tails if shapes.get(p) == shape), None)
         return made
 
     def _current_state(self) -> Nest:
         values = [
             as_leaf(variable.value, key_impl)
-            for variable, key_impl in zip(
-                self._state, self._key_impls, strict=True
-            )
+            for variable, key_impl in zip(self._state, self._key_impls, strict=True)
         ]
         return jax.tree.unflatten(self._structure, values)
 
@@ -230,9 +218,7 @@ def as_keras(optimizer: Any) -> Any:
 def _first_value(variable: keras.Variable) -> jax.Array:
     """Returns the initial value of an array of the state."""
     scope = current_scope()
-    value: jax.Array = (
-        variable.value if scope is None else scope.value_before(variable)
-    )
+    value: jax.Array = variable.value if scope is None else scope.value_before(variable)
     return value
 
 

@@ -37,9 +37,7 @@ class SM3(keras.optimizers.Optimizer):
     {'sm3/kernel_accumulator_0': (1,), 'sm3/kernel_accumulator_1': (2,)}
     """
 
-    def __init__(
-        self, learning_rate: Any, momentum: float = 0.9, **kwargs: Any
-    ):
+    def __init__(self, learning_rate: Any, momentum: float = 0.9, **kwargs: Any):
         super().__init__(learning_rate, **kwargs)
         self.momentum = momentum
 
@@ -50,9 +48,7 @@ class SM3(keras.optimizers.Optimizer):
         super().build(variables)
         self._accumulators = [self._vectors(each) for each in variables]
         self._momentums = (
-            self.add_optimizer_variables(variables, "momentum")
-            if self.momentum
-            else []
+            self.add_optimizer_variables(variables, "momentum") if self.momentum else []
         )
 
     def _vectors(self, variable: keras.Variable) -> list[keras.Variable]:
@@ -83,9 +79,7 @@ class SM3(keras.optimizers.Optimizer):
             self.assign(slot, direction)
         self.assign_sub(variable, rate * direction)
 
-    def _squares(
-        self, gradient: Any, accumulators: list[keras.Variable]
-    ) -> Any:
+    def _squares(self, gradient: Any, accumulators: list[keras.Variable]) -> Any:
         """Returns bounds of the sums of squares, for the accumulators."""
         rank = len(gradient.shape)
         if rank < 2:

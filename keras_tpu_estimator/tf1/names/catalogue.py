@@ -8,17 +8,12 @@ which programs import, and the other packages of `tf.contrib` and `tf.examples`.
 import dataclasses
 import fnmatch
 import functools
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import resources
 from typing import Any
 
 from keras_tpu_estimator.tf1.names import aliases
-from keras_tpu_estimator.tf1.names.calls import CallRule
-from keras_tpu_estimator.tf1.names.calls import Effect
-from keras_tpu_estimator.tf1.names.calls import Value
-from keras_tpu_estimator.tf1.names.calls import Where
+from keras_tpu_estimator.tf1.names.calls import CallRule, Effect, Value, Where
 
 # What an entry may say, each a fact that others ask for.
 _FACTS = ("source", "module", "missing", "refused", "port")
@@ -123,9 +118,7 @@ class Catalogue:
 
     def __post_init__(self) -> None:
         named = {entry.row for entry in self.entries.values() if entry.row}
-        shown = {
-            key for key, row in self.rows.items() if row.before and row.now
-        }
+        shown = {key for key, row in self.rows.items() if row.before and row.now}
         wrong = (named - {*self.rows}) | ({*self.rows} - named - shown)
         if wrong:
             raise ValueError(
@@ -285,9 +278,7 @@ def _public(
             yield each, part
 
 
-def _entries(
-    tables: Mapping[str, Any], advice: Mapping[str, str]
-) -> Iterator[Entry]:
+def _entries(tables: Mapping[str, Any], advice: Mapping[str, str]) -> Iterator[Entry]:
     for table, names in tables.items():
         owner = table.removeprefix("tf").removeprefix(".")
         for name, facts in names.items():

@@ -7,10 +7,12 @@ import dataclasses
 import re
 from collections.abc import Iterator
 
-from keras_tpu_estimator.tf1.names.catalogue import Entry
-from keras_tpu_estimator.tf1.names.catalogue import ancestors
-from keras_tpu_estimator.tf1.names.catalogue import catalogue
-from keras_tpu_estimator.tf1.names.catalogue import with_name
+from keras_tpu_estimator.tf1.names.catalogue import (
+    Entry,
+    ancestors,
+    catalogue,
+    with_name,
+)
 
 PAGE = "docs/migrating.md"
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")

@@ -62,9 +62,7 @@ def experimental_connect_to_cluster(
         **kwargs: See there.
     """
     del cluster_spec_or_resolver, args, kwargs
-    _logger.info(
-        "The cores are those of JAX: there is no cluster to connect to."
-    )
+    _logger.info("The cores are those of JAX: there is no cluster to connect to.")
 
 
 def initialize_tpu_system(cluster_resolver: Any = None) -> None:

@@ -6,9 +6,7 @@ import numpy as np
 import tensorflow.compat.v1 as tf
 
 
-def crf_unary_score(
-    tag_indices: Any, sequence_lengths: Any, inputs: Any
-) -> Any:
+def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Any:
     """The sum of the potentials of tags, for each sequence.
 
     Args:
@@ -33,9 +31,7 @@ def crf_binary_score(
     """
     pairs = tf.stack([tag_indices[:, :-1], tag_indices[:, 1:]], 2)
     scores = tf.gather_nd(transition_params, pairs)
-    return tf.reduce_sum(
-        scores * _mask(sequence_lengths, tag_indices)[:, 1:], 1
-    )
+    return tf.reduce_sum(scores * _mask(sequence_lengths, tag_indices)[:, 1:], 1)
 
 
 def crf_sequence_score(
@@ -49,14 +45,12 @@ def crf_sequence_score(
         sequence_lengths: `[batch]`.
         transition_params: `[tags, tags]`.
     """
-    return crf_unary_score(
-        tag_indices, sequence_lengths, inputs
-    ) + crf_binary_score(tag_indices, sequence_lengths, transition_params)
+    return crf_unary_score(tag_indices, sequence_lengths, inputs) + crf_binary_score(
+        tag_indices, sequence_lengths, transition_params
+    )
 
 
-def crf_log_norm(
-    inputs: Any, sequence_lengths: Any, transition_params: Any
-) -> Any:
+def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> Any:
     """The logarithm of the sum of the scores of all tags.
 
     Args:
@@ -97,9 +91,7 @@ def crf_log_likelihood(
     if transition_params is None:
         tags = inputs.shape[2]
         transition_params = tf.get_variable("transitions", [tags, tags])
-    score = crf_sequence_score(
-        inputs, tag_indices, sequence_lengths, transition_params
-    )
+    score = crf_sequence_score(inputs, tag_indices, sequence_lengths, transition_params)
     norm = crf_log_norm(inputs, sequence_lengths, transition_params)
     return score - norm, transition_params
 
@@ -144,9 +136,7 @@ def crf_decode(
     return tags * used, tf.reduce_max(scores, 1)
 
 
-def viterbi_decode(
-    score: Any, transition_params: Any
-) -> tuple[list[int], float]:
+def viterbi_decode(score: Any, transition_params: Any) -> tuple[list[int], float]:
     """The tags of the highest score of one sequence, with NumPy.
 
     Args:

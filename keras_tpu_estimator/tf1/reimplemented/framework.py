@@ -1,7 +1,6 @@
 """Functions of `tf.contrib.framework`."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf

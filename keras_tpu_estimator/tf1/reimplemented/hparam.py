@@ -69,9 +69,7 @@ class HParams:
         kind, is_list = self._types[name]
         if is_list != isinstance(value, list | tuple):
             expected = "a list" if is_list else "no list"
-            raise ValueError(
-                f"{name!r} should be {expected}. Received: {value!r}."
-            )
+            raise ValueError(f"{name!r} should be {expected}. Received: {value!r}.")
         if is_list:
             setattr(self, name, [_cast(name, kind, each) for each in value])
         else:
@@ -182,9 +180,7 @@ def parse_values(
         if name not in type_map:
             if ignore_unknown:
                 continue
-            raise ValueError(
-                f"Expected some of {sorted(type_map)}. Received: {name!r}"
-            )
+            raise ValueError(f"Expected some of {sorted(type_map)}. Received: {name!r}")
         kind = type_map[name]
         if match["list"] is not None:
             texts = [t.strip() for t in match["list"].split(",") if t.strip()]
@@ -212,9 +208,7 @@ def _read(name: str, kind: type, text: str) -> Any:
 
 def _cast(name: str, kind: type, value: Any) -> Any:
     """A value as one of a type, unless something would be lost."""
-    is_same = isinstance(value, kind) and isinstance(value, bool) == (
-        kind is bool
-    )
+    is_same = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
     if value is None or kind is type(None) or is_same:
         return value
     if kind is float and isinstance(value, int) and value is not True:

@@ -101,8 +101,7 @@ def angles_to_projective_transforms(
     with tf.name_scope(name, "angles_to_projective_transforms"):
         angles = tf.reshape(tf.convert_to_tensor(angles, tf.float32), [-1])
         height, width = (
-            tf.cast(size, tf.float32) - 1
-            for size in (image_height, image_width)
+            tf.cast(size, tf.float32) - 1 for size in (image_height, image_width)
         )
         cos, sin = tf.cos(angles), tf.sin(angles)
         zeros = tf.zeros_like(angles)
@@ -136,9 +135,7 @@ def rotate(
     images = tf.convert_to_tensor(images)
     rows = 1 if images.shape.rank == 4 else 0
     shape = tf.shape(images)
-    found = angles_to_projective_transforms(
-        angles, shape[rows], shape[rows + 1]
-    )
+    found = angles_to_projective_transforms(angles, shape[rows], shape[rows + 1])
     return transform(images, found, interpolation, name=name)
 
 

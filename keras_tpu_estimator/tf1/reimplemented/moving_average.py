@@ -27,9 +27,7 @@ class MovingAverageOptimizer(tf.train.Optimizer):
         del sequential_update
         super().__init__(False, "MovingAverageOptimizer")
         self._opt = opt
-        self._average = tf.train.ExponentialMovingAverage(
-            average_decay, num_updates
-        )
+        self._average = tf.train.ExponentialMovingAverage(average_decay, num_updates)
         self._averaged: list[Any] = []
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:

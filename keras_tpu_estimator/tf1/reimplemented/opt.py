@@ -13,9 +13,7 @@ class LazyAdamOptimizer(tf.train.AdamOptimizer):
         learning_rate: As in `tf.train.AdamOptimizer`, like all others.
     """
 
-    def _resource_apply_sparse(
-        self, grad: Any, var: Any, indices: Any
-    ) -> tf.Operation:
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> tf.Operation:
         beta1, beta2, epsilon, rate = (
             tf.cast(value, var.dtype.base_dtype)
             for value in (
@@ -66,9 +64,7 @@ class NadamOptimizer(tf.train.AdamOptimizer):
             use_nesterov=True,
         )
 
-    def _resource_apply_sparse(
-        self, grad: Any, var: Any, indices: Any
-    ) -> tf.Operation:
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> tf.Operation:
         """Has all moments decay, and moves rows with a gradient alone."""
         beta1, beta2, epsilon, rate = (
             tf.cast(value, var.dtype.base_dtype)
@@ -119,9 +115,7 @@ class AdaMaxOptimizer(tf.train.AdamOptimizer):
         use_locking: bool = False,
         name: str = "AdaMax",
     ):
-        super().__init__(
-            learning_rate, beta1, beta2, epsilon, use_locking, name
-        )
+        super().__init__(learning_rate, beta1, beta2, epsilon, use_locking, name)
 
     def _create_slots(self, var_list: Any) -> None:
         first = min(var_list, key=lambda variable: variable.name)
@@ -149,9 +143,7 @@ class AdaMaxOptimizer(tf.train.AdamOptimizer):
             use_locking=self._use_locking,
         )
 
-    def _resource_apply_sparse(
-        self, grad: Any, var: Any, indices: Any
-    ) -> tf.Operation:
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> tf.Operation:
         """Leaves rows without a gradient as they are."""
         beta1, beta2, epsilon, rate, power = (
             tf.cast(value, var.dtype.base_dtype)
@@ -211,9 +203,7 @@ class LARSOptimizer(tf.train.Optimizer):
         use_nesterov: bool = False,
     ):
         if momentum < 0.0:
-            raise ValueError(
-                f"`momentum` should be positive. Received: {momentum}"
-            )
+            raise ValueError(f"`momentum` should be positive. Received: {momentum}")
         super().__init__(False, name)
         self._rate, self._momentum = learning_rate, momentum
         self._decay, self._eeta, self._epsilon = weight_decay, eeta, epsilon

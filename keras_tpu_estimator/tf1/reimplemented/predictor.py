@@ -1,7 +1,6 @@
 """Predictors of `tf.contrib.predictor`: an export in a session."""
 
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -103,9 +102,7 @@ def from_saved_model(
     Raises:
         ValueError: There is no such signature, or one is given otherwise.
     """
-    if any(
-        each is not None for each in (signature_def, input_names, output_names)
-    ):
+    if any(each is not None for each in (signature_def, input_names, output_names)):
         raise ValueError(
             "A signature should be given by `signature_def_key`. Received a "
             "`signature_def`, `input_names` or `output_names`. Leave them out."

@@ -1,7 +1,6 @@
 """Cells of `tf.contrib.rnn`, with the variables that they had."""
 
-from collections.abc import Callable
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -97,9 +96,7 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
                 "beta", shape, initializer=tf.constant_initializer(self._shift)
             )
         mean, variance = tf.nn.moments(values, [-1], keep_dims=True)
-        return tf.nn.batch_normalization(
-            values, mean, variance, beta, gamma, 1e-12
-        )
+        return tf.nn.batch_normalization(values, mean, variance, beta, gamma, 1e-12)
 
 
 class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
@@ -269,9 +266,7 @@ def stack_bidirectional_dynamic_rnn(
     )
     outputs, states = inputs, []
     with tf.variable_scope(scope or "stack_bidirectional_rnn"):
-        for number, (forward, backward, state_fw, state_bw) in enumerate(
-            layers
-        ):
+        for number, (forward, backward, state_fw, state_bw) in enumerate(layers):
             with tf.variable_scope(f"cell_{number}"):
                 both, last = tf.nn.bidirectional_dynamic_rnn(
                     forward,

@@ -45,9 +45,7 @@ class WeightDecay(tf.train.Optimizer):
         with tf.control_dependencies(after):
             return super()._resource_apply_dense(grad, var)
 
-    def _resource_apply_sparse(
-        self, grad: Any, var: Any, indices: Any
-    ) -> tf.Operation:
+    def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> tf.Operation:
         after = []
         if self._has_decay(var):
             lost = self._factor(var) * tf.gather(var, indices)

@@ -12,17 +12,16 @@ import importlib.machinery
 import pathlib
 import sys
 import types
-from collections.abc import Iterator
-from collections.abc import Mapping
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1.names.aliases import path_of
-from keras_tpu_estimator.tf1.shims.old_libraries import OldModule
-from keras_tpu_estimator.tf1.shims.old_libraries import as_in_2018
-from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
-from keras_tpu_estimator.tf1.shims.resolving import resolve
-from keras_tpu_estimator.tf1.shims.resolving import resolve_module
+from keras_tpu_estimator.tf1.shims.old_libraries import OldModule, as_in_2018
+from keras_tpu_estimator.tf1.shims.resolving import (
+    MissingNameError,
+    resolve,
+    resolve_module,
+)
 
 # Libraries of that time, which are given the same as a program's modules.
 _OLD_LIBRARIES = {"gin", "mesh_tensorflow", "tensor2tensor"}
@@ -57,9 +56,7 @@ def tf1_import(
     """
     path = None if level else path_of(name)
     if path is None:
-        found = builtins.__import__(
-            name, globals, locals, fromlist or (), level
-        )
+        found = builtins.__import__(name, globals, locals, fromlist or (), level)
         return found if level else _old(found)
     try:
         module = resolve_module(path)

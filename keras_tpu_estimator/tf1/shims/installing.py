@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1.names.aliases import path_of
-from keras_tpu_estimator.tf1.shims.giving_back import Loader
-from keras_tpu_estimator.tf1.shims.giving_back import give_back
-from keras_tpu_estimator.tf1.shims.resolving import LookAlike
-from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
-from keras_tpu_estimator.tf1.shims.resolving import is_known
-from keras_tpu_estimator.tf1.shims.resolving import resolve
-from keras_tpu_estimator.tf1.shims.resolving import resolve_module
+from keras_tpu_estimator.tf1.shims.giving_back import Loader, give_back
+from keras_tpu_estimator.tf1.shims.resolving import (
+    LookAlike,
+    MissingNameError,
+    is_known,
+    resolve,
+    resolve_module,
+)
 
 # Below `tf.compat.v1`, with a name by which it is seen whether they work.
 _LAZY = {"layers": "dense", "nn.rnn_cell": "RNNCell"}

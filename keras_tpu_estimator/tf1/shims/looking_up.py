@@ -4,11 +4,12 @@ import dataclasses
 import enum
 import inspect
 
-from keras_tpu_estimator.tf1.names.aliases import canonical
-from keras_tpu_estimator.tf1.names.aliases import path_of
-from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
-from keras_tpu_estimator.tf1.shims.resolving import is_supplied
-from keras_tpu_estimator.tf1.shims.resolving import resolve
+from keras_tpu_estimator.tf1.names.aliases import canonical, path_of
+from keras_tpu_estimator.tf1.shims.resolving import (
+    MissingNameError,
+    is_supplied,
+    resolve,
+)
 
 
 class Status(enum.Enum):

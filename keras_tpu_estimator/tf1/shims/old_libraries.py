@@ -13,8 +13,7 @@ import inspect
 import math
 import time
 import types
-from collections.abc import Callable
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 # The names of scalars and constants that NumPy 1.24 and 2.0 took away, and
@@ -72,9 +71,7 @@ _WARNINGS = (
     "VisibleDeprecationWarning",
 )
 
-ArgSpec = collections.namedtuple(
-    "ArgSpec", ["args", "varargs", "keywords", "defaults"]
-)
+ArgSpec = collections.namedtuple("ArgSpec", ["args", "varargs", "keywords", "defaults"])
 
 
 class OldModule(types.ModuleType):
@@ -150,9 +147,7 @@ def _getargspec(func: Callable[..., Any]) -> ArgSpec:
 
 
 def _of_collections() -> dict[str, object]:
-    return {
-        name: getattr(collections.abc, name) for name in collections.abc.__all__
-    }
+    return {name: getattr(collections.abc, name) for name in collections.abc.__all__}
 
 
 def _of_inspect() -> dict[str, object]:

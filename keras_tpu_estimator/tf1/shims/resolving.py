@@ -8,9 +8,7 @@ from typing import Any
 
 from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.tf1.names.aliases import canonical
-from keras_tpu_estimator.tf1.names.catalogue import ancestors
-from keras_tpu_estimator.tf1.names.catalogue import below
-from keras_tpu_estimator.tf1.names.catalogue import catalogue
+from keras_tpu_estimator.tf1.names.catalogue import ancestors, below, catalogue
 from keras_tpu_estimator.tf1.shims.callers import users_line
 from keras_tpu_estimator.tf1.shims.old_moments import (
     accept_overrides_without_mask,

@@ -4,11 +4,8 @@ import ast
 import enum
 from collections.abc import Callable
 
-from keras_tpu_estimator.tf1.names.calls import CallRule
-from keras_tpu_estimator.tf1.names.calls import Value
-from keras_tpu_estimator.tf1.names.calls import Where
-from keras_tpu_estimator.tf1_tools.check.scopes import Scope
-from keras_tpu_estimator.tf1_tools.check.scopes import canonical
+from keras_tpu_estimator.tf1.names.calls import CallRule, Value, Where
+from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
 
 _NUMERIC = ("bool", "float", "int", "range")
 _WIDE = ("float64", "int64", "uint64", "double")

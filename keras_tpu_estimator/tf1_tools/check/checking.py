@@ -2,25 +2,17 @@
 
 import dataclasses
 import pathlib
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
-from keras_tpu_estimator.ground.base.sources import Source
-from keras_tpu_estimator.ground.base.sources import read_program
+from keras_tpu_estimator.ground.base.sources import Source, read_program
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.check.libraries import absent_in
-from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file
-from keras_tpu_estimator.tf1_tools.check.python_2 import python_2_in
+from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file, python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
-from keras_tpu_estimator.tf1_tools.check.scopes import Scope
-from keras_tpu_estimator.tf1_tools.check.scopes import scopes_of
-from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed
-from keras_tpu_estimator.tf1_tools.check.uses import Use
-from keras_tpu_estimator.tf1_tools.check.uses import uses_in
-from keras_tpu_estimator.tf1_tools.check.verdicts import Judge
-from keras_tpu_estimator.tf1_tools.check.verdicts import Judgement
-from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
+from keras_tpu_estimator.tf1_tools.check.scopes import Scope, scopes_of
+from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed, Use, uses_in
+from keras_tpu_estimator.tf1_tools.check.verdicts import Judge, Judgement, Verdict
 
 # The verdicts that stop a program which needs the name.
 STOPPING = (Verdict.MISSING, Verdict.REFUSED, Verdict.ABSENT)

@@ -7,8 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from keras_tpu_estimator.tf1_tools.check.checking import check
-from keras_tpu_estimator.tf1_tools.check.printing import as_json
-from keras_tpu_estimator.tf1_tools.check.printing import as_text
+from keras_tpu_estimator.tf1_tools.check.printing import as_json, as_text
 
 
 def main(name: str, arguments: Sequence[str]) -> int:

@@ -7,9 +7,7 @@ as the flag. A setting that only has the name of a flag is not.
 
 import ast
 import dataclasses
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Set
+from collections.abc import Iterable, Iterator, Set
 from typing import Any
 
 _DEFINE = ("DEFINE_bool", "DEFINE_boolean")

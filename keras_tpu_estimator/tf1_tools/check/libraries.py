@@ -3,13 +3,11 @@
 import ast
 import functools
 import importlib.util
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from keras_tpu_estimator.tf1.names import aliases
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
-from keras_tpu_estimator.tf1_tools.check.uses import Use
-from keras_tpu_estimator.tf1_tools.check.uses import guarded_in
+from keras_tpu_estimator.tf1_tools.check.uses import Use, guarded_in
 
 # Libraries that are installed under another name.
 _PACKAGES = {

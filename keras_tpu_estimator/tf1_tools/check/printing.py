@@ -2,19 +2,13 @@
 
 import json
 import pathlib
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.tf1_tools.check.checking import STOPPING
-from keras_tpu_estimator.tf1_tools.check.checking import Finding
-from keras_tpu_estimator.tf1_tools.check.checking import Report
+from keras_tpu_estimator.tf1_tools.check.checking import STOPPING, Finding, Report
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
-from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed
-from keras_tpu_estimator.tf1_tools.check.uses import Use
+from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed, Use
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
 _RUN = "python -m keras_tpu_estimator tf1"
@@ -59,9 +53,7 @@ def as_text(report: Report, start: pathlib.Path) -> str:
 
     running = report.with_verdict(Verdict.RUNS)
     names = {
-        each.name
-        for each in report.findings
-        if each.verdict is not Verdict.ABSENT
+        each.name for each in report.findings if each.verdict is not Verdict.ABSENT
     }
     lines = [f"{len(report.files)} files, {len(names)} names of TensorFlow."]
     for grade, what in _GRADES.items():
@@ -93,8 +85,7 @@ def _conclusion(report: Report) -> str:
 def _unless(report: Report) -> str:
     """Names the branches that hold what does not run, if there are any."""
     count = sum(
-        len(report.with_verdict(verdict, Grade.IN_BRANCH))
-        for verdict in STOPPING
+        len(report.with_verdict(verdict, Grade.IN_BRANCH)) for verdict in STOPPING
     )
     if not count:
         return ""
@@ -159,9 +150,7 @@ def _name_as_json(finding: Finding) -> dict[str, Any]:
         "counterpart": found.now if found else None,
         "note": found.note if found else None,
         "page": found.page if found else None,
-        "places": [
-            {"file": str(use.path), "line": use.line} for use in finding.places
-        ],
+        "places": [{"file": str(use.path), "line": use.line} for use in finding.places],
     }
 
 

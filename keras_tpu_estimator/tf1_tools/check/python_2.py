@@ -38,9 +38,7 @@ _RULES = (
         "print x",
         "print(x)",
     ),
-    _Rule(
-        r"\bexcept\b[^:\n]*,[ \t]*\w+[ \t]*:", "except E, e", "except E as e"
-    ),
+    _Rule(r"\bexcept\b[^:\n]*,[ \t]*\w+[ \t]*:", "except E, e", "except E as e"),
     _Rule(r"\braise[ \t]+[\w.]+[ \t]*,", "raise E, x", "raise E(x)"),
     _Rule(_START + r"exec[ \t]+[\w\"]", "exec x", "exec(x)"),
     _Rule(r"`[^`\n]*`", "`x`", "repr(x)"),

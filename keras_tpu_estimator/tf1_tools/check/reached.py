@@ -8,20 +8,15 @@ in a branch.
 
 import ast
 import enum
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from typing_extensions import TypeIs
 
 from keras_tpu_estimator.ground.base.sources import from_module
-from keras_tpu_estimator.tf1_tools.check.conditions import Condition
-from keras_tpu_estimator.tf1_tools.check.conditions import condition_of
+from keras_tpu_estimator.tf1_tools.check.conditions import Condition, condition_of
 from keras_tpu_estimator.tf1_tools.check.flags import FlagsOn
-from keras_tpu_estimator.tf1_tools.check.scopes import Found
-from keras_tpu_estimator.tf1_tools.check.scopes import Scope
-from keras_tpu_estimator.tf1_tools.check.scopes import canonical
+from keras_tpu_estimator.tf1_tools.check.scopes import Found, Scope, canonical
 
 # What calls the functions that it is given, where a step calls it.
 _CALLERS = (
@@ -145,9 +140,7 @@ class Reached:
     def _is_callable(self, scope: Scope, node: ast.AST) -> bool:
         return isinstance(scope.meaning(node), Found)
 
-    def _choose(
-        self, scope: Scope, node: ast.If | ast.IfExp, grade: Grade
-    ) -> None:
+    def _choose(self, scope: Scope, node: ast.If | ast.IfExp, grade: Grade) -> None:
         self._walk(scope, node.test, grade)
         condition = condition_of(node.test)
         chosen = list(_nodes(node.body)), list(_nodes(node.orelse))
@@ -222,9 +215,7 @@ class Reached:
                 self._call_methods(outer, [name], grade)
                 return
 
-    def _call_methods(
-        self, scope: Scope, names: Iterable[str], grade: Grade
-    ) -> None:
+    def _call_methods(self, scope: Scope, names: Iterable[str], grade: Grade) -> None:
         for node, inner in scope.children.items():
             if is_function(node) and node.name in names:
                 self._waiting.append((inner, grade))
@@ -259,9 +250,7 @@ class Reached:
         for name, known in [*self._called_names.items()]:
             self._call_methods(scope, [name], min(grade, known))
 
-    def _raise(
-        self, grades: dict[Any, Grade], key: object, grade: Grade
-    ) -> bool:
+    def _raise(self, grades: dict[Any, Grade], key: object, grade: Grade) -> bool:
         if grades.get(key, 0) >= grade:
             return False
         grades[key] = grade

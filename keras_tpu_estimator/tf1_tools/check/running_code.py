@@ -2,19 +2,16 @@
 
 import ast
 import dataclasses
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from keras_tpu_estimator.tf1_tools.check.conditions import Condition
-from keras_tpu_estimator.tf1_tools.check.conditions import condition_of
-from keras_tpu_estimator.tf1_tools.check.reached import Grade
-from keras_tpu_estimator.tf1_tools.check.reached import Reached
-from keras_tpu_estimator.tf1_tools.check.reached import is_function
-from keras_tpu_estimator.tf1_tools.check.reached import is_named
-from keras_tpu_estimator.tf1_tools.check.scopes import Found
-from keras_tpu_estimator.tf1_tools.check.scopes import Scope
-from keras_tpu_estimator.tf1_tools.check.scopes import canonical
+from keras_tpu_estimator.tf1_tools.check.conditions import Condition, condition_of
+from keras_tpu_estimator.tf1_tools.check.reached import (
+    Grade,
+    Reached,
+    is_function,
+    is_named,
+)
+from keras_tpu_estimator.tf1_tools.check.scopes import Found, Scope, canonical
 
 # What makes branches and loops of the functions that it is given.
 _BRANCHING = (
@@ -46,9 +43,7 @@ class RunningCode:
     in_host_calls: Mapping[ast.AST, Grade]
 
     @classmethod
-    def of(
-        cls, program: Mapping[str, Scope], start: Scope | None
-    ) -> "RunningCode":
+    def of(cls, program: Mapping[str, Scope], start: Scope | None) -> "RunningCode":
         """That of a program: of the file that is run, or of all that can be."""
         entries = [start] if start else _started(program)
         known = Reached(program, entries or program.values())
@@ -71,9 +66,7 @@ class RunningCode:
         for scope in _functions(program, "host_call", "host_call_fn"):
             grade = known.bodies.get(scope, Grade.IN_BRANCH)
             host_calls.add([scope], grade)
-        return cls(
-            known.grades, steps.grades, branches.grades, host_calls.grades
-        )
+        return cls(known.grades, steps.grades, branches.grades, host_calls.grades)
 
 
 def _started(program: Mapping[str, Scope]) -> list[Scope]:
@@ -89,8 +82,7 @@ def _started(program: Mapping[str, Scope]) -> list[Scope]:
 
 def _is_started(module: Scope) -> bool:
     return any(
-        isinstance(node, ast.If)
-        and condition_of(node.test) is Condition.IS_STARTED
+        isinstance(node, ast.If) and condition_of(node.test) is Condition.IS_STARTED
         for node in ast.iter_child_nodes(module.node)
     )
 
@@ -120,9 +112,7 @@ def _branches(
                     yield function, in_steps[node]
 
 
-def _given_functions(
-    scope: Scope, given: Iterable[ast.expr]
-) -> Iterator[Scope]:
+def _given_functions(scope: Scope, given: Iterable[ast.expr]) -> Iterator[Scope]:
     for value in given:
         found = scope.meaning(value)
         if isinstance(value, ast.Lambda):

@@ -6,12 +6,10 @@ several things is none.
 
 import ast
 import dataclasses
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from keras_tpu_estimator.ground.base.sources import Source
-from keras_tpu_estimator.ground.base.sources import from_module
+from keras_tpu_estimator.ground.base.sources import Source, from_module
 from keras_tpu_estimator.tf1.names import aliases
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
@@ -165,21 +163,17 @@ class Scope:
                 return scope, attribute
         return None, attribute
 
-    def _of_name(
-        self, name: str, seen: frozenset[tuple["Scope", str]]
-    ) -> Meaning:
+    def _of_name(self, name: str, seen: frozenset[tuple["Scope", str]]) -> Meaning:
         scope = self._owner(name)
         if scope is None or (scope, name) in seen:
             return None
         seen = seen | {(scope, name)}
         meanings = [
-            scope._of_binding(binding, seen)
-            for binding in scope._bindings[name]
+            scope._of_binding(binding, seen) for binding in scope._bindings[name]
         ]
         first = meanings[0]
         same = all(
-            each == first
-            or (isinstance(each, str) and _is_same_import(each, first))
+            each == first or (isinstance(each, str) and _is_same_import(each, first))
             for each in meanings
         )
         return first if same else None
@@ -193,9 +187,7 @@ class Scope:
             return Found(binding, self)
         return None if binding is None else self.meaning(binding, seen)
 
-    def _of_import(
-        self, name: str, seen: frozenset[tuple["Scope", str]]
-    ) -> Meaning:
+    def _of_import(self, name: str, seen: frozenset[tuple["Scope", str]]) -> Meaning:
         """A name that a module of the program may have imported itself."""
         scope, attribute = self._module_of(name)
         return name if scope is None else scope._of_name(attribute, seen)

@@ -6,8 +6,7 @@ import pathlib
 from collections.abc import Iterator
 
 from keras_tpu_estimator.ground.base.sources import from_module
-from keras_tpu_estimator.tf1_tools.check.scopes import Scope
-from keras_tpu_estimator.tf1_tools.check.scopes import canonical
+from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
 
 _GUARDS = ("AttributeError", "Exception", "ImportError", "ModuleNotFoundError")
 
@@ -53,9 +52,7 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
     path = module.source.path
     guarded = guarded_in(module)
     parts = {
-        node.value
-        for node in ast.walk(module.node)
-        if isinstance(node, ast.Attribute)
+        node.value for node in ast.walk(module.node) if isinstance(node, ast.Attribute)
     }
     for scope, node in module.walk():
         if node in parts:
@@ -83,9 +80,7 @@ def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
     elif isinstance(node, ast.ImportFrom):
         module = from_module(node, scope.source)
         names = [f"{module}.{alias.name}" for alias in node.names]
-    elif isinstance(node, ast.Name | ast.Attribute) and isinstance(
-        node.ctx, ast.Load
-    ):
+    elif isinstance(node, ast.Name | ast.Attribute) and isinstance(node.ctx, ast.Load):
         meaning = scope.meaning(node)
         names = [meaning] if isinstance(meaning, str) else []
     else:

@@ -4,17 +4,13 @@ import ast
 import dataclasses
 import enum
 import functools
-from collections.abc import Iterable
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from keras_tpu_estimator.tf1 import shims
-from keras_tpu_estimator.tf1.names.calls import CallRule
-from keras_tpu_estimator.tf1.names.calls import Effect
-from keras_tpu_estimator.tf1.names.calls import Where
+from keras_tpu_estimator.tf1.names.calls import CallRule, Effect, Where
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1_tools.check import libraries
-from keras_tpu_estimator.tf1_tools.check.arguments import Answer
-from keras_tpu_estimator.tf1_tools.check.arguments import answer
+from keras_tpu_estimator.tf1_tools.check.arguments import Answer, answer
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
@@ -96,8 +92,7 @@ class Judge:
         readers = [
             code.in_steps[use.node]
             for use in uses
-            if _path(use) in catalogue().column_readers
-            and use.node in code.in_steps
+            if _path(use) in catalogue().column_readers and use.node in code.in_steps
         ]
         return cls(code, calls, max(readers, default=None))
 
@@ -127,9 +122,7 @@ class Judge:
         # Names that run need no grade: one row is enough.
         return Judgement(Verdict.RUNS, Grade.NEEDED, found.advice)
 
-    def _by_rule(
-        self, rule: CallRule, use: Use, grade: Grade
-    ) -> Judgement | None:
+    def _by_rule(self, rule: CallRule, use: Use, grade: Grade) -> Judgement | None:
         """Judges a call by one of its arguments; `None` if nothing is wrong."""
         call = self.calls.get(use.node)
         reached = self._reached(rule.where, use, grade)

@@ -3,9 +3,7 @@
 import functools
 import inspect
 import logging
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
@@ -14,16 +12,15 @@ from keras_tpu_estimator import estimator
 from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.signatures import argument_names
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.spec.config import run_config
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.tf1.building import in_any_graph
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.marking import model_fn as marked
-from keras_tpu_estimator.tf1_tools.tf_estimator.plain_inputs import own_features
 from keras_tpu_estimator.tf1_tools.tf_estimator.plain_inputs import (
+    own_features,
     with_features,
 )
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
@@ -173,9 +170,7 @@ class Estimator(estimator.TPUEstimator):
     def predict(  # noqa: D102 - as in the base class
         self, input_fn: InputFn, *args: Any, **kwargs: Any
     ) -> Iterator[Any]:
-        return super().predict(
-            _input_fn(input_fn, self._own_params), *args, **kwargs
-        )
+        return super().predict(_input_fn(input_fn, self._own_params), *args, **kwargs)
 
 
 def _given(model_fn: Any) -> Any:
@@ -220,9 +215,7 @@ def _on_these_cores(
         shards,
         jax.device_count(),
     )
-    return config.replace(
-        tpu_config=config.tpu_config._replace(num_shards=None)
-    )
+    return config.replace(tpu_config=config.tpu_config._replace(num_shards=None))
 
 
 def _without_loops(

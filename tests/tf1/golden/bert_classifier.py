@@ -27,9 +27,7 @@ def create_model(features, params, is_training):
     weights = tf.get_variable(
         "output_weights", [CLASSES, width], initializer=bert.start
     )
-    bias = tf.get_variable(
-        "output_bias", [CLASSES], initializer=tf.zeros_initializer()
-    )
+    bias = tf.get_variable("output_bias", [CLASSES], initializer=tf.zeros_initializer())
     with tf.variable_scope("loss"):
         if is_training:
             x = bert_modeling.dropout(x, config.dropout)
@@ -67,9 +65,7 @@ def model_fn(features, labels, mode, params):
             mode=mode, loss=loss, eval_metrics=(metric_fn, tensors)
         )
     train_op = bert_optimization.create_train_op(loss, params, STEPS, 2)
-    return tf.estimator.tpu.TPUEstimatorSpec(
-        mode=mode, loss=loss, train_op=train_op
-    )
+    return tf.estimator.tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
 
 def dataset(examples, seed, padding=0):

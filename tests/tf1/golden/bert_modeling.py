@@ -47,12 +47,8 @@ def layer_norm(x):
     """Normalizes the last axis; contrib's function had these names."""
     width = x.shape.as_list()[-1]
     with tf.variable_scope("LayerNorm"):
-        beta = tf.get_variable(
-            "beta", [width], initializer=tf.zeros_initializer
-        )
-        gamma = tf.get_variable(
-            "gamma", [width], initializer=tf.ones_initializer
-        )
+        beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer)
+        gamma = tf.get_variable("gamma", [width], initializer=tf.ones_initializer)
         mean, variance = tf.nn.moments(x, axes=[-1], keep_dims=True)
         return tf.nn.batch_normalization(x, mean, variance, beta, gamma, 1e-12)
 
@@ -62,9 +58,7 @@ def dense(x, units, activation, name, start):
     width = x.shape.as_list()[-1]
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [width, units], initializer=start)
-        bias = tf.get_variable(
-            "bias", [units], initializer=tf.zeros_initializer
-        )
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer)
         y = tf.matmul(tf.reshape(x, [-1, width]), kernel)
         y = tf.nn.bias_add(y, bias)
         y = tf.reshape(y, x.shape.as_list()[:-1] + [units])

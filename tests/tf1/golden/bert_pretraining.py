@@ -30,9 +30,7 @@ def model_fn(features, labels, mode, params):
         params["by_one_hot"],
     )
     word_losses, word_logits = masked_words(bert, config, features)
-    next_losses, next_logits = next_sentences(
-        bert, features["next_sentence_labels"]
-    )
+    next_losses, next_logits = next_sentences(bert, features["next_sentence_labels"])
     if mode == tf.estimator.ModeKeys.PREDICT:
         predictions = {
             "pooled": bert.pooled,
@@ -59,9 +57,7 @@ def model_fn(features, labels, mode, params):
             mode=mode, loss=loss, eval_metrics=(metric_fn, tensors)
         )
     train_op = bert_optimization.create_train_op(loss, params, STEPS, 3)
-    return tf.estimator.tpu.TPUEstimatorSpec(
-        mode=mode, loss=loss, train_op=train_op
-    )
+    return tf.estimator.tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
 
 def metric_fn(
@@ -98,9 +94,7 @@ def masked_words(bert, config, features):
     x = tf.gather(tf.reshape(bert.sequence, [-1, width]), places)
     with tf.variable_scope("cls/predictions"):
         with tf.variable_scope("transform"):
-            x = bert_modeling.dense(
-                x, width, bert_modeling.gelu, "dense", bert.start
-            )
+            x = bert_modeling.dense(x, width, bert_modeling.gelu, "dense", bert.start)
             x = bert_modeling.layer_norm(x)
         bias = tf.get_variable(
             "output_bias",
@@ -143,9 +137,7 @@ def dataset(examples, seed):
     is_next = rng.randint(2, size=(examples, 1))
     is_second = np.arange(LENGTH) >= LENGTH // 2
     ids = np.where(is_second & (is_next == 0), ids[:, ::-1], ids)
-    places = np.stack(
-        [rng.permutation(LENGTH // 2)[:MASKED] for _ in range(examples)]
-    )
+    places = np.stack([rng.permutation(LENGTH // 2)[:MASKED] for _ in range(examples)])
     hidden = np.take_along_axis(ids, places, axis=1)
     np.put_along_axis(ids, places, 1, axis=1)
     weights = rng.randint(2, size=places.shape)

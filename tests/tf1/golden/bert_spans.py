@@ -40,9 +40,7 @@ def model_fn(features, labels, mode, params):
             "start_logits": starts,
             "end_logits": ends,
         }
-        return tf.estimator.tpu.TPUEstimatorSpec(
-            mode=mode, predictions=predictions
-        )
+        return tf.estimator.tpu.TPUEstimatorSpec(mode=mode, predictions=predictions)
     loss = (
         loss_of(starts, features["start_positions"])
         + loss_of(ends, features["end_positions"])
@@ -58,9 +56,7 @@ def model_fn(features, labels, mode, params):
             mode=mode, loss=loss, eval_metrics=(metric_fn, tensors)
         )
     train_op = bert_optimization.create_train_op(loss, params, STEPS, 2)
-    return tf.estimator.tpu.TPUEstimatorSpec(
-        mode=mode, loss=loss, train_op=train_op
-    )
+    return tf.estimator.tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
 
 def loss_of(logits, positions):
@@ -72,9 +68,7 @@ def loss_of(logits, positions):
 
 def metric_fn(starts, ends, true_starts, true_ends):
     """Tensors come by their names."""
-    is_exact = tf.logical_and(
-        tf.equal(starts, true_starts), tf.equal(ends, true_ends)
-    )
+    is_exact = tf.logical_and(tf.equal(starts, true_starts), tf.equal(ends, true_ends))
     return {
         "exact": tf.metrics.mean(tf.cast(is_exact, tf.float32)),
         "start_distance": tf.metrics.mean_absolute_error(true_starts, starts),

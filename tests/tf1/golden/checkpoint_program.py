@@ -39,9 +39,7 @@ def model_fn_of(spec_class, with_hooks=None):
         pairs = adam.compute_gradients(loss, trained)
         averages = tf.train.ExponentialMovingAverage(0.9, step)
         # In this order: a session has no other one.
-        with tf.control_dependencies(
-            [loss, *(gradient for gradient, _ in pairs)]
-        ):
+        with tf.control_dependencies([loss, *(gradient for gradient, _ in pairs)]):
             first = adam.apply_gradients(pairs[::2])
         with tf.control_dependencies([first]):
             second = momentum.apply_gradients(pairs[1::2], step)
@@ -62,9 +60,7 @@ def _dense(x, units, name, value):
             [size, units],
             initializer=tf.constant_initializer(values.astype("float32")),
         )
-        bias = tf.get_variable(
-            "bias", [units], initializer=tf.zeros_initializer()
-        )
+        bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
         return tf.matmul(x, kernel) + bias
 
 

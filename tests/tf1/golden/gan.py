@@ -33,9 +33,7 @@ def model_fn(features, labels, mode, params):
     del labels
     made = generator(features["noise"])
     if mode == tf.estimator.ModeKeys.PREDICT:
-        return tf.estimator.tpu.TPUEstimatorSpec(
-            mode=mode, predictions={"made": made}
-        )
+        return tf.estimator.tpu.TPUEstimatorSpec(mode=mode, predictions={"made": made})
     of_real = tf.squeeze(discriminator(features["real"]), axis=1)
     of_made = tf.squeeze(discriminator(made), axis=1)
     cross_entropy = tf.nn.sigmoid_cross_entropy_with_logits

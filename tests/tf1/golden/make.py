@@ -14,8 +14,7 @@ import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
-from running import PROGRAMS
-from running import run
+from running import PROGRAMS, run
 
 HERE = pathlib.Path(__file__).parent
 
@@ -36,9 +35,7 @@ def golden(name, model_dir):
         "made_with": f"tensorflow {tf.__version__}",
         "losses": plain(result["losses"]),
         "metrics": {k: plain(v) for k, v in sorted(result["metrics"].items())},
-        "predictions": {
-            k: plain(v) for k, v in sorted(result["predictions"].items())
-        },
+        "predictions": {k: plain(v) for k, v in sorted(result["predictions"].items())},
         "values": {
             k: {
                 "shape": list(v.shape),
@@ -56,9 +53,7 @@ def text_of(values):
     for key, value in values.items():
         text = json.dumps(value)
         if isinstance(value, dict):
-            inner = [
-                f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()
-            ]
+            inner = [f"  {json.dumps(k)}: {json.dumps(v)}" for k, v in value.items()]
             text = "{\n" + ",\n".join(inner) + "\n }"
         rows.append(f" {json.dumps(key)}: {text}")
     return "{\n" + ",\n".join(rows) + "\n}\n"

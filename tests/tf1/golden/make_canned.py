@@ -53,9 +53,7 @@ def columns():
         fc.numeric_column("age", normalizer_fn=lambda x: (x - 44) / 15),
         fc.numeric_column("hours", normalizer_fn=lambda x: (x - 35) / 15),
     ]
-    education = fc.categorical_column_with_vocabulary_list(
-        "education", EDUCATION
-    )
+    education = fc.categorical_column_with_vocabulary_list("education", EDUCATION)
     occupation = fc.categorical_column_with_hash_bucket("occupation", 20)
     wide = [
         fc.bucketized_column(age, [25, 35, 45, 55]),
@@ -110,9 +108,7 @@ class Losses(tf.train.SessionRunHook):
 def results(estimator, step):
     """What one checkpoint evaluates and predicts to."""
     path = os.path.join(estimator.model_dir, f"model.ckpt-{step}")
-    metrics = estimator.evaluate(
-        lambda: input_fn(2, 256, 64), checkpoint_path=path
-    )
+    metrics = estimator.evaluate(lambda: input_fn(2, 256, 64), checkpoint_path=path)
     predictions = list(
         estimator.predict(lambda: input_fn(3, 4, 4), checkpoint_path=path)
     )
@@ -153,9 +149,7 @@ def main():
     with tempfile.TemporaryDirectory() as model_dir:
         hook = Losses()
         estimator = classifier(model_dir)
-        estimator.train(
-            lambda: input_fn(1, STEPS * BATCH, BATCH), [hook], steps=STEPS
-        )
+        estimator.train(lambda: input_fn(1, STEPS * BATCH, BATCH), [hook], steps=STEPS)
         golden = {
             "made_with": "tensorflow " + tf.__version__,
             "losses": hook.losses,

@@ -39,9 +39,7 @@ def train(directory, first, steps):
             tf.estimator.tpu.TPUEstimatorSpec,
             lambda loss: {"training_hooks": [_Losses(loss, losses)]},
         ),
-        config=tf.estimator.tpu.RunConfig(
-            model_dir=directory, save_summary_steps=None
-        ),
+        config=tf.estimator.tpu.RunConfig(model_dir=directory, save_summary_steps=None),
         use_tpu=False,
         train_batch_size=program.BATCH,
     )

@@ -65,8 +65,7 @@ def dense():
         fc.categorical_column_with_identity("pair", 10), "share"
     )
     columns = {
-        "indicator_" + name: fc.indicator_column(column)
-        for name, column in ids.items()
+        "indicator_" + name: fc.indicator_column(column) for name, column in ids.items()
     }
     for combiner in ("mean", "sqrtn", "sum"):
         columns["embedding_" + combiner] = fc.embedding_column(
@@ -101,9 +100,7 @@ def named():
     )
     color = fc.categorical_column_with_hash_bucket("color", 5)
     pair = fc.weighted_categorical_column(identity("pair", 10), "share")
-    shared = fc.shared_embedding_columns(
-        [identity("a", 5), identity("b", 5)], 2
-    )
+    shared = fc.shared_embedding_columns([identity("a", 5), identity("b", 5)], 2)
     columns = [
         age,
         fc.bucketized_column(age, [25]),

@@ -61,9 +61,7 @@ def main():
             "other": [name for name in both if own[name] is not of_part[name]],
         }
     lines = [json.dumps(m) + ": " + json.dumps(found[m]) for m in sorted(found)]
-    (HERE / "contrib_modules.json").write_text(
-        "{\n " + ",\n ".join(lines) + "\n}\n"
-    )
+    (HERE / "contrib_modules.json").write_text("{\n " + ",\n ".join(lines) + "\n}\n")
     (NAMES / "contrib_modules.txt").write_text("\n".join(sorted(found)) + "\n")
 
 

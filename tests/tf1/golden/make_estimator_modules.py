@@ -48,8 +48,7 @@ def modules(root):
     for file in sorted(pathlib.Path(root).glob("**/*.py")):
         parts = file.relative_to(root).with_suffix("").parts
         folders = [
-            pathlib.Path(root).joinpath(*parts[:n])
-            for n in range(1, len(parts))
+            pathlib.Path(root).joinpath(*parts[:n]) for n in range(1, len(parts))
         ]
         is_whole = all((folder / "__init__.py").exists() for folder in folders)
         if is_whole and is_of_users(parts):
@@ -64,9 +63,7 @@ def names_of(module):
         if name.startswith("_") or isinstance(value, types.ModuleType):
             continue
         places = [
-            place
-            for place in PUBLIC
-            if getattr(attribute(place), name, None) is value
+            place for place in PUBLIC if getattr(attribute(place), name, None) is value
         ]
         if places:
             found[name] = places
@@ -88,8 +85,7 @@ def owner_of(module, names):
         not tpu
         and rest
         and (
-            pathlib.Path(contrib.__path__[0])
-            / ("tpu/python/tpu/" + rest + ".py")
+            pathlib.Path(contrib.__path__[0]) / ("tpu/python/tpu/" + rest + ".py")
         ).exists()
     ):
         return "contrib.tpu.python.tpu." + rest
@@ -125,9 +121,7 @@ def main():
         names = names_of("tensorflow_estimator." + below + module)
         rows.append(" " + json.dumps(module) + ": " + json.dumps(names))
         lines.append(below + module + " " + owner_of(module, names))
-    (HERE / "estimator_modules.json").write_text(
-        "{\n" + ",\n".join(rows) + "\n}\n"
-    )
+    (HERE / "estimator_modules.json").write_text("{\n" + ",\n".join(rows) + "\n}\n")
     (NAMES / "estimator_modules.txt").write_text("\n".join(lines) + "\n")
     (NAMES / "packages.txt").write_text("\n".join(sorted(packages())) + "\n")
 

@@ -22,9 +22,7 @@ def looked_up(kind, strategy, table):
         "embedding_lookup_sparse": tf.nn.embedding_lookup_sparse,
         "safe_embedding_lookup_sparse": tf.nn.safe_embedding_lookup_sparse,
     }[kind]
-    return look_up(
-        table, sparse, None, combiner="sum", partition_strategy=strategy
-    )
+    return look_up(table, sparse, None, combiner="sum", partition_strategy=strategy)
 
 
 def case(kind, strategy, partitions, rows):
@@ -56,9 +54,7 @@ def case(kind, strategy, partitions, rows):
 def main():
     """Writes the file."""
     cases = {
-        f"{kind} {strategy} {partitions} {rows}": case(
-            kind, strategy, partitions, rows
-        )
+        f"{kind} {strategy} {partitions} {rows}": case(kind, strategy, partitions, rows)
         for kind in (
             "embedding_lookup",
             "embedding_lookup_sparse",

@@ -13,8 +13,7 @@ import sys
 import tempfile
 
 import tensorflow as tf
-from told_program import TRAININGS
-from told_program import told
+from told_program import TRAININGS, told
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 

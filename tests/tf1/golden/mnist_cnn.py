@@ -36,9 +36,7 @@ def metric_fn(labels, logits):
     predictions = tf.argmax(logits, 1)
     return {
         "accuracy": tf.metrics.accuracy(labels, predictions),
-        "recall_at_3": tf.metrics.recall_at_k(
-            tf.cast(labels, tf.int64), logits, 3
-        ),
+        "recall_at_3": tf.metrics.recall_at_k(tf.cast(labels, tf.int64), logits, 3),
     }
 
 
@@ -69,9 +67,7 @@ def model_fn(features, labels, mode, params):
     if params["use_tpu"]:
         optimizer = tf.tpu.CrossShardOptimizer(optimizer)
     train_op = optimizer.minimize(loss, tf.train.get_global_step())
-    return tf.estimator.tpu.TPUEstimatorSpec(
-        mode=mode, loss=loss, train_op=train_op
-    )
+    return tf.estimator.tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
 
 def dataset(examples, seed):

@@ -15,15 +15,9 @@ def by_own_loop(x, lengths, start):
     """The states of a simple cell, which stop where a sequence ends."""
     batch = x.shape.as_list()[0]
     with tf.variable_scope("own_cell"):
-        kernel = tf.get_variable(
-            "kernel", [WIDTH + UNITS, UNITS], initializer=start
-        )
-        bias = tf.get_variable(
-            "bias", [UNITS], initializer=tf.zeros_initializer()
-        )
-    inputs = tf.TensorArray(tf.float32, size=LENGTH).unstack(
-        tf.transpose(x, [1, 0, 2])
-    )
+        kernel = tf.get_variable("kernel", [WIDTH + UNITS, UNITS], initializer=start)
+        bias = tf.get_variable("bias", [UNITS], initializer=tf.zeros_initializer())
+    inputs = tf.TensorArray(tf.float32, size=LENGTH).unstack(tf.transpose(x, [1, 0, 2]))
 
     def body(time, state, outputs):
         joined = tf.concat([inputs.read(time), state], axis=1)
@@ -48,9 +42,7 @@ def by_lstm(x, lengths, params, start, is_training):
     """The last state of TensorFlow's own cell and loop."""
     cell = tf.nn.rnn_cell.LSTMCell(UNITS, initializer=start)
     if is_training and params["keep"] < 1.0:
-        cell = tf.nn.rnn_cell.DropoutWrapper(
-            cell, output_keep_prob=params["keep"]
-        )
+        cell = tf.nn.rnn_cell.DropoutWrapper(cell, output_keep_prob=params["keep"])
     outputs, state = tf.nn.dynamic_rnn(
         cell, x, sequence_length=lengths, dtype=tf.float32
     )
@@ -108,9 +100,7 @@ def dataset(examples, seed):
     lengths = rng.randint(1, LENGTH + 1, size=examples).astype(np.int32)
     is_seen = np.arange(LENGTH) < lengths[:, None]
     labels = (x[..., 0] * is_seen).sum(axis=1).astype(np.float32)
-    return tf.data.Dataset.from_tensor_slices(
-        ({"x": x, "lengths": lengths}, labels)
-    )
+    return tf.data.Dataset.from_tensor_slices(({"x": x, "lengths": lengths}, labels))
 
 
 def train_input_fn(params):

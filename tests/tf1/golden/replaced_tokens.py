@@ -55,9 +55,7 @@ def model_fn(features, labels, mode, params):
     batch = ids.shape.as_list()[0]
     hidden = scattered(ids, positions, tf.fill([batch, MASKED], MASK))
     # The smaller one of the two: embeddings alone.
-    generator = transformer(
-        "generator", hidden, mask, params, is_training, layers=0
-    )
+    generator = transformer("generator", hidden, mask, params, is_training, layers=0)
     with tf.variable_scope("generator_predictions"):
         chosen = tf.batch_gather(generator.sequence, positions)
         logits = tf.layers.dense(
@@ -83,9 +81,7 @@ def model_fn(features, labels, mode, params):
             kernel_initializer=starting_values.Normal(0.1),
         )
         doubts = tf.squeeze(doubts, -1)
-    losses = tf.nn.sigmoid_cross_entropy_with_logits(
-        logits=doubts, labels=is_replaced
-    )
+    losses = tf.nn.sigmoid_cross_entropy_with_logits(logits=doubts, labels=is_replaced)
     weights = tf.cast(mask, tf.float32)
     discriminator_loss = tf.reduce_sum(losses * weights)
     discriminator_loss /= tf.reduce_sum(weights)
@@ -106,9 +102,7 @@ def model_fn(features, labels, mode, params):
             mode=mode, loss=loss, eval_metrics=(metric_fn, tensors)
         )
     train_op = bert_optimization.create_train_op(loss, params, STEPS, 3)
-    return tf.estimator.tpu.TPUEstimatorSpec(
-        mode=mode, loss=loss, train_op=train_op
-    )
+    return tf.estimator.tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
 
 def metric_fn(drawn, true, generator_losses, doubts, is_replaced, weights):
@@ -127,9 +121,7 @@ def dataset(examples, seed):
     rng = np.random.RandomState(seed)
     ids = rng.randint(CONFIG.vocabulary, size=(examples, 1))
     ids = (ids + 2 * np.arange(LENGTH)) % (CONFIG.vocabulary - 2) + 2
-    positions = np.stack(
-        [rng.permutation(LENGTH)[:MASKED] for _ in range(examples)]
-    )
+    positions = np.stack([rng.permutation(LENGTH)[:MASKED] for _ in range(examples)])
     noise = rng.gumbel(size=(examples, MASKED, CONFIG.vocabulary))
     features = {
         "input_ids": ids.astype(np.int32),

@@ -66,9 +66,7 @@ def batch_norm(x, is_training, params, start_at_zero=False):
     gamma_start = tf.zeros_initializer if start_at_zero else tf.ones_initializer
     with tf.variable_scope(None, "batch_normalization"):
         gamma = tf.get_variable("gamma", [channels], initializer=gamma_start())
-        beta = tf.get_variable(
-            "beta", [channels], initializer=tf.zeros_initializer()
-        )
+        beta = tf.get_variable("beta", [channels], initializer=tf.zeros_initializer())
         moving_mean = tf.get_variable(
             "moving_mean",
             [channels],
@@ -144,9 +142,7 @@ def network(images, is_training, params):
     x = block(x, 4, 1, is_training, params, start)
     x = block(x, 8, 2, is_training, params, start)
     x = tf.reduce_mean(x, [1, 2])
-    return tf.layers.dense(
-        x, CLASSES, kernel_initializer=start, name="final_dense"
-    )
+    return tf.layers.dense(x, CLASSES, kernel_initializer=start, name="final_dense")
 
 
 def model_fn(features, labels, mode, params):
@@ -161,9 +157,7 @@ def model_fn(features, labels, mode, params):
         return tf.estimator.tpu.TPUEstimatorSpec(
             mode=mode,
             predictions=predictions,
-            export_outputs={
-                "classify": tf.estimator.export.PredictOutput(predictions)
-            },
+            export_outputs={"classify": tf.estimator.export.PredictOutput(predictions)},
         )
     one_hot = tf.one_hot(labels, CLASSES)
     cross_entropy = tf.losses.softmax_cross_entropy(
@@ -181,9 +175,7 @@ def model_fn(features, labels, mode, params):
             mode=mode, loss=loss, eval_metrics=(metric_fn, [labels, logits])
         )
     step = tf.train.get_global_step()
-    rate = tf.train.polynomial_decay(
-        params["learning_rate"], step, 20, 0.1, 2.0
-    )
+    rate = tf.train.polynomial_decay(params["learning_rate"], step, 20, 0.1, 2.0)
     optimizer = Lars(
         rate,
         params["momentum"],
@@ -236,9 +228,7 @@ def dataset(examples, seed):
     images = rng.normal(size=(examples, SIZE, SIZE, 3))
     colors = np.random.RandomState(0).normal(size=(CLASSES, 3))
     images += colors[labels][:, None, None, :]
-    return tf.data.Dataset.from_tensor_slices(
-        (images.astype(np.float32), labels)
-    )
+    return tf.data.Dataset.from_tensor_slices((images.astype(np.float32), labels))
 
 
 def train_input_fn(params):

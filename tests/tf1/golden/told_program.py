@@ -226,9 +226,7 @@ def _events(model_dir, tag):
         for event in tf.train.summary_iterator(path):
             for value in event.summary.value:
                 if value.tag == tag:
-                    number = value.simple_value or float(
-                        tf.make_ndarray(value.tensor)
-                    )
+                    number = value.simple_value or float(tf.make_ndarray(value.tensor))
                     found[event.step] = round(number, 5)
     return found
 

@@ -52,9 +52,7 @@ def model_fn(features, labels, mode, params):
     return tf.estimator.tpu.TPUEstimatorSpec(
         mode=mode,
         loss=loss,
-        train_op=optimizer.minimize(
-            loss, global_step=tf.train.get_global_step()
-        ),
+        train_op=optimizer.minimize(loss, global_step=tf.train.get_global_step()),
     )
 
 

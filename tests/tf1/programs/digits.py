@@ -35,9 +35,7 @@ def model_fn(features, labels, mode, params):
     if FLAGS.use_tpu:
         optimizer = tf.contrib.tpu.CrossShardOptimizer(optimizer)
     train_op = optimizer.minimize(loss, tf.train.get_or_create_global_step())
-    return tf.contrib.tpu.TPUEstimatorSpec(
-        mode=mode, loss=loss, train_op=train_op
-    )
+    return tf.contrib.tpu.TPUEstimatorSpec(mode=mode, loss=loss, train_op=train_op)
 
 
 def dataset():

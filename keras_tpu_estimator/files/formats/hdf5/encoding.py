@@ -17,9 +17,7 @@ Each variable is one dataset at the variable's path: 'dense/kernel' is dataset
 import contextlib
 import itertools
 import math
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import h5py
 import ml_dtypes  # noqa: F401, because it names its dtypes to NumPy
@@ -67,14 +65,10 @@ def lay_out(
         if isinstance(value, Sharded):
             dataset = shards.create(file, key, value, bits)
         elif math.prod(value.shape) and value.shape:
-            dataset = file.create_dataset(
-                key, value.shape, bits, dcpl=_at_once()
-            )
+            dataset = file.create_dataset(key, value.shape, bits, dcpl=_at_once())
             offsets[path] = dataset.id.get_offset()
         else:
-            dataset = file.create_dataset(
-                key, data=np.asarray(value).view(bits)
-            )
+            dataset = file.create_dataset(key, data=np.asarray(value).view(bits))
         if extension is not None:
             dataset.attrs["dtype"] = extension
         if key != path:

@@ -4,18 +4,15 @@ import contextlib
 import dataclasses
 import io
 import math
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 import h5py
 import numpy as np
 
-from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.atomic import checksum, pieces
 from keras_tpu_estimator.files.formats.hdf5 import encoding
 from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.base.index_ranges import boxes_of_run
+from keras_tpu_estimator.ground.base.index_ranges import IndexRanges, boxes_of_run
 from keras_tpu_estimator.ground.storage.copies import local_copy
 
 # The errors that HDF5 and h5py raise for corrupt structures.
@@ -50,9 +47,7 @@ class OpenedFile:
         """The result of `checksum.seal` for the file."""
         return checksum.seal(self.descriptor)
 
-    def read(
-        self, datasets: Mapping[str, h5py.Dataset]
-    ) -> dict[str, np.ndarray]:
+    def read(self, datasets: Mapping[str, h5py.Dataset]) -> dict[str, np.ndarray]:
         """Reads and checks datasets, by the paths of their variables."""
         arrays, extents = {}, []
         for path, dataset in datasets.items():
@@ -82,9 +77,7 @@ class OpenedFile:
         encoding.check(path, dataset, self.path)
         found = np.empty(box.shape, dataset.dtype)
         for first, run in self._runs_in(dataset, offset, box):
-            for at, part in boxes_of_run(
-                first, first + run.size, dataset.shape
-            ):
+            for at, part in boxes_of_run(first, first + run.size, dataset.shape):
                 cut = part.within(box)
                 if cut.is_empty:
                     continue

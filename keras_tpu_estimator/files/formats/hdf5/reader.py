@@ -4,9 +4,7 @@ import contextlib
 import functools
 import io
 import os
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Self
 
 import h5py
@@ -14,18 +12,17 @@ import numpy as np
 
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.formats.hdf5 import encoding
-from keras_tpu_estimator.files.formats.hdf5 import shards
-from keras_tpu_estimator.files.formats.hdf5.opened_file import CorruptFileError
-from keras_tpu_estimator.files.formats.hdf5.opened_file import OpenedFile
-from keras_tpu_estimator.files.formats.hdf5.opened_file import held
-from keras_tpu_estimator.files.formats.hdf5.opened_file import opened_file
-from keras_tpu_estimator.files.formats.hdf5.opened_file import translated
+from keras_tpu_estimator.files.formats.hdf5 import encoding, shards
+from keras_tpu_estimator.files.formats.hdf5.opened_file import (
+    CorruptFileError,
+    OpenedFile,
+    held,
+    opened_file,
+    translated,
+)
 from keras_tpu_estimator.files.formats.hdf5.shards import Shard
 from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reader import Stored
-from keras_tpu_estimator.files.formats.reader import removed
+from keras_tpu_estimator.files.formats.reader import CheckpointReader, Stored, removed
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage.copies import local_copy
 from keras_tpu_estimator.ground.storage.urls import is_url
@@ -124,9 +121,7 @@ class OpenedCheckpoint:
             raise removed(self._path)
         return self._datasets
 
-    def _joined(
-        self, path: str, dataset: h5py.Dataset, box: IndexRanges
-    ) -> np.ndarray:
+    def _joined(self, path: str, dataset: h5py.Dataset, box: IndexRanges) -> np.ndarray:
         """Returns a part of a variable, joined from overlapping shards."""
         if path not in self._shards:
             encoding.check(path, dataset, self._path)
@@ -151,9 +146,7 @@ class OpenedCheckpoint:
             )
         return joined
 
-    def _of_shard(
-        self, path: str, shard: Shard, cut: IndexRanges
-    ) -> np.ndarray:
+    def _of_shard(self, path: str, shard: Shard, cut: IndexRanges) -> np.ndarray:
         try:
             file = self._shard_file(shard)
             with translated():
@@ -181,9 +174,7 @@ class OpenedCheckpoint:
             path = self._beside(shard.file)
             if shard.file not in self._held:
                 self._held[shard.file] = self._stack.enter_context(held(path))
-            found = self._stack.enter_context(
-                opened_file(path, self._held[shard.file])
-            )
+            found = self._stack.enter_context(opened_file(path, self._held[shard.file]))
             if found.seal != shard.seal:
                 raise CorruptFileError("it belongs to another checkpoint")
             self._shard_files[shard.file] = found
@@ -287,9 +278,7 @@ class Hdf5Reader(CheckpointReader):
         with self.held_open():
             return self._now_open.describe()
 
-    def _read_unlisted(
-        self, names: Sequence[str]
-    ) -> dict[str, np.ndarray] | None:
+    def _read_unlisted(self, names: Sequence[str]) -> dict[str, np.ndarray] | None:
         with self.held_open():
             return self._now_open.read_plain(names)
 
@@ -324,9 +313,7 @@ def contents(prefix: str) -> Iterator[Content]:
         seals = shards.seals_of(file)
     for name, seal in sorted(seals.items()):
         path = os.path.join(os.path.dirname(prefix), name)
-        yield Content(
-            (path,), functools.partial(_is_shard_file, path, seal), seal
-        )
+        yield Content((path,), functools.partial(_is_shard_file, path, seal), seal)
     yield Content((main,), functools.partial(checksum.is_right, main))
 
 

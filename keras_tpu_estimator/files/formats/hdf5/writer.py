@@ -8,31 +8,24 @@ the main file, which contains the locations of the shards.
 import dataclasses
 import io
 import os
-from collections.abc import Callable
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import h5py
 import numpy as np
 import numpy.typing as npt
 
-from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.atomic import checksum, commit, pieces
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import encoding
-from keras_tpu_estimator.files.formats.hdf5.shards import Shard
-from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.files.formats.hdf5.shards import Shard, Sharded
 from keras_tpu_estimator.files.formats.reader import Stored
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 
 if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer
-    from _typeshed import WriteableBuffer
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 _PAGE = 1 << 12
 
@@ -130,9 +123,7 @@ class SparseFile(io.RawIOBase):
 _STRUCTURE_BLOCK = 16 << 10
 
 
-def write(
-    saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | Sharded]
-) -> None:
+def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | Sharded]) -> None:
     """Writes the main file of a save atomically.
 
     Args:
@@ -298,9 +289,7 @@ class ShardFiles:
             for part, (path, box) in parts.items():
                 seal = seals[host]
                 if seal is None:
-                    raise RuntimeError(
-                        f"Host {host} must have written its shards."
-                    )
+                    raise RuntimeError(f"Host {host} must have written its shards.")
                 found[path].append(Shard(box, name, keys[part], seal))
         return {
             path: Sharded(each.shape, each.dtype, tuple(found[path]))
@@ -318,9 +307,7 @@ class ShardFiles:
         writers = self._writers
         return self.saved.part(writers.index(host), len(writers))
 
-    def _parts(
-        self, host: int
-    ) -> Iterator[tuple[str, tuple[str, IndexRanges]]]:
+    def _parts(self, host: int) -> Iterator[tuple[str, tuple[str, IndexRanges]]]:
         """Yields the name, variable and box of each shard in a host's file."""
         for path, variable in sorted(self.variables.items()):
             for box, owner in sorted(variable.hosts.items()):

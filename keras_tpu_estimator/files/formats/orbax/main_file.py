@@ -13,9 +13,7 @@ import pathlib
 from collections.abc import Mapping
 from typing import Self
 
-from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.atomic import checksum, commit, pieces
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.intact import Content

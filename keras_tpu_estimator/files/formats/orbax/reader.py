@@ -3,9 +3,7 @@
 import contextlib
 import os
 import re
-from collections.abc import Iterable
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -14,11 +12,13 @@ import numpy as np
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats.intact import are_intact
 from keras_tpu_estimator.files.formats.orbax.main_file import MainFile
-from keras_tpu_estimator.files.formats.reader import ArraysReader
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reader import Stored
-from keras_tpu_estimator.files.formats.reader import removed
-from keras_tpu_estimator.files.formats.reader import unambiguous
+from keras_tpu_estimator.files.formats.reader import (
+    ArraysReader,
+    CheckpointReader,
+    Stored,
+    removed,
+    unambiguous,
+)
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
@@ -82,9 +82,7 @@ class OrbaxReader(CheckpointReader):
             name: (item, leaf.name) for name, (item, leaf) in arrays.items()
         }
         aliases = unambiguous(
-            (alias, name)
-            for name in listed
-            for alias in _shorter(name, self._items)
+            (alias, name) for name in listed for alias in _shorter(name, self._items)
         )
         super().__init__(path, listed, aliases)
 
@@ -142,9 +140,7 @@ def _read_tree(
     )
     return {
         name: np.asarray(value)
-        for name, value in zip(
-            leaves, structure.flatten_up_to(restored), strict=True
-        )
+        for name, value in zip(leaves, structure.flatten_up_to(restored), strict=True)
         if name in wanted
     }
 
@@ -271,9 +267,7 @@ class TreeReader(CheckpointReader):
         stored = self._tree.by_any_name()
         self._rows = main.rows
         listed = {
-            name: Stored(
-                self._cut(name, stored[name].shape), stored[name].dtype
-            )
+            name: Stored(self._cut(name, stored[name].shape), stored[name].dtype)
             for name in self._tree.get_variable_to_shape_map()
         }
         super().__init__(prefix, listed)
@@ -297,9 +291,7 @@ class TreeReader(CheckpointReader):
     def _check(self) -> None:
         """Raises an error if files have changed since they were written."""
         wrong = [
-            each.files[0]
-            for each in self._main.contents()
-            if not are_intact([each])
+            each.files[0] for each in self._main.contents() if not are_intact([each])
         ]
         if wrong and not self._is_there:
             raise removed(self._prefix)

@@ -9,12 +9,8 @@ import concurrent.futures
 import dataclasses
 import inspect
 import os
-from collections.abc import Callable
-from collections.abc import Coroutine
-from collections.abc import Mapping
-from typing import Any
-from typing import Self
-from typing import TypeVar
+from collections.abc import Callable, Coroutine, Mapping
+from typing import Any, Self, TypeVar
 
 import jax
 import numpy as np
@@ -50,9 +46,7 @@ class TreeArray:
     rows: int | None = None
 
     @classmethod
-    def of(
-        cls, value: jax.Array, dtype: np.dtype, rows: int | None = None
-    ) -> Self:
+    def of(cls, value: jax.Array, dtype: np.dtype, rows: int | None = None) -> Self:
         """Returns an entry with its own alias of the array."""
         return cls(alias(value), dtype, rows)
 
@@ -119,9 +113,7 @@ def begin_arrays(
     import orbax.checkpoint as ocp
 
     tree = {path: each.value for path, each in arrays.items()}
-    args = {
-        path: ocp.SaveArgs(dtype=each.dtype) for path, each in arrays.items()
-    }
+    args = {path: ocp.SaveArgs(dtype=each.dtype) for path, each in arrays.items()}
     return _begin(
         ocp.PyTreeCheckpointHandler(use_compression=False),
         saved,
@@ -130,9 +122,7 @@ def begin_arrays(
     )
 
 
-def write(
-    saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]
-) -> None:
+def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]) -> None:
     """Writes a checkpoint atomically, or completes that of several hosts.
 
     Args:
@@ -158,9 +148,7 @@ def write(
     import orbax.checkpoint as ocp
 
     rows = {
-        path: each.rows
-        for path, each in variables.items()
-        if isinstance(each, InTree)
+        path: each.rows for path, each in variables.items() if isinstance(each, InTree)
     }
     handler = ocp.PyTreeCheckpointHandler(
         # Compression takes as long as writing, needs memory, and saves only a
@@ -206,9 +194,7 @@ def _begin(
             "Use RunConfig(checkpoint_format='hdf5')."
         )
     args = ocp.args.PyTreeSave(item={**tree}, save_args={**save_args})
-    begun = _told(
-        saved, lambda: _run(handler.async_save(_folder(saved), args=args))
-    )
+    begun = _told(saved, lambda: _run(handler.async_save(_folder(saved), args=args)))
 
     def wait() -> None:
         for each in begun or ():

@@ -2,20 +2,20 @@
 
 import contextlib
 import glob
-from collections.abc import Iterator
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory.location import INDEX
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.reader import Stored
-from keras_tpu_estimator.files.formats.reader import removed
-from keras_tpu_estimator.files.formats.reader import unambiguous
+from keras_tpu_estimator.files.formats.reader import (
+    CheckpointReader,
+    Stored,
+    removed,
+    unambiguous,
+)
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.copies import local_copy
-from keras_tpu_estimator.ground.storage.copies import without_wildcards
+from keras_tpu_estimator.ground.storage.copies import local_copy, without_wildcards
 
 _NUMBER = "-?????-of-?????"
 
@@ -82,21 +82,15 @@ class TensorFlowReader(CheckpointReader):
         with _explained(prefix):
             # Unlike `tf.train.load_checkpoint`, this takes the prefix
             # literally where there is a directory of the same name.
-            self._reader = tf.compat.v1.train.NewCheckpointReader(
-                self._files.path
-            )
+            self._reader = tf.compat.v1.train.NewCheckpointReader(self._files.path)
             shapes = self._reader.get_variable_to_shape_map()
             dtypes = self._reader.get_variable_to_dtype_map()
             full_names = self._full_names()
         self._keys = {
-            key.removesuffix(_VALUE): key
-            for key in shapes
-            if key != _OBJECT_GRAPH
+            key.removesuffix(_VALUE): key for key in shapes if key != _OBJECT_GRAPH
         }
         listed = {
-            name: Stored(
-                tuple(shapes[key]), np.dtype(dtypes[key].as_numpy_dtype)
-            )
+            name: Stored(tuple(shapes[key]), np.dtype(dtypes[key].as_numpy_dtype))
             for name, key in self._keys.items()
         }
         aliases = unambiguous(
@@ -126,9 +120,7 @@ class TensorFlowReader(CheckpointReader):
     def _read(self, names: Sequence[str]) -> dict[str, np.ndarray]:
         try:
             with _explained(self.path):
-                return {
-                    name: self._read_one(self._keys[name]) for name in names
-                }
+                return {name: self._read_one(self._keys[name]) for name in names}
         except ValueError as error:
             if _index(self.path) != self._index:
                 raise removed(self.path) from error

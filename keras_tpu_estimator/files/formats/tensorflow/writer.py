@@ -8,24 +8,23 @@ them. Programs that copy, rename and remove checkpoints expect all three files.
 import contextlib
 import functools
 import re
-from collections.abc import Iterator
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN
-from keras_tpu_estimator.files.atomic.checksum import SIZE
-from keras_tpu_estimator.files.atomic.checksum import stamp
+from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN, SIZE, stamp
 from keras_tpu_estimator.files.directory import save_names
 from keras_tpu_estimator.files.directory.location import INDEX
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.directory.save_names import META
 from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.files.formats.tensorflow.reader import TensorFlowReader
-from keras_tpu_estimator.files.formats.tensorflow.reader import suffixes
+from keras_tpu_estimator.files.formats.tensorflow.reader import (
+    TensorFlowReader,
+    suffixes,
+)
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.storage import paths
 
@@ -153,8 +152,7 @@ def _write(
         parts = [f"{partial}.{number}" for number in range(count)]
     with tf.Graph().as_default():
         fed = {
-            n: tf.compat.v1.placeholder(arrays[n].dtype, arrays[n].shape)
-            for n in names
+            n: tf.compat.v1.placeholder(arrays[n].dtype, arrays[n].shape) for n in names
         }
         saves = []
         for number, part in enumerate(parts):
@@ -206,9 +204,7 @@ def serialized(arrays: Mapping[str, np.ndarray]) -> bytes:
     True
     """
     # The content is the same for each checkpoint of a run.
-    return _made(
-        tuple((name, each.dtype, each.shape) for name, each in arrays.items())
-    )
+    return _made(tuple((name, each.dtype, each.shape) for name, each in arrays.items()))
 
 
 @functools.lru_cache(maxsize=4)

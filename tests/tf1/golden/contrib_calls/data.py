@@ -6,8 +6,7 @@ import tempfile
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from contrib_calls.calling import floats
-from contrib_calls.calling import x
+from contrib_calls.calling import floats, x
 
 
 def _feature(value):
@@ -200,9 +199,7 @@ CALLS = {
     "prefetch_queue.prefetch_queue": _prefetched,
     "queues.NestedQueueRunnerError": _nested,
     "tfexample_decoder.BackupHandler": _decoded(
-        lambda d: d.BackupHandler(
-            d.Tensor("none"), d.Tensor("numbers", shape=[3])
-        ),
+        lambda d: d.BackupHandler(d.Tensor("none"), d.Tensor("numbers", shape=[3])),
         {"none": NUMBERS, "numbers": NUMBERS},
         numbers=[5, 2, 7],
     ),
@@ -213,9 +210,7 @@ CALLS = {
     ),
     "tfexample_decoder.Image": _image,
     "tfexample_decoder.ItemHandlerCallback": _decoded(
-        lambda d: d.ItemHandlerCallback(
-            ["a", "b"], lambda read: read["a"] - read["b"]
-        ),
+        lambda d: d.ItemHandlerCallback(["a", "b"], lambda read: read["a"] - read["b"]),
         {"a": FLOATS, "b": FLOATS},
         a=floats(4),
         b=floats(4, start=2.0),

@@ -5,8 +5,7 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from contrib_calls.calling import floats
-from contrib_calls.calling import x
+from contrib_calls.calling import floats, x
 
 
 def _names(variables):
@@ -50,8 +49,7 @@ def _assigned(contrib):
         session.run(op, fed)
         restore(session)
         return [
-            session.run(variables[name])
-            for name in ("scope/global", "scope/plain")
+            session.run(variables[name]) for name in ("scope/global", "scope/plain")
         ]
 
 
@@ -184,9 +182,7 @@ CALLS = {
     "get_local_variables": _found(lambda f: f.get_local_variables()),
     "get_model_variables": _found(lambda f: f.get_model_variables("scope")),
     "get_trainable_variables": _found(lambda f: f.get_trainable_variables()),
-    "get_unique_variable": _found(
-        lambda f: [f.get_unique_variable("scope/plain")]
-    ),
+    "get_unique_variable": _found(lambda f: [f.get_unique_variable("scope/plain")]),
     "get_variable_full_name": lambda c: c.framework.get_variable_full_name(
         tf.get_variable("name", [1])
     ),

@@ -2,9 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from contrib_calls.calling import image
-from contrib_calls.calling import with_gradient
-from contrib_calls.calling import x
+from contrib_calls.calling import image, with_gradient, x
 
 
 def _volume():
@@ -206,9 +204,7 @@ CALLS = {
     "max_pool2d": with_gradient(lambda c, x: c.layers.max_pool2d(x, 3)),
     "max_pool3d": lambda c: c.layers.max_pool3d(_volume(), 2),
     "maxout": lambda c: c.layers.maxout(x(2, 6), 3),
-    "one_hot_encoding": lambda c: c.layers.one_hot_encoding(
-        tf.constant([0, 2]), 3
-    ),
+    "one_hot_encoding": lambda c: c.layers.one_hot_encoding(tf.constant([0, 2]), 3),
     "optimize_loss": _optimized(),
     "optimize_loss, clipped": _optimized(
         "Adam",
@@ -241,18 +237,12 @@ CALLS = {
     "spatial_softmax": lambda c: c.layers.spatial_softmax(image()),
     "stack": lambda c: c.layers.stack(x(2, 3), c.layers.linear, [4, 2]),
     "sum_regularizer": _weights(
-        lambda c: c.sum_regularizer(
-            [c.l1_regularizer(0.1), c.l2_regularizer(0.2)]
-        )
+        lambda c: c.sum_regularizer([c.l1_regularizer(0.1), c.l2_regularizer(0.2)])
     ),
     "summarize_activation": _summarized(lambda c, x: c.summarize_activation(x)),
-    "summarize_activations": _summarized(
-        lambda c, x: c.summarize_activations()
-    ),
+    "summarize_activations": _summarized(lambda c, x: c.summarize_activations()),
     "summarize_biases": _summarized(lambda c, x: c.summarize_biases()),
-    "summarize_collection": _summarized(
-        lambda c, x: c.summarize_collection("weights")
-    ),
+    "summarize_collection": _summarized(lambda c, x: c.summarize_collection("weights")),
     "summarize_tensor": _summarized(lambda c, x: c.summarize_tensor(x)),
     "summarize_tensors": _summarized(lambda c, x: c.summarize_tensors([x])),
     "summarize_variables": _summarized(lambda c, x: c.summarize_variables()),

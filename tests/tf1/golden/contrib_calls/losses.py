@@ -69,9 +69,7 @@ CALLS = {
     "mean_pairwise_squared_error": _of_numbers("mean_pairwise_squared_error"),
     "mean_squared_error": _of_numbers("mean_squared_error"),
     "npairs_loss": _of_embeddings(
-        lambda m, given: m.npairs_loss(
-            tf.constant(CLASSES), given, x(6, 3, start=2.0)
-        )
+        lambda m, given: m.npairs_loss(tf.constant(CLASSES), given, x(6, 3, start=2.0))
     ),
     "npairs_loss_multilabel": _of_embeddings(
         lambda m, given: m.npairs_loss_multilabel(
@@ -80,10 +78,8 @@ CALLS = {
     ),
     "sigmoid_cross_entropy": _of_numbers("sigmoid_cross_entropy"),
     "softmax_cross_entropy": _of_numbers("softmax_cross_entropy"),
-    "sparse_softmax_cross_entropy": lambda c: (
-        c.losses.sparse_softmax_cross_entropy(
-            x(6, 3), tf.constant(CLASSES, tf.int64)
-        )
+    "sparse_softmax_cross_entropy": lambda c: c.losses.sparse_softmax_cross_entropy(
+        x(6, 3), tf.constant(CLASSES, tf.int64)
     ),
     "triplet_semihard_loss": _of_embeddings(
         lambda m, given: m.triplet_semihard_loss(

@@ -2,9 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from contrib_calls.calling import floats
-from contrib_calls.calling import probabilities
-from contrib_calls.calling import x
+from contrib_calls.calling import floats, probabilities, x
 
 LABELS = [True, False, True, True, False, False, True, False]
 GUESSES = [True, False, False, True, True, False, True, True]
@@ -100,9 +98,7 @@ CALLS = {
     "aggregate_metric_map": _mapped,
     "aggregate_metrics": _aggregated,
     "auc_using_histogram": _area_by_histogram,
-    "auc_with_confidence_intervals": _of_scores(
-        "auc_with_confidence_intervals"
-    ),
+    "auc_with_confidence_intervals": _of_scores("auc_with_confidence_intervals"),
     "cohen_kappa": _streamed(
         lambda m: m.cohen_kappa(
             tf.constant(LABELS_BY_NUMBER), tf.constant(GUESSES_BY_NUMBER), 2
@@ -122,17 +118,13 @@ CALLS = {
     "sparse_recall_at_top_k": _of_top("sparse_recall_at_top_k"),
     "streaming_accuracy": _of_classes("streaming_accuracy"),
     "streaming_auc": _of_scores("streaming_auc", num_thresholds=9),
-    "streaming_auc, PR": _of_scores(
-        "streaming_auc", num_thresholds=9, curve="PR"
-    ),
+    "streaming_auc, PR": _of_scores("streaming_auc", num_thresholds=9, curve="PR"),
     "streaming_concat": _streamed(lambda m: m.streaming_concat(x(3, 2))),
     "streaming_concat, some": _streamed(
         lambda m: m.streaming_concat(x(3, 2), max_size=4)
     ),
     "streaming_covariance": _of_numbers("streaming_covariance"),
-    "streaming_curve_points": _of_scores(
-        "streaming_curve_points", num_thresholds=5
-    ),
+    "streaming_curve_points": _of_scores("streaming_curve_points", num_thresholds=5),
     "streaming_dynamic_auc": _of_scores("streaming_dynamic_auc"),
     **{
         f"streaming_{name}": _of_classes(f"streaming_{name}")
@@ -163,12 +155,8 @@ CALLS = {
         )
     },
     "streaming_mean": _streamed(lambda m: m.streaming_mean(x(4), WEIGHTS[:4])),
-    "streaming_mean_absolute_error": _of_numbers(
-        "streaming_mean_absolute_error"
-    ),
-    "streaming_mean_cosine_distance": _of_numbers(
-        "streaming_mean_cosine_distance", 1
-    ),
+    "streaming_mean_absolute_error": _of_numbers("streaming_mean_absolute_error"),
+    "streaming_mean_cosine_distance": _of_numbers("streaming_mean_cosine_distance", 1),
     "streaming_mean_iou": _streamed(
         lambda m: m.streaming_mean_iou(
             tf.constant(GUESSES_BY_NUMBER), tf.constant(LABELS_BY_NUMBER), 2
@@ -178,19 +166,13 @@ CALLS = {
         "streaming_mean_relative_error", floats(4, 3) + 2
     ),
     "streaming_mean_squared_error": _of_numbers("streaming_mean_squared_error"),
-    "streaming_mean_tensor": _streamed(
-        lambda m: m.streaming_mean_tensor(x(2, 3))
-    ),
-    "streaming_pearson_correlation": _of_numbers(
-        "streaming_pearson_correlation"
-    ),
+    "streaming_mean_tensor": _streamed(lambda m: m.streaming_mean_tensor(x(2, 3))),
+    "streaming_pearson_correlation": _of_numbers("streaming_pearson_correlation"),
     "streaming_percentage_less": _streamed(
         lambda m: m.streaming_percentage_less(x(7), 0.3)
     ),
     "streaming_recall_at_k": _streamed(
-        lambda m: m.streaming_recall_at_k(
-            x(3, 4), tf.constant([1, 3, 0], tf.int64), 2
-        )
+        lambda m: m.streaming_recall_at_k(x(3, 4), tf.constant([1, 3, 0], tf.int64), 2)
     ),
     "streaming_root_mean_squared_error": _of_numbers(
         "streaming_root_mean_squared_error"
@@ -206,9 +188,7 @@ CALLS = {
     "streaming_sparse_average_precision_at_top_k": _of_top(
         "streaming_sparse_average_precision_at_top_k"
     ),
-    "streaming_sparse_precision_at_k": _of_ranks(
-        "streaming_sparse_precision_at_k"
-    ),
+    "streaming_sparse_precision_at_k": _of_ranks("streaming_sparse_precision_at_k"),
     "streaming_sparse_precision_at_top_k": _of_top(
         "streaming_sparse_precision_at_top_k", class_id=1
     ),

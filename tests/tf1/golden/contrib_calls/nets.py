@@ -6,8 +6,7 @@ import zlib
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from contrib_calls.calling import floats
-from contrib_calls.calling import x
+from contrib_calls.calling import floats, x
 
 
 def _made(name, size, make, count=4):
@@ -117,17 +116,13 @@ CALLS = {
 }
 # Tens of millions of variables, or hundreds of layers.
 LARGE = {
-    "alexnet.alexnet_v2": _whole(
-        "alexnet", 224, "alexnet_v2", "alexnet_v2_arg_scope"
-    ),
+    "alexnet.alexnet_v2": _whole("alexnet", 224, "alexnet_v2", "alexnet_v2_arg_scope"),
     "inception_v1.inception_v1": _inception(1, 224),
     "inception_v2.inception_v2": _inception(2, 64, depth_multiplier=0.1),
     "inception_v3.inception_v3": _inception(3, 107, depth_multiplier=0.1),
     "overfeat.overfeat": _whole("overfeat", 231),
     **{
-        f"resnet_v{version}.resnet_v{version}_{layers}": _known_resnet(
-            version, layers
-        )
+        f"resnet_v{version}.resnet_v{version}_{layers}": _known_resnet(version, layers)
         for version in (1, 2)
         for layers in (50, 101, 152, 200)
     },

@@ -2,9 +2,7 @@
 
 import tensorflow.compat.v1 as tf
 
-from contrib_calls.calling import floats
-from contrib_calls.calling import image
-from contrib_calls.calling import x
+from contrib_calls.calling import floats, image, x
 
 LENGTHS = [4, 2, 1]
 TAGS = [[0, 1, 2, 1], [1, 1, 0, 0], [2, 0, 0, 0]]
@@ -54,9 +52,7 @@ def _fused(contrib):
 
 
 def _both_ways(contrib):
-    cells = [
-        [tf.nn.rnn_cell.BasicLSTMCell(3) for _ in range(2)] for _ in range(2)
-    ]
+    cells = [[tf.nn.rnn_cell.BasicLSTMCell(3) for _ in range(2)] for _ in range(2)]
     return contrib.rnn.stack_bidirectional_dynamic_rnn(
         cells[0],
         cells[1],
@@ -68,9 +64,7 @@ def _both_ways(contrib):
 
 def _static(contrib):
     cell = contrib.rnn.GRUCell(3)
-    return contrib.rnn.static_rnn(
-        cell, tf.unstack(x(3, 2, 4)), dtype=tf.float32
-    )
+    return contrib.rnn.static_rnn(cell, tf.unstack(x(3, 2, 4)), dtype=tf.float32)
 
 
 def _mapped(contrib):
@@ -127,9 +121,7 @@ def _all_of(data):
 
 def _padded(contrib):
     data = tf.data.Dataset.range(1, 6).map(lambda n: tf.fill([n], n))
-    return _all_of(
-        data.apply(contrib.data.padded_batch_and_drop_remainder(2, [None]))
-    )
+    return _all_of(data.apply(contrib.data.padded_batch_and_drop_remainder(2, [None])))
 
 
 CALLS = {
@@ -177,8 +169,8 @@ CALLS = {
         c.image.flat_transforms_to_matrices(floats(2, 8)),
         c.image.flat_transforms_to_matrices(floats(8)),
     ],
-    "image.matrices_to_flat_transforms": lambda c: (
-        c.image.matrices_to_flat_transforms(floats(2, 3, 3))
+    "image.matrices_to_flat_transforms": lambda c: c.image.matrices_to_flat_transforms(
+        floats(2, 3, 3)
     ),
     "image.rotate": lambda c: c.image.rotate(image(), 0.4, "BILINEAR"),
     "image.transform": lambda c: c.image.transform(
@@ -197,9 +189,7 @@ CALLS = {
     "rnn.LSTMCell": _unrolled(
         lambda rnn: rnn.LSTMCell(3, use_peepholes=True, num_proj=2)
     ),
-    "rnn.LayerNormBasicLSTMCell": _unrolled(
-        lambda rnn: rnn.LayerNormBasicLSTMCell(3)
-    ),
+    "rnn.LayerNormBasicLSTMCell": _unrolled(lambda rnn: rnn.LayerNormBasicLSTMCell(3)),
     "rnn.MultiRNNCell": _unrolled(
         lambda rnn: rnn.MultiRNNCell(
             [rnn.BasicLSTMCell(3), rnn.ResidualWrapper(rnn.BasicRNNCell(3))]
@@ -208,9 +198,7 @@ CALLS = {
     "rnn.python.ops.core_rnn_cell._linear": _mapped,
     "rnn.stack_bidirectional_dynamic_rnn": _both_ways,
     "rnn.static_rnn": _static,
-    "rnn.transpose_batch_time": lambda c: c.rnn.transpose_batch_time(
-        x(2, 3, 1)
-    ),
+    "rnn.transpose_batch_time": lambda c: c.rnn.transpose_batch_time(x(2, 3, 1)),
     "seq2seq.sequence_loss": _loss(),
     "seq2seq.sequence_loss of each": _loss(average_across_batch=False),
     "seq2seq.sequence_loss of steps": _loss(average_across_timesteps=False),
@@ -219,9 +207,7 @@ CALLS = {
     ),
 }
 ALIASES = {
-    "rnn.python.ops.core_rnn_cell._Linear": (
-        "rnn.python.ops.core_rnn_cell._linear"
-    ),
+    "rnn.python.ops.core_rnn_cell._Linear": ("rnn.python.ops.core_rnn_cell._linear"),
     "rnn.BasicLSTMCell": "rnn.MultiRNNCell",
     "rnn.BasicRNNCell": "rnn.MultiRNNCell",
     "rnn.ResidualWrapper": "rnn.MultiRNNCell",

@@ -1,14 +1,16 @@
 """All calls, by the names of what they call below `tf.contrib`."""
 
-from contrib_calls import data
-from contrib_calls import framework
-from contrib_calls import layers
-from contrib_calls import losses
-from contrib_calls import metrics
-from contrib_calls import nets
-from contrib_calls import sequences
-from contrib_calls import training
-from contrib_calls import utilities
+from contrib_calls import (
+    data,
+    framework,
+    layers,
+    losses,
+    metrics,
+    nets,
+    sequences,
+    training,
+    utilities,
+)
 
 _AREAS = (
     ("framework.", framework),

@@ -4,8 +4,7 @@ import tempfile
 
 import tensorflow.compat.v1 as tf
 
-from contrib_calls.calling import floats
-from contrib_calls.calling import x
+from contrib_calls.calling import floats, x
 
 
 def _loss():
@@ -58,9 +57,7 @@ def _in_session(train):
             # One that has a value is not read while it is written.
             variable = tf.get_variable("v", initializer=1.0, use_resource=True)
             optimizer = tf.train.GradientDescentOptimizer(0.1)
-            update = contrib.training.create_train_op(
-                variable * variable, optimizer
-            )
+            update = contrib.training.create_train_op(variable * variable, optimizer)
             return train(contrib, update, folder)
 
     return call
@@ -68,9 +65,7 @@ def _in_session(train):
 
 def _training(contrib, update, folder):
     """A variable after three steps."""
-    contrib.training.train(
-        update, folder, hooks=[tf.train.StopAtStepHook(last_step=3)]
-    )
+    contrib.training.train(update, folder, hooks=[tf.train.StopAtStepHook(last_step=3)])
     return tf.train.load_variable(folder, "v")
 
 
@@ -221,9 +216,7 @@ def _hyperparameters(contrib):
     made.parse("rate=0.01,layers=[32,16]")
     made.add_hparam("flag", True)
     made.set_hparam("flag", False)
-    parsed = contrib.training.parse_values(
-        "a=1,b[2]=0.5", {"a": int, "b": float}
-    )
+    parsed = contrib.training.parse_values("a=1,b[2]=0.5", {"a": int, "b": float})
     return [
         made.to_json(sort_keys=True),
         sorted(made.values()),
@@ -283,14 +276,10 @@ CALLS = {
     ),
     "training.evaluate_repeatedly": _evaluated(_repeatedly),
     "training.multiply_gradients": _by_hand(
-        lambda c, pairs: c.training.multiply_gradients(
-            pairs, {"inner/kernel": 2.0}
-        )
+        lambda c, pairs: c.training.multiply_gradients(pairs, {"inner/kernel": 2.0})
     ),
     "training.multiply_gradients of rows": _of_rows(
-        lambda c, pairs: c.training.multiply_gradients(
-            pairs, {pairs[0][1]: 0.5}
-        )
+        lambda c, pairs: c.training.multiply_gradients(pairs, {pairs[0][1]: 0.5})
     ),
     "training.train": _in_session(_training),
     "training.wait_for_new_checkpoint": _evaluated(_waited),
@@ -301,12 +290,8 @@ ALIASES = {
     "slim.evaluation.SummaryAtEndHook": "training.evaluate_repeatedly",
     "slim.evaluation.checkpoints_iterator": "training.wait_for_new_checkpoint",
     "slim.evaluation.evaluate_repeatedly": "training.evaluate_repeatedly",
-    "slim.evaluation.get_or_create_eval_step": (
-        "training.wait_for_new_checkpoint"
-    ),
-    "slim.evaluation.wait_for_new_checkpoint": (
-        "training.wait_for_new_checkpoint"
-    ),
+    "slim.evaluation.get_or_create_eval_step": ("training.wait_for_new_checkpoint"),
+    "slim.evaluation.wait_for_new_checkpoint": ("training.wait_for_new_checkpoint"),
     "slim.learning.add_gradients_summaries": "slim.learning.create_train_op",
     "slim.learning.multiply_gradients": "slim.learning.create_train_op",
     "slim.learning.train_step": "slim.learning.train",

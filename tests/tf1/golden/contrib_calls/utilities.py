@@ -5,8 +5,7 @@ import importlib
 import numpy as np
 import tensorflow.compat.v1 as tf
 
-from contrib_calls.calling import floats
-from contrib_calls.calling import x
+from contrib_calls.calling import floats, x
 
 CLASSES = [0, 1, 1, 0, 2, 2]
 _LOSSES = "losses.python.metric_learning.metric_loss_ops"
@@ -127,9 +126,7 @@ CALLS = {
         lambda m: m.dense_to_sparse_tensor(x(2, 3) * [1.0, 0.0, 1.0], 0.0)
     ),
     "layers.python.ops.sparse_ops.indicators_to_sparse_ids": _sparse(
-        lambda m: m.indicators_to_sparse_ids(
-            tf.constant([[0, 1, 1], [1, 0, 0]])
-        )
+        lambda m: m.indicators_to_sparse_ids(tf.constant([[0, 1, 1], [1, 0, 0]]))
     ),
     "layers.python.ops.sparse_ops.sparse_row_envelope": _sparse(
         lambda m: m.sparse_row_envelope(
@@ -187,9 +184,7 @@ ALIASES = {
             "two_element_tuple",
         )
     },
-    "framework.python.ops.ops.get_graph_from_inputs": (
-        "framework.python.ops.ops"
-    ),
+    "framework.python.ops.ops.get_graph_from_inputs": ("framework.python.ops.ops"),
     "framework.python.ops.ops.get_name_scope": "framework.python.ops.ops",
     **{
         f"metric_loss_ops.{name}": f"losses.{name}"
@@ -202,21 +197,13 @@ ALIASES = {
             "triplet_semihard_loss",
         )
     },
-    "metric_loss_ops.compute_augmented_facility_locations": (
-        "losses.cluster_loss"
-    ),
-    "metric_loss_ops.compute_augmented_facility_locations_pam": (
-        "losses.cluster_loss"
-    ),
+    "metric_loss_ops.compute_augmented_facility_locations": ("losses.cluster_loss"),
+    "metric_loss_ops.compute_augmented_facility_locations_pam": ("losses.cluster_loss"),
     "metric_loss_ops.compute_gt_cluster_score": (
         "metric_loss_ops.compute_facility_energy"
     ),
-    "metric_loss_ops.get_cluster_assignment": (
-        "metric_loss_ops.update_all_medoids"
-    ),
+    "metric_loss_ops.get_cluster_assignment": ("metric_loss_ops.update_all_medoids"),
     "metric_loss_ops.masked_minimum": "metric_loss_ops.masked_maximum",
-    "metric_loss_ops.update_medoid_per_cluster": (
-        "metric_loss_ops.update_all_medoids"
-    ),
+    "metric_loss_ops.update_medoid_per_cluster": ("metric_loss_ops.update_all_medoids"),
     "train.Int64List": "train.FloatList",
 }
