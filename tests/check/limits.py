@@ -70,16 +70,9 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "variables are read and written in any order": None,
         "random ops continue": None,
         "the global step decides when": None,
-        "an evaluation may assign": None,
         "if cores assign different values": None,
-        "a number as `loss`": None,
+        "an operation in a `tf.cond` branch": None,
         "without an operation that changes the global step": None,
-        "on a TPU, `scaffold_fn` must not": None,
-        "`build_supervised_input_receiver_fn_from": host(
-            "differs",
-            "tf.estimator.export."
-            "build_supervised_input_receiver_fn_from_input_fn(input_fn)",
-        ),
         "`tf.summary` in a `host_call`": Code(
             "refused", f"{_HOST_CALL}\nhost_call = (host_call_fn, [y])"
         ),
@@ -87,14 +80,8 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "`ready_op` and `ready_for_local_init_op`": Code(
             "differs", "tf.train.Scaffold(ready_op=tf.no_op())"
         ),
-        "a `Scaffold(saver=tf.train.Checkpoint": Code(
-            "differs", "tf.train.Scaffold(saver=tf.train.Checkpoint(y=y))"
-        ),
         "`local_init_op` may assign": Code(
             "depends", "tf.train.Scaffold(local_init_op=tf.no_op())"
-        ),
-        "`RunOptions` of a hook": host(
-            "differs", "tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)"
         ),
         "partitioners split variables": Code(
             "differs",
@@ -117,12 +104,13 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
             "def branch():\n    tf.summary.scalar('y', y[0, 0])\n    return y\n"
             "y = tf.cond(y[0, 0] > 0, branch, lambda: y)",
         ),
+        "a hook may initialize": None,
+        "constants that `input_fn` returns": None,
         "on a TPU, a `tf.cond` around": Code(
             "depends",
             "y = tf.cond(y[0, 0] > 0, lambda: tf.tpu.cross_replica_sum(y), lambda: y)",
         ),
         "optimizers update the rows": None,
-        "`py_func`, strings": Code("refused", "y = tf.py_func(abs, [y], tf.float32)"),
     },
     ("lifting_limits", "### Of the estimator"): {
         "`tf.distribute` strategies": host(
@@ -166,10 +154,6 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
             "differs", "tf.train.ProfilerHook(save_steps=10)"
         ),
         "needs a TPU's address": None,
-        "`num_shards=1` with": host(
-            "differs", "tf.estimator.tpu.TPUConfig(num_shards=8)"
-        ),
-        "`RunConfig.master` is": None,
         "`TF_CONFIG` may contain": None,
         "`Scaffold(saver=Saver(names))`": None,  # It is as there in a graph.
         "a failed export leaves": None,
@@ -178,15 +162,10 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "`outside_compilation` may run": None,
         "early stopping adds": None,
         "`BestExporter` exports": host("differs", "tf.estimator.BestExporter()"),
-        "`InMemoryEvaluatorHook` rejects": host(
-            "differs",
-            "tf.estimator.experimental.InMemoryEvaluatorHook(None, input_fn)",
-        ),
         "evaluations are throttled": None,
         "the hooks of a spec": None,
         "an evaluator always waits": None,
         "an evaluator fails if": None,
-        "an evaluator waits for": None,
         "parameter servers train": None,
         "a relative `model_dir`": None,
         "training waits while": None,
@@ -194,9 +173,18 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "checkpoints are TensorFlow's": None,
         "integers in predictions": None,
         "the global step is int64": None,
+        "errors have TensorFlow's messages": None,
         "a missing checkpoint or": None,
         "a checkpoint with another dtype": None,
         "a scope without variables": None,
+        "`InMemoryEvaluatorHook` rejects": host(
+            "differs",
+            "tf.estimator.experimental.InMemoryEvaluatorHook(None, input_fn)",
+        ),
+        "`num_shards=1` with": host(
+            "differs", "tf.estimator.tpu.TPUConfig(num_shards=8)"
+        ),
+        "`RunConfig.master` and": None,
         "`VocabInfo` is for": None,
     },
     ("old_programs", "## What is missing"): {
@@ -207,16 +195,10 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
             "missing", "tf.contrib.distribute.MirroredStrategy()"
         ),
         "`tf.contrib.tpu.rewrite`": host("missing", "tf.contrib.tpu.rewrite(input_fn)"),
-        "a script's own copy": host(
-            "missing", "tf.contrib.tpu.proto.compilation_result_pb2"
-        ),
         "`tf.contrib.tpu.keras_to_tpu_model`": host(
             "missing", "tf.contrib.tpu.keras_to_tpu_model(None)"
         ),
         "`tf.contrib.seq2seq`": Code("missing", "tf.contrib.seq2seq.BasicDecoder()"),
-        "`tf.contrib.quantize`": Code(
-            "missing", "tf.contrib.quantize.create_training_graph()"
-        ),
         "columns of `tf.contrib.layers`": Code(
             "missing", 'tf.contrib.layers.real_valued_column("x")'
         ),
@@ -240,6 +222,24 @@ _TABLE = 'tf.contrib.lookup.index_table_from_tensor(["a"])'
 
 # Programs that once differed from TensorFlow 1.15, or stopped.
 PROGRAMS = {
+    "`build_supervised_input_receiver_fn_from": host(
+        "differs",
+        "tf.estimator.export."
+        "build_supervised_input_receiver_fn_from_input_fn(input_fn)",
+    ),
+    "a `Scaffold(saver=tf.train.Checkpoint": Code(
+        "differs", "tf.train.Scaffold(saver=tf.train.Checkpoint(y=y))"
+    ),
+    "`RunOptions` of a hook": host(
+        "differs", "tf.RunOptions(trace_level=tf.RunOptions.FULL_TRACE)"
+    ),
+    "`py_func`, strings": Code("refused", "y = tf.py_func(abs, [y], tf.float32)"),
+    "a script's own copy": host(
+        "missing", "tf.contrib.tpu.proto.compilation_result_pb2"
+    ),
+    "`tf.contrib.quantize`": Code(
+        "missing", "tf.contrib.quantize.create_training_graph()"
+    ),
     "a step that counts in a branch": Code("runs", _ACCUMULATED),
     "batches of changing shapes": Code("runs", data=_PADDED),
     "an evaluation hook": host("runs", "tf.train.LoggingTensorHook(['y'], 1)"),

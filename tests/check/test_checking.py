@@ -339,7 +339,7 @@ def test_a_path_without_a_program_is_refused(
     with pytest.raises(SystemExit) as caught:
         main(["check", path])
     assert caught.value.code == 2
-    assert "`PATH` should be a Python file" in capsys.readouterr().err
+    assert "`PATH` must be a Python file" in capsys.readouterr().err
 
 
 def test_what_is_to_be_installed_is_said(

@@ -222,7 +222,7 @@ class Large(layers.Layer):
         (
             with_a_weight_left_out,
             r"Received one with none, where this one has 'growing/shift' of "
-            r"shape \(7, 300\)\. Have the `get_config`",
+            r"shape \(7, 300\)\. Make the `get_config`",
         ),
         (
             with_a_layer_in_two_models,

@@ -636,7 +636,7 @@ def test_replace_keeps_the_task(tf_config, monkeypatch):
 @pytest.mark.parametrize(
     "environment, error, message",
     [
-        ("{", ValueError, "should be JSON"),
+        ("{", ValueError, "must be JSON"),
         ("[1]", TypeError, "JSON object"),
         ('"worker"', TypeError, "JSON object"),
         ({"cluster": ["c0:1"]}, TypeError, "`cluster` in TF_CONFIG"),
@@ -648,8 +648,8 @@ def test_replace_keeps_the_task(tf_config, monkeypatch):
         ({"task": {"type": "evaluator"}}, ValueError, "Without a cluster"),
         ({"task": {"index": 1}}, ValueError, "Without a cluster"),
         ({"task": {"index": -1}}, ValueError, "Without a cluster"),
-        ({"task": {"index": "one"}}, ValueError, "should be an int"),
-        ({"task": {"index": None}}, ValueError, "should be an int"),
+        ({"task": {"index": "one"}}, ValueError, "must be an int"),
+        ({"task": {"index": None}}, ValueError, "must be an int"),
         (
             task_of("worker", 0, {"worker": ["w0:1"]}),
             ValueError,
@@ -689,8 +689,8 @@ def test_replace_keeps_the_task(tf_config, monkeypatch):
         (task_of("worker", 2), ValueError, "from 0 to 1"),
         (task_of("worker", -1), ValueError, "from 0 to 1"),
         (task_of("chief", 1), ValueError, "from 0 to 0"),
-        (task_of("worker", 0.5), ValueError, "should be an int"),
-        (task_of("worker", True), ValueError, "should be an int"),
+        (task_of("worker", 0.5), ValueError, "must be an int"),
+        (task_of("worker", True), ValueError, "must be an int"),
         (task_of("boss", 0), ValueError, "'evaluator' or in the cluster"),
         (task_of("master", 0), ValueError, "'evaluator' or in the cluster"),
         (
@@ -698,11 +698,11 @@ def test_replace_keeps_the_task(tf_config, monkeypatch):
             ValueError,
             "'evaluator' or in the cluster",
         ),
-        (task_of("evaluator", -1), ValueError, "0 or more"),
+        (task_of("evaluator", -1), ValueError, "at least 0"),
         (
             task_of("evaluator", 0, OLD_CLUSTER),
             ValueError,
-            "should have a chief",
+            "must have a chief",
         ),
     ],
 )

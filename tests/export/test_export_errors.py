@@ -353,7 +353,7 @@ TENSORS = {
     ),
     "an output without name": (
         lambda: kte.export.PredictOutput({3: np.ones(2)}),
-        "must be strings, or tuples of them. Received: 3",
+        "must be strings, or tuples of strings. Received: 3",
     ),
     "a feature without shape": (
         lambda: kte.export.build_raw_serving_input_receiver_fn({"x": 3}),

@@ -15,7 +15,7 @@ from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, Shard
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 TABLE = np.arange(8.0)
-SAID = "model.ckpt-20.*was removed or saved anew before all of it was read"
+SAID = "model.ckpt-20.*was removed or replaced before all of it was read"
 
 
 def save(directory, is_spread, step=20, scale=1.0):

@@ -33,7 +33,7 @@ def test_lines_of_training():
         "step 20 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 8.0 s left",
         "step 30 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 7.0 s left",
         "step 100 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 0.0 s left",
-        "step 100 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 1:09 in all",
+        "step 100 of 100, loss 0.1235, 10 steps/s, 320 examples/s, 1:09 in total",
     ]
     assert 'value="0.3000"' in lines[3]._repr_html_()
 
@@ -46,7 +46,7 @@ def test_runs_that_come_fast_are_not_all_shown():
 def test_an_open_end_and_an_unknown_batch():
     texts, lines = shown([(15, 1.0), (20, 7203.0)], None, None, start=10)
     assert texts[0] == "step 10"
-    assert texts[-1] == "step 20, loss 0.1235, 0.000694 steps/s, 2:00:03 in all"
+    assert texts[-1] == "step 20, loss 0.1235, 0.000694 steps/s, 2:00:03 in total"
     assert "<progress" not in lines[-1]._repr_html_()
 
 

@@ -4,9 +4,9 @@ import itertools
 
 import pytest
 from helpers import linear, model_fn_of, regression_data, repeated
-from keras_tpu_estimator.files.summary.reading import read_scalars
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
 

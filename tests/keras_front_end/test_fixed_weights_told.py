@@ -27,8 +27,8 @@ def trained(features_of, model_dir):
 def test_a_backbone_that_is_closed_over(tmp_path):
     with pytest.warns(
         UserWarning,
-        match=r"which nothing trains or saves: float32 of shape \(32, 16\) and "
-        r"1 more, 608 numbers in all, closed over as constants. .*"
+        match=r"neither trained nor saved: float32 of shape \(32, 16\) and "
+        r"1 more, 608 numbers in total, closed over as constants. .*"
         r"kte.jax_params\(name, init\)",
     ) as caught:
         trained(lambda x: backbone(BACKBONE, x), tmp_path)

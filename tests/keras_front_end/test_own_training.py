@@ -45,7 +45,7 @@ def test_training_warns(tmp_path, where):
     estimator = estimator_of(model_fn_of(where(cls)), tmp_path)
     with pytest.warns(
         UserWarning,
-        match="The class Mine has a `train_step` of its own.*Compute the loss",
+        match="The class Mine has a custom `train_step`.*Compute the loss",
     ) as caught:
         estimator.train(batches_of(X, Y), steps=1)
         estimator.train(batches_of(X[:8], Y[:8]), steps=1)

@@ -29,7 +29,7 @@ def _shown(weights: list[FixedWeight]) -> str:
     text = f"{largest.dtype} of shape {largest.shape}"
     if len(weights) > 1:
         count = sum(math.prod(each.shape) for each in weights)
-        text += f"and {len(weights) - 1} more, {count:,} numbers in total"
+        text += f" and {len(weights) - 1} more, {count:,} numbers in total"
     return text
 
 
