@@ -223,5 +223,5 @@ def test_a_decay_of_tensorflow_is_refused(tmp_path) -> None:
 
 
 def test_outside_a_model_fn_keras_decides() -> None:
-    with pytest.raises(ValueError, match="must be float"):
+    with pytest.raises(ValueError, match="should be float"):
         SGD(jnp.float32(0.1))

@@ -68,7 +68,7 @@ def test_training_has_one_display(outputs):
     (line,) = texts(trained, "display_data")
     assert re.fullmatch(
         r"step 3000 of 3000, loss \S+, [\d,.]+ steps/s, [\d,.]+ examples/s, "
-        r"[\d:.]+( s)? in all",
+        r"[\d:.]+( s)? in total",
         line,
     )
     assert "<progress" in json.dumps(trained)

@@ -458,7 +458,7 @@ def test_an_evaluator_evaluates_what_the_chief_saved(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("task_type", "index", "message"),
     [
-        ("ps", 0, "no parameter servers here"),
+        ("ps", 0, "must have no parameter servers"),
         ("evaluator", 1, "one evaluator, with index 0"),
     ],
 )
@@ -477,8 +477,8 @@ def test_parts_that_there_are_not(task_type, index, message, tmp_path, monkeypat
     [
         ({"type": "local", "index": 0}, "'local'"),
         ({"type": "gardener", "index": 0}, "'gardener'"),
-        ({"index": 0}, "should have a type and an index"),
-        ({"type": "", "index": 0}, "should have a type and an index"),
+        ({"index": 0}, "must have a type and an index"),
+        ({"type": "", "index": 0}, "must have a type and an index"),
     ],
 )
 def test_tasks_that_there_are_not(task, message, tmp_path, monkeypatch):
