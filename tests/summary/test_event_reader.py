@@ -58,12 +58,12 @@ def damaged(content, kind):
 @pytest.mark.parametrize(
     ("kind", "reason"),
     [
-        (4, "its length is wrong or cut off"),
-        (10, "its length is wrong or cut off"),
-        (12, "it is wrong or cut off"),
-        (20, "it is wrong or cut off"),
-        ("length", "its length is wrong or cut off"),
-        ("number", "it is wrong or cut off"),
+        (4, "its length is wrong or truncated"),
+        (10, "its length is wrong or truncated"),
+        (12, "its data are wrong or truncated"),
+        (20, "its data are wrong or truncated"),
+        ("length", "its length is wrong or truncated"),
+        ("number", "its data are wrong or truncated"),
         ("event", "Error parsing message"),
     ],
 )

@@ -21,7 +21,7 @@ SPEC = tables.EmbeddingConfigSpec(
         "user": tables.FeatureConfig("users"),
     },
 )
-LEFT_OUT = r"the tables \['users', 'words'\] are not averaged"
+LEFT_OUT = r"the embedding tables \['users', 'words'\] are not averaged"
 
 
 def data_of():
