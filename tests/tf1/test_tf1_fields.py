@@ -370,7 +370,7 @@ def fetches(tmp_path, logged):
 
 def feed_dict(tmp_path, logged):
     hook = Recording(tf.train.SessionRunArgs(None, feed_dict={"w:0": 1.0}))
-    with pytest.raises(ValueError, match="`feed_dict` should be None"):
+    with pytest.raises(ValueError, match="`feed_dict` must be None"):
         hooked(tmp_path, hook)
 
 

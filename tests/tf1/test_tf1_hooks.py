@@ -296,14 +296,14 @@ def test_listeners_of_train(tmp_path):
 
 
 def test_nothing_is_fed(tmp_path):
-    with pytest.raises(ValueError, match="`feed_fn` should be None"):
+    with pytest.raises(ValueError, match="`feed_fn` must be None"):
         validate_hooks([tf.train.FeedFnHook(dict)])
 
     class Own(tf.train.SessionRunHook):
         def before_run(self, run_context):
             return tf.train.SessionRunArgs("mean:0", feed_dict={"mean:0": 1.0})
 
-    with pytest.raises(ValueError, match="`feed_dict` should be None"):
+    with pytest.raises(ValueError, match="`feed_dict` must be None"):
         made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
 
 
@@ -411,7 +411,7 @@ def test_batches_of_another_size(tmp_path):
     sizes = fed([X, X[:8]])
     program.evaluate(sizes, hooks=[hook])
     np.testing.assert_allclose(hook.got[-1], X[:8] * 2)
-    with pytest.raises(ValueError, match="Own should fetch tensors that model"):
+    with pytest.raises(ValueError, match="Own must fetch tensors that model"):
         program.evaluate(sizes, hooks=[Own(None)])
 
 
