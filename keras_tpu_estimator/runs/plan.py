@@ -77,7 +77,7 @@ class LoopPlan:
         self._is_open = is_open
         self._remaining = steps
         self._planned = 0
-        self._ends: Iterator[int] = iter(())
+        self._ends: Iterator[int] | None = None
         self._next_end: int | None = None
         self._to_run = steps
         self._clock = clock
@@ -157,8 +157,11 @@ class LoopPlan:
 
     def _wanted(self) -> int:
         """The size of the next loop, as far as its end and the time go."""
+        if self.follows_hooks and self._ends is None:
+            # An end may be near, and hooks have yet to name it.
+            return 1
         while self._next_end is None or self._next_end <= self._planned:
-            self._next_end = next(self._ends, None)
+            self._next_end = next(self._ends or iter(()), None)
             if self._next_end is None:
                 return self._size
         left = self._next_end - self._planned

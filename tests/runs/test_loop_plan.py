@@ -190,3 +190,11 @@ def test_loops_reach_each_end_in_few_runs(every):
     # The distance of two ends, or about a second.
     assert max(sizes) == every or 1e-4 * max(sizes) <= 2
     assert len(sizes) < 500
+
+
+def test_loops_before_the_ends_are_known_have_one_step():
+    plan = LoopPlan(None, 30, speed=LoopSpeed(1000.0))
+    sizes = iter(plan)
+    assert [next(sizes), next(sizes)] == [1, 1]
+    plan.end_at([7, 14])
+    assert [*sizes] == [5, 7, 16]

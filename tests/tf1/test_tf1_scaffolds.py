@@ -215,7 +215,7 @@ def test_no_scaffold(tmp_path):
     ("fields", "message"),
     [
         ({"scaffold": 1}, "`scaffold` should be a tf.train.Scaffold"),
-        ({"scaffold_fn": 1}, "`scaffold_fn` must be a function"),
+        ({"scaffold_fn": 1}, "`scaffold_fn` should be a function"),
     ],
 )
 def test_what_is_no_scaffold(fields, message):

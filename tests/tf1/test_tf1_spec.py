@@ -51,7 +51,7 @@ def test_arguments_of_host_functions_stay_as_they_are(name):
         ({"mode": "train", "loss": 1.0}, ValueError, "Missing train_op"),
         ({"mode": "eval"}, ValueError, "Missing loss"),
         ({"mode": "infer"}, ValueError, "Missing predictions"),
-        ({"loss": [1.0, 2.0]}, ValueError, "must be a scalar"),
+        ({"loss": [1.0, 2.0]}, ValueError, "should be a scalar"),
         ({"loss": object()}, TypeError, "should be a tensor of the graph"),
         ({"predictions": {"y": object()}}, TypeError, r"predictions\['y'\]"),
         ({"train_op": []}, TypeError, "Put several into tf.group"),
