@@ -178,7 +178,7 @@ def test_waiting_may_have_an_end(tmp_path, train_to, caplog):
     )
     assert steps(calls) == [2, 4]
     assert now == 11
-    assert "No new checkpoint appeared in 5 s" in caplog.text
+    assert "No new checkpoint in 5 s" in caplog.text
 
 
 @pytest.fixture
