@@ -266,7 +266,7 @@ def test_a_saver_elsewhere_leaves_nothing_to_evaluate(tmp_path, caplog):
         eval_spec(recorder),
     )
     assert result == (None, None)
-    assert "Step 2 is not evaluated: it is not in" in caplog.text
+    assert "Step 2 is not evaluated, because it is not in" in caplog.text
 
 
 def test_a_checkpoint_that_training_has_passed_is_read(tmp_path):
