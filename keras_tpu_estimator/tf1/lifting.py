@@ -114,7 +114,7 @@ class Pruned:
         )
 
     def varying(self, is_split: bool) -> Varying:
-        """What cores come to have different values of."""
+        """Returns the tensors and variables whose values differ between cores."""
         return Varying.of(self.body, self.library, is_split)
 
     def line_of(self, name: str) -> SourceLine | None:

@@ -24,9 +24,9 @@ from keras_tpu_estimator.tf1.random_ops import is_random
 
 @dataclasses.dataclass(frozen=True)
 class Varying:
-    """What differs between the cores of a step.
+    """The tensors and variables whose values differ between the cores of a step.
 
-    That is what comes of inputs that are split, or of random numbers.
+    They depend on inputs that are split, or on random numbers.
 
     Attributes:
         variables: The variables that it leaves with different values.
@@ -123,7 +123,7 @@ class _Walk:
     def _loop(
         self, functions: Sequence[Function], arguments: list[bool]
     ) -> tuple[list[bool], set[int], bool]:
-        """What differs after any number of rounds, and whether that does."""
+        """Returns the values of a loop that differ, and whether its rounds do."""
         condition, body = functions
         while True:
             outputs, assigned = self._call(body, arguments)

@@ -23,8 +23,8 @@ def host_session(graph: Any = None) -> Any:
     import tensorflow as tf
 
     v1 = tf.compat.v1
-    # What a program places on a GPU runs here, as an Estimator's sessions do it
-    # on a machine without one.
+    # Operations that a program places on a missing GPU run on the CPU, as in the
+    # sessions of an Estimator.
     config = v1.ConfigProto(device_count={"GPU": 0}, allow_soft_placement=True)
     graph_options = config.graph_options
     # Otherwise each operation of the graph would need a CPU kernel.

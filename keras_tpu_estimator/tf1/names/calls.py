@@ -6,7 +6,7 @@ import fnmatch
 
 
 class Effect(enum.Enum):
-    """What a call does to a script.
+    """The effect of a call on a script.
 
     Attributes:
         STOPS: It stops the script.

@@ -13,7 +13,7 @@ from keras_tpu_estimator.tf1_tools.check.reached import (
 )
 from keras_tpu_estimator.tf1_tools.check.scopes import Found, Scope, canonical
 
-# What makes branches and loops of the functions that it is given.
+# Functions whose arguments are the bodies of branches and loops.
 _BRANCHING = (
     "tf.case",
     "tf.cond",
