@@ -13,8 +13,8 @@ _UNCHOSEN = IterationsPerLoop(1, "seconds")
 # two log lines by default. More of them are several runs of the program, whose
 # overhead is small by then.
 _TIMED_ROOM = 100
-# Steps that such a loop reads at once while nobody knows how long a step takes,
-# because the first step waits for all of them.
+# The same while the duration of a step is unknown. The first step waits until all
+# of them are read.
 _TIMED_CHUNK = 50
 
 

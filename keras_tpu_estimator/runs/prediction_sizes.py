@@ -11,7 +11,7 @@ from keras_tpu_estimator.runs.padded_steps import Padded
 MOST_BATCHES = 32
 # Bytes of the features and predictions of one run. Larger batches come alone.
 _STACK_SIZE = StackSize(2**21, most=2**22)
-# A batch waits so long for the next one, which joins its run.
+# The first wait of a batch for the next one.
 _PATIENCE_SECS = 0.001
 # Results should not wait longer for those of other batches.
 _LONG_SECS = 0.1
@@ -107,13 +107,13 @@ class RunSizes:
 
 
 class Patience:
-    """How long a batch waits for the next one.
+    """The time that a batch waits for the next one, to join its run.
 
-    As long as batches keep coming, few runs make all of them. An input that
-    waits for each answer is soon not kept waiting.
+    Each wait in vain halves the time, so that an input that waits for the
+    result of each batch is not delayed for long.
 
     Attributes:
-        secs: How long to wait.
+        secs: Seconds to wait.
 
     Example:
 

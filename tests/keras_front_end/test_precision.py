@@ -161,13 +161,13 @@ def arrays_alone(features):
 
 
 def layers_made_outside(policy):
-    """A model of a layer that has a policy of its own."""
+    """A model with one layer, made with a policy."""
     layer = keras.layers.Dense(1, dtype=policy)
     return lambda features: layer(features)
 
 
 def layers_inside(features):
-    """A model of a layer that has a policy of its own, and one that has not."""
+    """A model with one layer that has a policy, and one without."""
     hidden = keras.layers.Dense(1, dtype="float32")(features)
     return keras.layers.Activation("tanh")(hidden)
 

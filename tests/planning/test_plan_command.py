@@ -103,7 +103,7 @@ def test_another_process_of_the_script_does_not_train(plan):
     assert "Plan the script of that process" in out
 
 
-# Hosts that nobody has started are not waited for.
+# The script does not wait for hosts that were never started.
 _COUNTS = HEAD.replace("import sys", "import sys, jax").replace(
     "estimator = kte.TPUEstimator(",
     """

@@ -75,7 +75,7 @@ def error_of_unlike(said: Sequence[Mapping[str, str] | None]) -> ValueError:
         separator=". ",
     )
     return ValueError(
-        "Batches should be equal on all hosts, but for their size and their "
+        "Batches should be equal on all hosts, except for their size and their "
         f"values. Received others. {received}. Have input_fn make the same "
         "on each host: pad tensors to one shape."
     )

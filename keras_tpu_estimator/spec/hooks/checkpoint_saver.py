@@ -68,9 +68,9 @@ class CheckpointSaverHook(LoopHook):
     hooks of `train` or of the spec. Training's own hook saves a step after all
     hooks and callbacks have been called for it. A user's hook is called in the
     order of the list, so that its checkpoint lacks the effects of later hooks.
-    Who makes the hook changes neither the content nor the number of
-    checkpoints. The checkpoint that training starts from is not written again.
-    The counterpart of `tf.compat.v1.train.CheckpointSaverHook`.
+    Otherwise both write the same checkpoints. The checkpoint that training
+    starts from is not written again. The counterpart of
+    `tf.compat.v1.train.CheckpointSaverHook`.
 
     Training waits only until the values are copied off the devices, and for an
     earlier checkpoint that is still being written. With listeners, it waits

@@ -94,7 +94,7 @@ class SecondOrStepTimer:
     def steps_from(self, first: int) -> Iterable[int]:
         """Returns the steps at which it triggers, given the first one.
 
-        With seconds there are none, because a clock decides.
+        With an interval in seconds, it returns none.
 
         Args:
             first: The step at which the first interval begins.

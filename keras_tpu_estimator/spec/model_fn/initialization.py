@@ -110,8 +110,7 @@ def init_from_checkpoint(
     """Initializes variables from a checkpoint.
 
     For use in a `model_fn`, after its layers are called, or in a `scaffold_fn`.
-    If training restores a checkpoint of its own `model_dir`, this has no
-    effect.
+    It has no effect if training resumes from a checkpoint in `model_dir`.
 
     Args:
         ckpt_dir_or_file: As in `load_checkpoint`: a checkpoint of this package,
