@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from keras_tpu_estimator.files.directory.keep_best import KeepBest
+from keras_tpu_estimator.files.formats import checkpoint_format
 from keras_tpu_estimator.ground.base.field_checks import is_int, is_number
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
@@ -290,7 +291,7 @@ OPTIONS = (
     Option("export_timeout_secs", _is_positive, "> 0 seconds, or None for no limit"),
     Option(
         "checkpoint_format",
-        _is_one_of("hdf5", "tensorflow", "orbax"),
+        lambda value: value in checkpoint_format.names(),
         "'hdf5', 'tensorflow' or 'orbax', or None for the format of the front end",
     ),
     Option("host_timeout_secs", _is_positive, "> 0 seconds"),
