@@ -14,8 +14,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.engine.program.steps import BatchLayout, Step
+from keras_tpu_estimator.engine.program.steps import BatchLayout, Program, Step
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.ground.base.machine import Machine
@@ -148,7 +147,7 @@ def load_model(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
     )
     try:
-        with Runtime.of(distributed).values.lent(step, checkpoint) as values:
+        with Runtime.of(distributed).values.borrowed(step, checkpoint) as values:
             known = dict(values)
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error

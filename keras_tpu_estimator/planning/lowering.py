@@ -14,9 +14,8 @@ from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Step
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import VariableStore, slot_owners
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -201,9 +200,9 @@ def signature(
 
 def _on(context: EstimatorContext, mode: str, machine: Machine) -> EstimatorContext:
     """An estimator that would run on a machine."""
-    placement = dataclasses.replace(context.placement, machine=machine)
-    placement.check(mode)
-    return dataclasses.replace(context, placement=placement)
+    mode_devices = dataclasses.replace(context.mode_devices, machine=machine)
+    mode_devices.check(mode)
+    return dataclasses.replace(context, mode_devices=mode_devices)
 
 
 def _of_steps(
@@ -214,7 +213,7 @@ def _of_steps(
         batch, is_whole = pipeline.take(1), pipeline.is_whole
     if batch is None:
         raise _empty(mode)
-    cores = context.placement.cores
+    cores = context.mode_devices.cores
     is_part = cores.are_on_hosts and not is_whole
     if is_part and batch.examples % cores.topology.replicas_per_host:
         raise ValueError(
@@ -242,7 +241,7 @@ def _of_prediction(context: EstimatorContext, input_fn: InputFn) -> tuple[Step, 
     """A step of PREDICT, and the batch that it takes."""
     mode = ModeKeys.PREDICT
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
-        first = PaddedSteps(pipeline, context.placement.input_size(mode)).next()
+        first = PaddedSteps(pipeline, context.mode_devices.input_size(mode)).next()
     if first is None:
         raise _empty(mode)
     batches = shapes.of_steps(
@@ -269,7 +268,7 @@ def _room(context: EstimatorContext, mode: str, batch: StackedSteps) -> int:
     return even_share(
         LoopPlan(iterations, None).room,
         batch.step_bytes,
-        context.placement.request(mode, {}, True, 1).stack_size,
+        context.mode_devices.request(mode, {}, True, 1).stack_size,
     )
 
 

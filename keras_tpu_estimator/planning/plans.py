@@ -8,9 +8,11 @@ from typing import Self
 
 import jax
 
-from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
-from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.engine.device.stored_loops import is_storable
+from keras_tpu_estimator.engine.device.executables import (
+    ExecutableKey,
+    Executables,
+    is_storable,
+)
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn, Nest
 from keras_tpu_estimator.planning import compiling, figures
@@ -48,14 +50,14 @@ class Call:
     @property
     def batch_size(self) -> int | None:
         """The value from the estimator's arguments, if given."""
-        return self.context.placement.batch_sizes[self.mode]
+        return self.context.mode_devices.batch_sizes[self.mode]
 
     def with_batch_size(self, size: int) -> Self:
         """Returns the call of an estimator with another batch size."""
-        placement = self.context.placement
-        sizes = {**placement.batch_sizes, self.mode: size}
-        placement = dataclasses.replace(placement, batch_sizes=sizes)
-        context = dataclasses.replace(self.context, placement=placement)
+        mode_devices = self.context.mode_devices
+        sizes = {**mode_devices.batch_sizes, self.mode: size}
+        mode_devices = dataclasses.replace(mode_devices, batch_sizes=sizes)
+        context = dataclasses.replace(self.context, mode_devices=mode_devices)
         return dataclasses.replace(self, context=context)
 
 

@@ -118,7 +118,7 @@ class Saver:
             # It is written; if it is gone already, the values are nowhere.
             with contextlib.suppress(Exception):
                 if key == self._own_key:
-                    values.held(version, Source.of(begun.files.prefix))
+                    values.set_source(version, Source.of(begun.files.prefix))
 
         self._writer.start(directory, complete)
         self._writing = {key: version}

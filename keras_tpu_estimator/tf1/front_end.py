@@ -8,7 +8,7 @@ from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.program import Program
+from keras_tpu_estimator.engine.program.steps import Program
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats

@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.engine.program.cut_integers import flags
 from keras_tpu_estimator.engine.program.outputs import (
     check_concatenable,
     metrics_of,
     outputs_of,
     same_on_all,
     splits,
+    truncation_flags,
 )
 from keras_tpu_estimator.engine.program.steps import (
     CUT,
@@ -198,7 +198,9 @@ class GraphStep:
             for name, tensor in named.items()
         }
         outputs[REPORTS] = {}
-        outputs[CUT] = flags(dict(zip(lifted.wide.values(), cut, strict=True)))
+        outputs[CUT] = truncation_flags(
+            dict(zip(lifted.wide.values(), cut, strict=True))
+        )
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
             changed[name] = same_on_all(cores, changed[name])

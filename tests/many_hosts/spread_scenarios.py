@@ -263,7 +263,7 @@ def part(estimator: kte.TPUEstimator, steps: int, here: Here) -> dict[str, Any]:
 
 def _readers(here: Here, estimator: kte.TPUEstimator) -> Here:
     """Those that read parts of the input: hosts, or pairs of them."""
-    topology = estimator._context.placement.cores.topology
+    topology = estimator._context.mode_devices.cores.topology
     return dataclasses.replace(
         here, host=topology.reader_index, hosts=topology.num_readers
     )

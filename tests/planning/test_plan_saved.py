@@ -21,8 +21,7 @@ from helpers import (
     repeated,
 )
 
-from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
-from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device.executables import ExecutableKey, Executables
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 
