@@ -390,9 +390,9 @@ def test_a_host_call_writes_summaries_of_contrib(tmp_path):
 
 def test_strategies_are_refused():
     strategy = tf2.distribute.get_strategy()
-    with pytest.raises(ValueError, match="`train_distribute` should be None"):
+    with pytest.raises(ValueError, match="`train_distribute` must be None"):
         tf.estimator.RunConfig(train_distribute=strategy)
-    with pytest.raises(ValueError, match="`eval_distribute` should be None"):
+    with pytest.raises(ValueError, match="`eval_distribute` must be None"):
         tf.estimator.RunConfig().replace(eval_distribute=strategy)
 
 
