@@ -17,8 +17,8 @@ from benchmarks import tpu_tables
 from benchmarks.table import Goal, Row
 from benchmarks.tpu_lifted import Lifted
 from benchmarks.tpu_networks import Network
-from keras_tpu_estimator.planning import compiling, figures, topologies
-from keras_tpu_estimator.planning.figures import Figures
+from keras_tpu_estimator.planning import compiling, costs, topologies
+from keras_tpu_estimator.planning.costs import StepCost
 
 _STEPS = 4
 # XLA keeps up to a few MiB more for a loop whose length is an argument.
@@ -61,7 +61,7 @@ def compared(network: Network | Lifted, topology: str) -> Iterator[Row]:
 
 
 def _rows(
-    where: str, ours: Figures, peer: Figures, most_cycles: float = _MOST
+    where: str, ours: StepCost, peer: StepCost, most_cycles: float = _MOST
 ) -> Iterator[Row]:
     kinds = {
         "cycles": (ours.cycles, peer.cycles, "", most_cycles),
@@ -74,7 +74,7 @@ def _rows(
         yield Row(f"{kind}, {where}", own or 0, other or 1, unit, goal)
 
 
-def of_estimator(network: Network | Lifted, topology: str) -> Figures:
+def of_estimator(network: Network | Lifted, topology: str) -> StepCost:
     """Those of the network in an estimator.
 
     Args:
@@ -103,11 +103,11 @@ def of_estimator(network: Network | Lifted, topology: str) -> Figures:
                 yield x, np.zeros(size, "int32")
 
         plan = estimator.plan(input_fn, topology, print_fn=None)
-    found: Figures = plan.figures
+    found: StepCost = plan.cost
     return found
 
 
-def of_hand(network: Network | Lifted, topology: str) -> Figures:
+def of_hand(network: Network | Lifted, topology: str) -> StepCost:
     """Those of the same by hand.
 
     Args:
@@ -123,14 +123,14 @@ def of_hand(network: Network | Lifted, topology: str) -> Figures:
     devices = np.array(board.machine().devices)
     lowered, kinds = network.by_hand.lowered(devices, batches)
     compiled = compiling.compiled(lowered, board)
-    return figures.of(compiled, board, _STEPS, kinds)
+    return costs.step_cost(compiled, board, _STEPS, kinds)
 
 
-def _held(found: Figures) -> int:
+def _held(found: StepCost) -> int:
     """Bytes that a step holds meanwhile, of which a few are none."""
     return max(found.memory.temporary or 0, _FEW_BYTES)
 
 
-def _given(found: Figures) -> int:
+def _given(found: StepCost) -> int:
     given = sum(each.real for each in found.memory.arguments.values())
     return max(given, _FEW_BYTES)

@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.planning import compiling, figures, topologies
-from keras_tpu_estimator.planning.figures import Figures
+from keras_tpu_estimator.planning import compiling, costs, topologies
+from keras_tpu_estimator.planning.costs import StepCost
 
 NAME = "table of 1 million x 64, 20 ids, batch 4,096"
 _ROWS, _WIDTH, _LENGTH, _BATCH = 1_000_000, 64, 20, 4096
@@ -20,7 +20,7 @@ _RATE = 0.1
 _AXIS = "cores"
 
 
-def of_estimator(topology: str, steps: int) -> Figures:
+def of_estimator(topology: str, steps: int) -> StepCost:
     """The figures of the table in an estimator.
 
     Args:
@@ -44,11 +44,11 @@ def of_estimator(topology: str, steps: int) -> Figures:
             train_batch_size=_BATCH,
             embedding_config_spec=spec,
         )
-        found: Figures = estimator.plan(_input_fn, topology, print_fn=None).figures
+        found: StepCost = estimator.plan(_input_fn, topology, print_fn=None).cost
     return found
 
 
-def of_hand(topology: str, steps: int) -> Figures:
+def of_hand(topology: str, steps: int) -> StepCost:
     """Those of the same by hand.
 
     Args:
@@ -82,7 +82,7 @@ def of_hand(topology: str, steps: int) -> Figures:
     lowered = jax.jit(run, donate_argnums=0).lower(state, batches)
     kinds = {"state": state, "input": batches}
     compiled = compiling.compiled(lowered, board)
-    return figures.of(compiled, board, steps, kinds)
+    return costs.step_cost(compiled, board, steps, kinds)
 
 
 def _step(state: Any, batch: Any) -> tuple[Any, jax.Array]:

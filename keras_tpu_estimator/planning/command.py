@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.ground.base import scripts, sources
 from keras_tpu_estimator.ground.storage import trusted
-from keras_tpu_estimator.planning import compiling, shown_devices, topologies
+from keras_tpu_estimator.planning import compiling, topologies
+from keras_tpu_estimator.planning.dry_run import DryRun, shown_devices
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1 import running
 
@@ -92,23 +92,23 @@ def main(name: str, arguments: Sequence[str]) -> int:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     names = [name for given in options.topology for name in given.split(",")]
     try:
-        boards = topologies.parse_each(names)
+        targets = topologies.parse_each(names)
         run_script = running.run if _is_tf1(options) else scripts.run
         how = PlanOptions(_store(options.save), options.quick)
     except (PermissionError, ValueError) as error:
         parser.error(str(error))
-    if len({board.num_cores for board in boards}) > 1:
+    if len({topology.num_cores for topology in targets}) > 1:
         sys.stderr.write(
-            f"`jax.device_count()` returns {boards[0].num_cores}, as on "
-            f"{boards[0].name}, the first topology.\n"
+            f"`jax.device_count()` returns {targets[0].num_cores}, as on "
+            f"{targets[0].name}, the first topology.\n"
         )
     report = functools.partial(print, file=sys.stderr, flush=True)
-    rehearsal = Rehearsal(boards, options=how, report=report)
+    dry_run = DryRun(targets, options=how, report=report)
     try:
         with (
-            shown_devices.shown(boards[0]),
+            shown_devices(targets[0]),
             compiling.without_cache(),
-            rehearsing(rehearsal),
+            rehearsing(dry_run),
         ):
             run_script(options.script, others, options.m)
     except (CompileError, DoesNotFitError) as error:
@@ -116,7 +116,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         return 1
     except (SystemExit, Exception) as error:
         is_end = isinstance(error, SystemExit) and not error.code
-        if not (rehearsal.found or is_end):
+        if not (dry_run.found or is_end):
             raise
         if not is_end:
             sys.stderr.write(
@@ -125,13 +125,13 @@ def main(name: str, arguments: Sequence[str]) -> int:
                 "planned.\n"
             )
             return 1
-    if not rehearsal.found:
+    if not dry_run.found:
         sys.stderr.write(
             f"{options.script} has called no estimator. Expected calls of "
             "`train`, `evaluate` or `predict`: look at its arguments.\n"
         )
         return 2
-    return any(isinstance(plan, Refusal) for plan in rehearsal.found)
+    return any(isinstance(plan, Refusal) for plan in dry_run.found)
 
 
 def _parsed(

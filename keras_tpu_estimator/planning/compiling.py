@@ -1,9 +1,15 @@
-"""Compiling a lowered loop for a board, with errors that its author can use."""
+"""Compiling a lowered loop for a topology, with errors that its author can use."""
 
 import contextlib
+import dataclasses
 import math
+import pathlib
 import re
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -14,11 +20,11 @@ from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
 from keras_tpu_estimator.ground.tracing.user_places import place_of
-from keras_tpu_estimator.planning import memory, oversized
-from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning import hlo, memory
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
-from keras_tpu_estimator.planning.memory import Held
-from keras_tpu_estimator.planning.oversized import Layout
+from keras_tpu_estimator.planning.hlo import Instruction, Module
+from keras_tpu_estimator.planning.memory import Allocation, Held
+from keras_tpu_estimator.planning.topologies import DeviceTopology
 
 _SIZE = r"([\d.]+)([KMGT]?)"
 # As the compiler finds it out early, and when it has laid out all arrays.
@@ -39,9 +45,105 @@ _MARGIN = 0.95
 _ROUND = 8
 
 
+_TOTAL = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.M)
+_IN_LARGE_MEMORY = re.compile(r"\d+: size \d+, (?:page \d+, )?preallocated-temp:")
+_VALUE = re.compile(r"value: <\d+ ([\w.\-]+)\S* .*?> \(size=(\d+),offset=(\d+)\)")
+# A hundredth of the largest one is worth a line.
+_SMALLEST = 100
+
+
+_FIRST_SECS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """What of a program is known that does not fit.
+
+    Attributes:
+        module: The program, or `None` if XLA has not written it down.
+        used: Bytes that it needs on a core, or `None` likewise.
+        largest: The largest arrays that it makes.
+    """
+
+    module: Module | None
+    used: int | None
+    largest: tuple[Allocation, ...]
+
+
+def laid_out(
+    lowered: jax.stages.Lowered,
+    count: int = 5,
+    in_graph: Callable[[str], SourceLine | None] | None = None,
+) -> Layout:
+    """Has XLA write down a program that does not fit.
+
+    Args:
+        count: How many kinds of arrays are wanted at most. Defaults to 5.
+        in_graph: As in `SourceLines`. Defaults to `None`.
+
+    Example:
+
+    >>> import jax, jax.numpy as jnp
+    >>> from keras_tpu_estimator.planning import oversized, topologies
+    >>> core = topologies.parse("v5e:1x1").machine().first
+    >>> core = jax.sharding.SingleDeviceSharding(core)
+    >>> x = jax.ShapeDtypeStruct((2**20, 2**18), "float32", sharding=core)
+    >>> lowered = jax.jit(lambda x: jnp.sort(x) + x[::-1]).lower(x)
+    >>> oversized.laid_out(lowered).used > 2**40
+    True
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {
+            "xla_dump_to": folder,
+            "xla_dump_hlo_as_text": True,
+        }
+        try:
+            lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError:
+            pass
+        text = _read(folder, "after_optimizations")
+        assignment = _read(folder, "after_optimizations-buffer-assignment")
+        total = _TOTAL.search(_read(folder, "after_optimizations-memory-usage-report"))
+    module = hlo.parse(text, in_graph)
+    return Layout(
+        module if module.entry else None,
+        int(total[1]) if total else None,
+        _largest(assignment, module, count),
+    )
+
+
+def _read(folder: str, name: str) -> str:
+    """What XLA has written under a name, or "" if there is nothing."""
+    found = sorted(pathlib.Path(folder).glob(f"*.{name}.txt"))
+    return found[-1].read_text("utf-8") if found else ""
+
+
+def _largest(assignment: str, module: Module, count: int) -> tuple[Allocation, ...]:
+    """The largest places of temporary memory, by what they are first for."""
+    made = {
+        instruction.name: instruction
+        for computation in module.computations.values()
+        for instruction in computation.instructions
+    }
+    places: dict[int, tuple[int, Instruction]] = {}
+    for part in assignment.split("\nallocation ")[1:]:
+        if not _IN_LARGE_MEMORY.match(part):
+            continue
+        for name, size, offset in _VALUE.findall(part):
+            held = places.get(int(offset))
+            if name in made and (held is None or int(size) > held[0]):
+                places[int(offset)] = int(size), made[name]
+    largest = sorted(places.values(), key=lambda place: -place[0])
+    return memory.counted(
+        memory.of_instruction(module, instruction, size)
+        for size, instruction in largest
+        if size * _SMALLEST >= largest[0][0]
+    )[:count]
+
+
 def compiled(
     lowered: jax.stages.Lowered,
-    board: Board,
+    topology: DeviceTopology,
     arguments: Mapping[str, Nest] | None = None,
     batch_size: int | None = None,
     quick: bool = False,
@@ -50,7 +152,7 @@ def compiled(
     """Compiles a program.
 
     Args:
-        lowered: The program, lowered for devices of the board.
+        lowered: The program, lowered for devices of the topology.
         arguments: What it takes, by kind: nests of shapes with shardings; what
             depends on the batch is called "input". Defaults to `None`, for an
             error that does not say which batch would fit.
@@ -67,12 +169,12 @@ def compiled(
 
     >>> import jax, jax.numpy as jnp
     >>> from keras_tpu_estimator.planning import compiling, topologies
-    >>> board = topologies.parse("v5e:1x1")
-    >>> core = jax.sharding.SingleDeviceSharding(board.machine().first)
+    >>> topology = topologies.parse("v5e:1x1")
+    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
     >>> x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=core)
-    >>> program = compiling.compiled(jax.jit(jnp.tanh).lower(x), board)
+    >>> program = compiling.compiled(jax.jit(jnp.tanh).lower(x), topology)
     """
-    settings = board.compiler_options | (board.quick_options if quick else {})
+    settings = topology.compiler_options | (topology.quick_options if quick else {})
     try:
         with without_cache():
             return lowered.compile(settings or None)
@@ -80,8 +182,10 @@ def compiled(
         sizes = _needed(str(error))
         if sizes is None:
             raise _refused(str(error)) from error
-        layout = oversized.laid_out(lowered, in_graph=in_graph)
-        raise _too_large(layout, board, sizes, arguments or {}, batch_size) from error
+        layout = laid_out(lowered, in_graph=in_graph)
+        raise _too_large(
+            layout, topology, sizes, arguments or {}, batch_size
+        ) from error
 
 
 def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
@@ -94,8 +198,8 @@ def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
 
     >>> import jax, jax.numpy as jnp
     >>> from keras_tpu_estimator.planning import compiling, topologies
-    >>> board = topologies.parse("v5e:1x1")
-    >>> core = jax.sharding.SingleDeviceSharding(board.machine().first)
+    >>> topology = topologies.parse("v5e:1x1")
+    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
     >>> x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=core)
     >>> compiling.lowered(jax.jit(jnp.linalg.eigvals).trace(x))
     Traceback (most recent call last):
@@ -156,15 +260,15 @@ def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
 
 def _too_large(
     layout: Layout,
-    board: Board,
+    topology: DeviceTopology,
     sizes: tuple[int, int],
     arguments: Mapping[str, Nest],
     batch_size: int | None,
 ) -> DoesNotFitError:
     used, limit = layout.used or sizes[0], sizes[1]
     held = memory.held(arguments, layout.module)
-    fitting = batch_size and _fitting(batch_size, used, limit, held, board)
-    return DoesNotFitError(board.name, used, limit, held, layout.largest, fitting)
+    fitting = batch_size and _fitting(batch_size, used, limit, held, topology)
+    return DoesNotFitError(topology.name, used, limit, held, layout.largest, fitting)
 
 
 def _needed(said: str) -> tuple[int, int] | None:
@@ -186,7 +290,7 @@ def _fitting(
     used: int,
     limit: int,
     held: Mapping[str, Held],
-    board: Board,
+    topology: DeviceTopology,
 ) -> int | None:
     """A batch that would fit if all but the model is in proportion to it."""
     if not held:
@@ -196,10 +300,10 @@ def _fitting(
         # Gradients of all variables.
         model += held.get("variables", Held(0, 0)).real
     share = (_MARGIN * limit - model) / max(1, used - model)
-    unit = math.lcm(board.num_cores, _ROUND)
+    unit = math.lcm(topology.num_cores, _ROUND)
     # The batch itself does not fit, whatever its shares say.
     size = min(int(batch_size * share), batch_size - 1)
-    return max(0, size - size % (unit if size >= unit else board.num_cores))
+    return max(0, size - size % (unit if size >= unit else topology.num_cores))
 
 
 def _refused(said: str) -> CompileError:
@@ -209,3 +313,37 @@ def _refused(said: str) -> CompileError:
     users = (place for place in places if is_of_user(place[0]))
     file, line = next(users, places[0] if places else ("", 0))
     return CompileError(said, operation, file, line)
+
+
+@contextlib.contextmanager
+def progress(report: Callable[[str], object], what: str) -> Iterator[None]:
+    """Reports how long a `with` block has taken so far.
+
+    The first line comes after ten seconds, and each later one when the time has
+    doubled.
+
+    Args:
+        report: Takes a line.
+        what: The subject of the line.
+
+    Example:
+
+    >>> with progress(print, "Compiling mode 'train'"):
+    ...     pass  # It ends before the first line.
+    """
+    is_over, begun = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        due = _FIRST_SECS
+        while not is_over.wait(begun + due - time.monotonic()):
+            passed = time.monotonic() - begun
+            report(f"{what} has taken {passed:.0f} s so far.")
+            due = 2 * passed
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

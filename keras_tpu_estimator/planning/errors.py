@@ -5,8 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Self
 
 from keras_tpu_estimator.ground.base.pickling import reduce_error
-from keras_tpu_estimator.planning.allocations import Allocation, shown_bytes
-from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.memory import Allocation, Held, shown_bytes
 
 
 class CompileError(RuntimeError):
@@ -53,7 +52,7 @@ class DoesNotFitError(RuntimeError):
     """The model needs more memory than a device has.
 
     Args:
-        board: The name of the topology, such as `"v5e:2x2"`.
+        topology: The name of the topology, such as `"v5e:2x2"`.
         used: The bytes that one device needs.
         limit: The bytes that one device has.
         arguments: The bytes of weights, batches and other inputs by kind.
@@ -76,7 +75,7 @@ class DoesNotFitError(RuntimeError):
 
     def __init__(
         self,
-        board: str,
+        topology: str,
         used: int,
         limit: int,
         arguments: Mapping[str, Held] | None = None,
@@ -84,7 +83,7 @@ class DoesNotFitError(RuntimeError):
         batch_size: int | None = None,
         is_compiled: bool = False,
     ):
-        self.board = board
+        self.topology = topology
         self.used = used
         self.limit = limit
         self.arguments = dict(arguments or {})
@@ -92,7 +91,7 @@ class DoesNotFitError(RuntimeError):
         self.batch_size = batch_size
         self.is_compiled = is_compiled
         super().__init__(
-            f"The program does not fit: a core of {board} has "
+            f"The program does not fit: a core of {topology} has "
             f"{shown_bytes(limit)} for programs, and this one needs "
             f"{shown_bytes(used)}."
             + self._given()
@@ -103,7 +102,7 @@ class DoesNotFitError(RuntimeError):
     def advising(self, batch_size: int | None) -> Self:
         """Returns the same error with a batch size that was compiled."""
         return type(self)(
-            self.board,
+            self.topology,
             self.used,
             self.limit,
             self.arguments,

@@ -126,7 +126,7 @@ GPUS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuBoard:
+class GpuTopology:
     """GPUs of one kind, as many on each host.
 
     Attributes:
@@ -139,8 +139,8 @@ class GpuBoard:
     Example:
 
     >>> from keras_tpu_estimator.planning import gpus
-    >>> board = gpus.parse("h100:2x8")
-    >>> board.num_cores, board.of_one_host().name
+    >>> topology = gpus.parse("h100:2x8")
+    >>> topology.num_cores, topology.of_one_host().name
     (16, 'h100:1x8')
     """
 
@@ -202,8 +202,8 @@ class GpuBoard:
         return Machine(_devices(self))
 
 
-def parse(name: str) -> GpuBoard | None:
-    """The board of a name, if it is one of GPUs.
+def parse(name: str) -> GpuTopology | None:
+    """The topology of a name, if it is one of GPUs.
 
     Args:
         name: A kind with hosts and GPUs of each, such as "h100:2x8", or with
@@ -232,11 +232,11 @@ def parse(name: str) -> GpuBoard | None:
     hosts, number = int(found[1] or 1), int(found[2])
     if not found[1] and number > _MOST and number % _MOST == 0:
         hosts, number = number // _MOST, _MOST
-    return GpuBoard(kind, hosts, number)
+    return GpuTopology(kind, hosts, number)
 
 
 @functools.cache
-def _devices(board: GpuBoard) -> tuple[jax.Device, ...]:
+def _devices(topology: GpuTopology) -> tuple[jax.Device, ...]:
     if not is_installed():
         raise ModuleNotFoundError(
             "To compile for a GPU takes JAX's plugin for CUDA. Expected it to "
@@ -246,13 +246,13 @@ def _devices(board: GpuBoard) -> tuple[jax.Device, ...]:
         )
     # Before there are any, the plugin is not known.
     Machine.here()
-    shape = f"1x{board.num_hosts}x{board.chips_per_host}"
+    shape = f"1x{topology.num_hosts}x{topology.chips_per_host}"
     try:
         described = topologies.get_topology_desc(
             shape,
             platform="cuda",
             topology=shape,
-            target_config=GPUS[board.kind].target,
+            target_config=GPUS[topology.kind].target,
         )
     except NotImplementedError as error:
         raise RuntimeError(

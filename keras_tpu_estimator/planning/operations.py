@@ -4,8 +4,8 @@ import dataclasses
 import re
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.planning import graph_names, origins
-from keras_tpu_estimator.planning.hlo import Instruction, Module
+from keras_tpu_estimator.planning import source_lines
+from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
 
 _CALLS = re.compile(r"\b(?:jit|pjit|custom_jvp_call|custom_vjp_call)\([^()]*\)")
 _TRANSFORMED = re.compile(r"\b(?:transpose|jvp|vmap|remat\d*|checkpoint)\(|[()]")
@@ -17,6 +17,119 @@ _STRUCTURE = frozenset(
     "branch_1_fun scan remat remat2 core_call custom_partitioning "
     "eval_jaxpr".split()
 )
+
+
+# They have the value of their first operand.
+_SAME = frozenset(
+    "bitcast copy copy-done copy-start opt-barrier transpose while".split()
+)
+# No program nests values as deeply.
+_MOST_STEPS = 1000
+
+
+def origin(module: Module, instruction: Instruction) -> Instruction:
+    """Returns what a copy is made of.
+
+    Args:
+        module: The program.
+        instruction: One of its instructions.
+
+    Returns:
+        A named instruction, or the given one if it is no copy, has a name, or
+        copies something that has none.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo, operations
+    >>> module = hlo.parse('''ENTRY %main (w: f32[2]) -> f32[2] {
+    ...   %w = f32[2]{0} parameter(0), metadata={op_name="w"}
+    ...   ROOT %copy = f32[2]{0} copy(%w)
+    ... }
+    ... ''')
+    >>> operations.origin(module, module.entry.root).op_name
+    'w'
+    """
+    if instruction.op_name or not instruction.opcode.startswith("copy"):
+        return instruction
+    return _named(module, _Place(instruction, ())) or instruction
+
+
+def carried_origin(module: Module, body: Computation, name: str) -> Instruction | None:
+    """Returns what the first round of a loop has in place of a result.
+
+    Args:
+        module: The program.
+        body: What the loop repeats.
+        name: The instruction with the result.
+
+    Returns:
+        A named instruction, or `None` if the result is not handed on to the
+        next round, or if there is no name.
+    """
+    given = next((i for i in body.instructions if i.opcode == "parameter"), None)
+    if body.root is None or given is None or name not in body.root.operands:
+        return None
+    return _named(module, _Place(given, (body.root.operands.index(name),)))
+
+
+def _named(module: Module, place: "_Place") -> Instruction | None:
+    """Returns the first instruction with a name that had a value."""
+    for _ in range(_MOST_STEPS):
+        if place.instruction.op_name and not place.elements:
+            return place.instruction
+        before = _before(module, place)
+        if before is None:
+            return None
+        place = before
+    return None
+
+
+class _Place:
+    """A value: the result of an instruction, or an element of a tuple.
+
+    Attributes:
+        elements: The indices of the element, the outermost one last.
+    """
+
+    def __init__(self, instruction: Instruction, elements: tuple[int, ...]):
+        self.instruction = instruction
+        self.elements = elements
+
+
+def _before(module: Module, place: _Place) -> _Place | None:
+    """Returns where a value was before its instruction, if that is known."""
+    each, elements = place.instruction, place.elements
+    home = module.homes.get(each.name)
+    if home is None:
+        return None
+    if each.opcode == "parameter":
+        loop = module.loops.get(home.name)
+        return None if loop is None else _operand(module, loop, 0, elements)
+    if each.opcode == "get-tuple-element":
+        index = int(each.attribute("index") or 0)
+        made = home.by_name.get(each.operands[0])
+        if made is not None and made.opcode == "copy-start":
+            return _Place(made, elements)
+        return _operand(module, each, 0, (*elements, index))
+    if each.opcode == "tuple" and elements:
+        *inner, index = elements
+        return _operand(module, each, index, tuple(inner))
+    if each.opcode in _SAME:
+        return _operand(module, each, 0, elements)
+    return None
+
+
+def _operand(
+    module: Module,
+    instruction: Instruction,
+    number: int,
+    elements: tuple[int, ...],
+) -> _Place | None:
+    home: Computation | None = module.homes.get(instruction.name)
+    if home is None or number >= len(instruction.operands):
+        return None
+    made = home.by_name.get(instruction.operands[number])
+    return None if made is None else _Place(made, elements)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,8 +165,8 @@ def within(module: Module, instruction: Instruction) -> Operation:
     Args:
         module: The program of the instruction.
     """
-    origin = origins.of(module, instruction)
-    return of(origin) if origin is instruction else copy_of(origin)
+    source = origin(module, instruction)
+    return of(source) if source is instruction else copy_of(source)
 
 
 def copy_of(origin: Instruction) -> Operation:
@@ -90,7 +203,7 @@ def parse(op_name: str) -> Operation:
     if argument is not None:
         layer, _, name = argument[1].rpartition("/")
         return Operation(layer, name)
-    in_graph = graph_names.of(op_name)
+    in_graph = source_lines.graph_name(op_name)
     if in_graph is not None:
         layer, _, name = in_graph.name.rpartition("/")
         return Operation(layer, name, in_graph.is_gradient)

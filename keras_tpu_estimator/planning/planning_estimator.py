@@ -33,10 +33,10 @@ class PlanningEstimator:
         steps: int | None = None,
         quick: bool = False,
     ) -> "Plan | tuple[Plan | Refusal, ...]":
-        """Compiles what a call would run on a board that need not be there.
+        """Compiles what a call would run on a topology that need not be there.
 
         One batch of the input is read, nothing is computed, and no device is
-        used. It takes the compiler of the board: `keras-tpu-estimator[tpu]`,
+        used. It takes the compiler of the topology: `keras-tpu-estimator[tpu]`,
         or `[cuda]` for GPUs.
 
         Args:
@@ -50,7 +50,7 @@ class PlanningEstimator:
                 each topology. Defaults to `print`; nothing is with `None`.
             save: A folder of this machine to store what is compiled in, which
                 an estimator with `RunConfig(executables=...)` runs on such a
-                board. Defaults to `None`, for nowhere.
+                topology. Defaults to `None`, for nowhere.
             steps: How many steps the call makes: a loop has no more of them
                 than `iterations_per_loop`, or than 32 in EVAL, and the table
                 shows how long they take at best. Defaults to `None`, for as
@@ -73,7 +73,12 @@ class PlanningEstimator:
             ModuleNotFoundError: The compiler is not installed.
             PermissionError: Others may write to `save`, or above it.
         """
-        from keras_tpu_estimator.planning import plan_table, plans, progress, topologies
+        from keras_tpu_estimator.planning import (
+            compiling,
+            plan_table,
+            plans,
+            topologies,
+        )
 
         checks.check_mode(mode)
         checks.check_eval_steps(steps)
@@ -82,13 +87,13 @@ class PlanningEstimator:
             store = Executables(trusted.folder_string("`save`", save))
         call = plans.Call(self._context, input_fn, mode, steps)
         options = plans.PlanOptions(store, quick)
-        with progress.reported(_logger.info, f"Compiling mode {mode!r}"):
+        with compiling.progress(_logger.info, f"Compiling mode {mode!r}"):
             if isinstance(topology, str):
                 plan = plans.Plan.of(call, topologies.parse(topology), options)
                 found: tuple[Plan | Refusal, ...] = (plan,)
             else:
-                boards = topologies.parse_each(topology)
-                found = plans.for_boards(call, boards, options)
+                each = topologies.parse_each(topology)
+                found = plans.for_topologies(call, each, options)
         if print_fn is not None:
             print_fn(plan_table.as_text(found))
         return plan if isinstance(topology, str) else found

@@ -1,4 +1,4 @@
-"""What one call of an estimator would need on a board."""
+"""What one call of an estimator would need on a topology."""
 
 import dataclasses
 import logging
@@ -13,15 +13,15 @@ from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.stored_loops import is_storable
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn, Nest
-from keras_tpu_estimator.planning import compiling, figures
-from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning import compiling, costs
+from keras_tpu_estimator.planning.costs import StepCost
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
-from keras_tpu_estimator.planning.figures import Figures
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
-# What of a board may be in the way: its size, its compiler, its number of
+# What of a topology may be in the way: its size, its compiler, its number of
 # cores.
 _PROBLEMS = (DoesNotFitError, CompileError, ValueError)
 
@@ -90,16 +90,16 @@ _MOST_ADVICE = 3
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The program of one call, compiled for a board.
+    """The program of one call, compiled for a topology.
 
     Attributes:
-        board: The board.
+        topology: The topology.
         mode: A value of `ModeKeys`.
         steps: How many steps one program makes.
         examples: Those of a step, of all hosts that share it.
         lowering_secs: Seconds that tracing and lowering have taken.
         compiling_secs: Seconds that the compiler has.
-        figures: What a step does and needs on a core.
+        cost: What a step does and needs on a core.
         predictions: Shapes and dtypes of the predictions of a batch; `None` in
             other modes than PREDICT.
         saved: The path of the file that it is stored in, or `None`.
@@ -108,13 +108,13 @@ class Plan:
         metrics: Names of an evaluation's metrics. Defaults to none.
     """
 
-    board: Board
+    topology: DeviceTopology
     mode: str
     steps: int
     examples: int
     lowering_secs: float
     compiling_secs: float
-    figures: Figures
+    cost: StepCost
     predictions: Nest = None
     saved: str | None = None
     weights: int = 0
@@ -124,48 +124,50 @@ class Plan:
     @property
     def examples_per_second(self) -> float | None:
         """Those of a step by its time at best, or `None` if not known."""
-        bounds = self.figures.bounds
-        if bounds is None or not bounds.at_best:
+        roofline = self.cost.roofline
+        if roofline is None or not roofline.at_best:
             return None
-        return self.examples / bounds.at_best
+        return self.examples / roofline.at_best
 
     @property
     def call_seconds(self) -> float | None:
         """How long the call takes at best, or `None` if that is not known."""
-        bounds = self.figures.bounds
-        if bounds is None or self.call_steps is None:
+        roofline = self.cost.roofline
+        if roofline is None or self.call_steps is None:
             return None
-        return self.call_steps * bounds.at_best
+        return self.call_steps * roofline.at_best
 
     @classmethod
-    def of(cls, call: Call, board: Board, options: PlanOptions = AS_RUN) -> "Plan":
+    def of(
+        cls, call: Call, topology: DeviceTopology, options: PlanOptions = AS_RUN
+    ) -> "Plan":
         """Lowers and compiles the loop of a call.
 
         Args:
             call: The call.
-            board: The board.
+            topology: The topology.
             options: How. Defaults to as it is run.
 
         Raises:
             DoesNotFitError: The program needs more memory than a core has.
             CompileError: The compiler refuses something else in it.
-            ValueError: Settings, model, input and board do not fit each other,
+            ValueError: Settings, model, input and topology do not fit each other,
                 or the input is empty.
             PermissionError: Others may write where it is to be stored.
         """
         try:
-            return cls._of(call, board, options)
+            return cls._of(call, topology, options)
         except DoesNotFitError as error:
-            advised = _advising(error, call, board, options)
+            advised = _advising(error, call, topology, options)
             raise advised from error.__cause__
 
     @classmethod
-    def _of(cls, call: Call, board: Board, options: PlanOptions) -> "Plan":
-        machine = board.machine()
+    def _of(cls, call: Call, topology: DeviceTopology, options: PlanOptions) -> "Plan":
+        machine = topology.machine()
         if call.mode == ModeKeys.PREDICT:
             # Hosts predict by themselves, each its share of a batch.
-            board = board.of_one_host()
-            own = board.machine().devices
+            topology = topology.of_one_host()
+            own = topology.machine().devices
             machine = dataclasses.replace(machine, board=own)
         if options.store is not None:
             options.store.prepare()
@@ -177,7 +179,7 @@ class Plan:
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(
             loop.lowered,
-            board,
+            topology,
             kinds,
             call.batch_size or loop.examples,
             options.quick,
@@ -185,17 +187,17 @@ class Plan:
         )
         compiling_secs = time.perf_counter() - lowered
         found = _with_others(
-            figures.of(
-                *(compiled, board, loop.steps, kinds),
+            costs.step_cost(
+                *(compiled, topology, loop.steps, kinds),
                 has_loop=call.mode != ModeKeys.PREDICT,
                 in_graph=loop.step.line_in_graph,
             ),
-            board,
+            topology,
             call.kept,
             loop.parts_ahead,
         )
         return cls(
-            board,
+            topology,
             call.mode,
             loop.steps,
             loop.examples,
@@ -212,30 +214,30 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """Why there is no plan for one of several boards.
+    """Why there is no plan for one of several topologies.
 
     Attributes:
-        board: The board.
+        topology: The topology.
         mode: A value of `ModeKeys`.
         error: What was raised.
     """
 
-    board: Board
+    topology: DeviceTopology
     mode: str
     error: Exception
 
 
-def for_boards(
+def for_topologies(
     call: Call,
-    boards: Iterable[Board],
+    topologies: Iterable[DeviceTopology],
     options: PlanOptions = AS_RUN,
     kept: Mapping[str, Mapping[str, Held]] | None = None,
 ) -> tuple[Plan | Refusal, ...]:
-    """Plans for each of several boards.
+    """Plans for each of several topologies.
 
     Args:
         options: How. Defaults to as it is run.
-        kept: By the name of a board, what earlier calls have left on each of
+        kept: By the name of a topology, what earlier calls have left on each of
             its cores. Defaults to nothing.
 
     Returns:
@@ -247,11 +249,11 @@ def for_boards(
     kept = kept or {}
     found = tuple(
         _tried(
-            dataclasses.replace(call, kept=kept.get(board.name, {})),
-            board,
+            dataclasses.replace(call, kept=kept.get(topology.name, {})),
+            topology,
             options,
         )
-        for board in boards
+        for topology in topologies
     )
     refusals = [each for each in found if isinstance(each, Refusal)]
     if len(refusals) == len(found):
@@ -259,15 +261,17 @@ def for_boards(
     return found
 
 
-def _tried(call: Call, board: Board, options: PlanOptions) -> Plan | Refusal:
+def _tried(
+    call: Call, topology: DeviceTopology, options: PlanOptions
+) -> Plan | Refusal:
     try:
-        return Plan.of(call, board, options)
+        return Plan.of(call, topology, options)
     except _PROBLEMS as error:
-        return Refusal(board, call.mode, error)
+        return Refusal(topology, call.mode, error)
 
 
 def _advising(
-    error: DoesNotFitError, call: Call, board: Board, options: PlanOptions
+    error: DoesNotFitError, call: Call, topology: DeviceTopology, options: PlanOptions
 ) -> DoesNotFitError:
     """Returns the error with a batch size that fits, if one is found.
 
@@ -279,7 +283,7 @@ def _advising(
     for _ in range(_MOST_ADVICE):
         smaller = call.with_batch_size(size)
         try:
-            plan = Plan._of(smaller, board, PlanOptions(quick=options.quick))
+            plan = Plan._of(smaller, topology, PlanOptions(quick=options.quick))
         except DoesNotFitError as found:
             size = found.batch_size
             if not size:
@@ -293,8 +297,8 @@ def _advising(
 
 
 def _with_others(
-    found: Figures, board: Board, kept: Mapping[str, Held], ahead: int
-) -> Figures:
+    found: StepCost, topology: DeviceTopology, kept: Mapping[str, Held], ahead: int
+) -> StepCost:
     """Adds what is on a core beside a program.
 
     Args:
@@ -311,7 +315,7 @@ def _with_others(
     memory = dataclasses.replace(found.memory, beside=beside)
     if memory.peak is not None and memory.peak > memory.limit:
         raise DoesNotFitError(
-            board.name, memory.peak, memory.limit, memory.held, found.largest
+            topology.name, memory.peak, memory.limit, memory.held, found.largest
         )
     return dataclasses.replace(found, memory=memory)
 

@@ -3,11 +3,11 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import NamedTuple, Self
 
+from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.user_files import is_of_user, part_of_package
-from keras_tpu_estimator.planning import graph_names
 
 _FILE = re.compile(r'^(\d+) "(.*)"$')
 _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
@@ -21,6 +21,41 @@ _PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
 _CALLERS = frozenset(
     "engine estimator.py front_ends planning runs tf1 workflow".split()
 )
+
+
+_IN_GRAPH = re.compile(rf"(?:^|/){GRAPH_SCOPE}/(.+)$")
+# As `tf.gradients` calls what it adds for an operation.
+_GRADIENT = re.compile(r"(?:^|.*/)gradients(?:_\d+)?/(.+)_grad/[^/]+$")
+
+
+class GraphName(NamedTuple):
+    """An operation of a graph.
+
+    Attributes:
+        name: Its name, or in the backward pass that of the operation in the
+            forward pass that it belongs to.
+        is_gradient: Whether it belongs to the backward pass.
+    """
+
+    name: str
+    is_gradient: bool
+
+
+def graph_name(op_name: str) -> GraphName | None:
+    """Parses the name of a graph's operation in XLA's name, if there is one.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import source_lines
+    >>> name = "jit(f)/while/body/tf1_step/gradients/dense/MatMul_grad/MatMul"
+    >>> source_lines.graph_name(name)
+    GraphName(name='dense/MatMul', is_gradient=True)
+    """
+    found = _IN_GRAPH.search(op_name)
+    if found is None:
+        return None
+    gradient = _GRADIENT.match(found[1])
+    return GraphName(gradient[1] if gradient else found[1], bool(gradient))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,9 +135,9 @@ class SourceLines:
             The line; `None` if this package has made the instruction.
         """
         named = _OP_NAME.search(text)
-        graph_name = graph_names.of(named[1]) if named else None
-        if graph_name is not None:
-            return self.in_graph(graph_name.name) if self.in_graph else None
+        in_graph = graph_name(named[1]) if named else None
+        if in_graph is not None:
+            return self.in_graph(in_graph.name) if self.in_graph else None
         found = _FRAME_OF.search(text)
         if found is None:
             place = _PLACE.search(text)

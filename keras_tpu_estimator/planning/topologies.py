@@ -7,19 +7,22 @@ https://cloud.google.com/tpu/docs/v5e and those of the other kinds.
 
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import math
+import os
 import re
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
+
+import jax
+from jax.experimental import topologies
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.planning import gpus, libtpu
-from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning import gpus
 from keras_tpu_estimator.planning.chips import CHIPS, Chip
-from keras_tpu_estimator.planning.effort import least_effort
 
 # What people, JAX and Google Cloud call the kinds. "-8" after some means cores.
 _KINDS = {
@@ -60,8 +63,116 @@ _HOST = (2, 2)
 _LONE_HOSTS = ((1, 1), (2, 4))
 
 
+# "O0" of XLA's levels.
+_LOWEST_LEVEL = 9
+
+
+class DeviceTopology(Protocol):
+    """Chips of one kind that are connected, and their hosts."""
+
+    @property
+    def chip(self) -> Chip:
+        """Their kind."""
+
+    @property
+    def name(self) -> str:
+        """What it is called, however it was asked for."""
+
+    @property
+    def num_chips(self) -> int:
+        """Chips of all hosts."""
+
+    @property
+    def num_cores(self) -> int:
+        """Cores of all chips, which are the devices of JAX."""
+
+    @property
+    def num_hosts(self) -> int:
+        """Hosts, each of which is a process."""
+
+    @property
+    def chips_per_host(self) -> int:
+        """Chips of one host."""
+
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """What compiling for it without it takes."""
+
+    @property
+    def quick_options(self) -> dict[str, Any]:
+        """What has the compiler take little trouble, beside those."""
+
+    def of_one_host(self) -> "DeviceTopology":
+        """The chips of a host by itself, as it predicts."""
+
+    def machine(self) -> Machine:
+        """Its devices, which need not be there."""
+
+
+@functools.cache
+def libtpu_devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
+    """The devices of a topology, which compile and do not run.
+
+    Args:
+        topology: Its name as libtpu has it, such as "v5e:4x4".
+        **options: What libtpu has to know beside the name.
+
+    Returns:
+        The same devices in each call.
+
+    Raises:
+        ModuleNotFoundError: libtpu is not installed.
+        ValueError: libtpu knows no such topology.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import libtpu
+    >>> len(libtpu.libtpu_devices("v5e:2x2"))
+    4
+    """
+    if not is_libtpu_installed():
+        raise ModuleNotFoundError(
+            "To compile for a TPU takes its compiler, which is in libtpu. "
+            "Expected it to be installed: pip install "
+            "'keras-tpu-estimator[tpu]', on x86-64 Linux. It needs no TPU.",
+            name="libtpu",
+        )
+    try:
+        described = topologies.get_topology_desc(topology, platform="tpu", **options)
+    except jax.errors.JaxRuntimeError as error:
+        if "INVALID_ARGUMENT" not in str(error):
+            raise
+        raise ValueError(
+            f"The libtpu that is installed knows no topology {topology!r} with "
+            f"{options}. Choose another, or update libtpu along with JAX."
+        ) from error
+    return tuple(described.devices)
+
+
+def is_libtpu_installed() -> bool:
+    """Whether JAX will find libtpu.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import libtpu
+    >>> libtpu.is_libtpu_installed()
+    True
+    """
+    return (
+        "TPU_LIBRARY_PATH" in os.environ
+        or importlib.util.find_spec("libtpu") is not None
+    )
+
+
+def _least_effort() -> dict[str, Any]:
+    """Options of a compilation that takes the least trouble for speed."""
+    if "jax_exec_time_optimization_effort" in jax.config.values:  # To 0.10.
+        return {"exec_time_optimization_effort": -1.0}
+    return {"optimization_level": _LOWEST_LEVEL}
+
+
 @dataclasses.dataclass(frozen=True)
-class TpuBoard:
+class TpuTopology:
     """Chips of one kind that are connected, and their hosts.
 
     Attributes:
@@ -73,8 +184,8 @@ class TpuBoard:
     Example:
 
     >>> from keras_tpu_estimator.planning import topologies
-    >>> board = topologies.parse("v5litepod-16")
-    >>> board.name, board.num_cores, board.num_hosts
+    >>> topology = topologies.parse("v5litepod-16")
+    >>> topology.name, topology.num_cores, topology.num_hosts
     ('v5e:4x4', 16, 4)
     """
 
@@ -137,7 +248,7 @@ class TpuBoard:
     @property
     def quick_options(self) -> dict[str, Any]:
         """Has it search less for the fastest way."""
-        return least_effort()
+        return _least_effort()
 
     def of_one_host(self) -> Self:
         """The chips of a host by itself, as it predicts."""
@@ -149,11 +260,11 @@ class TpuBoard:
         Raises:
             ModuleNotFoundError: The TPU's compiler is not installed.
         """
-        return Machine(libtpu.devices(self.name, **self.options))
+        return Machine(libtpu_devices(self.name, **self.options))
 
 
-def parse(name: str) -> Board:
-    """The board of a name.
+def parse(name: str) -> DeviceTopology:
+    """The topology of a name.
 
     Args:
         name: A kind and a shape, such as "v5e:4x4" or "v4:2x2x1", or what
@@ -184,13 +295,13 @@ def parse(name: str) -> Board:
     if of_gpus is not None:
         return of_gpus
     kind, size = _split(name)
-    board = _boards(kind).get(size) if kind else None
-    if board is None:
+    topology = _by_name(kind).get(size) if kind else None
+    if topology is None:
         raise ValueError(_unknown(name, kind, size))
-    return board
+    return topology
 
 
-def parse_each(names: Sequence[str]) -> tuple[Board, ...]:
+def parse_each(names: Sequence[str]) -> tuple[DeviceTopology, ...]:
     """The boards of several names.
 
     Args:
@@ -203,7 +314,7 @@ def parse_each(names: Sequence[str]) -> tuple[Board, ...]:
     Example:
 
     >>> from keras_tpu_estimator.planning import topologies
-    >>> [board.name for board in topologies.parse_each(["v5e-4", "v4-8"])]
+    >>> [topology.name for topology in topologies.parse_each(["v5e-4", "v4-8"])]
     ['v5e:2x2', 'v4:2x2x1']
     """
     if not isinstance(names, Sequence):
@@ -247,15 +358,15 @@ def shapes(kind: str) -> tuple[tuple[int, ...], ...]:
 
 
 @functools.cache
-def _boards(kind: str) -> dict[str, TpuBoard]:
+def _by_name(kind: str) -> dict[str, TpuTopology]:
     """Those of a kind, by shape ("4x4") and by size ("16")."""
-    chip, boards = CHIPS[kind], {}
+    chip, found = CHIPS[kind], {}
     for shape in shapes(kind):
-        board = TpuBoard(chip, shape)
-        boards[_written(shape)] = board
+        topology = TpuTopology(chip, shape)
+        found[_written(shape)] = topology
         # Of several shapes of one size, the first is most like a cube.
-        boards.setdefault(str(board.num_chips * chip.tensor_cores), board)
-    return boards
+        found.setdefault(str(topology.num_chips * chip.tensor_cores), topology)
+    return found
 
 
 def _split(name: str) -> tuple[str, str]:
@@ -273,14 +384,14 @@ def _split(name: str) -> tuple[str, str]:
 def _unknown(name: str, kind: str, size: str) -> str:
     meant = _nearest(kind, size) or did_you_mean(
         name.strip().lower(),
-        (_type(board) for each in CHIPS for board in _boards(each).values()),
+        (_type(topology) for each in CHIPS for topology in _by_name(each).values()),
     )
     expected = _expected(kind) if kind else _EXPECTED
     return f"There is no TPU topology {name!r}.{meant} {expected}"
 
 
 def _nearest(kind: str, size: str) -> str:
-    """A question after a board of about that many chips, or ""."""
+    """A question after a topology of about that many chips, or ""."""
     if not kind or not re.fullmatch(r"\d+(x\d+)*", size):
         return ""
     sides = [int(side) for side in size.split("x")]
@@ -288,12 +399,12 @@ def _nearest(kind: str, size: str) -> str:
     if len(sides) == 1:
         chips = max(1, chips // CHIPS[kind].tensor_cores)
 
-    def distance(board: TpuBoard) -> tuple[bool, float]:
-        is_turned = sorted(board.shape) == sorted(sides)
-        return not is_turned, abs(math.log(board.num_chips / chips))
+    def distance(topology: TpuTopology) -> tuple[bool, float]:
+        is_turned = sorted(topology.shape) == sorted(sides)
+        return not is_turned, abs(math.log(topology.num_chips / chips))
 
-    board = min(_boards(kind).values(), key=distance)
-    nearest = _type(board) if len(sides) == 1 else board.name
+    topology = min(_by_name(kind).values(), key=distance)
+    nearest = _type(topology) if len(sides) == 1 else topology.name
     return f" Did you mean {nearest!r}?"
 
 
@@ -303,15 +414,15 @@ def _expected(kind: str) -> str:
     counted = "TensorCores" if CHIPS[kind].tensor_cores > 1 else "chips"
     return (
         f"Expected one of the shapes {listed} after '{kind}:', or "
-        f"{_type(_boards(kind)[names[2]])!r} and its like, which give the "
+        f"{_type(_by_name(kind)[names[2]])!r} and its like, which give the "
         f"number of {counted}."
     )
 
 
-def _type(board: TpuBoard) -> str:
+def _type(topology: TpuTopology) -> str:
     """What Cloud TPU calls an accelerator type."""
-    kind = board.chip.kind
-    size = board.num_chips * board.chip.tensor_cores
+    kind = topology.chip.kind
+    size = topology.num_chips * topology.chip.tensor_cores
     return f"{'v5litepod' if kind == 'v5e' else kind}-{size}"
 
 

@@ -1,11 +1,13 @@
 """What instructions compute, and what of a chip's memory they move."""
 
+import collections
+import dataclasses
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from keras_tpu_estimator.planning import products
-from keras_tpu_estimator.planning.array_types import ArrayType
-from keras_tpu_estimator.planning.hlo import Computation, Instruction
+from keras_tpu_estimator.planning import hlo
+from keras_tpu_estimator.planning.hlo import ArrayType, Computation, Instruction
 from keras_tpu_estimator.planning.loops import Run
 
 # They move or name what there is, or belong to another instruction.
@@ -27,6 +29,37 @@ _TRANSCENDENTAL = frozenset(
 _SLICES = ("dynamic-slice", "gather", "slice")
 # Code that is not XLA's: Pallas kernels, and the libraries of other devices.
 _KERNELS = re.compile(r"tpu_custom_call|__.*|triton.*|mosaic.*|lapack.*|.*_ffi")
+
+
+_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"(\w+)=(-?[\dx_\-]+)")
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([^\]}]*)')
+# Which of the operands and the result are the input, the kernel and the output
+# of a convolution. The libraries of GPUs have a call for each gradient.
+_CONVOLUTIONS = {
+    "": (0, 1, -1),
+    "__cudnn$convForward": (0, 1, -1),
+    "__cudnn$convBiasActivationForward": (0, 1, -1),
+    "__cudnn$convBackwardInput": (-1, 1, 0),
+    "__cudnn$convBackwardFilter": (0, -1, 1),
+}
+_PRODUCTS = ("", "__cublas$gemm", "__cublas$lt$matmul")
+
+
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+_GROUPS = re.compile(
+    r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\]<=|"
+    r"mesh\[([^\]]*)\] \{(.*?)\})"
+)
+_IDENTITY = re.compile(r"\bchannel_id=(\d+)|\bchain_id=\"(\d+)\"")
 
 
 def flops(runs: Iterable[Run]) -> float:
@@ -67,14 +100,14 @@ def kernels(runs: Iterable[Run]) -> tuple[str, ...]:
     """Kernels that are run, of whose work nothing is known."""
     targets = {run.instruction.target for run in runs}
     found = filter(_KERNELS.fullmatch, targets)
-    return tuple(sorted(each for each in found if not products.is_counted(each)))
+    return tuple(sorted(each for each in found if not is_product(each)))
 
 
 def _flops(run: Run) -> float:
     each = run.instruction
     opcode = each.opcode
     operands = _operands(each, run.computation)
-    of_product = products.flops(each, operands)
+    of_product = product_flops(each, operands)
     if of_product is not None:
         return of_product
     if opcode in _WITHOUT_ARITHMETIC or opcode.endswith(("-start", "-done")):
@@ -168,3 +201,222 @@ def _sized(arrays: tuple[ArrayType, ...]) -> int:
 
 def _size(arrays: tuple[ArrayType, ...]) -> int:
     return sum(array.size for array in arrays)
+
+
+def is_product(target: str) -> bool:
+    """Whether a call of a library is counted here.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import work
+    >>> work.is_product("__cublas$gemm")
+    True
+    """
+    return target in _PRODUCTS or target in _CONVOLUTIONS
+
+
+def product_flops(each: Instruction, operands: tuple[ArrayType, ...]) -> float | None:
+    """Two operations for each pair of factors.
+
+    Returns:
+        `None` if it is no product.
+    """
+    target = each.target
+    if each.opcode not in ("dot", "convolution", "custom-call"):
+        return None
+    if len(operands) < 2 or not each.type:
+        return None
+    arrays = (*operands[:2], each.type[0])
+    if each.opcode != "dot" and target in _CONVOLUTIONS:
+        first, second, third = _CONVOLUTIONS[target]
+        return _of_convolution(each, arrays[first], arrays[second], arrays[third])
+    if each.opcode != "convolution" and target in _PRODUCTS:
+        found = _CONTRACTED.search(each.text)
+        axes = re.findall(r"\d+", found[1] if found else "")
+        contracted = math.prod(arrays[0].shape[int(axis)] for axis in axes)
+        return 2.0 * arrays[2].size * contracted
+    return None
+
+
+def _of_convolution(
+    each: Instruction, inputs: ArrayType, kernel: ArrayType, output: ArrayType
+) -> float | None:
+    labels = _LABELS.match(each.attribute("dim_labels") or "")
+    if not labels:
+        return None
+    window = dict(_WINDOW.findall(each.attribute("window") or ""))
+    groups = int(each.attribute("batch_group_count") or 1)
+    products = (
+        inputs.shape[labels[1].index("b")]
+        // groups
+        * kernel.shape[labels[2].index("i")]
+        * kernel.shape[labels[2].index("o")]
+    )
+    spatial = sorted(set(labels[1]) - {"b", "f"})
+    for number, axis in enumerate(spatial):
+        products *= _positions(
+            inputs.shape[labels[1].index(axis)],
+            output.shape[labels[3].index(axis)],
+            {name: _part(text, number) for name, text in window.items()},
+        )
+    return 2.0 * products
+
+
+def _part(text: str, number: int) -> tuple[int, ...]:
+    """What a window says of one axis: "2x1" and, of padding, "0_1x0_0"."""
+    return tuple(map(int, text.split("x")[number].split("_")))
+
+
+def _positions(size: int, outputs: int, window: dict[str, tuple[int, ...]]) -> int:
+    """How many elements of an axis meet one of a kernel, and no padding."""
+    (width,) = window.get("size", (1,))
+    (stride,) = window.get("stride", (1,))
+    (before, _) = window.get("pad", (0, 0))
+    (apart,) = window.get("lhs_dilate", (1,))
+    (spread,) = window.get("rhs_dilate", (1,))
+    end = (size - 1) * apart + 1
+    return sum(
+        sum(
+            1
+            for at in range(
+                place * spread - before,
+                place * spread - before + outputs * stride,
+                stride,
+            )
+            if 0 <= at < end and at % apart == 0
+        )
+        for place in range(width)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """All exchanges of one kind.
+
+    Attributes:
+        kind: Such as "all-reduce".
+        count: How many there are.
+        bytes: Those of the whole arrays, as one core would hold them, by
+            dtype: of what is reduced, of what has been gathered.
+        sent: Bytes that each core sends if all of them send as little as
+            possible.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.work import Collective
+    >>> Collective("all-reduce", 1, {"float32": 4096}, 6144.0).total
+    4096
+    """
+
+    kind: str
+    count: float
+    bytes: Mapping[str, float]
+    sent: float
+
+    @property
+    def total(self) -> float:
+        """Bytes of all dtypes."""
+        return sum(self.bytes.values())
+
+
+def collectives(
+    runs: Iterable[Run], cores: int, share: float = 1.0
+) -> tuple[Collective, ...]:
+    """The collectives of what is run, by kind.
+
+    Args:
+        cores: How many cores run it.
+        share: How much of it counts. Defaults to all.
+    """
+    found: dict[str, list[tuple[float, Mapping[str, float], float]]]
+    found = collections.defaultdict(list)
+    for kind, run in _without_repetition(runs):
+        times = run.times * share
+        size = _group_size(run.instruction.text, cores)
+        arrays = _operands_of(run) * (size if kind == "all-gather" else 1)
+        amounts: dict[str, float] = collections.defaultdict(float)
+        for array in arrays:
+            amounts[hlo.dtype_name(array.dtype)] += times * array.bytes
+        sent = sum(amounts.values()) * _sent_share(kind, size)
+        found[kind].append((times, amounts, sent))
+    return tuple(
+        Collective(
+            kind,
+            _whole(sum(times for times, _, _ in found[kind])),
+            _summed(amounts for _, amounts, _ in found[kind]),
+            sum(sent for _, _, sent in found[kind]),
+        )
+        for kind in KINDS
+        if kind in found
+    )
+
+
+def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
+    """Each collective once, although it may be written in several fusions.
+
+    That which starts it, those that compute meanwhile, and that which ends it
+    all contain it.
+    """
+    seen = set()
+    for run in runs:
+        kind = run.instruction.opcode.removesuffix("-start")
+        if kind not in KINDS:
+            continue
+        if _is_scattered(run):
+            # They share a number, and are written once.
+            yield "reduce-scatter", run
+            continue
+        if run.is_fused:
+            identity = (kind, *_IDENTITY.findall(run.instruction.text))
+            if identity in seen:
+                continue
+            seen.add(identity)
+        yield kind, run
+
+
+def _is_scattered(run: Run) -> bool:
+    """Whether a fusion keeps of a sum no more than the core's part."""
+    root = run.computation.root
+    return (
+        run.is_fused
+        and root is not None
+        and root.opcode == "dynamic-slice"
+        and root.operands[0] == run.instruction.name
+    )
+
+
+def _operands_of(run: Run) -> tuple[ArrayType, ...]:
+    made = (run.computation.by_name.get(name) for name in run.instruction.operands)
+    return tuple(array for each in made if each for array in each.type)
+
+
+def _group_size(text: str, cores: int) -> int:
+    """How many cores take part in an exchange."""
+    groups = _GROUPS.search(text)
+    if not groups:
+        return cores
+    listed, size, axes, used = groups.groups()
+    if listed is not None:
+        return len(listed.split(",")) if listed else cores
+    if size is not None:
+        return int(size)
+    sizes = dict(re.findall(r"'(\w+)'=(\d+)", axes))
+    return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", used))
+
+
+def _sent_share(kind: str, size: int) -> float:
+    if kind in ("collective-permute", "ragged-all-to-all"):
+        return 1.0
+    return (2 if kind == "all-reduce" else 1) * (size - 1) / size
+
+
+def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = collections.defaultdict(float)
+    for each in amounts:
+        for dtype, number in each.items():
+            total[dtype] += number
+    return {dtype: _whole(number) for dtype, number in total.items()}
+
+
+def _whole(number: float) -> float:
+    return int(number) if number == int(number) else number

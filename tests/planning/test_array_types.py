@@ -2,8 +2,8 @@
 
 import pytest
 
-from keras_tpu_estimator.planning import array_types
-from keras_tpu_estimator.planning.array_types import ArrayType
+from keras_tpu_estimator.planning import hlo
+from keras_tpu_estimator.planning.hlo import ArrayType
 
 
 @pytest.mark.parametrize(
@@ -29,22 +29,22 @@ from keras_tpu_estimator.planning.array_types import ArrayType
     ],
 )
 def test_bytes(text, logical, padded):
-    (array,) = array_types.parse(text)
+    (array,) = hlo.parse_types(text)
     assert (array.bytes, array.padded_bytes) == (logical, padded)
 
 
 def test_tuples_are_all_their_arrays():
     text = "((f32[2,3]{1,0:T(8,128)S(1)}), /*index=1*/token[], u32[]{:S(2)})"
-    assert array_types.parse(text) == (
+    assert hlo.parse_types(text) == (
         ArrayType("f32", (2, 3), (1, 0), (8, 128), space=1),
         ArrayType("u32", (), space=2),
     )
 
 
 def test_what_has_no_known_dtype_is_left_out():
-    assert not array_types.parse("token[]")
-    assert not array_types.parse("opaque[]")
-    assert not array_types.parse("")
+    assert not hlo.parse_types("token[]")
+    assert not hlo.parse_types("opaque[]")
+    assert not hlo.parse_types("")
 
 
 @pytest.mark.parametrize(
@@ -60,4 +60,4 @@ def test_what_has_no_known_dtype_is_left_out():
     ],
 )
 def test_names_of_dtypes(dtype, name):
-    assert array_types.dtype_name(dtype) == name
+    assert hlo.dtype_name(dtype) == name

@@ -16,7 +16,7 @@ _SMALLEST = {kind: topologies.shapes(kind)[0] for kind in CHIPS}
 
 def _lowered(kind, function, *shapes):
     """A function of arrays in bfloat16, for one core of a kind."""
-    board = topologies.TpuBoard(CHIPS[kind], _SMALLEST[kind])
+    board = topologies.TpuTopology(CHIPS[kind], _SMALLEST[kind])
     core = jax.sharding.SingleDeviceSharding(board.machine().first)
     arrays = (
         jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=core) for shape in shapes

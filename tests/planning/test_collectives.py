@@ -5,14 +5,14 @@ import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
-from keras_tpu_estimator.planning import collectives, hlo, loops, topologies
+from keras_tpu_estimator.planning import hlo, loops, topologies, work
 from tests.planning import lowering, recorded
 
 
 def _of(*instructions, others="", cores=8):
     module = hlo.parse(recorded.entry(*instructions, others=others))
     runs = loops.split(module, steps=1).step
-    return {each.kind: each for each in collectives.of(runs, cores)}
+    return {each.kind: each for each in work.collectives(runs, cores)}
 
 
 _X = "%x = bf16[16,128]{1,0:T(8,128)(2,1)} parameter(0)"
@@ -129,12 +129,12 @@ def test_a_sum_of_which_a_core_keeps_a_part_is_scattered():
 def test_collectives_of_loops_count_as_often_as_they_run():
     module = hlo.parse(recorded.LOOPS)
     parts = loops.split(module, steps=3)
-    (step,) = collectives.of(parts.step, cores=4)
+    (step,) = work.collectives(parts.step, cores=4)
     assert (step.kind, step.count) == ("all-reduce", 1)
     assert step.bytes == {"float32": 4096}
-    (other,) = collectives.of(parts.others, cores=4)
+    (other,) = work.collectives(parts.others, cores=4)
     assert (other.count, other.total) == (1, 4096)
-    (half,) = collectives.of(parts.step, 4, share=0.5)
+    (half,) = work.collectives(parts.step, 4, share=0.5)
     assert (half.count, half.total, half.sent) == (0.5, 2048, 3072)
 
 
@@ -163,7 +163,7 @@ def test_collectives_of_compiled_programs(name):
     x = lowering.array(board, (1024, 128))
     text = jax.jit(function).lower(x).compile().as_text()
     runs = loops.split(hlo.parse(text), steps=1).step
-    found = {each.kind: each for each in collectives.of(runs, cores)}
+    found = {each.kind: each for each in work.collectives(runs, cores)}
     size = 1024 * 128 * 4
     assert {kind: each.bytes for kind, each in found.items()} == {
         "reduce-scatter": {"float32": size},

@@ -3,18 +3,18 @@
 import pytest
 
 from keras_tpu_estimator.planning import gpus, topologies
-from keras_tpu_estimator.planning.gpus import GPUS, GpuBoard
+from keras_tpu_estimator.planning.gpus import GPUS, GpuTopology
 
 
 @pytest.mark.parametrize(
     ("name", "board"),
     [
-        ("h100:1x8", GpuBoard("h100", 1, 8)),
-        ("H100: 2x8", GpuBoard("h100", 2, 8)),
-        ("h100:4", GpuBoard("h100", 1, 4)),
-        ("h100-16", GpuBoard("h100", 2, 8)),
-        ("a100-8", GpuBoard("a100", 1, 8)),
-        ("h200:1x1", GpuBoard("h200", 1, 1)),
+        ("h100:1x8", GpuTopology("h100", 1, 8)),
+        ("H100: 2x8", GpuTopology("h100", 2, 8)),
+        ("h100:4", GpuTopology("h100", 1, 4)),
+        ("h100-16", GpuTopology("h100", 2, 8)),
+        ("a100-8", GpuTopology("a100", 1, 8)),
+        ("h200:1x1", GpuTopology("h200", 1, 1)),
     ],
 )
 def test_names(name, board):

@@ -1,7 +1,7 @@
 """Programs are read from XLA's texts; what is not understood is left out."""
 
 from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning.array_types import ArrayType
+from keras_tpu_estimator.planning.hlo import ArrayType
 from tests.planning import lowering, recorded
 
 

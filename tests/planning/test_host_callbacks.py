@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_estimator.planning import callbacks, hlo, loops
+from keras_tpu_estimator.planning import costs, hlo, loops
 from tests.planning import recorded
 
 NAMED = ', metadata={op_name="jit(f)/while/body/dense/pure_callback"}'
@@ -26,4 +26,4 @@ def test_calls_are_told_once(kind):
     runs = loops.split(hlo.parse(text), steps=1).step
     is_of_python = kind in ("a TPU's", "a GPU's")
     expected = ("pure_callback of dense",) if is_of_python else ()
-    assert callbacks.of(runs) == expected
+    assert costs.callbacks(runs) == expected

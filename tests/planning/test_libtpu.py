@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from keras_tpu_estimator.ground.base import backend as _backend
-from keras_tpu_estimator.planning import libtpu
+from keras_tpu_estimator.planning import topologies
 
 _PROGRAM = """
 import keras_tpu_estimator
@@ -44,14 +44,14 @@ def test_programs_without_a_tpu_run_on_the_cpu_and_say_nothing():
 
 
 def test_without_libtpu_it_is_said_how_to_get_it(monkeypatch):
-    monkeypatch.setattr(libtpu, "is_installed", lambda: False)
+    monkeypatch.setattr(topologies, "is_libtpu_installed", lambda: False)
     with pytest.raises(ModuleNotFoundError, match=r"keras-tpu-estimator\[tpu"):
-        libtpu.devices("v5e:8x8")
+        topologies.libtpu_devices("v5e:8x8")
 
 
 def test_a_topology_that_libtpu_does_not_know_is_refused():
     with pytest.raises(ValueError, match="knows no topology 'v5e:3x3'"):
-        libtpu.devices("v5e:3x3")
+        topologies.libtpu_devices("v5e:3x3")
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import collections
 import pytest
 
 from keras_tpu_estimator.planning import hlo, loops
-from keras_tpu_estimator.planning.trip_counts import trip_count
+from keras_tpu_estimator.planning.loops import trip_count
 from tests.planning import recorded
 
 

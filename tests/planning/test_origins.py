@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_estimator.planning import hlo, operations, origins
+from keras_tpu_estimator.planning import hlo, operations
 from tests.planning import recorded
 
 # Copies of what a loop is given, in the loop and behind it.
@@ -65,4 +65,4 @@ def test_a_circle_ends():
         recorded.entry("%a = f32[2]{0} copy(%b)", "%b = f32[2]{0} copy(%a)")
     )
     a, _ = module.entry.instructions
-    assert origins.of(module, a) is a
+    assert operations.origin(module, a) is a

@@ -83,8 +83,8 @@ def test_several_boards_share_a_folder(tmp_path, folder, capsys):
     plans = own.plan(INPUTS["train"], boards, save=folder)
     out = capsys.readouterr().out
     for plan in plans:
-        assert f"{plan.board.name}: stored as {plan.saved}" in out
-        key, _ = looked_for(own, "train", plan.board.name)
+        assert f"{plan.topology.name}: stored as {plan.saved}" in out
+        key, _ = looked_for(own, "train", plan.topology.name)
         assert key.digest in plan.saved
     assert len({*os.listdir(folder)}) == 3
 

@@ -181,7 +181,7 @@ def test_lines_of_libraries_are_passed_over():
 
 @pytest.mark.parametrize("kind", ["v4", "v6e"])
 def test_other_kinds_do_not_fit_in_the_same_words(kind):
-    board = topologies.TpuBoard(CHIPS[kind], topologies.shapes(kind)[1])
+    board = topologies.TpuTopology(CHIPS[kind], topologies.shapes(kind)[1])
     rows = board.chip.memory_left // 4000
     lowered, _ = lowering.training(board, rows=rows)
     with pytest.raises(DoesNotFitError) as raised:

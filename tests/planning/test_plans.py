@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
-from keras_tpu_estimator.planning import libtpu
+from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.plans import Plan, Refusal
 
@@ -35,19 +35,19 @@ def test_training(tmp_path):
         BATCHES, "v5litepod-4", print_fn=shown.append, steps=10_000
     )
     assert (plan.mode, plan.steps, plan.examples) == ("train", 4, 16)
-    assert (plan.board.name, plan.predictions) == ("v5e:2x2", None)
-    figures, numbers = plan.figures, 128 * 256 + 256 + 256 + 1
-    held = figures.memory.arguments
+    assert (plan.topology.name, plan.predictions) == ("v5e:2x2", None)
+    cost, numbers = plan.cost, 128 * 256 + 256 + 256 + 1
+    held = cost.memory.arguments
     assert held.keys() == {"variables", "slots", "metrics", "input"}
     # The step and the optimizer's iterations and rate beside.
     assert held["variables"].logical == pytest.approx(4 * numbers, abs=16)
     assert held["slots"].logical == pytest.approx(2 * 4 * numbers, abs=16)
     # Four steps of four examples on each core.
     assert held["input"].logical == 4 * 4 * (128 + 1) * 4
-    (reduced,) = figures.collectives
+    (reduced,) = cost.collectives
     assert reduced.kind == "all-reduce"
     assert reduced.total == pytest.approx(4 * numbers, rel=0.01)
-    assert figures.aliases.are_complete
+    assert cost.aliases.are_complete
     (table,) = shown
     lines = dict(line.split("   ", 1) for line in table.splitlines() if line)
     lines = {name.strip(): value.strip() for name, value in lines.items()}
@@ -55,12 +55,12 @@ def test_training(tmp_path):
     assert lines["cores"] == "4 on 1 host"
     assert lines["examples of a step"] == "16"
     assert lines["all-reduce"].startswith("1 of 130.")
-    assert lines["is limited by"] == figures.bounds.by
+    assert lines["is limited by"] == cost.roofline.by
     # What the optimizer trains, and what the longest estimate says.
     assert (plan.weights, plan.call_steps) == (numbers, 10_000)
     assert lines["weights"] == f"{numbers:,}"
-    seconds = figures.bounds.at_best
-    assert seconds >= max(figures.bounds.network, figures.bounds.compiler)
+    seconds = cost.roofline.at_best
+    assert seconds >= max(cost.roofline.network, cost.roofline.compiler)
     assert plan.call_seconds == pytest.approx(10_000 * seconds)
     assert plan.examples_per_second == pytest.approx(16 / seconds)
     assert lines["examples/s, at best"] == f"{16 / seconds:,.0f}"
@@ -75,15 +75,15 @@ def test_it_is_printed(tmp_path, capsys):
 def test_evaluation_and_prediction(tmp_path):
     own = estimator(tmp_path)
     evaluation = own.plan(BATCHES, "v5e:4x4", "eval", print_fn=None)
-    assert (evaluation.board.num_hosts, evaluation.examples) == (4, 16)
-    assert "slots" not in evaluation.figures.memory.arguments or not (
-        evaluation.figures.memory.arguments["slots"].real
+    assert (evaluation.topology.num_hosts, evaluation.examples) == (4, 16)
+    assert "slots" not in evaluation.cost.memory.arguments or not (
+        evaluation.cost.memory.arguments["slots"].real
     )
     prediction = own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
     # By each host a share of the batch.
-    assert (prediction.board.name, prediction.examples) == ("v5e:2x2", 4)
+    assert (prediction.topology.name, prediction.examples) == ("v5e:2x2", 4)
     assert prediction.predictions["y"].shape == (4, 1)
-    assert not prediction.figures.collectives
+    assert not prediction.cost.collectives
 
 
 @pytest.mark.parametrize(("mode", "most"), [("train", 4), ("eval", 32)])
@@ -105,14 +105,14 @@ def test_what_calls_python_in_each_step_is_told(tmp_path, capsys):
         return outputs
 
     plan = estimator(tmp_path, network).plan(BATCHES, "v5e:2x2", "eval")
-    (name,) = plan.figures.callbacks
+    (name,) = plan.cost.callbacks
     said = f"waits for Python on the host, which is called by: {name}."
     assert said in capsys.readouterr().out
 
 
 def test_several_topologies_are_side_by_side(tmp_path, capsys):
     plans = estimator(tmp_path).plan(BATCHES, ["v5e:2x2", "v4:2x2x1"])
-    assert [plan.board.name for plan in plans] == ["v5e:2x2", "v4:2x2x1"]
+    assert [plan.topology.name for plan in plans] == ["v5e:2x2", "v4:2x2x1"]
     assert all(isinstance(plan, Plan) for plan in plans)
     table = capsys.readouterr().out
     assert "v5e:2x2      " in table.splitlines()[0]
@@ -145,14 +145,14 @@ def test_what_does_not_fit_is_an_error(tmp_path):
     with pytest.raises(DoesNotFitError, match="may fit") as raised:
         own.plan(input_fn, "v5e:2x2")
     error = raised.value
-    assert error.board == "v5e:2x2"
+    assert error.topology == "v5e:2x2"
     assert 0 < error.batch_size < batch
     # Beside another topology it is a column.
     plans = own.plan(input_fn, ["v5e:2x2", "v4:2x2x1"], print_fn=None)
     refusal, plan = plans
     assert isinstance(refusal, Refusal)
     assert isinstance(refusal.error, DoesNotFitError)
-    assert plan.figures.memory.share < 1
+    assert plan.cost.memory.share < 1
 
 
 def test_the_batch_size_that_is_advised_fits(tmp_path):
@@ -168,7 +168,7 @@ def test_the_batch_size_that_is_advised_fits(tmp_path):
     followed = estimator(tmp_path, very_wide, batch=size)
     plan = followed.plan(input_fn, "v5e:2x2", print_fn=None)
     assert plan.examples == size
-    assert plan.figures.memory.share < 1
+    assert plan.cost.memory.share < 1
 
 
 def test_where_nothing_compiles_the_first_error_is_raised(tmp_path):
@@ -230,8 +230,8 @@ def test_arguments(tmp_path):
 
 
 def test_without_the_compiler(tmp_path, monkeypatch):
-    monkeypatch.setattr(libtpu, "is_installed", lambda: False)
-    libtpu.devices.cache_clear()
+    monkeypatch.setattr(topologies, "is_libtpu_installed", lambda: False)
+    topologies.libtpu_devices.cache_clear()
     with pytest.raises(ModuleNotFoundError, match=r"estimator\[tpu\]"):
         estimator(tmp_path).plan(BATCHES, "v5e:2x4")
 
@@ -246,7 +246,7 @@ def test_training_afterwards_is_as_before(tmp_path):
 
 def test_memory_is_what_the_compiler_says(tmp_path):
     plan = estimator(tmp_path).plan(BATCHES, "v5e:2x2", print_fn=None)
-    memory = plan.figures.memory
+    memory = plan.cost.memory
     given = sum(held.real for held in memory.held.values())
     assert memory.peak == given + memory.results + memory.temporary
     assert "unnamed" not in memory.arguments
@@ -255,13 +255,13 @@ def test_memory_is_what_the_compiler_says(tmp_path):
 
 def test_a_quick_plan_tells_what_is_the_same_of_a_slow_one(tmp_path, capsys):
     own = estimator(tmp_path)
-    slow = own.plan(BATCHES, "v5e:2x2", print_fn=None).figures
-    quick = own.plan(BATCHES, "v5e:2x2", quick=True).figures
+    slow = own.plan(BATCHES, "v5e:2x2", print_fn=None).cost
+    quick = own.plan(BATCHES, "v5e:2x2", quick=True).cost
     assert quick.flops == pytest.approx(slow.flops, rel=0.01)
     assert quick.memory.share == pytest.approx(slow.memory.share, abs=0.01)
     assert quick.collectives == slow.collectives
     assert quick.aliases == slow.aliases
-    assert (quick.bytes, quick.cycles, quick.bounds) == (None, None, None)
+    assert (quick.bytes, quick.cycles, quick.roofline) == (None, None, None)
     assert (quick.copied, quick.state_copies) == (None, ())
     table = capsys.readouterr().out
     assert "cycles" not in table

@@ -4,7 +4,7 @@ import pytest
 
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.chips import CHIPS
-from keras_tpu_estimator.planning.topologies import TpuBoard
+from keras_tpu_estimator.planning.topologies import TpuTopology
 
 
 @pytest.mark.parametrize(
@@ -71,7 +71,7 @@ def test_libtpu_knows_the_smallest_and_the_largest_board(kind):
     shapes = topologies.shapes(kind)
     assert len(set(shapes)) == len(shapes)
     for shape in (shapes[0], shapes[4]):
-        board = TpuBoard(CHIPS[kind], shape)
+        board = TpuTopology(CHIPS[kind], shape)
         assert len(board.machine().devices) == board.num_cores
 
 
@@ -110,4 +110,4 @@ def test_what_is_no_name_is_refused():
 
 def test_a_board_of_no_such_shape_is_refused():
     with pytest.raises(ValueError, match="no v5e of 3x3 chips. Expected one"):
-        TpuBoard(CHIPS["v5e"], (3, 3))
+        TpuTopology(CHIPS["v5e"], (3, 3))

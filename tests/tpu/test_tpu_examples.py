@@ -15,8 +15,8 @@ from helpers import some_at_length
 from tpu_programs import DATA_PARALLEL, check, topologies_of
 
 from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.dry_run import DryRun
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 
@@ -122,7 +122,7 @@ def test_an_example(name, tmp_path, monkeypatch, told):
     names = topologies_of(own)
     boards = topologies.parse_each(names)
     options = PlanOptions(quick=True)
-    rehearsal = Rehearsal(boards, lambda text: None, options)
+    rehearsal = DryRun(boards, lambda text: None, options)
     calls = [mode for mode in PROGRAMS[name] for _ in boards]
     try:
         with rehearsing(rehearsal):

@@ -83,6 +83,6 @@ def test_a_pod_sends_in_a_step_what_a_board_does(make, pod, tmp_path):
     found = []
     for name in ("v5e:2x2", pod):
         program = make(batch=8 * topologies.parse(name).num_cores)
-        figures = program.plan(tmp_path, "train", name).figures
-        found.append([(c.kind, c.count, c.bytes) for c in figures.collectives])
+        cost = program.plan(tmp_path, "train", name).cost
+        found.append([(c.kind, c.count, c.bytes) for c in cost.collectives])
     assert found[0] == found[1]

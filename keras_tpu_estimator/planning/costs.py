@@ -9,24 +9,80 @@ import jax
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.planning import (
-    allocations,
-    bounds,
-    callbacks,
-    collectives,
-    hlo,
-    loops,
-    memory,
-    state_copies,
-    work,
-)
-from keras_tpu_estimator.planning.allocations import Allocation
-from keras_tpu_estimator.planning.boards import Board
-from keras_tpu_estimator.planning.bounds import Bounds
-from keras_tpu_estimator.planning.collectives import Collective
-from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning import hlo, loops, memory, operations, work
+from keras_tpu_estimator.planning.chips import Chip
+from keras_tpu_estimator.planning.hlo import Instruction, Module
 from keras_tpu_estimator.planning.loops import Run
-from keras_tpu_estimator.planning.memory import Memory
+from keras_tpu_estimator.planning.memory import Allocation, Memory
+from keras_tpu_estimator.planning.topologies import DeviceTopology
+from keras_tpu_estimator.planning.work import Collective
+
+# If an estimate is this many times the peaks, latency limits the step.
+_LATENCY = 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """Seconds that a step needs at least, at the peak of a chip.
+
+    Attributes:
+        compute: For its floating point operations, in bfloat16.
+        memory: For what it moves between the chip and its large memory.
+        network: For what it sends to other cores.
+        compiler: What the compiler thinks that it takes, without the network;
+            `None` if it does not say.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.costs import Roofline
+    >>> roofline = Roofline(compute=0.5, memory=2.0, network=0.1, compiler=2.5)
+    >>> roofline.by, roofline.at_best
+    ('memory', 2.5)
+    """
+
+    compute: float
+    memory: float
+    network: float
+    compiler: float | None = None
+
+    @property
+    def by(self) -> str:
+        """The one of the first three that takes longest, or "latency".
+
+        Latency limits a step if the compiler's estimate is several times as
+        long as each of the three. Many small operations take that time.
+        """
+        names = ("compute", "memory", "network")
+        longest = max(names, key=lambda name: getattr(self, name))
+        peak = getattr(self, longest)
+        if self.compiler is not None and self.compiler > _LATENCY * peak:
+            return "latency"
+        return longest
+
+    @property
+    def at_best(self) -> float:
+        """The longest of the four: a step hardly takes less."""
+        return max(self.compute, self.memory, self.network, self.compiler or 0.0)
+
+
+def roofline(
+    chip: Chip, flops: float, moved: float, sent: float, cycles: float | None
+) -> Roofline:
+    """The bounds of a step on one core.
+
+    Args:
+        flops: Floating point operations of the core.
+        moved: Bytes that it reads from its large memory and writes to it.
+        sent: Bytes that it sends.
+        cycles: Cycles by the compiler's estimate.
+    """
+    core = chip.core
+    return Roofline(
+        flops / core.flops,
+        moved / core.memory_speed,
+        sent / core.network_speed,
+        None if cycles is None else cycles / core.clock,
+    )
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +107,7 @@ class Aliases:
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
+class StepCost:
     """What one step does and needs on one core.
 
     Attributes:
@@ -74,7 +130,7 @@ class Figures:
             run, and which count as if that were once.
         memory: What the program holds.
         aliases: Which arguments give their memory to results.
-        bounds: What limits it; `None` if that is not known.
+        roofline: What limits it; `None` if that is not known.
         largest: The largest arrays that it makes in the large memory.
     """
 
@@ -90,7 +146,7 @@ class Figures:
     has_unknown_loops: bool
     memory: Memory
     aliases: Aliases
-    bounds: Bounds | None
+    roofline: Roofline | None
     largest: tuple[Allocation, ...]
 
     def of_any_effort(self) -> Self:
@@ -101,7 +157,7 @@ class Figures:
             cycles=None,
             copied=None,
             state_copies=(),
-            bounds=None,
+            roofline=None,
         )
 
     @property
@@ -110,14 +166,14 @@ class Figures:
         return sum(each.sent for each in self.collectives)
 
 
-def of(
+def step_cost(
     compiled: jax.stages.Compiled,
-    board: Board,
+    topology: DeviceTopology,
     steps: int,
     arguments: Mapping[str, Nest],
     has_loop: bool | None = None,
     in_graph: Callable[[str], SourceLine | None] | None = None,
-) -> Figures:
+) -> StepCost:
     """The figures of a program.
 
     Args:
@@ -130,21 +186,21 @@ def of(
     Example:
 
     >>> import jax, jax.numpy as jnp
-    >>> from keras_tpu_estimator.planning import figures, topologies
-    >>> board = topologies.parse("v5e:1x1")
-    >>> core = jax.sharding.SingleDeviceSharding(board.machine().first)
+    >>> from keras_tpu_estimator.planning import costs, topologies
+    >>> topology = topologies.parse("v5e:1x1")
+    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
     >>> x = jax.ShapeDtypeStruct((256, 256), "bfloat16", sharding=core)
     >>> compiled = jax.jit(jnp.matmul).lower(x, x).compile()
-    >>> figures.of(compiled, board, 1, {"input": (x, x)}).flops
+    >>> costs.step_cost(compiled, topology, 1, {"input": (x, x)}).flops
     33554432.0
     """
     module = hlo.parse(compiled.as_text() or "", in_graph)
     parts = loops.split(module, steps, has_loop)
-    held = memory.of(compiled, module, arguments, board.chip.core.memory_left)
+    held = memory.of(compiled, module, arguments, topology.chip.core.memory_left)
     step, share = parts.step, parts.share
     flops = moved = limits = None
     kernels = work.kernels(step)
-    sent = collectives.of(step, board.num_cores, share)
+    sent = work.collectives(step, topology.num_cores, share)
     cycles = _cycles(step, share)
     if step:
         inside = module.computations
@@ -156,22 +212,22 @@ def of(
     if step and not kernels:
         flops = work.flops(step) * share + work.flops(parts.others) / steps
         total = sum(each.sent for each in sent)
-        limits = bounds.of(board.chip, flops, moved or 0.0, total, cycles)
-    return Figures(
+        limits = roofline(topology.chip, flops, moved or 0.0, total, cycles)
+    return StepCost(
         flops,
         moved,
         cycles,
         sent,
-        collectives.of(parts.others, board.num_cores),
+        work.collectives(parts.others, topology.num_cores),
         work.bytes_copied(step) * share,
-        state_copies.of(module, parts.body, steps),
-        callbacks.of(step),
+        memory.state_copies(module, parts.body, steps),
+        callbacks(step),
         kernels,
         not all(run.is_known for run in step),
         held,
         _aliases(compiled, module),
         limits,
-        allocations.largest(module, step),
+        memory.largest(module, step),
     )
 
 
@@ -201,3 +257,37 @@ def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:
             name for number, name in donated if number not in module.aliased
         )
     return Aliases(len(donated), len(module.aliased), missing)
+
+
+def callbacks(runs: Iterable[Run]) -> tuple[str, ...]:
+    """The operations that call it, by name, each once.
+
+    Args:
+        runs: What is run.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import callbacks, hlo, loops
+    >>> module = hlo.parse('''ENTRY %main (x: f32[2]) -> token[] {
+    ...   %x = f32[2]{0} parameter(0)
+    ...   %t = token[] after-all()
+    ...   ROOT %s = (f32[2], u32[], token[]) send(%x, %t), \
+is_host_transfer=true, metadata={op_name="jit(f)/dense/debug_print"}
+    ... }''')
+    >>> callbacks.callbacks(loops.split(module, 1).step)
+    ('debug_print of dense',)
+    """
+    return tuple(
+        dict.fromkeys(
+            str(operations.of(run.instruction))
+            for run in runs
+            if _is_callback(run.instruction)
+        )
+    )
+
+
+def _is_callback(each: Instruction) -> bool:
+    # A TPU exchanges tensors with its host; other devices call a library.
+    if each.opcode in ("send", "recv"):
+        return each.attribute("is_host_transfer") == "true"
+    return "python" in each.target and each.target.endswith("callback")

@@ -11,8 +11,8 @@ import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.planning import progress, topologies
-from keras_tpu_estimator.planning.rehearsal import Rehearsal
+from keras_tpu_estimator.planning import compiling, topologies
+from keras_tpu_estimator.planning.dry_run import DryRun
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 
 X, Y = regression_data()
@@ -21,7 +21,7 @@ V5E = topologies.parse("v5e:2x2")
 
 @pytest.fixture
 def rehearsal():
-    rehearsal = Rehearsal([V5E], write=lambda text: None)
+    rehearsal = DryRun([V5E], write=lambda text: None)
     with rehearsing(rehearsal):
         yield rehearsal
 
@@ -68,9 +68,9 @@ def test_an_evaluation_has_the_names_of_its_metrics(tmp_path, rehearsal):
 
 
 def test_a_long_compilation_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_FIRST_SECS", 1e-3)
+    monkeypatch.setattr(compiling, "_FIRST_SECS", 1e-3)
     lines = []
-    rehearsal = Rehearsal([V5E], lambda text: None, report=lines.append)
+    rehearsal = DryRun([V5E], lambda text: None, report=lines.append)
     with rehearsing(rehearsal):
         estimator(tmp_path).train(batches_of(X, Y), steps=1)
     assert lines[0] == "Compiling mode 'train' for v5e:2x2 ..."
@@ -105,7 +105,7 @@ def test_it_has_more_cores_than_there_are(tmp_path, rehearsal):
     )
     own.train(batches_of(X, Y), max_steps=100)
     (plan,) = rehearsal.found
-    assert plan.board.num_cores == 4
+    assert plan.topology.num_cores == 4
 
 
 def test_what_is_called_again_is_planned_once(tmp_path, rehearsal):
@@ -153,12 +153,12 @@ def test_slots_of_a_training_stay_on_the_devices(tmp_path, rehearsal):
     own.evaluate(batches_of(X[:32], Y[:32]), steps=1)
     list(own.predict(batches_of(X)))
     alone, training, later, prediction = rehearsal.found
-    slots = training.figures.memory.arguments["slots"]
+    slots = training.cost.memory.arguments["slots"]
     assert slots.real > 0
     kept = "slots kept from training"
-    assert kept not in alone.figures.memory.held
+    assert kept not in alone.cost.memory.held
     for plan in (later, prediction):
-        assert plan.figures.memory.beside[kept] == slots
+        assert plan.cost.memory.beside[kept] == slots
 
 
 def test_other_estimators_keep_their_values(tmp_path, rehearsal):
@@ -171,7 +171,7 @@ def test_other_estimators_keep_their_values(tmp_path, rehearsal):
     del first
     gc.collect()
     second.train(batches_of(X, Y), steps=4)
-    trained, beside, later = (plan.figures.memory for plan in rehearsal.found)
+    trained, beside, later = (plan.cost.memory for plan in rehearsal.found)
     kept = trained.arguments["variables"].real + trained.arguments["slots"].real
     assert beside.beside["kept by other estimators"].real == kept
     assert "kept by other estimators" not in later.beside
@@ -181,7 +181,7 @@ def test_batches_that_are_staged_ahead_count(tmp_path, rehearsal):
     own = estimator(tmp_path)
     own.train(batches_of(X, Y), steps=100)
     own.train(batches_of(X, Y), steps=2)
-    many, one = (plan.figures.memory for plan in rehearsal.found)
+    many, one = (plan.cost.memory for plan in rehearsal.found)
     given = many.arguments["input"].real
     assert many.beside["input staged ahead"].real == 9 * given
     assert many.peak > sum(held.real for held in many.arguments.values())
@@ -234,7 +234,7 @@ def test_wrong_arguments_are_told(tmp_path, rehearsal):
 
 
 def test_afterwards_calls_are_made_again(tmp_path):
-    with rehearsing(Rehearsal([V5E], write=lambda text: None)):
+    with rehearsing(DryRun([V5E], write=lambda text: None)):
         pass
     own = estimator(tmp_path).train(batches_of(X, Y), steps=1)
     assert own.get_variable_value("global_step") == 1

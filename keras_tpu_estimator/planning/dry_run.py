@@ -1,22 +1,26 @@
 """A script's calls of estimators, planned where they would run."""
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
 
+from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn, PathLike
-from keras_tpu_estimator.planning import lowering, memory, plan_table, plans, progress
-from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.planning import compiling, lowering, memory, plan_table, plans
 from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.plans import AS_RUN, Call, Plan, PlanOptions, Refusal
+from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.rehearsing import Predictions
@@ -30,6 +34,70 @@ _OF_TRAINING = "slots kept from training"
 _OF_OTHERS = "kept by other estimators"
 
 _logger = logging.getLogger("keras_tpu_estimator")
+
+
+# It sets the same number, and JAX refuses both.
+_FLAG = "--xla_force_host_platform_device_count"
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@contextlib.contextmanager
+def shown_devices(topology: DeviceTopology) -> Iterator[None]:
+    """Has JAX count the cores and hosts of a topology in a `with` block.
+
+    The cores are simulated by the CPU, and nothing runs on them. If JAX has
+    started before, it keeps the devices that it has, and a warning is logged.
+    This process is the first host, and waits for no others.
+
+    Args:
+        topology: The topology.
+    """
+    if "JAX_PLATFORMS" not in os.environ:
+        # The devices of this machine have no part in it.
+        jax.config.update("jax_platforms", "cpu")
+    if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+        try:
+            jax.config.update("jax_num_cpu_devices", topology.num_cores)
+        except RuntimeError:
+            _logger.warning(
+                "JAX has started before the script is planned, so "
+                "`jax.device_count()` returns %d, and %s has %d cores.",
+                len(Machine.here().devices),
+                topology.name,
+                topology.num_cores,
+            )
+    before = this_process.settled()
+    this_process.settle(this_process.Alone(ignores_calls=True))
+    try:
+        with contextlib.ExitStack() as stack:
+            for module, name, shown_by in _functions(topology):
+                stack.enter_context(mock.patch.object(module, name, shown_by))
+            yield
+    finally:
+        this_process.settle(before)
+
+
+def _functions(
+    topology: DeviceTopology,
+) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Yields functions of JAX that a script may call, as they are shown."""
+    # There are no others to wait for.
+    yield jax.distributed, "initialize", lambda *_, **__: None
+    if topology.num_hosts == 1:
+        return
+    local, local_devices = topology.of_one_host().num_cores, jax.local_devices
+
+    def of_host(
+        process_index: int | None = None, *args: Any, **kw: Any
+    ) -> list[jax.Device]:
+        first = local * (process_index or 0)
+        return local_devices(*args, **kw)[first : first + local]
+
+    yield jax, "process_count", lambda *_: topology.num_hosts
+    yield jax, "process_indices", lambda *_: [*range(topology.num_hosts)]
+    yield jax, "local_device_count", lambda *_: local
+    yield jax, "local_devices", of_host
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -89,7 +157,7 @@ class _Key:
     program: Hashable
 
 
-class Rehearsal:
+class DryRun:
     """Plans each call once, and gives scripts something to go on with.
 
     What they are given is nothing computed: evaluations are NaN, predictions
@@ -107,18 +175,18 @@ class Rehearsal:
 
     def __init__(
         self,
-        boards: Sequence[Board],
+        topologies: Sequence[DeviceTopology],
         write: Callable[[str], object] = print,
         options: PlanOptions = AS_RUN,
         report: Callable[[str], object] = lambda line: None,
     ):
-        self._boards = boards
+        self._topologies = topologies
         self._options = options
         self._write = write
         self._report = report
         self._calls: dict[_Key, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Key] = collections.Counter()
-        # Bytes that each estimator keeps on a core, by board and kind.
+        # Bytes that each estimator keeps on a core, by topology and kind.
         self._kept: dict[_Estimator, dict[str, dict[str, Held]]] = (
             collections.defaultdict(lambda: collections.defaultdict(dict))
         )
@@ -218,11 +286,11 @@ class Rehearsal:
             )
         if key not in self._calls:
             call = Call(context, input_fn, mode, steps)
-            names = ", ".join(board.name for board in self._boards)
+            names = ", ".join(topology.name for topology in self._topologies)
             self._report(f"Compiling mode {mode!r} for {names} ...")
-            with progress.reported(self._report, f"Compiling mode {mode!r}"):
-                found = plans.for_boards(
-                    call, self._boards, self._options, self._beside(key)
+            with compiling.progress(self._report, f"Compiling mode {mode!r}"):
+                found = plans.for_topologies(
+                    call, self._topologies, self._options, self._beside(key)
                 )
             self._write(plan_table.as_text(found) + "\n")
             self._calls[key] = found
@@ -230,29 +298,29 @@ class Rehearsal:
         return self._calls[key]
 
     def _beside(self, key: _Key) -> dict[str, dict[str, Held]]:
-        """Returns what earlier calls have left on each core, by board."""
-        names = [board.name for board in self._boards]
+        """Returns what earlier calls have left on each core, by topology."""
+        names = [topology.name for topology in self._topologies]
         return {name: dict(self._beside_on(name, key)) for name in names}
 
-    def _beside_on(self, board: str, key: _Key) -> Iterator[tuple[str, Held]]:
-        slots = self._kept[key.context][board].get("slots", _NOTHING)
+    def _beside_on(self, topology: str, key: _Key) -> Iterator[tuple[str, Held]]:
+        slots = self._kept[key.context][topology].get("slots", _NOTHING)
         if slots.real and key.mode != ModeKeys.TRAIN:
             yield _OF_TRAINING, slots
         others = memory.total(
             held
-            for estimator, boards in self._kept.items()
+            for estimator, topologies in self._kept.items()
             if estimator.is_alive and estimator != key.context
-            for held in boards[board].values()
+            for held in topologies[topology].values()
         )
         if others.real:
             yield _OF_OTHERS, others
 
     def _note_kept(self, key: _Key, found: Iterable[Plan | Refusal]) -> None:
         """Notes the variables and slots that a call leaves on each core."""
-        for board, plan in zip(self._boards, found, strict=True):
-            kept = self._kept[key.context][board.name]
+        for topology, plan in zip(self._topologies, found, strict=True):
+            kept = self._kept[key.context][topology.name]
             if isinstance(plan, Plan):
-                given = plan.figures.memory.arguments
+                given = plan.cost.memory.arguments
                 for kind in _KEPT & given.keys():
                     before = kept.get(kind, _NOTHING)
                     kept[kind] = max(before, given[kind], key=_real_bytes)
@@ -264,11 +332,11 @@ class Rehearsal:
                 call.context,
                 call.input_fn,
                 call.mode,
-                self._boards[0].machine(),
+                self._topologies[0].machine(),
                 call.steps,
             )
         except ValueError:
-            # It may fit another board. The plan of this one has the error.
+            # It may fit another topology. The plan of this one has the error.
             return _ByIdentity(call.input_fn)
 
 
