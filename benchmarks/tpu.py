@@ -1,4 +1,4 @@
-"""Our loops against those by hand, by the figures of the TPU's compiler.
+"""Our loops against those by hand, by the cost that the TPU compiler reports.
 
 They are the same in every run, and take no TPU. Cycles have no entry for what
 cores send to each other, which has rows of its own.
@@ -38,7 +38,7 @@ CASES = (
 
 
 def rows() -> Iterator[Row]:
-    """The figures of a step on a core."""
+    """The cost of a step on a core."""
     for network, topology in CASES:
         yield from compared(network, topology)
     yield from _rows(
@@ -49,11 +49,11 @@ def rows() -> Iterator[Row]:
 
 
 def compared(network: Network | Lifted, topology: str) -> Iterator[Row]:
-    """The figures of one network.
+    """The cost of one network.
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
     ours, peer = of_estimator(network, topology), of_hand(network, topology)
     most = _MOST_OF_GRAPHS if isinstance(network, Lifted) else _MOST
@@ -79,10 +79,10 @@ def of_estimator(network: Network | Lifted, topology: str) -> StepCost:
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
-    board = topologies.parse(topology)
-    size = network.batch * board.num_cores
+    slice_ = topologies.parse(topology)
+    size = network.batch * slice_.num_cores
     with tempfile.TemporaryDirectory() as directory:
         estimator = kte.TPUEstimator(
             network.model_fn,
@@ -112,18 +112,18 @@ def of_hand(network: Network | Lifted, topology: str) -> StepCost:
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
-    board = topologies.parse(topology)
-    size = (_STEPS, network.batch * board.num_cores)
+    slice_ = topologies.parse(topology)
+    size = (_STEPS, network.batch * slice_.num_cores)
     batches = (
         jax.ShapeDtypeStruct((*size, *network.shape), network.dtype),
         jax.ShapeDtypeStruct(size, "int32"),
     )
-    devices = np.array(board.machine().devices)
+    devices = np.array(slice_.machine().devices)
     lowered, kinds = network.by_hand.lowered(devices, batches)
-    compiled = compiling.compiled(lowered, board)
-    return costs.step_cost(compiled, board, _STEPS, kinds)
+    compiled = compiling.compiled(lowered, slice_)
+    return costs.step_cost(compiled, slice_, _STEPS, kinds)
 
 
 def _held(found: StepCost) -> int:

@@ -21,10 +21,10 @@ _AXIS = "cores"
 
 
 def of_estimator(topology: str, steps: int) -> StepCost:
-    """The figures of the table in an estimator.
+    """The cost of the table in an estimator.
 
     Args:
-        topology: The board.
+        topology: The topology.
         steps: How many a program makes.
     """
     tables = kte.experimental
@@ -52,11 +52,11 @@ def of_hand(topology: str, steps: int) -> StepCost:
     """Those of the same by hand.
 
     Args:
-        topology: The board.
+        topology: The topology.
         steps: How many a program makes.
     """
-    board = topologies.parse(topology)
-    mesh = Mesh(np.array(board.machine().devices), _AXIS)
+    slice_ = topologies.parse(topology)
+    mesh = Mesh(np.array(slice_.machine().devices), _AXIS)
     rows, whole = PartitionSpec(_AXIS), PartitionSpec()
     split = PartitionSpec(None, _AXIS)
 
@@ -81,8 +81,8 @@ def of_hand(topology: str, steps: int) -> StepCost:
     state = (table, table, dense)
     lowered = jax.jit(run, donate_argnums=0).lower(state, batches)
     kinds = {"state": state, "input": batches}
-    compiled = compiling.compiled(lowered, board)
-    return costs.step_cost(compiled, board, steps, kinds)
+    compiled = compiling.compiled(lowered, slice_)
+    return costs.step_cost(compiled, slice_, steps, kinds)
 
 
 def _step(state: Any, batch: Any) -> tuple[Any, jax.Array]:

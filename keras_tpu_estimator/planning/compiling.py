@@ -1,4 +1,4 @@
-"""Compiling a lowered loop for a topology, with errors that its author can use."""
+"""Compiling a lowered loop for a topology, with errors that name the user's lines."""
 
 import contextlib
 import dataclasses
@@ -27,7 +27,7 @@ from keras_tpu_estimator.planning.memory import Allocation, Held
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 
 _SIZE = r"([\d.]+)([KMGT]?)"
-# As the compiler finds it out early, and when it has laid out all arrays.
+# The compiler reports this early, or after it has laid out all arrays.
 _TOO_LARGE = re.compile(
     rf"HLO temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)"
     rf"|Used {_SIZE} of {_SIZE} hbm"
@@ -39,7 +39,7 @@ _OPERATION = re.compile(
 )
 _PRIMITIVE = re.compile(r"primitive '(\w+)'")
 _LOCATION = re.compile(r"([^\s:\"(]+\.py|<[^<>\s]+>):(\d+)\b")
-# What is left free beside a batch that would fit.
+# An estimated batch size leaves the rest free.
 _MARGIN = 0.95
 # TPUs pad batches to multiples of this.
 _ROUND = 8
@@ -48,7 +48,7 @@ _ROUND = 8
 _TOTAL = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.M)
 _IN_LARGE_MEMORY = re.compile(r"\d+: size \d+, (?:page \d+, )?preallocated-temp:")
 _VALUE = re.compile(r"value: <\d+ ([\w.\-]+)\S* .*?> \(size=(\d+),offset=(\d+)\)")
-# A hundredth of the largest one is worth a line.
+# Arrays smaller than this fraction of the largest one are not listed.
 _SMALLEST = 100
 
 
@@ -57,11 +57,11 @@ _FIRST_SECS = 10.0
 
 @dataclasses.dataclass(frozen=True)
 class Layout:
-    """What of a program is known that does not fit.
+    """The known memory layout of a program that does not fit.
 
     Attributes:
-        module: The program, or `None` if XLA has not written it down.
-        used: Bytes that it needs on a core, or `None` likewise.
+        module: The program, or `None` if XLA has not written it.
+        used: Bytes that it needs on a core, or `None` if XLA has not written them.
         largest: The largest arrays that it makes.
     """
 
@@ -75,11 +75,13 @@ def laid_out(
     count: int = 5,
     in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> Layout:
-    """Has XLA write down a program that does not fit.
+    """Compiles a program that does not fit again, and reads the layout that XLA dumps.
+
+    XLA's error contains only the size. Before it fails, XLA dumps the program and its
+    buffers.
 
     Args:
-        count: How many kinds of arrays are wanted at most. Defaults to 5.
-        in_graph: As in `SourceLines`. Defaults to `None`.
+        count: The maximum number of distinct arrays. Defaults to 5.
 
     Example:
 
@@ -113,13 +115,13 @@ def laid_out(
 
 
 def _read(folder: str, name: str) -> str:
-    """What XLA has written under a name, or "" if there is nothing."""
+    """Returns a file that XLA has dumped, or "" if it is missing."""
     found = sorted(pathlib.Path(folder).glob(f"*.{name}.txt"))
     return found[-1].read_text("utf-8") if found else ""
 
 
 def _largest(assignment: str, module: Module, count: int) -> tuple[Allocation, ...]:
-    """The largest places of temporary memory, by what they are first for."""
+    """Returns the largest buffers of temporary memory, by the largest value in each."""
     made = {
         instruction.name: instruction
         for computation in module.computations.values()
@@ -153,17 +155,16 @@ def compiled(
 
     Args:
         lowered: The program, lowered for devices of the topology.
-        arguments: What it takes, by kind: nests of shapes with shardings; what
-            depends on the batch is called "input". Defaults to `None`, for an
-            error that does not say which batch would fit.
-        batch_size: That of its steps. Defaults to `None`, likewise.
-        quick: Whether the compiler takes little trouble, for a slower program.
-            Defaults to `False`.
+        arguments: Pytrees of shapes with shardings by kind; the kind "input" depends on
+            the batch. Defaults to `None`: an error suggests no batch size.
+        batch_size: The batch size of a step. Defaults to `None`: an error suggests no
+            batch size.
+        quick: Whether to optimize less. Defaults to `False`.
         in_graph: As in `SourceLines`. Defaults to `None`.
 
     Raises:
-        DoesNotFitError: It needs more memory than a core has.
-        CompileError: The compiler refuses something else in it.
+        DoesNotFitError: The program needs more memory than a core has.
+        CompileError: The compiler rejects the program for another reason.
 
     Example:
 
@@ -189,10 +190,10 @@ def compiled(
 
 
 def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
-    """Lowers a program, which JAX can't for every kind of device.
+    """Lowers a program.
 
     Raises:
-        CompileError: It has an operation that is unknown there.
+        CompileError: JAX cannot lower an operation for these devices.
 
     Example:
 
@@ -218,9 +219,9 @@ def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
 
 @contextlib.contextmanager
 def without_cache() -> Iterator[None]:
-    """Has JAX leave out its compile cache in a `with` block.
+    """Disables JAX's compilation cache in a `with` block.
 
-    What it would write there for a device that is not there it cannot read.
+    JAX cannot read cache entries for devices that do not exist.
     """
     settings = jax.config.values
     if not (
@@ -230,7 +231,7 @@ def without_cache() -> Iterator[None]:
         yield
         return
     jax.config.update("jax_enable_compilation_cache", False)
-    # It asks for the setting once.
+    # JAX reads the setting once.
     compilation_cache.reset_cache()
     try:
         yield
@@ -240,9 +241,9 @@ def without_cache() -> Iterator[None]:
 
 
 def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
-    """The file and the line of a user that an operation comes from.
+    """Returns the user's file and line of an operation.
 
-    Of what is traced inside of another function of JAX, that one has it.
+    If several nested functions contain it, returns the innermost user line.
     """
     for equation in jaxpr.eqns:
         inner = (
@@ -272,7 +273,9 @@ def _too_large(
 
 
 def _needed(said: str) -> tuple[int, int] | None:
-    """Bytes that a program needs and can have, if that is what is said."""
+    """Parses the bytes that a program needs and can use from a message, if it
+    has them.
+    """
     found = _TOO_LARGE.search(said) if "RESOURCE_EXHAUSTED" in said else None
     if not found:
         return None
@@ -292,16 +295,18 @@ def _fitting(
     held: Mapping[str, Held],
     topology: DeviceTopology,
 ) -> int | None:
-    """A batch that would fit if all but the model is in proportion to it."""
+    """Estimates a batch size that fits, assuming that all memory but the model scales
+    with it.
+    """
     if not held:
         return None
     model = sum(each.real for kind, each in held.items() if kind != "input")
     if held.get("slots", Held(0, 0)).real:
-        # Gradients of all variables.
+        # The gradients have the size of all variables.
         model += held.get("variables", Held(0, 0)).real
     share = (_MARGIN * limit - model) / max(1, used - model)
     unit = math.lcm(topology.num_cores, _ROUND)
-    # The batch itself does not fit, whatever its shares say.
+    # The batch size itself does not fit, even if the estimate is larger.
     size = min(int(batch_size * share), batch_size - 1)
     return max(0, size - size % (unit if size >= unit else topology.num_cores))
 
@@ -319,11 +324,11 @@ def _refused(said: str) -> CompileError:
 def progress(report: Callable[[str], object], what: str) -> Iterator[None]:
     """Reports how long a `with` block has taken so far.
 
-    The first line comes after ten seconds, and each later one when the time has
+    The first line appears after ten seconds, and the next whenever the time has
     doubled.
 
     Args:
-        report: Takes a line.
+        report: Receives a line.
         what: The subject of the line.
 
     Example:

@@ -1,4 +1,4 @@
-"""The figures of a compiled loop, for each core and step."""
+"""The cost of one step of a compiled loop on one core."""
 
 import dataclasses
 import math
@@ -17,20 +17,19 @@ from keras_tpu_estimator.planning.memory import Allocation, Memory
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.planning.work import Collective
 
-# If an estimate is this many times the peaks, latency limits the step.
+# Latency limits a step whose estimate is this many times the longest bound.
 _LATENCY = 4.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Roofline:
-    """Seconds that a step needs at least, at the peak of a chip.
+    """The minimum seconds of a step at the peak of a chip.
 
     Attributes:
-        compute: For its floating point operations, in bfloat16.
-        memory: For what it moves between the chip and its large memory.
-        network: For what it sends to other cores.
-        compiler: What the compiler thinks that it takes, without the network;
-            `None` if it does not say.
+        compute: For floating point operations, in bfloat16.
+        memory: For transfers between the chip and its main memory.
+        network: For transfers to other cores.
+        compiler: The compiler's estimate without the network; `None` if missing.
 
     Example:
 
@@ -47,10 +46,10 @@ class Roofline:
 
     @property
     def by(self) -> str:
-        """The one of the first three that takes longest, or "latency".
+        """The longest of compute, memory and network, or "latency".
 
-        Latency limits a step if the compiler's estimate is several times as
-        long as each of the three. Many small operations take that time.
+        Latency limits a step if the compiler's estimate is several times as long as
+        each of the three. Many small operations have such an estimate.
         """
         names = ("compute", "memory", "network")
         longest = max(names, key=lambda name: getattr(self, name))
@@ -61,19 +60,19 @@ class Roofline:
 
     @property
     def at_best(self) -> float:
-        """The longest of the four: a step hardly takes less."""
+        """The longest of the four, which a step hardly undercuts."""
         return max(self.compute, self.memory, self.network, self.compiler or 0.0)
 
 
 def roofline(
     chip: Chip, flops: float, moved: float, sent: float, cycles: float | None
 ) -> Roofline:
-    """The bounds of a step on one core.
+    """Returns the roofline of a step on one core.
 
     Args:
         flops: Floating point operations of the core.
-        moved: Bytes that it reads from its large memory and writes to it.
-        sent: Bytes that it sends.
+        moved: Bytes that the core reads from its main memory and writes to it.
+        sent: Bytes that the core sends.
         cycles: Cycles by the compiler's estimate.
     """
     core = chip.core
@@ -87,13 +86,13 @@ def roofline(
 
 @dataclasses.dataclass(frozen=True)
 class Aliases:
-    """Which arguments give their memory to results.
+    """The arguments whose memory results reuse.
 
     Attributes:
-        donated: How many arguments may.
-        aliased: How many do.
-        missing: The names of those that may and do not; `None` if XLA has left
-            arguments out, so that they cannot be told apart.
+        donated: The number of donated arguments.
+        aliased: The number of arguments whose memory is reused.
+        missing: The names of donated arguments whose memory is not reused; `None` if
+            XLA has removed arguments, so that they cannot be matched.
     """
 
     donated: int
@@ -102,36 +101,35 @@ class Aliases:
 
     @property
     def are_complete(self) -> bool:
-        """Whether each that may does."""
+        """Whether results reuse the memory of every donated argument."""
         return self.aliased >= self.donated
 
 
 @dataclasses.dataclass(frozen=True)
 class StepCost:
-    """What one step does and needs on one core.
+    """The cost of one step on one core.
 
     Attributes:
-        flops: Floating point operations, with the step's share of those beside
-            the loop over steps; `None` if they are not known, or not those of
-            some kernel.
-        bytes: What is moved between the chip and its large memory, likewise;
-            `None` if that is not known.
-        cycles: What the compiler thinks that the loop's body takes, without
-            collectives; `None` if it does not say.
-        collectives: What cores send to each other in a step, by kind.
-        others: The same beside the loop over steps, for the whole of it.
-        copied: Bytes of its copies of arrays in the large memory; `None` if
-            that is not known.
-        state_copies: Those of them that are of what one step hands on to the
-            next, such as variables.
-        callbacks: The operations in it that call Python on the host.
-        kernels: Kernels in it whose work is in no figure.
-        has_unknown_loops: Whether it has loops that do not say how often they
-            run, and which count as if that were once.
-        memory: What the program holds.
-        aliases: Which arguments give their memory to results.
-        roofline: What limits it; `None` if that is not known.
-        largest: The largest arrays that it makes in the large memory.
+        flops: Floating point operations, including the step's share of those outside
+            the loop over steps; `None` if unknown, or if the step runs a kernel whose
+            operations are unknown.
+        bytes: Bytes moved between the chip and its main memory, with the same share;
+            `None` if unknown.
+        cycles: The compiler's estimate for the body of the loop, without collectives;
+            `None` if there is none.
+        collectives: The collectives of a step, by kind.
+        others: The collectives outside the loop over steps, for all steps.
+        copied: Bytes of copies in the main memory; `None` if unknown.
+        state_copies: The copies among them of state that one step passes to the next,
+            such as variables.
+        callbacks: The operations that call Python on the host.
+        kernels: The kernels whose cost is unknown.
+        has_unknown_loops: Whether some loops have an unknown number of rounds; one
+            round of each is counted.
+        memory: The memory of the program.
+        aliases: The arguments whose memory results reuse.
+        roofline: The minimum time of a step; `None` if unknown.
+        largest: The largest arrays that a step makes in the main memory.
     """
 
     flops: float | None
@@ -150,7 +148,7 @@ class StepCost:
     largest: tuple[Allocation, ...]
 
     def of_any_effort(self) -> Self:
-        """Those alone that are the same however much the compiler has tried."""
+        """Returns only the numbers that do not depend on the optimization level."""
         return dataclasses.replace(
             self,
             bytes=None,
@@ -162,7 +160,9 @@ class StepCost:
 
     @property
     def sent(self) -> float:
-        """Bytes that a core sends in a step, if all send as few as possible."""
+        """The bytes that a core sends in a step if all cores send as little as
+        possible.
+        """
         return sum(each.sent for each in self.collectives)
 
 
@@ -174,12 +174,12 @@ def step_cost(
     has_loop: bool | None = None,
     in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> StepCost:
-    """The figures of a program.
+    """Returns the cost of a step of a program.
 
     Args:
-        steps: How many steps it has room for.
-        arguments: What it takes, by kind, such as "variables" and "input":
-            nests of shapes with shardings.
+        steps: The number of steps of the program.
+        arguments: Pytrees of shapes with shardings by kind, such as "variables" and
+            "input".
         has_loop: As in `loops.split`. Defaults to `None`.
         in_graph: As in `SourceLines`. Defaults to `None`.
 
@@ -206,7 +206,7 @@ def step_cost(
         inside = module.computations
         moved = (
             work.bytes_moved(step, inside) * share
-            # Such as inputs of all steps that are converted at once.
+            # For example, the inputs of all steps are converted at once.
             + work.bytes_moved(parts.others, inside) / steps
         )
     if step and not kernels:
@@ -232,7 +232,7 @@ def step_cost(
 
 
 def _cycles(runs: Iterable[Run], share: float) -> float | None:
-    """Adds up the compiler's estimates, unless it has none of some part."""
+    """Adds the compiler's estimates, or returns `None` if one is missing."""
     found = [
         cycles * run.times
         for run in runs
@@ -260,10 +260,7 @@ def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:
 
 
 def callbacks(runs: Iterable[Run]) -> tuple[str, ...]:
-    """The operations that call it, by name, each once.
-
-    Args:
-        runs: What is run.
+    """Returns the operations that call Python on the host, each once.
 
     Example:
 
@@ -272,7 +269,7 @@ def callbacks(runs: Iterable[Run]) -> tuple[str, ...]:
     ...   %x = f32[2]{0} parameter(0)
     ...   %t = token[] after-all()
     ...   ROOT %s = (f32[2], u32[], token[]) send(%x, %t), \
-is_host_transfer=true, metadata={op_name="jit(f)/dense/debug_print"}
+    is_host_transfer=true, metadata={op_name="jit(f)/dense/debug_print"}
     ... }''')
     >>> callbacks.callbacks(loops.split(module, 1).step)
     ('debug_print of dense',)

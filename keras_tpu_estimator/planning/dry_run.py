@@ -1,4 +1,4 @@
-"""A script's calls of estimators, planned where they would run."""
+"""Dry runs: a script's calls of estimators are planned instead of executed."""
 
 import collections
 import contextlib
@@ -25,7 +25,7 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.rehearsing import Predictions
 
-# Whoever trains until a checkpoint has come so far would never end.
+# A script that trains until a checkpoint reaches some step would never end.
 _MOST_CALLS = 1000
 # Arrays that stay on the cores between the calls of an estimator.
 _KEPT = {"variables", "slots"}
@@ -36,7 +36,7 @@ _OF_OTHERS = "kept by other estimators"
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
-# It sets the same number, and JAX refuses both.
+# This flag sets the same number, and JAX rejects both together.
 _FLAG = "--xla_force_host_platform_device_count"
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -44,25 +44,22 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @contextlib.contextmanager
 def shown_devices(topology: DeviceTopology) -> Iterator[None]:
-    """Has JAX count the cores and hosts of a topology in a `with` block.
+    """Makes JAX report the cores and hosts of a topology in a `with` block.
 
-    The cores are simulated by the CPU, and nothing runs on them. If JAX has
-    started before, it keeps the devices that it has, and a warning is logged.
-    This process is the first host, and waits for no others.
-
-    Args:
-        topology: The topology.
+    A script may choose its batch size by `jax.device_count()`. The CPU simulates the
+    cores, and nothing runs on them. If JAX has already started, it keeps its devices
+    and a warning is logged. This process is the first host, and waits for no others.
     """
     if "JAX_PLATFORMS" not in os.environ:
-        # The devices of this machine have no part in it.
+        # The plan does not use the devices of this machine.
         jax.config.update("jax_platforms", "cpu")
     if _FLAG not in os.environ.get("XLA_FLAGS", ""):
         try:
             jax.config.update("jax_num_cpu_devices", topology.num_cores)
         except RuntimeError:
             _logger.warning(
-                "JAX has started before the script is planned, so "
-                "`jax.device_count()` returns %d, and %s has %d cores.",
+                "JAX started before the plan of the script, so `jax.device_count()` "
+                "returns %d, although %s has %d cores.",
                 len(Machine.here().devices),
                 topology.name,
                 topology.num_cores,
@@ -81,8 +78,8 @@ def shown_devices(topology: DeviceTopology) -> Iterator[None]:
 def _functions(
     topology: DeviceTopology,
 ) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
-    """Yields functions of JAX that a script may call, as they are shown."""
-    # There are no others to wait for.
+    """Yields functions of JAX that a script may call, with their replacements."""
+    # A dry run has no other hosts to wait for.
     yield jax.distributed, "initialize", lambda *_, **__: None
     if topology.num_hosts == 1:
         return
@@ -102,7 +99,7 @@ def _functions(
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ByIdentity:
-    """An object that is equal to itself only, and stays alive.
+    """An object that is compared by identity and kept alive.
 
     Attributes:
         value: The object.
@@ -118,11 +115,7 @@ class _ByIdentity:
 
 
 class _Estimator:
-    """An estimator, compared by identity, that this does not keep alive.
-
-    Args:
-        context: The estimator's.
-    """
+    """A weak reference to an estimator's context, compared by identity."""
 
     def __init__(self, context: EstimatorContext):
         self._hash = id(context)
@@ -130,7 +123,9 @@ class _Estimator:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the script still has it, and so its arrays."""
+        """Whether the script still references the estimator, and therefore its
+        arrays.
+        """
         return self._context() is not None
 
     def __eq__(self, other: object) -> bool:
@@ -149,7 +144,7 @@ class _Key:
     Attributes:
         context: The estimator.
         mode: A value of `ModeKeys`.
-        program: What is equal for calls that run the same program.
+        program: A value that is equal for calls that run the same program.
     """
 
     context: _Estimator
@@ -158,10 +153,9 @@ class _Key:
 
 
 class DryRun:
-    """Plans each call once, and gives scripts something to go on with.
+    """Plans each distinct call once, and returns placeholder results.
 
-    What they are given is nothing computed: evaluations are NaN, predictions
-    are zeros, and no file is written.
+    Evaluations are NaN, predictions are zeros, and no file is written.
 
     Args:
         write: Takes each table. Defaults to `print`.
@@ -170,7 +164,11 @@ class DryRun:
             Defaults to none.
 
     Attributes:
-        found: What was planned so far.
+        found: The plans so far.
+        write: Receives each table. Defaults to `print`.
+        options: The options of plans. Defaults to a plan that optimizes as a run does.
+        report: Receives a line before each compilation and during a long one. Defaults
+            to none.
     """
 
     def __init__(
@@ -186,7 +184,7 @@ class DryRun:
         self._report = report
         self._calls: dict[_Key, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Key] = collections.Counter()
-        # Bytes that each estimator keeps on a core, by topology and kind.
+        # The bytes that each estimator keeps on a core, by topology and kind.
         self._kept: dict[_Estimator, dict[str, dict[str, Held]]] = (
             collections.defaultdict(lambda: collections.defaultdict(dict))
         )
@@ -204,14 +202,12 @@ class DryRun:
         validation: InputFn | None,
         validation_steps: int | None,
     ) -> None:
-        """Plans a training, and the evaluation beside it.
+        """Plans a training call and the evaluation beside it.
 
         Args:
-            context: The estimator's.
-            input_fn: The user's function.
-            steps: How many there are at most, or `None`.
-            validation: The same of evaluations, if there are any.
-            validation_steps: Theirs.
+            steps: The maximum number of steps, or `None`.
+            validation: The input of evaluations, or `None`.
+            validation_steps: The maximum number of steps of an evaluation, or `None`.
         """
         self._plan(context, input_fn, ModeKeys.TRAIN, steps)
         if validation is not None:
@@ -220,15 +216,7 @@ class DryRun:
     def evaluate(
         self, context: EstimatorContext, input_fn: InputFn, steps: int | None
     ) -> dict[str, Any]:
-        """Plans an evaluation.
-
-        Args:
-            context: The estimator's.
-            steps: How many there are at most, or `None`.
-
-        Returns:
-            NaN under the names of metrics, and under any other.
-        """
+        """Plans an evaluation, and returns NaN for every metric."""
         found = self._plan(context, input_fn, ModeKeys.EVAL, steps)
         plan = next(each for each in found if isinstance(each, Plan))
         unknown = np.float32("nan")
@@ -238,14 +226,7 @@ class DryRun:
         )
 
     def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
-        """Plans predictions.
-
-        Args:
-            context: The estimator's.
-
-        Yields:
-            Zeros, as predictions of one batch.
-        """
+        """Plans predictions, and yields zeros as the predictions of one batch."""
         found = self._plan(context, input_fn, ModeKeys.PREDICT)
         plan = next(each for each in found if isinstance(each, Plan))
         zeros = jax.tree.map(
@@ -254,15 +235,8 @@ class DryRun:
         yield Predicted(zeros, plan.examples)
 
     def export(self, base: PathLike) -> str:
-        """Exports nothing.
-
-        Args:
-            base: The folder of exports.
-
-        Returns:
-            The path that there would be.
-        """
-        _logger.info("What is exported to %s is not planned.", base)
+        """Exports nothing, and returns the path that an export could have."""
+        _logger.info("The export to %s is skipped in a dry run.", base)
         return os.path.join(os.fsdecode(base), "0")
 
     def _plan(
@@ -281,8 +255,8 @@ class DryRun:
         if self._counts[key] > _MOST_CALLS:
             raise RuntimeError(
                 f"The script has made the same call of mode {mode!r} "
-                f"{_MOST_CALLS} times. Expected one that ends although no "
-                "checkpoint is written while it is planned."
+                f"{_MOST_CALLS} times. Make it end even if no checkpoint is "
+                "written, because a dry run writes none."
             )
         if key not in self._calls:
             call = Call(context, input_fn, mode, steps)
@@ -298,7 +272,7 @@ class DryRun:
         return self._calls[key]
 
     def _beside(self, key: _Key) -> dict[str, dict[str, Held]]:
-        """Returns what earlier calls have left on each core, by topology."""
+        """Returns the arrays that earlier calls leave on each core, by topology."""
         names = [topology.name for topology in self._topologies]
         return {name: dict(self._beside_on(name, key)) for name in names}
 
@@ -316,7 +290,7 @@ class DryRun:
             yield _OF_OTHERS, others
 
     def _note_kept(self, key: _Key, found: Iterable[Plan | Refusal]) -> None:
-        """Notes the variables and slots that a call leaves on each core."""
+        """Records the variables and slots that a call leaves on each core."""
         for topology, plan in zip(self._topologies, found, strict=True):
             kept = self._kept[key.context][topology.name]
             if isinstance(plan, Plan):
@@ -336,7 +310,7 @@ class DryRun:
                 call.steps,
             )
         except ValueError:
-            # It may fit another topology. The plan of this one has the error.
+            # The call may match another topology. The plan of this one has the error.
             return _ByIdentity(call.input_fn)
 
 

@@ -1,4 +1,4 @@
-"""Which instructions a compiled program runs, how often, and in which loop."""
+"""The instructions that a compiled program runs, their counts and their loops."""
 
 import dataclasses
 import re
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 
 from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
 
-# They are run inside of an instruction, or tell what one does with an element.
+# These computations run inside an instruction or for each element.
 _OF_ELEMENTS = ("condition", "to_apply")
 _CALLS = ("call", "call-start")
 _ENDS = ("-done", "-update")
@@ -17,12 +17,13 @@ _KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An instruction where it runs.
+    """An instruction with the number of times that it runs.
 
     Attributes:
-        times: How often it runs while its loop runs once, as far as is known.
-        is_known: Whether loops inside of that one say how often they run.
-        is_fused: Whether it is a part of another instruction.
+        times: The number of times it runs in one round of its outer loop, as far as it
+            is known.
+        is_known: Whether all loops inside the outer loop have a known number of rounds.
+        is_fused: Whether it is part of another instruction.
     """
 
     instruction: Instruction
@@ -34,15 +35,15 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a program runs.
+    """The instructions that a program runs.
 
     Attributes:
-        step: What its loop over steps runs once; all that there is if it has
-            no such loop.
-        others: What it runs beside that loop.
-        share: How much of `step` is that of one step. XLA may have made two of
-            them one.
-        body: The computation that the loop repeats, if there is a loop.
+        step: The instructions in one round of the loop over steps, or all instructions
+            if there is no such loop.
+        others: The instructions outside that loop.
+        share: The share of `step` that belongs to one step, because XLA may merge two
+            steps into one.
+        body: The body of the loop, if there is a loop.
     """
 
     step: tuple[Run, ...]
@@ -55,9 +56,9 @@ def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
     """Finds the steps of a program.
 
     Args:
-        steps: How many it has room for.
-        has_loop: Whether it has a loop over them. By default a program of
-            several steps has one, and of a single step XLA makes no loop.
+        steps: The number of steps of the program.
+        has_loop: Whether it has a loop over them. Defaults to whether there are several
+            steps, because XLA makes no loop for a single step.
 
     Example:
 
@@ -76,7 +77,7 @@ def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
     has_loop = steps > 1 if has_loop is None else has_loop
     found = _loop_over_steps(module, entry, steps) if has_loop else None
     if found is None:
-        # Without a loop, what there is makes all of them.
+        # Without a loop, the instructions make all steps.
         return Parts(tuple(_reached(module, entry)), (), 1 / steps)
     body, count = found
     return Parts(
@@ -90,7 +91,7 @@ def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
 def _loop_over_steps(
     module: Module, entry: Computation, steps: int
 ) -> tuple[Computation, int | None] | None:
-    """The body of the loop over steps, and how often it runs."""
+    """Returns the body of the loop over steps, and its number of rounds."""
     found = [
         (
             body,
@@ -103,7 +104,7 @@ def _loop_over_steps(
     def fits(loop: tuple[Computation, int | None]) -> tuple[int, int]:
         body, count = loop
         length = sum(1 for _ in _reached(module, body))
-        # Others are loops of a network, when that over steps is unrolled.
+        # When the loop over steps is unrolled, other loops belong to the network.
         return (2 if count == steps else 1 if count is None else 0), length
 
     best = max(found, key=fits, default=None)
@@ -119,7 +120,7 @@ def _reached(
     enters_loops: bool = True,
     leaves_out: Computation | None = None,
 ) -> Iterator[Run]:
-    """What runs in a computation, and in those that it calls."""
+    """Yields the instructions of a computation and of those that it calls."""
     for each in computation.instructions:
         run = Run(each, computation)
         if state:
@@ -142,12 +143,12 @@ def _reached(
 def _inner(
     module: Module, instruction: Instruction
 ) -> Iterator[tuple[str, Computation]]:
-    """What an instruction runs as often as it runs."""
+    """Yields the computations that an instruction runs once each time it runs."""
     if instruction.opcode.endswith(_ENDS):
         return
     for use in instruction.called:
         inner = _called(module, instruction, use)
-        # A call names what it runs as a reduction does what it reduces by.
+        # A call uses the same attribute as a reduction for its computation.
         if inner and (use not in _OF_ELEMENTS or instruction.opcode in _CALLS):
             yield use, inner
 
@@ -161,14 +162,7 @@ def trip_count(
     loop: Instruction,
     computations: Mapping[str, Computation],
 ) -> int | None:
-    """How often a loop runs that counts up from one number to another.
-
-    Args:
-        loop: A "while".
-        computations: Those of the program, by name.
-
-    Returns:
-        `None` for other loops.
+    """Returns the number of rounds of a loop that counts up, or `None` for other loops.
 
     Example:
 
@@ -198,7 +192,7 @@ def trip_count(
 
 
 def _limit(condition: Computation) -> tuple[int | None, int | None]:
-    """Which element of its state a loop counts with, and up to what."""
+    """Returns the index of a loop's counter in its state, and the limit."""
     test = condition.root
     if (
         test is None
@@ -212,7 +206,7 @@ def _limit(condition: Computation) -> tuple[int | None, int | None]:
 
 
 def _step(body: Computation, index: int) -> int | None:
-    """What a body adds to an element of the state."""
+    """Returns the number that a body adds to an element of the state."""
     made = _element(body, (body.root.name,) if body.root else (), index)
     total = 0
     while made is not None and made.opcode == "add":
@@ -229,7 +223,7 @@ def _step(body: Computation, index: int) -> int | None:
 def _element(
     computation: Computation, names: tuple[str, ...], index: int
 ) -> Instruction | None:
-    """What has made an element of a tuple."""
+    """Returns the instruction that makes an element of a tuple."""
     whole = _origin(computation, names[0]) if names else None
     if whole is None or whole.opcode != "tuple" or index >= len(whole.operands):
         return None
@@ -237,7 +231,7 @@ def _element(
 
 
 def _origin(computation: Computation, name: str) -> Instruction | None:
-    """What has made a value that may have been copied since."""
+    """Returns the instruction that makes a value, before any copies."""
     found = computation.by_name.get(name)
     while found and found.opcode in ("copy", "bitcast") and found.operands:
         found = computation.by_name.get(found.operands[0])

@@ -1,4 +1,4 @@
-"""What a program holds in the memory of each core."""
+"""The memory that a program needs on each core, and its largest arrays."""
 
 import collections
 import dataclasses
@@ -20,14 +20,14 @@ from keras_tpu_estimator.planning.hlo import (
 from keras_tpu_estimator.planning.loops import Run
 from keras_tpu_estimator.planning.operations import Operation
 
-# Other names of what there is.
+# These instructions only name existing values or update them in place.
 _MOVES_NOTHING = frozenset(
     "parameter tuple get-tuple-element bitcast while conditional call constant "
     "opt-barrier dynamic-update-slice".split()
 )
 
 
-# Bytes of a tile of a TPU: less is hardly anything.
+# Bytes of a TPU tile; smaller copies cost almost nothing.
 _SMALL = 8 * 128 * 4
 
 
@@ -36,8 +36,8 @@ class Held:
     """Arrays of one kind, on each core.
 
     Attributes:
-        logical: The bytes of their elements.
-        real: Those that they take, where they are padded to whole tiles.
+        logical: The number of bytes of their elements.
+        real: The number of bytes including the padding to complete tiles.
     """
 
     logical: int
@@ -49,14 +49,14 @@ class Memory:
     """Bytes of memory on each core.
 
     Attributes:
-        arguments: What the program is given, by kind, as who asked for it
-            named them, and "unnamed" for what is left.
-        results: What it returns in memory of its own.
-        temporary: What it holds meanwhile; `None` if the compiler does not say.
-        code: Its instructions, which are no part of what programs can have.
-        limit: What programs can have.
-        beside: What else is on the core meanwhile, by kind, such as batches
-            that are staged ahead. Defaults to nothing.
+        arguments: The arguments of the program by kind, as named by the caller, and
+            "unnamed" for the rest.
+        results: The results that do not reuse the memory of arguments.
+        temporary: The temporary memory; `None` if the compiler does not report it.
+        code: The instructions, which do not count against the limit.
+        limit: The memory that programs can use.
+        beside: Other arrays on the core at that time by kind, such as batches that are
+            staged ahead. Defaults to none.
 
     Example:
 
@@ -76,12 +76,12 @@ class Memory:
 
     @property
     def held(self) -> dict[str, Held]:
-        """Its arguments and what is beside it, by kind."""
+        """The arguments and the other arrays, by kind."""
         return {**self.arguments, **self.beside}
 
     @property
     def peak(self) -> int | None:
-        """What it takes of that; `None` if it is not known."""
+        """The memory in use; `None` if it is unknown."""
         if self.results is None or self.temporary is None:
             return None
         given = sum(held.real for held in self.held.values())
@@ -89,7 +89,7 @@ class Memory:
 
     @property
     def share(self) -> float | None:
-        """That as a share of what there is."""
+        """The peak as a share of the limit."""
         return None if self.peak is None else self.peak / self.limit
 
 
@@ -99,13 +99,11 @@ def of(
     arguments: Mapping[str, Nest],
     limit: int,
 ) -> Memory:
-    """The memory of a program.
+    """Returns the memory of a program.
 
     Args:
-        compiled: The program.
-        module: The same, read.
-        arguments: What it takes, by kind: nests of shapes with shardings.
-        limit: Bytes that a program can have on a core.
+        arguments: Pytrees of shapes with shardings, by kind.
+        limit: Bytes that a program can use on a core.
     """
     kinds = held(arguments, module)
     stats = compiled.memory_analysis()
@@ -116,7 +114,7 @@ def of(
     return Memory(
         kinds | ({"unnamed": Held(rest, rest)} if rest else {}),
         stats.output_size_in_bytes - stats.alias_size_in_bytes,
-        # What is in a core's small memory is no part of it.
+        # This excludes the core's small memory.
         stats.temp_size_in_bytes,
         stats.generated_code_size_in_bytes,
         limit,
@@ -124,12 +122,12 @@ def of(
 
 
 def held(arguments: Mapping[str, Nest], module: Module | None) -> dict[str, Held]:
-    """What arguments take on each core.
+    """Returns the sizes of arguments on each core.
 
     Args:
-        arguments: Nests of shapes with shardings, by kind.
-        module: The program that takes them, which says how they are padded, or
-            `None` if there is none.
+        arguments: Pytrees of shapes with shardings, by kind.
+        module: The program that contains the padding of its arguments, or `None` if it
+            is unknown.
     """
     padded = {
         _key(dtype_name(array.dtype), array.shape): array
@@ -142,7 +140,7 @@ def held(arguments: Mapping[str, Nest], module: Module | None) -> dict[str, Held
 
 
 def total(each: Iterable[Held]) -> Held:
-    """The bytes of several kinds together.
+    """Returns the sum of several sizes.
 
     Example:
 
@@ -176,11 +174,11 @@ class Allocation:
     """An array in a chip's memory.
 
     Attributes:
-        operation: What has made it.
+        operation: The operation that makes it.
         dtype: Its dtype.
         shape: Its shape on a core.
-        bytes: What it takes, with padding.
-        count: How many such arrays there are. Defaults to 1.
+        bytes: Its size, with padding.
+        count: The number of such arrays. Defaults to 1.
 
     Example:
 
@@ -207,26 +205,24 @@ class Allocation:
 def largest(
     module: Module, runs: Iterable[Run], count: int = 5
 ) -> tuple[Allocation, ...]:
-    """The largest arrays that instructions make in a chip's large memory.
+    """Returns the largest arrays that instructions make in a chip's main memory.
 
     Args:
-        module: The program.
-        runs: What it runs.
-        count: How many kinds of them are wanted at most. Defaults to 5.
+        count: The maximum number of distinct arrays. Defaults to 5.
     """
     found = [
         (array, run.instruction)
         for run in runs
         if not run.is_fused
         and run.instruction.opcode not in _MOVES_NOTHING
-        # What is started is there when it is done.
+        # Asynchronous instructions count at their `-done`.
         and not run.instruction.opcode.endswith(("-start", "-update"))
-        # It is written where it is.
+        # These fusions update an array in place.
         and "dynamic-update-slice" not in run.instruction.name
         for array in run.instruction.type
         if not array.space
     ]
-    # Names cost time, so only candidates get one: each size is another kind.
+    # Names cost time, so only candidates get one: each size is a distinct array.
     sizes = sorted({array.padded_bytes for array, _ in found})[-count:]
     named = [
         _of_array(module, instruction, array)
@@ -238,7 +234,7 @@ def largest(
 
 
 def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
-    """Returns equal arrays as one with their count, in the same order.
+    """Merges equal arrays into one with their count, in the same order.
 
     Example:
 
@@ -255,19 +251,18 @@ def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
 
 
 def of_instruction(module: Module, instruction: Instruction, size: int) -> Allocation:
-    """The largest array that an instruction makes, in a place of some size.
+    """Returns the largest array that an instruction makes, with the size of its buffer.
 
     Args:
-        module: The program.
-        instruction: Its instruction, which returns an array at least.
-        size: Bytes of the place.
+        instruction: An instruction that returns at least one array.
+        size: Bytes of the buffer.
     """
     array = max(instruction.type, key=lambda array: array.padded_bytes)
     return dataclasses.replace(_of_array(module, instruction, array), bytes=size)
 
 
 def shown_bytes(number: float) -> str:
-    """A number of bytes as messages have it.
+    """Returns a number of bytes as text.
 
     Example:
 
@@ -293,15 +288,14 @@ def _of_array(module: Module, instruction: Instruction, array: ArrayType) -> All
 def state_copies(
     module: Module, body: Computation | None, steps: int
 ) -> tuple[Allocation, ...]:
-    """The copies that a step makes in a chip's large memory.
+    """Returns the copies of state, such as variables, that a step makes in main memory.
 
-    Those of less than 4 KiB cost nothing, and are left out. So are inputs and
-    outputs, of which there is one array for all steps.
+    Omits copies of less than 4 KiB, which cost almost nothing, and inputs and outputs,
+    which are one array for all steps.
 
     Args:
-        module: The program.
-        body: That of the loop over steps; `None` if there is no such loop.
-        steps: How many it makes.
+        body: The body of the loop over steps; `None` if there is no such loop.
+        steps: The number of steps of the loop.
 
     Example:
 
@@ -315,7 +309,7 @@ def state_copies(
 
 
 def _allocation(module: Module, body: Computation, copy: Instruction) -> Allocation:
-    """The copy, named by the state that it becomes or is of."""
+    """Returns the copy, named by the state that it reads or writes."""
     made = of_instruction(module, copy, copy.type[0].padded_bytes)
     state = operations.carried_origin(module, body, copy.name)
     if state is None:
@@ -336,7 +330,7 @@ def _copies(body: Computation, steps: int) -> Iterator[Instruction]:
 
 
 def _is_given(body: Computation, copy: Instruction) -> bool:
-    """Whether it copies what the body has from the step before."""
+    """Whether an instruction copies a value from the previous step."""
     made = body.by_name.get(copy.operands[0])
     if made is None or made.opcode != "get-tuple-element":
         return False

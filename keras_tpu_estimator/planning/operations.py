@@ -1,4 +1,8 @@
-"""What XLA's names of operations say to whoever wrote the model."""
+"""The names of instructions: their layer, operation and source line.
+
+XLA adds copies without names. A copy is named after the value that it copies: an
+argument of the program, or the result of an operation.
+"""
 
 import dataclasses
 import re
@@ -10,7 +14,7 @@ from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
 _CALLS = re.compile(r"\b(?:jit|pjit|custom_jvp_call|custom_vjp_call)\([^()]*\)")
 _TRANSFORMED = re.compile(r"\b(?:transpose|jvp|vmap|remat\d*|checkpoint)\(|[()]")
 _ARGUMENT = re.compile(r"^\w+\['([^']+)'\]$")
-# What JAX names after itself, not after a layer.
+# JAX adds these names; they do not belong to layers.
 _STRUCTURE = frozenset(
     "while body cond closed_call shard_map checkpoint rematted_computation "
     "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr branch_0_fun "
@@ -19,24 +23,19 @@ _STRUCTURE = frozenset(
 )
 
 
-# They have the value of their first operand.
+# The result of these has the value of their first operand.
 _SAME = frozenset(
     "bitcast copy copy-done copy-start opt-barrier transpose while".split()
 )
-# No program nests values as deeply.
+# No program nests values this deeply.
 _MOST_STEPS = 1000
 
 
 def origin(module: Module, instruction: Instruction) -> Instruction:
-    """Returns what a copy is made of.
+    """Returns the named instruction whose value a copy contains.
 
-    Args:
-        module: The program.
-        instruction: One of its instructions.
-
-    Returns:
-        A named instruction, or the given one if it is no copy, has a name, or
-        copies something that has none.
+    Returns the instruction itself if it is no copy, has a name, or copies an unnamed
+    value.
 
     Example:
 
@@ -55,16 +54,15 @@ def origin(module: Module, instruction: Instruction) -> Instruction:
 
 
 def carried_origin(module: Module, body: Computation, name: str) -> Instruction | None:
-    """Returns what the first round of a loop has in place of a result.
+    """Returns the origin of a result that a loop carries to its next round.
 
     Args:
-        module: The program.
-        body: What the loop repeats.
+        body: The body of the loop.
         name: The instruction with the result.
 
     Returns:
-        A named instruction, or `None` if the result is not handed on to the
-        next round, or if there is no name.
+        A named instruction; `None` if the result is not carried, or its origin has no
+        name.
     """
     given = next((i for i in body.instructions if i.opcode == "parameter"), None)
     if body.root is None or given is None or name not in body.root.operands:
@@ -73,7 +71,7 @@ def carried_origin(module: Module, body: Computation, name: str) -> Instruction 
 
 
 def _named(module: Module, place: "_Place") -> Instruction | None:
-    """Returns the first instruction with a name that had a value."""
+    """Returns the first instruction with a name that produced the value."""
     for _ in range(_MOST_STEPS):
         if place.instruction.op_name and not place.elements:
             return place.instruction
@@ -97,7 +95,7 @@ class _Place:
 
 
 def _before(module: Module, place: _Place) -> _Place | None:
-    """Returns where a value was before its instruction, if that is known."""
+    """Returns the previous location of a value, or `None` if it is unknown."""
     each, elements = place.instruction, place.elements
     home = module.homes.get(each.name)
     if home is None:
@@ -134,15 +132,15 @@ def _operand(
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """Where an instruction comes from.
+    """The layer, name and source line of an instruction.
 
     Attributes:
-        layer: The names of the layers that it is in, such as "bert/dense_1",
-            or "" if it is in none.
+        layer: The names of the enclosing layers, such as "bert/dense_1", or "" for
+            none.
         name: The operation, such as "dot_general".
-        is_gradient: Whether it is a part of the backward pass.
-        line: The user's line that it comes from, or `None` if it comes from
-            none or that is not known.
+        is_gradient: Whether it belongs to the backward pass.
+        line: The user's line that it comes from, or `None` if there is none or it is
+            unknown.
     """
 
     layer: str
@@ -160,11 +158,7 @@ class Operation:
 
 
 def within(module: Module, instruction: Instruction) -> Operation:
-    """Returns the same as `of`, with copies named by what they copy.
-
-    Args:
-        module: The program of the instruction.
-    """
+    """Returns the operation of an instruction; a copy is named after its origin."""
     source = origin(module, instruction)
     return of(source) if source is instruction else copy_of(source)
 
@@ -177,7 +171,7 @@ def copy_of(origin: Instruction) -> Operation:
 
 
 def of(instruction: Instruction) -> Operation:
-    """Returns the operation that an instruction comes from."""
+    """Returns the operation of an instruction."""
     if not instruction.op_name:
         made = Operation("", f"a {instruction.opcode}")
     else:
@@ -186,12 +180,12 @@ def of(instruction: Instruction) -> Operation:
 
 
 def parse(op_name: str) -> Operation:
-    """Reads the name of an operation.
+    """Parses the name of an operation.
 
     Args:
-        op_name: The names that JAX has nested, such as
-            "jit(train_steps)/while/body/jvp(dense_1)/dot_general"; or what an
-            argument is called, such as "values['dense_1/kernel']".
+        op_name: The nested names of JAX, such as
+            "jit(train_steps)/while/body/jvp(dense_1)/dot_general", or the name of an
+            argument, such as "values['dense_1/kernel']".
 
     Example:
 

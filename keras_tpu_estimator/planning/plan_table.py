@@ -1,4 +1,4 @@
-"""Plans as a table, side by side."""
+"""A table of plans with one column for each topology."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
@@ -13,7 +13,7 @@ _MINUTE = 60
 
 
 def shown_seconds(seconds: float) -> str:
-    """Returns a time with the units that suit it.
+    """Returns a time in suitable units.
 
     Example:
 
@@ -37,7 +37,7 @@ def shown_seconds(seconds: float) -> str:
 
 
 def as_text(plans: Sequence[Plan | Refusal]) -> str:
-    """A table with a column for each topology, and below it what else to know.
+    """Returns a table with a column for each topology, followed by remarks.
 
     Example:
 
@@ -65,7 +65,7 @@ def as_text(plans: Sequence[Plan | Refusal]) -> str:
 
 
 def _in_order(columns: Iterable[Iterable[str]]) -> list[str]:
-    """The rows of all columns, each behind what is before it in its own."""
+    """Returns the rows of all columns in an order that matches each column."""
     names: list[str] = []
     for column in columns:
         after = -1
@@ -126,7 +126,7 @@ def _step(cost: StepCost) -> Iterator[tuple[str, str]]:
         yield "  cycles, by the compiler", f"{cost.cycles:,.0f}"
     roofline = cost.roofline
     if roofline is None:
-        # Of a quick plan, nobody has asked.
+        # A quick plan has no roofline.
         if cost.bytes is not None:
             yield "  is limited by", _UNKNOWN
         return
@@ -138,7 +138,7 @@ def _step(cost: StepCost) -> Iterator[tuple[str, str]]:
 
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields what the time of a step at best says about the call."""
+    """Yields the throughput and the duration of the call at the roofline."""
     if plan.examples_per_second is not None:
         yield "  ", ""
         yield "examples/s, at best", f"{plan.examples_per_second:,.0f}"
@@ -157,21 +157,21 @@ def _remarks(plans: Iterable[Plan | Refusal]) -> Iterator[str]:
         cost, name = plan.cost, plan.topology.name
         if cost.kernels:
             yield (
-                f"\n{name}: what kernels do is in no figure: "
+                f"\n{name}: the cost excludes these kernels: "
                 f"{', '.join(sorted(set(cost.kernels)))}."
             )
         if cost.callbacks:
             yield (
-                f"\n{name}: each step waits for Python on the host, which is "
-                f"called by: {', '.join(cost.callbacks)}."
+                f"\n{name}: each step waits for Python on the host, called by: "
+                f"{', '.join(cost.callbacks)}."
             )
         if cost.state_copies:
             listed = "".join(f"\n  {each}" for each in cost.state_copies)
-            yield f"\n{name}: between two steps it copies{listed}"
+            yield f"\n{name}: each step copies state:{listed}"
         if cost.has_unknown_loops:
             yield (
-                f"\n{name}: it has loops of a length that is known only when "
-                "they run. One round of each is counted."
+                f"\n{name}: some loops have an unknown number of rounds. One round "
+                "of each is counted."
             )
 
 

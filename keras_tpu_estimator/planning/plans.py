@@ -1,4 +1,4 @@
-"""What one call of an estimator would need on a topology."""
+"""The plan of one call of an estimator on a topology."""
 
 import dataclasses
 import logging
@@ -21,8 +21,8 @@ from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
-# What of a topology may be in the way: its size, its compiler, its number of
-# cores.
+# A topology may reject a program because of its memory, its compiler or its
+# number of cores.
 _PROBLEMS = (DoesNotFitError, CompileError, ValueError)
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -33,10 +33,10 @@ class Call:
     """A call of an estimator that is planned.
 
     Attributes:
-        input_fn: The user's function, of which one batch is read.
-        steps: How many it makes. Defaults to `None`, for many.
-        kept: What earlier calls have left on each core, by kind. Defaults to
-            nothing.
+        input_fn: The user's function; one batch of it is read.
+        steps: The number of steps of the call. Defaults to `None`: unknown.
+        kept: The arrays that earlier calls leave on each core, by kind. Defaults to
+            none.
     """
 
     context: EstimatorContext
@@ -47,11 +47,11 @@ class Call:
 
     @property
     def batch_size(self) -> int | None:
-        """The value from the estimator's arguments, if given."""
+        """The batch size from the estimator's arguments, or `None`."""
         return self.context.placement.batch_sizes[self.mode]
 
     def with_batch_size(self, size: int) -> Self:
-        """Returns the call of an estimator with another batch size."""
+        """Returns the same call with another batch size."""
         placement = self.context.placement
         sizes = {**placement.batch_sizes, self.mode: size}
         placement = dataclasses.replace(placement, batch_sizes=sizes)
@@ -61,15 +61,15 @@ class Call:
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
-    """How plans are made.
-
-    Attributes:
-        store: Where what is compiled is stored. Defaults to nowhere.
-        quick: Whether the compiler takes little trouble: a part of the time,
-            for slower programs. Defaults to `False`.
+    """The options of plans.
 
     Raises:
-        ValueError: Slower programs would be stored.
+        ValueError: `quick` and `store` are combined.
+
+    Attributes:
+        store: The store of compiled programs. Defaults to none.
+        quick: Whether to optimize less, which takes a part of the time. Defaults to
+            `False`.
     """
 
     store: Executables | None = None
@@ -78,13 +78,13 @@ class PlanOptions:
     def __post_init__(self) -> None:
         if self.quick and self.store is not None:
             raise ValueError(
-                "What is stored should be as fast as it can be. Received "
-                "quick=True and a folder to store it in. Leave out one of them."
+                "`quick` and `save` must not be combined, because quick programs "
+                "are slower. Received: both. Omit one of them."
             )
 
 
 AS_RUN = PlanOptions()
-# Compilations of batch sizes to advise.
+# The maximum number of batch sizes that are compiled for a suggestion.
 _MOST_ADVICE = 3
 
 
@@ -95,16 +95,16 @@ class Plan:
     Attributes:
         topology: The topology.
         mode: A value of `ModeKeys`.
-        steps: How many steps one program makes.
-        examples: Those of a step, of all hosts that share it.
-        lowering_secs: Seconds that tracing and lowering have taken.
-        compiling_secs: Seconds that the compiler has.
-        cost: What a step does and needs on a core.
-        predictions: Shapes and dtypes of the predictions of a batch; `None` in
-            other modes than PREDICT.
-        saved: The path of the file that it is stored in, or `None`.
-        weights: How many numbers the optimizers train.
-        call_steps: How many steps the call makes; `None` if that is not known.
+        steps: The maximum number of steps of one program.
+        examples: The number of examples in a step, on all hosts that share it.
+        lowering_secs: Seconds of tracing and lowering.
+        compiling_secs: Seconds of compiling.
+        cost: The cost of a step on a core.
+        predictions: Shapes and dtypes of the predictions of a batch; `None` in other
+            modes than PREDICT.
+        saved: The path of the saved program, or `None`.
+        weights: The number of trained numbers.
+        call_steps: The number of steps of the call; `None` if unknown.
         metrics: Names of an evaluation's metrics. Defaults to none.
     """
 
@@ -123,7 +123,7 @@ class Plan:
 
     @property
     def examples_per_second(self) -> float | None:
-        """Those of a step by its time at best, or `None` if not known."""
+        """The examples of a step divided by its time at best; `None` if unknown."""
         roofline = self.cost.roofline
         if roofline is None or not roofline.at_best:
             return None
@@ -131,7 +131,7 @@ class Plan:
 
     @property
     def call_seconds(self) -> float | None:
-        """How long the call takes at best, or `None` if that is not known."""
+        """The duration of the call at best; `None` if unknown."""
         roofline = self.cost.roofline
         if roofline is None or self.call_steps is None:
             return None
@@ -143,17 +143,12 @@ class Plan:
     ) -> "Plan":
         """Lowers and compiles the loop of a call.
 
-        Args:
-            call: The call.
-            topology: The topology.
-            options: How. Defaults to as it is run.
-
         Raises:
             DoesNotFitError: The program needs more memory than a core has.
-            CompileError: The compiler refuses something else in it.
-            ValueError: Settings, model, input and topology do not fit each other,
-                or the input is empty.
-            PermissionError: Others may write where it is to be stored.
+            CompileError: The compiler rejects the program for another reason.
+            ValueError: Settings, model, input and topology do not match, or the input
+                is empty.
+            PermissionError: Other users may write to the store.
         """
         try:
             return cls._of(call, topology, options)
@@ -165,7 +160,7 @@ class Plan:
     def _of(cls, call: Call, topology: DeviceTopology, options: PlanOptions) -> "Plan":
         machine = topology.machine()
         if call.mode == ModeKeys.PREDICT:
-            # Hosts predict by themselves, each its share of a batch.
+            # Each host predicts its share of a batch separately.
             topology = topology.of_one_host()
             own = topology.machine().devices
             machine = dataclasses.replace(machine, board=own)
@@ -214,12 +209,12 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """Why there is no plan for one of several topologies.
+    """The error of one topology among several.
 
     Attributes:
         topology: The topology.
         mode: A value of `ModeKeys`.
-        error: What was raised.
+        error: The error.
     """
 
     topology: DeviceTopology
@@ -233,18 +228,14 @@ def for_topologies(
     options: PlanOptions = AS_RUN,
     kept: Mapping[str, Mapping[str, Held]] | None = None,
 ) -> tuple[Plan | Refusal, ...]:
-    """Plans for each of several topologies.
+    """Plans a call for several topologies.
 
     Args:
-        options: How. Defaults to as it is run.
-        kept: By the name of a topology, what earlier calls have left on each of
-            its cores. Defaults to nothing.
-
-    Returns:
-        A plan for each, or why there is none.
+        kept: The arrays that earlier calls leave on each core, by the topology's name
+            and by kind. Defaults to none.
 
     Raises:
-        Exception: As `Plan.of`, if there is a plan for none.
+        Exception: The first error, as in `Plan.of`, if all topologies have one.
     """
     kept = kept or {}
     found = tuple(
@@ -289,7 +280,7 @@ def _advising(
             if not size:
                 return error.advising(size)
         except Exception:
-            # `input_fn` has batches of one size only, for instance.
+            # For example, `input_fn` has batches of only one size.
             return error
         else:
             return error.advising(size) if plan.examples <= size else error
@@ -299,14 +290,14 @@ def _advising(
 def _with_others(
     found: StepCost, topology: DeviceTopology, kept: Mapping[str, Held], ahead: int
 ) -> StepCost:
-    """Adds what is on a core beside a program.
+    """Adds the other arrays on a core to the memory of a program.
 
     Args:
-        kept: What earlier calls have left, by kind.
-        ahead: How many more inputs like its own there are.
+        kept: The arrays that earlier calls leave, by kind.
+        ahead: The number of further inputs of the same size.
 
     Raises:
-        DoesNotFitError: The program fits only without it.
+        DoesNotFitError: The program fits only without them.
     """
     given = found.memory.arguments.get("input", Held(0, 0))
     beside = dict(kept)
@@ -326,18 +317,18 @@ def _saved(
     compiled: jax.stages.Compiled,
     context: EstimatorContext,
 ) -> str | None:
-    """The file that a program was stored in, if it was to be, and can be."""
+    """Saves a program if requested and possible, and returns the file's path."""
     if store is None:
         return None
     mode = loop.step.mode
     is_searched = mode == ModeKeys.TRAIN and context.config.debug_nans
     if is_searched or not is_storable(loop.traced):
         _logger.warning(
-            "The program of mode %r is not stored: it %s.",
+            "The program of mode %r is not saved because it %s.",
             mode,
-            "looks for NaN, with debug_nans=True"
+            "checks for NaN (`debug_nans=True`)"
             if is_searched
-            else "calls Python, as jax.debug.print and jax.pure_callback do",
+            else "calls Python (such as `jax.debug.print` or `jax.pure_callback`)",
         )
         return None
     key = ExecutableKey.of(mode, loop.lowered, loop.devices)

@@ -1,4 +1,4 @@
-"""The user's lines that the instructions of a compiled program come from."""
+"""The user's source lines of the instructions in a compiled program."""
 
 import dataclasses
 import re
@@ -14,26 +14,26 @@ _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?")
 _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _FRAME_OF = re.compile(r"\bstack_frame_id=(\d+)")
-# As XLA has written it before it had tables.
+# XLA wrote source lines like this before it had tables.
 _PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
-# Parts of this package that call the user's functions. Beyond them is the
-# script's call of an estimator, which is no operation's own line.
+# Rooms of this package that call the user's functions. Frames outside them belong
+# to the script's call of an estimator, which is not the line of an operation.
 _CALLERS = frozenset(
     "engine estimator.py front_ends planning runs tf1 workflow".split()
 )
 
 
 _IN_GRAPH = re.compile(rf"(?:^|/){GRAPH_SCOPE}/(.+)$")
-# As `tf.gradients` calls what it adds for an operation.
+# `tf.gradients` gives the gradient of an operation this name.
 _GRADIENT = re.compile(r"(?:^|.*/)gradients(?:_\d+)?/(.+)_grad/[^/]+$")
 
 
 class GraphName(NamedTuple):
-    """An operation of a graph.
+    """The name of an operation in a TensorFlow graph.
 
     Attributes:
-        name: Its name, or in the backward pass that of the operation in the
-            forward pass that it belongs to.
+        name: Its name; in the backward pass the name of the operation in the forward
+            pass that it differentiates.
         is_gradient: Whether it belongs to the backward pass.
     """
 
@@ -42,7 +42,7 @@ class GraphName(NamedTuple):
 
 
 def graph_name(op_name: str) -> GraphName | None:
-    """Parses the name of a graph's operation in XLA's name, if there is one.
+    """Parses the graph operation in XLA's name, or returns `None` if there is none.
 
     Example:
 
@@ -64,9 +64,9 @@ class SourceLines:
 
     Attributes:
         frames: The lines of frames by number.
-        callers: The number of the frame that has called a frame.
-        in_graph: Returns the line of an operation of a TensorFlow graph by
-            its name. Defaults to `None`: there is no graph.
+        callers: The number of the frame that called a frame.
+        in_graph: Returns the line of an operation of a TensorFlow graph by its name.
+            Defaults to `None`: no graph.
     """
 
     frames: dict[int, SourceLine]
@@ -79,11 +79,7 @@ class SourceLines:
         text: str,
         in_graph: Callable[[str], SourceLine | None] | None = None,
     ) -> Self:
-        """Reads the tables, which stand before the first computation.
-
-        Args:
-            text: The program.
-            in_graph: See the class. Defaults to `None`.
+        """Parses the tables, which precede the first computation.
 
         Example:
 
@@ -109,8 +105,8 @@ class SourceLines:
             if int(file) in files
         }
         found = dict(_rows(text, "StackFrames", _FRAME))
-        # The first frame has no caller, which XLA writes as 0 or as 1: there
-        # it counts callers from 1.
+        # The first frame has no caller. XLA writes this as 0, or as 1 if it counts
+        # callers from 1.
         offset = int(found[1][1] or 0) if 1 in found else 0
         return cls(
             {
@@ -126,13 +122,12 @@ class SourceLines:
         )
 
     def of(self, text: str) -> SourceLine | None:
-        """Returns the innermost line of the user's functions.
+        """Returns the innermost line of the user's functions for an instruction.
+
+        Returns `None` if this package made the instruction.
 
         Args:
             text: The attributes of an instruction.
-
-        Returns:
-            The line; `None` if this package has made the instruction.
         """
         named = _OP_NAME.search(text)
         in_graph = graph_name(named[1]) if named else None
@@ -157,7 +152,7 @@ class SourceLines:
         while frame in self.frames:
             yield self.frames[frame]
             caller = self.callers[frame]
-            # Callers have smaller numbers; what has not would never end.
+            # Callers must have smaller numbers, or the loop would not end.
             if caller >= frame:
                 return
             frame = caller

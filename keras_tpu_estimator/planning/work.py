@@ -1,4 +1,4 @@
-"""What instructions compute, and what of a chip's memory they move."""
+"""The work of instructions: floating point operations, memory traffic, collectives."""
 
 import collections
 import dataclasses
@@ -10,7 +10,7 @@ from keras_tpu_estimator.planning import hlo
 from keras_tpu_estimator.planning.hlo import ArrayType, Computation, Instruction
 from keras_tpu_estimator.planning.loops import Run
 
-# They move or name what there is, or belong to another instruction.
+# These instructions name or move values, or belong to another instruction.
 _FREE = frozenset(
     "parameter tuple get-tuple-element bitcast constant while conditional call "
     "after-all add-dependency opt-barrier partition-id replica-id domain "
@@ -21,21 +21,21 @@ _WITHOUT_ARITHMETIC = _FREE | frozenset(
     "reverse iota gather dynamic-slice dynamic-update-slice custom-call "
     "rng-bit-generator bitcast-convert sort infeed outfeed send recv".split()
 )
-# XLA counts them apart: a core has a unit of its own for them.
+# XLA counts these separately, because a core has a separate unit for them.
 _TRANSCENDENTAL = frozenset(
     "atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one "
     "logistic power rsqrt sine sqrt tan tanh".split()
 )
 _SLICES = ("dynamic-slice", "gather", "slice")
-# Code that is not XLA's: Pallas kernels, and the libraries of other devices.
+# Code from outside XLA: Pallas kernels, and the libraries of other devices.
 _KERNELS = re.compile(r"tpu_custom_call|__.*|triton.*|mosaic.*|lapack.*|.*_ffi")
 
 
 _LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
 _WINDOW = re.compile(r"(\w+)=(-?[\dx_\-]+)")
 _CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([^\]}]*)')
-# Which of the operands and the result are the input, the kernel and the output
-# of a convolution. The libraries of GPUs have a call for each gradient.
+# The positions of a convolution's input, kernel and output among the operands and
+# the result (-1). GPU libraries have a separate call for each gradient.
 _CONVOLUTIONS = {
     "": (0, 1, -1),
     "__cudnn$convForward": (0, 1, -1),
@@ -63,22 +63,21 @@ _IDENTITY = re.compile(r"\bchannel_id=(\d+)|\bchain_id=\"(\d+)\"")
 
 
 def flops(runs: Iterable[Run]) -> float:
-    """Floating point operations, as XLA counts them.
+    """Returns the floating point operations, as XLA counts them.
 
-    Two for each pair of factors in a product; one for each element that other
-    operations make, but those such as `tanh` and what only moves elements.
+    A product counts two for each pair of factors. Other operations count one for each
+    element of the result, except transcendental functions such as `tanh` and operations
+    that only move elements.
     """
     return float(sum(run.times * _flops(run) for run in runs))
 
 
 def bytes_moved(runs: Iterable[Run], computations: Mapping[str, Computation]) -> float:
-    """Bytes that instructions read from a chip's large memory, or write to it.
+    """Returns the bytes that instructions read from a chip's main memory or write to
+    it.
 
-    What stays in the small memory of a core counts only where it gets there
-    from the large one, or back.
-
-    Args:
-        computations: Those of the program, by name.
+    Values in a core's small memory count only when they are copied from or to the main
+    memory.
     """
     return float(
         sum(run.times * _bytes(run, computations) for run in runs if not run.is_fused)
@@ -86,7 +85,7 @@ def bytes_moved(runs: Iterable[Run], computations: Mapping[str, Computation]) ->
 
 
 def bytes_copied(runs: Iterable[Run]) -> float:
-    """Bytes of copies that are made in a chip's large memory."""
+    """Returns the bytes of copies in a chip's main memory."""
     return float(
         sum(
             run.times * _held(run.instruction.type)
@@ -97,7 +96,7 @@ def bytes_copied(runs: Iterable[Run]) -> float:
 
 
 def kernels(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Kernels that are run, of whose work nothing is known."""
+    """Returns the kernels whose work is unknown."""
     targets = {run.instruction.target for run in runs}
     found = filter(_KERNELS.fullmatch, targets)
     return tuple(sorted(each for each in found if not is_product(each)))
@@ -113,7 +112,7 @@ def _flops(run: Run) -> float:
     if opcode in _WITHOUT_ARITHMETIC or opcode.endswith(("-start", "-done")):
         return 0
     if opcode == "reduce":
-        # The second half of the operands is what sums start from.
+        # The second half of the operands are the initial values.
         return _size(operands[: len(operands) // 2])
     return 0 if opcode in _TRANSCENDENTAL else _size(each.type)
 
@@ -136,7 +135,7 @@ def _bytes(run: Run, computations: Mapping[str, Computation]) -> int:
     if each.opcode == "dynamic-update-slice" and len(operands) > 1:
         return 2 * _held(operands[1])
     if each.opcode.startswith(_SLICES):
-        # Started: the result names what it is cut from as well.
+        # The result of a started slice also contains its operand.
         return _sized(each.type[1:]) + _held(each.type[1:])
     if each.opcode.endswith("-start") and each.opcode != "all-reduce-start":
         return _held(each.type)
@@ -161,7 +160,7 @@ def _bytes_of_fusion(
             and user.operands[0] == instruction.name
             for user in users
         ):
-            # Written where it is; only the part that is new.
+            # Only the updated part of the array is written.
             parts = sum(
                 _sized(inner.by_name[user.operands[1]].type)
                 for user in users
@@ -174,7 +173,7 @@ def _bytes_of_fusion(
 
 
 def _users(computation: Computation, name: str) -> list[Instruction]:
-    """Who reads a value, under whatever name."""
+    """Returns the instructions that read a value, also through bitcasts."""
     found = []
     for each in computation.instructions:
         if name in each.operands:
@@ -191,7 +190,7 @@ def _operands(each: Instruction, computation: Computation) -> tuple[ArrayType, .
 
 
 def _held(arrays: tuple[ArrayType, ...]) -> int:
-    """Bytes of those in the large memory."""
+    """Returns the bytes of the arrays in the main memory."""
     return sum(array.padded_bytes for array in arrays if not array.space)
 
 
@@ -204,7 +203,7 @@ def _size(arrays: tuple[ArrayType, ...]) -> int:
 
 
 def is_product(target: str) -> bool:
-    """Whether a call of a library is counted here.
+    """Whether `product_flops` counts calls of a library function.
 
     Example:
 
@@ -216,11 +215,7 @@ def is_product(target: str) -> bool:
 
 
 def product_flops(each: Instruction, operands: tuple[ArrayType, ...]) -> float | None:
-    """Two operations for each pair of factors.
-
-    Returns:
-        `None` if it is no product.
-    """
+    """Returns two operations for each pair of factors; `None` if it is no product."""
     target = each.target
     if each.opcode not in ("dot", "convolution", "custom-call"):
         return None
@@ -263,12 +258,12 @@ def _of_convolution(
 
 
 def _part(text: str, number: int) -> tuple[int, ...]:
-    """What a window says of one axis: "2x1" and, of padding, "0_1x0_0"."""
+    """Returns a window's numbers for one axis, such as of "2x1" or "0_1x0_0"."""
     return tuple(map(int, text.split("x")[number].split("_")))
 
 
 def _positions(size: int, outputs: int, window: dict[str, tuple[int, ...]]) -> int:
-    """How many elements of an axis meet one of a kernel, and no padding."""
+    """Counts the pairs of input and kernel elements along an axis, without padding."""
     (width,) = window.get("size", (1,))
     (stride,) = window.get("stride", (1,))
     (before, _) = window.get("pad", (0, 0))
@@ -291,15 +286,14 @@ def _positions(size: int, outputs: int, window: dict[str, tuple[int, ...]]) -> i
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """All exchanges of one kind.
+    """All collectives of one kind.
 
     Attributes:
-        kind: Such as "all-reduce".
-        count: How many there are.
-        bytes: Those of the whole arrays, as one core would hold them, by
-            dtype: of what is reduced, of what has been gathered.
-        sent: Bytes that each core sends if all of them send as little as
-            possible.
+        kind: The kind, such as "all-reduce".
+        count: The number of collectives.
+        bytes: Bytes by dtype of the complete arrays, as one core would hold them:
+            reduced values, gathered results.
+        sent: Bytes that each core sends if all cores send as little as possible.
 
     Example:
 
@@ -315,18 +309,18 @@ class Collective:
 
     @property
     def total(self) -> float:
-        """Bytes of all dtypes."""
+        """The bytes of all dtypes."""
         return sum(self.bytes.values())
 
 
 def collectives(
     runs: Iterable[Run], cores: int, share: float = 1.0
 ) -> tuple[Collective, ...]:
-    """The collectives of what is run, by kind.
+    """Returns the collectives of instructions, by kind.
 
     Args:
-        cores: How many cores run it.
-        share: How much of it counts. Defaults to all.
+        cores: The number of cores that run the instructions.
+        share: The share of each that counts. Defaults to 1.
     """
     found: dict[str, list[tuple[float, Mapping[str, float], float]]]
     found = collections.defaultdict(list)
@@ -352,9 +346,9 @@ def collectives(
 
 
 def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
-    """Each collective once, although it may be written in several fusions.
+    """Yields each collective once, although several fusions may contain it.
 
-    That which starts it, those that compute meanwhile, and that which ends it
+    The fusion that starts it, those that compute meanwhile, and the one that ends it
     all contain it.
     """
     seen = set()
@@ -363,7 +357,7 @@ def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
         if kind not in KINDS:
             continue
         if _is_scattered(run):
-            # They share a number, and are written once.
+            # Reduce-scatters share a channel, but appear once.
             yield "reduce-scatter", run
             continue
         if run.is_fused:
@@ -375,7 +369,7 @@ def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
 
 
 def _is_scattered(run: Run) -> bool:
-    """Whether a fusion keeps of a sum no more than the core's part."""
+    """Whether a fusion keeps only the core's own part of a sum."""
     root = run.computation.root
     return (
         run.is_fused
@@ -391,7 +385,7 @@ def _operands_of(run: Run) -> tuple[ArrayType, ...]:
 
 
 def _group_size(text: str, cores: int) -> int:
-    """How many cores take part in an exchange."""
+    """Returns the number of cores that exchange data."""
     groups = _GROUPS.search(text)
     if not groups:
         return cores

@@ -1,4 +1,4 @@
-"""The figures of compiled loops are those of what was asked for."""
+"""The costs of compiled loops match their work."""
 
 import jax
 import jax.numpy as jnp
@@ -18,23 +18,37 @@ from keras_tpu_estimator.planning.memory import Memory
 from tests.planning import lowering, recorded
 from tests.planning.lowering import V5E
 
+_NAMED = ', metadata={op_name="jit(f)/while/body/dense/pure_callback"}'
+CALLBACK_LINES = {
+    "a TPU's": [
+        "%s = (f32[2], u32[], token[]) send(%x, %t), is_host_transfer=true",
+        "%r = (f32[2], u32[], token[]) recv(%t), is_host_transfer=true",
+    ],
+    "a GPU's": [
+        "%c = (f32[2]) custom-call(%x), "
+        'custom_call_target="xla_ffi_python_gpu_callback"',
+    ],
+    "between cores": ["%s = (f32[2], u32[], token[]) send(%x, %t)"],
+    "another call": ['%c = f32[2] custom-call(%x), custom_call_target="topk"'],
+}
 
-def _cost(board=V5E, rows=64, steps=3, **settings):
-    lowered, arguments = lowering.training(board, rows, steps=steps, **settings)
-    compiled = compiling.compiled(lowered, board)
-    return costs.step_cost(compiled, board, steps, arguments), compiled
+
+def _cost(topology=V5E, rows=64, steps=3, **settings):
+    lowered, arguments = lowering.training(topology, rows, steps=steps, **settings)
+    compiled = compiling.compiled(lowered, topology)
+    return costs.step_cost(compiled, topology, steps, arguments), compiled
 
 
 @pytest.mark.parametrize("name", ["v5e:2x2", "v4:2x2x1", "v6e:2x2", "v5e:4x4"])
 def test_a_step_of_training(name):
-    board = topologies.parse(name)
-    found, _ = _cost(board)
+    topology = topologies.parse(name)
+    found, _ = _cost(topology)
     # Two products of each layer, but that of the first one's input.
     assert found.flops == pytest.approx(2 * 64 * 256**2 * 5, rel=0.03)
     (reduced,) = found.collectives
     assert (reduced.kind, reduced.count) == ("all-reduce", 1)
     assert reduced.bytes == {"float32": 2 * 256 * 256 * 4}
-    cores = board.num_cores
+    cores = topology.num_cores
     assert found.sent == reduced.total * 2 * (cores - 1) / cores
     assert not found.others
     assert found.aliases.are_complete
@@ -47,13 +61,13 @@ def test_a_step_of_training(name):
 
 
 @pytest.mark.parametrize("steps", [1, 2, 8])
-def test_figures_are_those_of_one_of_all_steps(steps):
+def test_costs_are_those_of_one_step(steps):
     found, _ = _cost(steps=steps)
     assert found.flops == pytest.approx(2 * 64 * 256**2 * 5, rel=0.03)
     assert [each.count for each in found.collectives] == [1]
 
 
-def test_memory_by_kind_is_all_that_the_compiler_knows_of():
+def test_memory_by_kind_adds_up_to_the_compiler_total():
     found, compiled = _cost()
     needed, stats = found.memory, compiled.memory_analysis()
     assert needed.arguments["variables"].real == 2 * 256 * 256 * 4
@@ -66,7 +80,7 @@ def test_memory_by_kind_is_all_that_the_compiler_knows_of():
     assert 0 < needed.share < 0.01
 
 
-def test_padding_is_real_and_what_is_not_named_is_counted():
+def test_padding_and_unnamed_arguments_count():
     x = lowering.array(V5E, (3, 10))
     y = lowering.array(V5E, (), "int32")
     compiled = jax.jit(lambda x, y: jnp.sin(x) + y).lower(x, y).compile()
@@ -76,7 +90,7 @@ def test_padding_is_real_and_what_is_not_named_is_counted():
     assert needed.arguments["unnamed"].real == 512
 
 
-def test_the_peak_is_what_does_not_fit_any_more():
+def test_the_peak_predicts_programs_that_do_not_fit():
     limit = V5E.chip.memory_left
     # A row takes as much as the others: what is needed for some tells it.
     lowered, _ = lowering.training(V5E, 6_000_000, depth=1)
@@ -109,7 +123,7 @@ def test_the_largest_arrays_are_named_by_layer():
     assert sizes == sorted(sizes, reverse=True)
 
 
-def test_what_may_give_its_memory_and_does_not_is_named():
+def test_unused_donations_are_named():
     def halved(state):
         return {"kept": state["kept"] + 1, "cut": state["cut"][:8]}
 
@@ -123,7 +137,7 @@ def test_what_may_give_its_memory_and_does_not_is_named():
     assert aliases.missing == ("[0][0]['cut']",)
 
 
-def test_names_are_not_guessed_where_arguments_are_left_out():
+def test_names_are_omitted_if_arguments_are_removed():
     def first(x, y):
         return x[:8] + 1
 
@@ -148,7 +162,7 @@ class _Unreadable:
         return None
 
 
-def test_what_is_not_said_is_not_made_up():
+def test_unknown_costs_are_none():
     found = costs.step_cost(_Unreadable(), V5E, 3, {"input": ()})
     assert (found.flops, found.bytes, found.cycles) == (None, None, None)
     assert found.roofline is None
@@ -158,7 +172,7 @@ def test_what_is_not_said_is_not_made_up():
     assert not found.largest
 
 
-def test_keys_and_wide_integers_take_what_jax_stores():
+def test_keys_and_wide_integers_have_the_size_that_jax_stores():
     key = jax.eval_shape(lambda: jax.random.key(0))
     wide = jax.ShapeDtypeStruct((3,), "int64")
     held = memory.held({"key": key, "count": wide, "none": None}, None)
@@ -169,7 +183,7 @@ def test_keys_and_wide_integers_take_what_jax_stores():
     }
 
 
-def test_bounds_are_those_of_a_core():
+def test_the_roofline_is_that_of_a_core():
     chip = topologies.parse("tpu7x-8").chip
     found = costs.roofline(chip, chip.flops, chip.memory_speed / 2, 0.0, None)
     assert found == Roofline(compute=2.0, memory=1.0, network=0.0)
@@ -200,7 +214,7 @@ def test_calls_of_python_are_named():
     assert not costs.step_cost(compiled, V5E, 1, {}).callbacks
 
 
-def test_what_steps_hand_on_is_not_copied():
+def test_state_is_not_copied():
     found, _ = _cost()
     assert not found.state_copies
     # A step that reads a whole array after it has written a part of it.
@@ -228,7 +242,7 @@ def test_a_step_that_is_limited_by_none_of_the_peaks():
     assert (slow.by, slow.at_best) == ("latency", 9.0)
 
 
-def test_an_operation_without_an_estimate_leaves_none_of_the_step():
+def test_a_missing_estimate_makes_cycles_unknown():
     text = recorded.LOOPS
     assert '"estimated_cycles":"100"' in text
     missing = text.replace(
@@ -238,3 +252,12 @@ def test_an_operation_without_an_estimate_leaves_none_of_the_step():
         parts = loops.split(hlo.parse(given), 1)
         cycles = costs._cycles(parts.step, 1.0)
         assert (cycles is not None) == has_cycles
+
+
+@pytest.mark.parametrize("kind", CALLBACK_LINES)
+def test_callbacks_are_named_once(kind):
+    text = recorded.entry(*(line + _NAMED for line in CALLBACK_LINES[kind]))
+    runs = loops.split(hlo.parse(text), steps=1).step
+    is_of_python = kind in ("a TPU's", "a GPU's")
+    expected = ("pure_callback of dense",) if is_of_python else ()
+    assert costs.callbacks(runs) == expected

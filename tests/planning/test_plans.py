@@ -1,4 +1,4 @@
-"""What `TPUEstimator.plan` says of a call."""
+"""The plans of `TPUEstimator.plan`."""
 
 import dataclasses
 
@@ -97,7 +97,7 @@ def test_calls_of_few_steps(tmp_path, mode, most):
             own.plan(BATCHES, "v5e:1x1", mode, steps=steps)
 
 
-def test_what_calls_python_in_each_step_is_told(tmp_path, capsys):
+def test_callbacks_are_reported(tmp_path, capsys):
     def network(features, is_training):
         del is_training
         outputs = keras.layers.Dense(1)(features)
@@ -106,7 +106,7 @@ def test_what_calls_python_in_each_step_is_told(tmp_path, capsys):
 
     plan = estimator(tmp_path, network).plan(BATCHES, "v5e:2x2", "eval")
     (name,) = plan.cost.callbacks
-    said = f"waits for Python on the host, which is called by: {name}."
+    said = f"waits for Python on the host, called by: {name}."
     assert said in capsys.readouterr().out
 
 
@@ -135,7 +135,7 @@ def very_wide(features, is_training):
     return keras.layers.Dense(1)(x)
 
 
-def test_what_does_not_fit_is_an_error(tmp_path):
+def test_an_error_if_a_program_does_not_fit(tmp_path):
     batch = 2**20
     own = estimator(tmp_path, very_wide, batch=batch)
 
@@ -155,7 +155,7 @@ def test_what_does_not_fit_is_an_error(tmp_path):
     assert plan.cost.memory.share < 1
 
 
-def test_the_batch_size_that_is_advised_fits(tmp_path):
+def test_the_suggested_batch_size_fits(tmp_path):
     def input_fn(params):
         rows = params["batch_size"]
         return np.zeros((rows, 8), "float32"), np.zeros((rows, 1), "float32")
@@ -171,7 +171,7 @@ def test_the_batch_size_that_is_advised_fits(tmp_path):
     assert plan.cost.memory.share < 1
 
 
-def test_where_nothing_compiles_the_first_error_is_raised(tmp_path):
+def test_the_first_error_is_raised_if_nothing_compiles(tmp_path):
     def eigenvalues(features, is_training):
         del is_training
         square = keras.ops.matmul(features.T, features)
@@ -184,7 +184,7 @@ def test_where_nothing_compiles_the_first_error_is_raised(tmp_path):
         own.plan(BATCHES, ["v5e:2x2", "v4:2x2x1"], "eval")
 
 
-def test_cores_that_do_not_fit(tmp_path):
+def test_cores_that_do_not_match(tmp_path):
     own = estimator(tmp_path, batch=8)
     with pytest.raises(ValueError, match="16"):
         own.plan(BATCHES, "v5e:4x4")
@@ -193,7 +193,7 @@ def test_cores_that_do_not_fit(tmp_path):
     assert isinstance(large, Refusal)
 
 
-def test_hosts_that_would_train_by_themselves(tmp_path):
+def test_hosts_that_would_train_separately(tmp_path):
     model_fn = model_fn_of(linear)
     own = estimator_of(model_fn, tmp_path, use_tpu=False)
     with pytest.raises(ValueError, match="On 4 hosts, an estimator should"):
@@ -201,12 +201,12 @@ def test_hosts_that_would_train_by_themselves(tmp_path):
     assert own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
 
 
-def test_a_trial_run(tmp_path):
+def test_fast_dev_run(tmp_path):
     own = estimator(tmp_path, config={"fast_dev_run": True})
     assert own.plan(BATCHES, "v5e:2x2", print_fn=None).steps == 1
 
 
-def test_errors_of_the_user_are_raised_as_they_are(tmp_path):
+def test_errors_of_the_user_are_raised(tmp_path):
     class OwnError(Exception):
         pass
 
@@ -223,9 +223,9 @@ def test_arguments(tmp_path):
         own.plan(BATCHES, "v5e:2x2", "predict")
     with pytest.raises(ValueError, match="empty list"):
         own.plan(BATCHES, [])
-    with pytest.raises(TypeError, match="should be a string. Received: 4"):
+    with pytest.raises(TypeError, match="must be a string. Received: 4"):
         own.plan(BATCHES, 4)
-    with pytest.raises(ValueError, match="Expected at least one batch"):
+    with pytest.raises(ValueError, match="must have at least one batch"):
         own.plan(batches_of(X[:0], Y[:0]), "v5e:2x2")
 
 
@@ -244,7 +244,7 @@ def test_training_afterwards_is_as_before(tmp_path):
     np.testing.assert_array_equal(*kernels)
 
 
-def test_memory_is_what_the_compiler_says(tmp_path):
+def test_memory_matches_the_compiler(tmp_path):
     plan = estimator(tmp_path).plan(BATCHES, "v5e:2x2", print_fn=None)
     memory = plan.cost.memory
     given = sum(held.real for held in memory.held.values())
@@ -253,7 +253,7 @@ def test_memory_is_what_the_compiler_says(tmp_path):
     assert dataclasses.replace(memory, limit=memory.peak).share == 1
 
 
-def test_a_quick_plan_tells_what_is_the_same_of_a_slow_one(tmp_path, capsys):
+def test_a_quick_plan_has_the_costs_of_a_slow_one(tmp_path, capsys):
     own = estimator(tmp_path)
     slow = own.plan(BATCHES, "v5e:2x2", print_fn=None).cost
     quick = own.plan(BATCHES, "v5e:2x2", quick=True).cost
@@ -268,8 +268,8 @@ def test_a_quick_plan_tells_what_is_the_same_of_a_slow_one(tmp_path, capsys):
     assert "moves" not in table
 
 
-def test_what_is_stored_is_not_quick(tmp_path):
-    with pytest.raises(ValueError, match="as fast as it can be"):
+def test_quick_programs_are_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="must not be combined"):
         estimator(tmp_path).plan(
             BATCHES, "v5e:2x2", save=tmp_path / "stored", quick=True
         )

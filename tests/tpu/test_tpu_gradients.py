@@ -10,7 +10,7 @@ DATA = repeated(*regression_data(size=256))
 
 
 def planned(tmp_path, dtype, config=None, optimizer=None, **settings):
-    """The figures of a training."""
+    """Returns the cost of a training step."""
 
     def model_fn(features, labels, mode, params):
         x = keras.ops.cast(features, dtype)

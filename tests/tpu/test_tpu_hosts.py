@@ -56,7 +56,7 @@ PROGRAMS = {
     "convolutions": on_hosts(convolutional),
     "shard_optimizer": on_hosts(config={"shard_optimizer": True}, collectives=LAID_OUT),
     "two cores a replica": spread(2, others=HOSTS[1:] + PODS),
-    # A replica is a board of a host, and two of them.
+    # A replica is the chips of a host, and two of them.
     "four cores a replica": spread(4),
     "eight cores a replica": spread(8),
     # The whole batch on each core of its host, which share nothing.
