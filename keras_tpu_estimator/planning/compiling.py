@@ -86,12 +86,12 @@ def laid_out(
     Example:
 
     >>> import jax, jax.numpy as jnp
-    >>> from keras_tpu_estimator.planning import oversized, topologies
+    >>> from keras_tpu_estimator.planning import compiling, topologies
     >>> core = topologies.parse("v5e:1x1").machine().first
     >>> core = jax.sharding.SingleDeviceSharding(core)
     >>> x = jax.ShapeDtypeStruct((2**20, 2**18), "float32", sharding=core)
     >>> lowered = jax.jit(lambda x: jnp.sort(x) + x[::-1]).lower(x)
-    >>> oversized.laid_out(lowered).used > 2**40
+    >>> compiling.laid_out(lowered).used > 2**40
     True
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -205,7 +205,7 @@ def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
     >>> compiling.lowered(jax.jit(jnp.linalg.eigvals).trace(x))
     Traceback (most recent call last):
     ...
-    keras_tpu_estimator.errors.CompileError: ... refuses ... 'eig' ...
+    keras_tpu_estimator.errors.CompileError: ... rejects ... 'eig' ...
     """
     try:
         return traced.lower()

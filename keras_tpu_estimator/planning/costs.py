@@ -264,14 +264,14 @@ def callbacks(runs: Iterable[Run]) -> tuple[str, ...]:
 
     Example:
 
-    >>> from keras_tpu_estimator.planning import callbacks, hlo, loops
+    >>> from keras_tpu_estimator.planning import costs, hlo, loops
     >>> module = hlo.parse('''ENTRY %main (x: f32[2]) -> token[] {
     ...   %x = f32[2]{0} parameter(0)
     ...   %t = token[] after-all()
     ...   ROOT %s = (f32[2], u32[], token[]) send(%x, %t), \
     is_host_transfer=true, metadata={op_name="jit(f)/dense/debug_print"}
     ... }''')
-    >>> callbacks.callbacks(loops.split(module, 1).step)
+    >>> costs.callbacks(loops.split(module, 1).step)
     ('debug_print of dense',)
     """
     return tuple(

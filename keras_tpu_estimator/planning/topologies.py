@@ -126,8 +126,8 @@ def libtpu_devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
 
     Example:
 
-    >>> from keras_tpu_estimator.planning import libtpu
-    >>> len(libtpu.libtpu_devices("v5e:2x2"))
+    >>> from keras_tpu_estimator.planning import topologies
+    >>> len(topologies.libtpu_devices("v5e:2x2"))
     4
     """
     if not is_libtpu_installed():
@@ -154,8 +154,8 @@ def is_libtpu_installed() -> bool:
 
     Example:
 
-    >>> from keras_tpu_estimator.planning import libtpu
-    >>> libtpu.is_libtpu_installed()
+    >>> from keras_tpu_estimator.planning import topologies
+    >>> topologies.is_libtpu_installed()
     True
     """
     return (
