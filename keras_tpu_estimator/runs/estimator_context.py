@@ -16,6 +16,8 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
 from keras_tpu_estimator.engine.device.runtime import Runtime
+from keras_tpu_estimator.engine.inputs.batch import PairOf
+from keras_tpu_estimator.engine.inputs.hosted import Hosted
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
@@ -35,7 +37,7 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.pickling import check_can_be_found, fields_of
-from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.ground.base.types import Features, InputFn, Labels
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.tracing import keras_internals
@@ -317,7 +319,7 @@ class EstimatorContext:
             room=room,
             shapes=self._input_shapes[mode],
             source_of=source_of,
-            pair_of=self.front_end.pair_of,
+            pair_of=self._reading_of(mode, request.plan.is_per_core),
         )
         # Nobody resumes a call of one loop in its middle.
         is_kept = (
@@ -326,6 +328,22 @@ class EstimatorContext:
             and (steps is None or steps > chunk)
         )
         return Pipeline(input_fn, request, start, is_kept)
+
+    def _reading_of(self, mode: str, is_per_core: bool) -> PairOf:
+        """Returns the function that makes the devices' tensors of a batch."""
+        program, pair_of = self.runtime.program, self.front_end.pair_of
+
+        def read(value: Any) -> tuple[Features, Labels]:
+            features, labels = program.read(mode, *pair_of(value))
+            if is_per_core and isinstance(features, Hosted):
+                raise ValueError(
+                    "`input_fn` must return numbers in dense tensors if it makes "
+                    "the batch of each core. Received strings or sparse tensors. "
+                    "Use PER_HOST_V1 in TPUConfig.per_host_input_for_training."
+                )
+            return features, labels
+
+        return read
 
     def steps(self, mode: str, pipeline: Pipeline) -> AgreedSteps:
         """The steps of an input, as many on each host."""

@@ -2,6 +2,7 @@
 
 import contextlib
 import contextvars
+import threading
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,6 +17,11 @@ _is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
 )
 
 
+# Graphs are built in the thread that reads the input, and in that of the caller;
+# meanwhile, parts of TensorFlow are replaced.
+_lock = threading.RLock()
+
+
 @contextlib.contextmanager
 def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
     """Makes a new graph in which a `TF1ModelFn` can be called."""
@@ -27,6 +33,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
     token = _is_building.set(True)
     try:
         with (
+            _lock,
             as_in_tf2(),
             graph.as_default(),
             internals.shards(cores),

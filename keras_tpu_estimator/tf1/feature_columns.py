@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.tf1.partitions import rows_of
+from keras_tpu_estimator.tf1.sparse_lookups import safe_lookup, weighed
 
 MISSING = -1
 Function = Callable[..., Any]
@@ -21,7 +21,9 @@ def to_cells(original: Function) -> Function:
 
     def with_all_cells(values: Any, ignore_value: Any = None) -> Any:
         is_dense = tf.is_tensor(values) and not isinstance(values, tf.SparseTensor)
-        if not is_dense or not values.shape.is_fully_defined():
+        is_known = is_dense and values.shape.is_fully_defined()
+        # The host has sparse tensors, and it reads strings.
+        if not is_known or values.dtype == tf.string:
             return original(values, ignore_value)
         if values.dtype.is_integer and ignore_value is not None:
             missing = tf.constant(MISSING, values.dtype)
@@ -108,6 +110,13 @@ def looked_up(original: Function) -> Function:
             (embedding_weights,) = embedding_weights
         is_whole = not isinstance(embedding_weights, list | tuple)
         is_known = is_whole and default_id is None
+        if is_whole and not sparse_ids.values.shape.is_fully_defined():
+            with tf.name_scope(name or "embedding_lookup"):
+                return safe_lookup(
+                    *(embedding_weights, sparse_ids, sparse_weights, combiner),
+                    *(default_id, max_norm),
+                    settings.get("partition_strategy", "div"),
+                )
         if not (is_known and has_all_cells(sparse_ids)):
             return original(
                 embedding_weights,
@@ -122,39 +131,18 @@ def looked_up(original: Function) -> Function:
         with tf.name_scope(name or "embedding_lookup"):
             *outer, cells = shape_of(sparse_ids).as_list()
             ids = tf.reshape(sparse_ids.values, [-1, cells])
-            shares = tf.cast(ids >= 0, embedding_weights.dtype)
+            weights = None
             if sparse_weights is not None:
-                shares *= tf.reshape(sparse_weights.values, [-1, cells])
-            if sparse_weights is not None and combiner != "sum":
-                shares = tf.maximum(shares, 0)
-            # A lookup updates its rows even if their gradient is zero. Therefore a
-            # missing cell uses an id of its own row, or 0 if the row has none.
-            others = tf.reduce_max(ids, axis=1, keepdims=True)
-            ids = tf.where(ids < 0, tf.maximum(others, 0), ids)
+                weights = tf.reshape(sparse_weights.values, [-1, cells])
+                if combiner != "sum":
+                    weights = tf.maximum(weights, 0)
             strategy = settings.get("partition_strategy", "div")
-            ids = rows_of(embedding_weights, ids, strategy)
-            rows = tf.gather(embedding_weights, ids)
-            if max_norm is not None:
-                rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
-            found = _combined(rows, shares, combiner)
-            return tf.reshape(found, [*outer, rows.shape.as_list()[-1]])
+            found = weighed(
+                embedding_weights, ids, weights, combiner, max_norm, strategy
+            )
+            return tf.reshape(found, [*outer, found.shape.as_list()[-1]])
 
     return look_up
-
-
-def _combined(rows: Any, shares: Any, combiner: str) -> Any:
-    """Returns the sum or mean of each example's rows."""
-    import tensorflow as tf
-
-    total = tf.reduce_sum(rows * shares[..., None], axis=1)
-    if combiner == "sum":
-        return total
-    if combiner == "mean":
-        size = tf.reduce_sum(shares, axis=1, keepdims=True)
-    else:
-        squares = tf.reduce_sum(shares**2, axis=1, keepdims=True)
-        size = tf.sqrt(squares)
-    return tf.math.divide_no_nan(total, size)
 
 
 def all_cells(values: Any, shape: Sequence[int]) -> Any:

@@ -10,8 +10,10 @@ from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.borders import batches_of
 from keras_tpu_estimator.tf1.building import building
 from keras_tpu_estimator.tf1.scaffolds import GraphScaffold, scaffold_of
+from keras_tpu_estimator.tf1.sparse_features import fed_for, placeholder_for
 from keras_tpu_estimator.tf1.spec import Spec
 
 
@@ -66,10 +68,11 @@ def build(
 
     v1 = tf.compat.v1
     cores = example.cores.topology.num_replicas
-    with building(seed, cores) as graph, internals.for_xla(graph):
+    rows = example.additional["batch_size"]
+    with building(seed, cores) as graph, internals.for_xla(graph), batches_of(rows):
         features, labels = _placeholders(mode, example)
         # The script may replace the features or labels.
-        inputs = jax.tree.leaves((features, labels))
+        inputs = fed_for((features, labels))
         additional = dict(example.additional)
         spec = call_model_fn(features, labels, mode, additional)
         if not isinstance(spec, Spec):
@@ -97,12 +100,16 @@ def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:
     leaves, structure = jax.tree.flatten((features, labels))
     shapes = [leaf.shape for leaf in leaves]
     if example.arrange is not None:
-        arranged = jax.eval_shape(example.arrange, features, labels)
+        # JAX has no strings and no sparse tensors, but these have shapes.
+        shaped = [jax.ShapeDtypeStruct(leaf.shape, bool) for leaf in leaves]
+        arranged = jax.eval_shape(
+            example.arrange, *jax.tree.unflatten(structure, shaped)
+        )
         structure = jax.tree.structure(arranged)
         shapes = [leaf.shape for leaf in jax.tree.leaves(arranged)]
     with tf.name_scope("kte_infeed"):
         made = [
-            tf.compat.v1.placeholder(leaf.dtype, shape)
+            placeholder_for(leaf, shape)
             for leaf, shape in zip(leaves, shapes, strict=True)
         ]
     placeholders: tuple[Features, Labels] = jax.tree.unflatten(structure, made)

@@ -61,7 +61,8 @@ def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut
     The part of a fetch that the devices can compute must be an input of another fetch.
     """
     initializers = {n: v.initializer for n, v in variables.items()}
-    ops = reachable(graph, [*fetches, *initializers.values()])
+    tables = table_initializers(graph, [*fetches, *initializers.values()])
+    ops = reachable(graph, [*fetches, *initializers.values(), *tables])
     definition = definition_of(graph)
     nodes, library = definition.nodes, definition.library
     given = {getattr(each, "op", each).name for each in fetches}
@@ -85,8 +86,21 @@ def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut
         part_of(definition, [op.name for op in ops], own | constant),
         list(boundary.values()),
         list(initializers),
-        [op.name for op in initializers.values()],
+        [op.name for op in (*initializers.values(), *tables)],
     )
+
+
+def table_initializers(graph: Any, fetches: Sequence[Any]) -> list[Any]:
+    """Returns the operations that initialize the tables of what is fetched."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    used = {op.name for op in reachable(graph, fetches)}
+    return [
+        op
+        for op in graph.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)
+        if any(tensor.op.name in used for tensor in op.inputs)
+    ]
 
 
 def _before(op: Any) -> set[str]:

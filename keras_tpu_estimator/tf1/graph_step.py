@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from keras_tpu_estimator.engine.program.outputs import (
     check_concatenable,
+    metrics_name,
     metrics_of,
     outputs_of,
     same_on_all,
@@ -37,6 +38,7 @@ from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
 from keras_tpu_estimator.tf1.graph_outputs import Compiled, GraphOutputs
 from keras_tpu_estimator.tf1.hook_fetches import FetchedGraph
 from keras_tpu_estimator.tf1.host_arguments import only_tensors
+from keras_tpu_estimator.tf1.host_outputs import called_with_host_tensors, on_host
 from keras_tpu_estimator.tf1.host_session import CloseHostCall, HostCall
 from keras_tpu_estimator.tf1.metric_session import MetricFn
 from keras_tpu_estimator.tf1.refusals import check_platform
@@ -230,6 +232,11 @@ class GraphStep:
             self._own_host_call = own
             self._host_call = HostFunction(own, dtypes)
             self._hooks = (*self._hooks, CloseHostCall(own))
+        for name, tensors_of_name in tensors.items():
+            if name != "loss":
+                tensors[name] = on_host(self._model.graph, tensors_of_name)
+        self._metric_fn = _fed_on_host(self._metric_fn, tensors.get(metrics_name(mode)))
+        self._host_call = _fed_on_host(self._host_call, tensors.get("host_call"))
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
         return tensors
 
@@ -256,6 +263,13 @@ def _both(first: HostFunction, second: HostFunction) -> HostFunction:
         second.call(of_second)
 
     return HostFunction(call, [first.tensors, second.tensors])
+
+
+def _fed_on_host(host: HostFunction | None, tensors: Nest) -> HostFunction | None:
+    """A function that the host gives what no device can compute."""
+    if host is None:
+        return None
+    return HostFunction(called_with_host_tensors(host.function, tensors), host.tensors)
 
 
 def _fed(host: HostFunction) -> Nest:

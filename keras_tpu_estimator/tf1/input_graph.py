@@ -13,16 +13,14 @@ import jax
 from keras_tpu_estimator.engine.inputs.batch_source import Arrays, BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
-from keras_tpu_estimator.engine.inputs.sparse import dense, in_dense_tensors
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.input_session import InputSession
+from keras_tpu_estimator.tf1.sparse_features import dataset_in_parts, in_parts
 
 # TensorFlow's messages about tensors that have no values yet.
 _WANTS_EAGER = re.compile("eager|SymbolicTensor|numpy", re.IGNORECASE)
-# Missing ids are -1 in dense features of columns.
-_MISSING = {"f": 0, "i": -1}
 # The states of random ops and Python functions are not part of a dataset's state.
 _IGNORE_STATE = 1
 
@@ -49,7 +47,7 @@ def source_in_graph(
             if not is_eager or not _WANTS_EAGER.search(str(error)):
                 raise
             with internals.eagerly():
-                return _Eager(source_of(_dense(call())))
+                return _Eager(source_of(_in_parts(call())))
         if isinstance(value, tf.data.Dataset):
             return _of_dataset(graph, value)
         if not any(map(tf.is_tensor, jax.tree.leaves(value, _is_leaf))):
@@ -64,8 +62,8 @@ def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
     variant = tf.data.experimental.to_variant(dataset)
     if getattr(variant, "graph", None) is not graph:
         with internals.eagerly():
-            return _Eager(source_of(_dense(dataset)))
-    dataset = _dense(dataset)
+            return _Eager(source_of(_in_parts(dataset)))
+    dataset = _in_parts(dataset)
     variant = tf.data.experimental.to_variant(dataset)
     definition = tf.raw_ops.DatasetToGraphV2(
         input_dataset=variant,
@@ -89,24 +87,21 @@ def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
         return _Eager(source_of(copy), graph)
 
 
-def _dense(value: Any) -> Any:
-    """Makes the tensors of a dataset dense, and returns other values unchanged."""
+def _in_parts(value: Any) -> Any:
+    """A dataset with sparse tensors in parts, or another value as it is."""
     import tensorflow as tf
 
     is_dataset = isinstance(value, tf.data.Dataset)
-    return in_dense_tensors(value, _MISSING) if is_dataset else value
+    return dataset_in_parts(value) if is_dataset else value
 
 
 def _of_tensors(graph: Any, value: Any) -> BatchSource:
     """Returns the source of a pytree of graph tensors."""
     import tensorflow as tf
 
-    value = jax.tree.map(
-        lambda each: dense(each, _MISSING), value, is_leaf=tf.is_tensor
-    )
-    sparse = tf.SparseTensor | tf.RaggedTensor
+    value = jax.tree.map(in_parts, value, is_leaf=tf.is_tensor)
     for path, leaf in jax.tree_util.tree_leaves_with_path(value):
-        if isinstance(leaf, sparse):
+        if isinstance(leaf, tf.RaggedTensor):
             raise TypeError(
                 f"The tensor{jax.tree_util.keystr(path)} that input_fn returns "
                 f"must be dense. Received: {leaf}. Make it dense there, for "

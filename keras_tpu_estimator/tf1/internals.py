@@ -12,6 +12,7 @@ from keras_tpu_estimator.tf1 import (
     feature_columns,
     loop_bounds,
     partitions,
+    sparse_lookups,
 )
 from keras_tpu_estimator.tf1.gradients import GRADIENTS
 
@@ -115,17 +116,24 @@ def _dense_columns() -> Iterator[None]:
 
     ids = feature_column_v2.IdentityCategoricalColumn
     listed = feature_column_v2.VocabularyListCategoricalColumn
+    hashed = feature_column_v2.HashedCategoricalColumn
     with contextlib.ExitStack() as stack:
         for owner, name, adapt in (
             (feature_column_v2, _TO_SPARSE, feature_columns.to_cells),
             (ids, _TO_IDS, feature_columns.with_default),
             (listed, _TO_IDS, feature_columns.in_vocabulary),
+            (hashed, _TO_IDS, feature_columns.with_default),
             (sparse_ops, "sparse_cross_hashed", crossed_columns.crossed),
             (sparse_ops, "sparse_reshape", feature_columns.reshaped),
             (
                 embedding_ops,
                 "safe_embedding_lookup_sparse",
                 feature_columns.looked_up,
+            ),
+            (
+                embedding_ops,
+                "embedding_lookup_sparse_impl",
+                sparse_lookups.combined_lookup,
             ),
         ):
             new = adapt(getattr(owner, name))
@@ -343,6 +351,11 @@ def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
     """Replaces the control inputs of an operation."""
     op._remove_all_control_inputs()
     op._add_control_inputs(others)
+
+
+def set_input(op: Any, number: int, tensor: Any) -> None:
+    """Gives an operation of a graph another tensor as one of its inputs."""
+    op._update_input(number, tensor)
 
 
 def set_strings(op: Any, name: str, values: Sequence[str]) -> None:

@@ -42,6 +42,19 @@ def reason_against(op: Any, node: Node, library: Library) -> str | None:
     return next(filter(None, [*reasons, _of_tensors(op)]), None)
 
 
+def is_for_host(op: Any, node: Node, library: Library) -> bool:
+    """Returns whether an operation has strings, a lookup table or Python."""
+    import tensorflow as tf
+
+    tensors = (*op.inputs, *op.outputs)
+    has_strings = any(tensor.dtype == tf.string for tensor in tensors)
+    return (
+        (has_strings and op.type not in _MAY_HAVE_STRINGS)
+        or op.type.startswith(("HashTable", "LookupTableFind"))
+        or any(each.op in _OF_PYTHON for each in nodes_within(node, library))
+    )
+
+
 def check_platform(module: bytes, platform: str) -> None:
     """Raises an error if XLA cannot compile a module for a platform, such as "cpu".
 

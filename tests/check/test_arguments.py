@@ -183,7 +183,7 @@ def test_what_depends_is_printed_and_no_failure(tmp_path) -> None:
     printed = as_text(report, tmp_path)
     title = "\nDepends on values that the source does not show, and needed\n"
     assert f"{title}  tf.FixedLenFeature  main.py:3\n" in printed
-    assert "The run stops if input_fn returns these strings" in printed
+    assert "The run stops if the loss depends on both these strings" in printed
 
 
 def test_a_rule_checks_itself() -> None:

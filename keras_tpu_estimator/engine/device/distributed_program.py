@@ -15,6 +15,7 @@ from keras_tpu_estimator.engine.program.steps import (
     BatchLayout,
     Outputs,
     Program,
+    ReadsOnHost,
     Step,
     StepFunction,
 )
@@ -59,6 +60,14 @@ class DistributedProgram:
     def layout(self, mode: str) -> BatchLayout:
         """Returns the distribution of a mode's batches over the cores."""
         return self._layouts.get(mode, BatchLayout())
+
+    def read(
+        self, mode: str, features: Features, labels: Labels
+    ) -> tuple[Features, Labels]:
+        """Returns what the devices receive for a batch of the user."""
+        if not isinstance(self._program, ReadsOnHost):
+            return features, labels
+        return self._program.read(mode, self.layout(mode), features, labels)
 
     def step(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """Returns the step for inputs like these, traced at the first call.

@@ -234,6 +234,10 @@ def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:
 
 
 def _sharing(steps: Any, names: Collection[str]) -> Any:
+    marked = [
+        n for n, x in named_leaves(steps.features, steps.labels) if is_unbatched(x)
+    ]
+    names = {*names}.difference(marked)
     if not names:
         return steps
     leaves = [Unbatched(leaf) if name in names else leaf for name, leaf in steps.leaves]

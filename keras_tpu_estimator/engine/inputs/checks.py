@@ -9,7 +9,9 @@ import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
+from keras_tpu_estimator.engine.inputs.hosted import tensors_of
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
+from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 from keras_tpu_estimator.ground.base.dtype_changes import check_fits
 from keras_tpu_estimator.ground.base.shown import shown, some
 
@@ -193,6 +195,11 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
             batch size than the others.
     """
     first: str | None = None
+    unbatched = {
+        name
+        for name, leaf in named_leaves(batch.features, batch.labels)
+        if is_unbatched(leaf)
+    }
     for name, leaf in batch.leaves:
         if not _are_numbers(leaf.dtype):
             raise ValueError(
@@ -200,7 +207,7 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
                 f"Received dtype {leaf.dtype}. Encode strings as numbers in "
                 "input_fn, or leave the feature out."
             )
-        if name in shared:
+        if name in shared or name in unbatched:
             continue
         if leaf.ndim == 0:
             raise ValueError(
@@ -246,7 +253,7 @@ def check_size(batch: Batch, size: int | None) -> None:
 
 
 def _structure(batch: Batch) -> Any:
-    return jax.tree.structure((batch.features, batch.labels))
+    return jax.tree.structure((tensors_of(batch.features), batch.labels))
 
 
 def _are_numbers(dtype: np.dtype) -> bool:

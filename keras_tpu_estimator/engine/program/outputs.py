@@ -52,6 +52,11 @@ def metrics_of(spec: Any, mode: str) -> HostFunction | None:
     return metrics
 
 
+def metrics_name(mode: str) -> str:
+    """Returns the name of the output that `metrics_of` a mode are fed with."""
+    return _METRICS.get(mode, "")
+
+
 def splits(names: Iterable[str], is_split: bool) -> dict[str, bool]:
     """Returns by name whether outputs are concatenated over the cores."""
     return {name: is_split and name not in SAME_ON_ALL_CORES for name in names}

@@ -3,7 +3,7 @@
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 
@@ -256,4 +256,17 @@ class Program(Protocol):
         Args:
             example: Arrays, or objects with a shape and a dtype. Initial values
                 that depend on the input are computed from it.
+        """
+
+
+@runtime_checkable
+class ReadsOnHost(Protocol):
+    """A program that computes tensors of each batch on the host."""
+
+    def read(
+        self, mode: str, layout: BatchLayout, features: Features, labels: Labels
+    ) -> tuple[Features, Labels]:
+        """Returns what the devices receive for a batch of the user.
+
+        The thread that reads the input calls this method.
         """

@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import numpy as np
@@ -10,6 +10,13 @@ import numpy as np
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
 from keras_tpu_estimator.ground.base.types import Nest
+
+
+class Call(Protocol):
+    """A computation on the host."""
+
+    def results(self, tensors: Sequence[Any]) -> list[Any]:
+        """Returns the flat results for the tensors of a batch."""
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -46,7 +53,7 @@ class HostTensor:
 
     def __init__(
         self,
-        call: HostCall,
+        call: Call,
         index: int,
         tensors: Sequence[Any],
         dtype: str | None = None,
@@ -128,7 +135,7 @@ def with_host_tensors(nest: Nest, finish: Callable[[Any], Any]) -> Nest:
     Returns:
         The pytree with results in their places.
     """
-    done: dict[HostCall, list[Any]] = {}
+    done: dict[Call, list[Any]] = {}
 
     def computed(leaf: Any) -> Any:
         if not isinstance(leaf, HostTensor):

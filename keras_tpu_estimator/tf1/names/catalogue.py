@@ -152,8 +152,8 @@ class Catalogue:
     def refusal(self, path: str) -> str:
         """Returns the reason why a name does not work in a `model_fn`, or "".
 
-        >>> catalogue().refusal("lookup.StaticHashTable")
-        'Devices have no tables. Look up in input_fn.'
+        >>> catalogue().refusal("lookup.StaticHashTable").partition(".")[0]
+        'Devices have no tables'
         """
         for entry in self.entries.values():
             if entry.refused and fnmatch.fnmatchcase(path, entry.path):

@@ -1,0 +1,74 @@
+"""Where tensors with as many columns as their batch needs leave the host.
+
+Cells of sparse tensors become the columns of dense ones. The host fills these
+up to a power of two columns, so that few programs serve all batches.
+"""
+
+import contextlib
+import contextvars
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+_COLLECTION = "kte_borders"
+_rows: contextvars.ContextVar[int | None] = contextvars.ContextVar("rows", default=None)
+
+
+@contextlib.contextmanager
+def batches_of(rows: int | None) -> Iterator[None]:
+    """Tells graphs built in a `with` block how many rows their batches have."""
+    token = _rows.set(rows)
+    try:
+        yield
+    finally:
+        _rows.reset(token)
+
+
+def rows_of_batch() -> int | None:
+    """Returns the number of rows of a batch, if it is known."""
+    return _rows.get()
+
+
+def border(tensor: Any, missing: int) -> Any:
+    """Marks a tensor that leaves the host.
+
+    Args:
+        tensor: The tensor. Its last axis has the columns.
+        missing: The value of more columns.
+    """
+    import tensorflow as tf
+
+    with tf.name_scope("kte_border"):
+        marked = tf.identity(tensor)
+    tf.compat.v1.add_to_collection(_COLLECTION, (marked.name, missing))
+    return marked
+
+
+def borders_of(graph: Any) -> dict[str, int]:
+    """Returns the values of more columns by the names of marked tensors."""
+    return dict(graph.get_collection(_COLLECTION))
+
+
+def filled(array: np.ndarray, missing: int, columns: int) -> np.ndarray:
+    """Returns an array with more columns.
+
+    Example:
+
+    >>> filled(np.array([[1], [2]]), -1, 2)
+    array([[ 1, -1],
+           [ 2, -1]])
+    """
+    widths = [(0, 0)] * (array.ndim - 1) + [(0, columns - array.shape[-1])]
+    return np.pad(array, widths, constant_values=missing)
+
+
+def columns_for(columns: int) -> int:
+    """Returns the power of two that has room for some columns.
+
+    Example:
+
+    >>> columns_for(0), columns_for(3), columns_for(4)
+    (1, 4, 4)
+    """
+    return 1 << max(columns - 1, 0).bit_length()

@@ -1,0 +1,132 @@
+"""Sparse features of a batch, on their way from `input_fn` to `model_fn`."""
+
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+# The name of placeholders of shapes.
+SHAPE_NAME = "kte_sparse_shape"
+
+
+class SparseParts(NamedTuple):
+    """The parts of a sparse tensor, which a dataset can hold as dense ones."""
+
+    indices: Any
+    values: Any
+    shape: Any
+
+
+class SparseArray:
+    """A sparse array in NumPy arrays. To JAX it is a leaf.
+
+    Args:
+        indices: Integers of shape `[cells, rank]`, in the order of the rows.
+        values: One value for each cell.
+        shape: The shape, with the batch as its first axis.
+    """
+
+    def __init__(self, indices: np.ndarray, values: np.ndarray, shape: Any):
+        self.indices = indices
+        self.values = values
+        self.shape = tuple(map(int, shape))
+
+    @property
+    def dtype(self) -> np.dtype:
+        """The dtype of the values."""
+        return self.values.dtype
+
+    @property
+    def parts(self) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+        """The arrays that a placeholder of a sparse tensor is fed with."""
+        return self.indices, self.values, np.asarray(self.shape, "int64")
+
+    def __getitem__(self, rows: slice) -> "SparseArray":
+        """Some of the rows."""
+        start, stop, _ = rows.indices(self.shape[0])
+        own = (self.indices[:, 0] >= start) & (self.indices[:, 0] < stop)
+        indices = self.indices[own]
+        indices[:, 0] -= start
+        return SparseArray(indices, self.values[own], (stop - start, *self.shape[1:]))
+
+
+def in_parts(value: Any) -> Any:
+    """Returns a sparse tensor of TensorFlow in parts, and others as they are."""
+    import tensorflow as tf
+
+    if not isinstance(value, tf.SparseTensor):
+        return value
+    # The order of the indices is up to the user's code.
+    value = tf.sparse.reorder(value)
+    return SparseParts(value.indices, value.values, value.dense_shape)
+
+
+def dataset_in_parts(dataset: Any) -> Any:
+    """Returns a dataset with sparse tensors in parts."""
+    import tensorflow as tf
+
+    spec = dataset.element_spec
+    sparse = tf.SparseTensorSpec
+    if not any(isinstance(each, sparse) for each in tf.nest.flatten(spec)):
+        return dataset
+
+    def converted(*element: Any) -> Any:
+        whole = element if isinstance(spec, tuple) else element[0]
+        return tf.nest.map_structure(in_parts, whole)
+
+    return dataset.map(converted)
+
+
+def from_parts(nest: Any) -> Any:
+    """Returns a nest with a `SparseArray` for each sparse tensor."""
+    import tensorflow as tf
+
+    kinds = (SparseParts, tf.compat.v1.SparseTensorValue, tf.SparseTensor)
+
+    def whole(node: Any) -> Any:
+        if isinstance(node, tf.SparseTensor):
+            node = in_parts(node)
+        is_sparse = isinstance(node, kinds)
+        return SparseArray(*map(np.asarray, node)) if is_sparse else node
+
+    return jax.tree.map(whole, nest, is_leaf=lambda node: isinstance(node, kinds))
+
+
+def placeholder_for(leaf: Any, shape: Sequence[int]) -> Any:
+    """Returns a placeholder for one of a batch's features.
+
+    Args:
+        leaf: The feature: an array, or anything with a dtype.
+        shape: The shape of the placeholder.
+    """
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    if not isinstance(leaf, SparseArray):
+        return v1.placeholder(leaf.dtype, shape)
+    rows, *others = shape
+    whole = v1.placeholder(tf.int64, [1 + len(others)], SHAPE_NAME)
+    # All batches have the same number of rows, and no other size in common.
+    sizes = [tf.constant(rows, tf.int64), *tf.unstack(whole)[1:]]
+    shape = tf.stack(sizes) if others else tf.identity(whole)
+    return tf.SparseTensor(
+        v1.placeholder(tf.int64, [None, 1 + len(others)]),
+        v1.placeholder(leaf.dtype, [None]),
+        shape,
+    )
+
+
+def fed_for(nest: Any) -> list[Any]:
+    """Returns the placeholders of a nest of features, as a batch feeds them."""
+    return [each for leaf in jax.tree.leaves(nest) for each in _fed_for_one(leaf)]
+
+
+def _fed_for_one(leaf: Any) -> list[Any]:
+    import tensorflow as tf
+
+    if not isinstance(leaf, tf.SparseTensor):
+        return [leaf]
+    op = leaf.dense_shape.op
+    whole = op.inputs[1].op.inputs[0] if op.type == "Pack" else op.inputs[0]
+    return [leaf.indices, leaf.values, whole]
