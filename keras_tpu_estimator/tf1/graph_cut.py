@@ -4,10 +4,14 @@ import dataclasses
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.definitions import Definition, definition_of, reachable
+from keras_tpu_estimator.tf1.functions import (
+    Definition,
+    add_copy,
+    definition_of,
+    reachable,
+)
 from keras_tpu_estimator.tf1.host_graph import HostGraph
 from keras_tpu_estimator.tf1.refusals import reason_against
-from keras_tpu_estimator.tf1.writing import add_copy
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -31,18 +31,21 @@ from keras_tpu_estimator.ground.tracing import random_bits
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.tf1 import primitive
+from keras_tpu_estimator.tf1 import module_ops
 from keras_tpu_estimator.tf1.graph import ModelGraph
-from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
-from keras_tpu_estimator.tf1.graph_outputs import Compiled, GraphOutputs
+from keras_tpu_estimator.tf1.graph_outputs import (
+    Compiled,
+    GraphOutputs,
+    check_trained,
+    warn_of_writes,
+)
 from keras_tpu_estimator.tf1.hook_fetches import FetchedGraph
 from keras_tpu_estimator.tf1.host_arguments import only_tensors
 from keras_tpu_estimator.tf1.host_session import CloseHostCall, HostCall
-from keras_tpu_estimator.tf1.metric_session import MetricFn
+from keras_tpu_estimator.tf1.metric_session import GraphMetrics, MetricFn
 from keras_tpu_estimator.tf1.refusals import check_platform
 from keras_tpu_estimator.tf1.scaffolds import as_ours
 from keras_tpu_estimator.tf1.spec import EstimatorSpec
-from keras_tpu_estimator.tf1.step_checks import check_trained, warn_of_writes
 from keras_tpu_estimator.tf1.step_writers import taken_out
 from keras_tpu_estimator.tf1.summaries import Recorded, recorded
 from keras_tpu_estimator.tf1.variables import REPEATS, SEED
@@ -181,7 +184,7 @@ class GraphStep:
         key = jnp.stack([values[SEED] + core, step])
         args = jax.tree.leaves((features, labels))
         args += [values[name] for name in lifted.reads]
-        found, cut = primitive.run(lifted, key, args, cores.axes, self._by_device)
+        found, cut = module_ops.run(lifted, key, args, cores.axes, self._by_device)
         results = iter(found)
         first = [next(results) for _ in range(self._count)]
         outputs: Outputs = jax.tree.unflatten(self._structure, first)

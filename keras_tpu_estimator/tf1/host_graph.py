@@ -11,11 +11,11 @@ import numpy as np
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.building import as_in_tf2
+from keras_tpu_estimator.tf1.functions import reachable
 from keras_tpu_estimator.tf1.host_arguments import name_of, names_of
-from keras_tpu_estimator.tf1.sessions import load_values, loader_of
+from keras_tpu_estimator.tf1.local_values import load_values, loader_of
 from keras_tpu_estimator.tf1.source_lines import raising_line
-from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
 # The name scope of a function's arguments.
 _ARGUMENTS = "arguments"

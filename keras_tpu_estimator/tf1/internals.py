@@ -7,12 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1 import (
-    crossed_columns,
-    feature_columns,
-    loop_bounds,
-    partitions,
-)
+from keras_tpu_estimator.tf1 import feature_columns, loop_bounds, partitions
 from keras_tpu_estimator.tf1.gradients import GRADIENTS
 
 
@@ -120,7 +115,7 @@ def _dense_columns() -> Iterator[None]:
             (feature_column_v2, _TO_SPARSE, feature_columns.to_cells),
             (ids, _TO_IDS, feature_columns.with_default),
             (listed, _TO_IDS, feature_columns.in_vocabulary),
-            (sparse_ops, "sparse_cross_hashed", crossed_columns.crossed),
+            (sparse_ops, "sparse_cross_hashed", feature_columns.crossed),
             (sparse_ops, "sparse_reshape", feature_columns.reshaped),
             (
                 embedding_ops,

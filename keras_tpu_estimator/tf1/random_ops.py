@@ -8,8 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.tf1.functions import Node, data_inputs
-from keras_tpu_estimator.tf1.writing import Writer, set_inputs, type_number
+from keras_tpu_estimator.tf1.functions import (
+    Node,
+    Writer,
+    data_inputs,
+    set_inputs,
+    type_number,
+)
 
 KEY = "kte_key"
 _SAMPLE, _SHUFFLE = "Multinomial", "RandomShuffle"

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.tf1 import one_hot
-from keras_tpu_estimator.tf1.collectives import make_all_reduce
+from keras_tpu_estimator.tf1 import sparse_updates
 from keras_tpu_estimator.tf1.effects import effects_of
 from keras_tpu_estimator.tf1.functions import (
     LOOPS,
@@ -21,14 +20,22 @@ from keras_tpu_estimator.tf1.functions import (
     Function,
     Library,
     Node,
+    Writer,
+    add_copy,
     called,
     data_inputs,
     nodes_within,
+    set_inputs,
+    type_number,
 )
 from keras_tpu_estimator.tf1.random_ops import KEY, is_random, make_stateless
-from keras_tpu_estimator.tf1.resource_operations import has_plain, make_plain
-from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update, make_dense
-from keras_tpu_estimator.tf1.writing import Writer, add_copy, set_inputs, type_number
+from keras_tpu_estimator.tf1.sparse_updates import (
+    has_plain,
+    is_sparse_update,
+    make_all_reduce,
+    make_dense,
+    make_plain,
+)
 
 _NEXT = "kte_next_key"
 # The gradient of a function, which TensorFlow derives from its operations.
@@ -105,8 +112,8 @@ class _Rewriter:
                 make_dense(node, writer)
             elif has_plain(node):
                 make_plain(node, writer)
-            elif one_hot.is_of_narrow(node):
-                one_hot.widen(node, writer)
+            elif sparse_updates.is_of_narrow(node):
+                sparse_updates.widen(node, writer)
             else:
                 make_all_reduce(node)
         self.numbers = numbers

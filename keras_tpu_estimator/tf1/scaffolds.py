@@ -17,8 +17,7 @@ from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.base.warned import warn_once
 from keras_tpu_estimator.spec.model_fn.scaffold import InitSession, Scaffold
 from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.local_values import LocalInit
-from keras_tpu_estimator.tf1.sessions import load_values
+from keras_tpu_estimator.tf1.local_values import LocalInit, load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec, Spec
 
 # By field, the collection in which TensorFlow looks for it and stores defaults.

@@ -1,15 +1,28 @@
-"""Updates of some rows of a variable, for which XLA has no operations.
+"""Operations that XLA lacks, replaced by others that it has.
 
-All rows are updated, and then the other rows get their old values back.
+* An update of some rows of a variable becomes an update of all rows, after which the
+  other rows get their old values back.
+* Other operations on variables become a read, the same operation on a tensor, and an
+  assignment if they write.
+* One-hot tensors get wider indices if their dtype is too narrow for all positions. XLA
+  counts positions in that dtype, so uint8 would start again at position 256.
+* `CrossReplicaSum` becomes an all-reduce.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from keras_tpu_estimator.tf1.functions import Node, data_inputs, source
-from keras_tpu_estimator.tf1.writing import Writer, add_copy, type_number
+from keras_tpu_estimator.tf1.functions import (
+    Node,
+    Writer,
+    add_copy,
+    data_inputs,
+    set_inputs,
+    source,
+    type_number,
+)
 
 _SPARSE, _DENSE = "ResourceSparseApply", "ResourceApply"
 
@@ -175,3 +188,117 @@ class _Rewriting:
 def _waiting(reference: str) -> str:
     """Returns a control input that waits for a reference."""
     return f"^{source(reference)}"
+
+
+_NARROW = ("int8", "uint8")
+
+
+def is_of_narrow(node: Node) -> bool:
+    """Returns whether a node makes one-hot tensors of narrow indices."""
+    return node.op == "OneHot" and (node.attr["TI"].type in map(type_number, _NARROW))
+
+
+def widen(node: Node, writer: Writer) -> None:
+    """Casts the indices of a node to int32."""
+    indices, *others = data_inputs(node)
+    types = {"SrcT": node.attr["TI"].type, "DstT": type_number("int32")}
+    wide = writer.node(f"{node.name}/kte_wide", "Cast", [indices], types, "y")
+    set_inputs(node, [wide, *others])
+    node.attr["TI"].type = types["DstT"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Plain:
+    """An operation on a tensor.
+
+    Attributes:
+        op: The operation type. It has the same inputs except that a tensor replaces the
+            variable.
+        dtype: The attribute of the original operation with the variable's dtype.
+        types: Pairs of type attributes: of the plain operation, and of the original
+            one.
+        is_written: Whether the result is assigned to the variable.
+    """
+
+    op: str
+    dtype: str
+    types: tuple[tuple[str, str], ...]
+    is_written: bool = False
+
+
+_SCATTERED = (("T", "T"), ("Tindices", "Tindices"))
+PLAIN = {
+    "ResourceGatherNd": Plain(
+        "GatherNd", "dtype", (("Tparams", "dtype"), ("Tindices", "Tindices"))
+    ),
+    "ResourceScatterNdMax": Plain("TensorScatterMax", "T", _SCATTERED, True),
+    "ResourceScatterNdMin": Plain("TensorScatterMin", "T", _SCATTERED, True),
+}
+
+
+def has_plain(node: Node) -> bool:
+    """Returns whether a node has a plain counterpart."""
+    return node.op in PLAIN
+
+
+def make_plain(node: Node, writer: Writer) -> None:
+    """Replaces a node by its plain operation on the value of the variable."""
+    plain = PLAIN[node.op]
+    variable, *others = data_inputs(node)
+    controls = [name for name in node.input if name.startswith("^")]
+    dtype = node.attr[plain.dtype].type
+    own = {"dtype": dtype}
+    read = writer.node(
+        f"{node.name}/kte_read",
+        "ReadVariableOp",
+        [variable, *controls],
+        own,
+        "value",
+    )
+    types = {new: node.attr[old].type for new, old in plain.types}
+    for name in list(node.attr):
+        del node.attr[name]
+    if not plain.is_written:
+        node.op = plain.op
+        set_inputs(node, [read, *others])
+        for name, number in types.items():
+            node.attr[name].type = number
+        return
+    new = writer.node(f"{node.name}/kte_new", plain.op, [read, *others], types)
+    node.op = "AssignVariableOp"
+    set_inputs(node, [variable, new])
+    node.attr["dtype"].type = dtype
+
+
+SUM = "CrossReplicaSum"
+# Related operations that are not supported.
+UNSUPPORTED = frozenset(
+    {
+        "AllToAll",
+        "CollectiveGather",
+        "CollectiveGatherV2",
+        "CollectivePermute",
+        "CollectiveReduce",
+        "CollectiveReduceV2",
+        "NcclAllReduce",
+    }
+)
+
+
+def is_total(node: Node, nodes: Mapping[str, Node]) -> bool:
+    """Returns whether a node sums over all devices, which form one group."""
+    if node.op != SUM:
+        return False
+    groups = nodes.get(source(data_inputs(node)[1]))
+    if groups is None or groups.op != "Const":
+        return False
+    dims = groups.attr["value"].tensor.tensor_shape.dim
+    return len(dims) == 2 and dims[0].size == 1
+
+
+def make_all_reduce(node: Node) -> None:
+    """Makes a sum over cores the op that TensorFlow's bridge to XLA knows."""
+    if node.op == SUM:
+        node.op = "XlaAllReduce"
+        node.attr["reduce_op"].s = b"Add"
+        node.attr["mode"].s = b"CrossReplica"

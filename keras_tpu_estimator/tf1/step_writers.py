@@ -10,9 +10,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.definitions import Definition, definition_of, reachable
 from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.functions import Body
+from keras_tpu_estimator.tf1.functions import Body, Definition, definition_of, reachable
 from keras_tpu_estimator.tf1.graph_cut import Cut, part_of
 from keras_tpu_estimator.tf1.host_graph import WRITERS
 from keras_tpu_estimator.tf1.host_session import StepWriter

@@ -15,10 +15,10 @@ from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
-from keras_tpu_estimator.tf1.definitions import reachable
+from keras_tpu_estimator.tf1.functions import reachable
 from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.internals import static_value
-from keras_tpu_estimator.tf1.sessions import load_values
+from keras_tpu_estimator.tf1.local_values import load_values
 
 # No TensorFlow variable can have such a name.
 SEED = "<seed>"

@@ -6,7 +6,6 @@ A sum over all devices is the same on each of them.
 import dataclasses
 from collections.abc import Mapping, Sequence
 
-from keras_tpu_estimator.tf1.collectives import SUM, is_total
 from keras_tpu_estimator.tf1.effects import Effects, effects_of, written
 from keras_tpu_estimator.tf1.functions import (
     LOOPS,
@@ -20,6 +19,7 @@ from keras_tpu_estimator.tf1.functions import (
     nodes_within,
 )
 from keras_tpu_estimator.tf1.random_ops import is_random
+from keras_tpu_estimator.tf1.sparse_updates import SUM, is_total
 
 
 @dataclasses.dataclass(frozen=True)

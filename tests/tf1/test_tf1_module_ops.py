@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tf1_modules import hlo_of, primitive_of
 
 from keras_tpu_estimator.ground.cpu.tuning import tuned
-from keras_tpu_estimator.tf1 import jax_internals, primitive
+from keras_tpu_estimator.tf1 import jax_internals, module_ops
 from keras_tpu_estimator.tf1.lifting import Pruned
 from keras_tpu_estimator.tf1.module_ops import windowed
 from tests.cpu.same import assert_same
@@ -170,7 +170,7 @@ def test_a_step_is_rewritten_for_a_cpu_alone(platform, count):
 
     def run(x):
         key = jnp.zeros(2, "uint32")
-        return primitive.run(lifted, key, [x], axes=())
+        return module_ops.run(lifted, key, [x], axes=())
 
     traced = jax.jit(run).trace(np.ones((2, 4, 4, 1), "float32"))
     text = traced.lower(lowering_platforms=(platform,)).as_text()
