@@ -19,12 +19,12 @@ from keras_tpu_estimator.ground.base.signatures import layers_of
 from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.ground.base.waiting import tell
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.tf1.graph import build
-from keras_tpu_estimator.tf1.graph_step import GraphStep
-from keras_tpu_estimator.tf1.input_graph import source_in_graph
-from keras_tpu_estimator.tf1.metric_session import GraphMetrics
-from keras_tpu_estimator.tf1.serving_graph import ServedTF1ModelFn, build_tf1_graph
-from keras_tpu_estimator.tf1.variables import enter, enter_repeats, enter_seed
+from keras_tpu_estimator.tf1.graph.model_graph import build
+from keras_tpu_estimator.tf1.graph.variables import enter, enter_repeats, enter_seed
+from keras_tpu_estimator.tf1.host.input_graph import source_in_graph
+from keras_tpu_estimator.tf1.host.metric_session import GraphMetrics
+from keras_tpu_estimator.tf1.host.serving_graph import ServedTF1ModelFn, build_tf1_graph
+from keras_tpu_estimator.tf1.lift.graph_step import GraphStep
 
 
 class TF1Program:

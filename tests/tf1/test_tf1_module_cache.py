@@ -11,8 +11,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import assert_same, batches, classes_data, dense, model_fn_of, trained
 
-from keras_tpu_estimator.tf1 import jax_internals, lifting
-from keras_tpu_estimator.tf1.lifting import Module, cached
+from keras_tpu_estimator.tf1.lift import jax_internals, lifting
+from keras_tpu_estimator.tf1.lift.lifting import Module, cached
 
 MODULE = Module(b"code\nof two lines", ("a", "b/c"))
 

@@ -10,9 +10,9 @@ import tensorflow.compat.v1 as tf
 from tf1_modules import hlo_of, primitive_of
 
 from keras_tpu_estimator.ground.cpu.tuning import tuned
-from keras_tpu_estimator.tf1 import jax_internals, module_ops
-from keras_tpu_estimator.tf1.lifting import Pruned
-from keras_tpu_estimator.tf1.module_ops import windowed
+from keras_tpu_estimator.tf1.lift import jax_internals, primitive
+from keras_tpu_estimator.tf1.lift.lifting import Pruned
+from keras_tpu_estimator.tf1.lift.primitive import windowed
 from tests.cpu.same import assert_same
 
 WINDOWED = (
@@ -170,7 +170,7 @@ def test_a_step_is_rewritten_for_a_cpu_alone(platform, count):
 
     def run(x):
         key = jnp.zeros(2, "uint32")
-        return module_ops.run(lifted, key, [x], axes=())
+        return primitive.run(lifted, key, [x], axes=())
 
     traced = jax.jit(run).trace(np.ones((2, 4, 4, 1), "float32"))
     text = traced.lower(lowering_platforms=(platform,)).as_text()
