@@ -53,7 +53,7 @@ from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
     GradientTransformation,
 )
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
-from keras_tpu_estimator.tf1.shims.looking_up import Name
+from keras_tpu_estimator.tf1.shims.resolving import Name
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter
 
 __all__ = [

@@ -285,12 +285,12 @@ def test_all_that_is_imported_is_declared() -> None:
         ("jaxlib", {"export.stablehlo"}),
         (
             "jax.interpreters",
-            {"ground.tracing.jaxprs", "tf1.jax_internals"},
+            {"ground.tracing.jaxprs", "tf1.lift.jax_internals"},
         ),
         # One for each front end.
         (
             "tensorflow.python",
-            {"tf1.internals", "ground.tracing.tensorflow_internals"},
+            {"tf1.graph.internals", "ground.tracing.tensorflow_internals"},
         ),
     ],
 )
@@ -311,7 +311,7 @@ PRIVATE_ATTRIBUTES = {
     "ground.hosts.jax_internals",
     "ground.tracing.keras_internals",
     "ground.tracing.tensorflow_internals",
-    "tf1.internals",
+    "tf1.graph.internals",
     # What TensorFlow's hooks were made with.
     "spec.hooks.tensorflow_hook",
     # What subclasses of Keras's and TensorFlow's optimizers are given.

@@ -22,7 +22,7 @@ from keras_tpu_estimator.engine.inputs.deployment import undivided
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.tf1.input_graph import source_in_graph
+from keras_tpu_estimator.tf1.host.input_graph import source_in_graph
 
 X = np.arange(24, dtype="int64").reshape(12, 2)
 

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import estimator, fed, plain_session, variable
 
-from keras_tpu_estimator.tf1 import metric_session
+from keras_tpu_estimator.tf1.host import metric_session
 
 LABELS = np.random.default_rng(0).integers(0, 2, 40)
 SCORES = np.random.default_rng(1).random(40).astype("float32")

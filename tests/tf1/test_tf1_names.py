@@ -17,7 +17,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.names.calls import Effect
 from keras_tpu_estimator.tf1.names.catalogue import Catalogue, Entry, Row, catalogue
-from keras_tpu_estimator.tf1.shims import Status, callers, lookup
+from keras_tpu_estimator.tf1.shims import Status, lookup, resolving
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -373,6 +373,6 @@ def test_the_file_is_in_order() -> None:
 def test_a_place_is_of_code_that_somebody_wrote():
     # As `python -m` runs the package's commands, and `runpy` programs.
     pythons = compile("found = users_line()", "<frozen runpy>", "exec")
-    names = {"users_line": callers.users_line}
+    names = {"users_line": resolving.users_line}
     exec(pythons, names)
     assert f"Used in {__file__}, line " in names["found"]

@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from helpers import estimator_of
 from tf1_programs import values_of
 
-from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.graph import internals
 
 GOLDEN = json.loads(
     (pathlib.Path(__file__).parent / "golden" / "partitions.json").read_text()

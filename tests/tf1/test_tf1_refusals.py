@@ -9,9 +9,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import estimator, fed, variable
 
-from keras_tpu_estimator.tf1 import refusals
-from keras_tpu_estimator.tf1.lifting import Pruned
-from keras_tpu_estimator.tf1.refusals import check_platform
+from keras_tpu_estimator.tf1.lift import refusals
+from keras_tpu_estimator.tf1.lift.lifting import Pruned
+from keras_tpu_estimator.tf1.lift.refusals import check_platform
 
 X = np.ones((16, 2), "float32")
 

@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import BATCH, dense, estimator, fed, trained, values_of, variable
 
-from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
+from keras_tpu_estimator.tf1.graph.building import as_in_tf2
 
 X = np.ones((16, 2), "float32")
 

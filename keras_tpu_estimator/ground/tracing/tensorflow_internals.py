@@ -1,6 +1,6 @@
 """Every private part of TensorFlow that Keras code and datasets need.
 
-What lifts graphs has its own, in `tf1/internals.py`.
+What lifts graphs has its own, in `tf1/graph/internals.py`.
 """
 
 import contextlib

@@ -17,7 +17,7 @@ from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.spec.config import run_config
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.tf1.building import in_any_graph
+from keras_tpu_estimator.tf1.graph.building import in_any_graph
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.marking import model_fn as marked
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
