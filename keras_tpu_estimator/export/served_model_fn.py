@@ -39,12 +39,11 @@ class SignatureOutput:
 
 
 class ServedModelFn:
-    """Calls `model_fn` in any mode, and returns the outputs of signatures as
-    predictions.
+    """Calls `model_fn` in any mode; the outputs of signatures become predictions.
 
     Args:
         model_fn: The user's function.
-        mode: The mode it is called in.
+        mode: The mode of the call.
         use_tpu: The value of `params["use_tpu"]`.
 
     Attributes:

@@ -18,7 +18,7 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.ground.cpu.compiling import quickly
+from keras_tpu_estimator.ground.cpu.tuning import quick_options
 
 # How many programs wait for another model with such a part.
 _KEPT = 512
@@ -146,7 +146,7 @@ def _compiled(
     return jax.jit(
         jex.jaxpr_as_fun(part.traced),
         out_shardings=places and [*places],
-        compiler_options=quickly(next(iter(devices)).platform),
+        compiler_options=quick_options(next(iter(devices)).platform),
     )
 
 
