@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import keras
 
-from keras_tpu_estimator.ground.tracing.slot_variable import SlotVariable
+from keras_tpu_estimator.ground.tracing.variable_classes import SlotVariable
 
 
 def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
