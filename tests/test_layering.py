@@ -390,10 +390,9 @@ REMOVERS = {
     "files.directory.stale_files",
     "files.atomic.commit",
     "files.directory.training_status",
-    # Folders that were made by the same file.
-    "ground.storage.copies",
+    # Folders that the same file has made.
     "export.folders",
-    # Exports: one that is half uploaded, and old ones.
+    # Its own folders, partly uploaded exports, and old exports.
     "ground.storage.transfers",
     "workflow.exporters",
 }

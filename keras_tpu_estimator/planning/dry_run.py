@@ -158,17 +158,13 @@ class DryRun:
     Evaluations are NaN, predictions are zeros, and no file is written.
 
     Args:
-        write: Takes each table. Defaults to `print`.
-        options: How to plan. Defaults to as it is run.
-        report: Takes a line before each compilation, and during a long one.
-            Defaults to none.
-
-    Attributes:
-        found: The plans so far.
         write: Receives each table. Defaults to `print`.
         options: The options of plans. Defaults to a plan that optimizes as a run does.
         report: Receives a line before each compilation and during a long one. Defaults
             to none.
+
+    Attributes:
+        found: The plans so far.
     """
 
     def __init__(

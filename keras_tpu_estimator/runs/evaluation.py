@@ -22,7 +22,7 @@ from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.ground.storage import file_names
+from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.host_calls import LastOfAll, call_for_steps
@@ -87,7 +87,7 @@ class Evaluation:
             TypeError: One is of a wrong type.
         """
         checks.check_eval_steps(steps)
-        file_names.check_folder("`name`", eval_dir(context.model_dir, name))
+        paths.check_folder_name("`name`", eval_dir(context.model_dir, name))
         user_hooks = validate_hooks(hooks)
         context.mode_devices.check(ModeKeys.EVAL)
         if context.config.fast_dev_run:

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
+from keras_tpu_estimator.ground.tracing.variable_classes import own_rows
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState

@@ -252,7 +252,7 @@ REFUSED = [
     ("max_input_shapes", 0, ValueError, "an int >= 1, or None"),
     ("max_input_shapes", True, ValueError, "an int >= 1, or None"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
-    ("executables", "gs://a/b", ValueError, "a folder of this machine"),
+    ("executables", "gs://a/b", ValueError, "a local folder"),
     ("executables", 3, TypeError, "a path"),
     ("compilation_cache_dir", 3, TypeError, "a path"),
     ("compilation_cache_dir", "", ValueError, "a path or None"),

@@ -288,7 +288,7 @@ def failing(tmp_path, build):
         ),
         (
             lambda: kte.jax_params("n", {"a": {"b": jnp.ones(1)}, "a/b": X}),
-            "Two variables have the path 'n/a/b'",
+            "two variables with the path 'n/a/b'",
         ),
         (
             lambda: (

@@ -8,7 +8,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.storage import copies, paths, transfers
+from keras_tpu_estimator.ground.storage import paths, transfers
 from tests.torture import saves
 from tests.torture.operations import Killed
 
@@ -45,7 +45,7 @@ class Store:
         with contextlib.suppress(error):
             yield
         self.at = 0
-        copies._KEPT.clear()
+        transfers._KEPT.clear()
 
 
 @pytest.fixture

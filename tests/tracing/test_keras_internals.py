@@ -455,7 +455,7 @@ def test_attention_is_the_same_on_a_tpu(monkeypatch, settings):
 def test_flash_attention_is_refused_on_a_tpu(finds_a_tpu, settings):
     attention = keras_nn.dot_product_attention
     with keras_internals.on_platform("tpu"):
-        with pytest.raises(ValueError, match=f"{[*settings][0]}=.*Leave it"):
+        with pytest.raises(ValueError, match=f"{[*settings][0]}=.*Omit it"):
             attention(QUERY, QUERY, QUERY, **settings)
 
 

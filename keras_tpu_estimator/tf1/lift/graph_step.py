@@ -27,7 +27,7 @@ from keras_tpu_estimator.engine.program.steps import (
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.tracing import random_bits
+from keras_tpu_estimator.ground.tracing import keras_patches
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
@@ -78,7 +78,7 @@ class GraphStep:
         metrics: GraphMetrics,
         bits: str | None,
     ):
-        self._by_device = random_bits.are_by_device(bits)
+        self._by_device = keras_patches.are_by_device(bits)
         self._model = model
         self._mode, self._example = mode, example.without_data()
         self._metric_fn: HostFunction | None = None

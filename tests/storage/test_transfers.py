@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.ground.storage import copies, paths, transfers
-from keras_tpu_estimator.ground.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage import paths, transfers
+from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 URL = "memory://bucket/file"
 
@@ -44,11 +44,11 @@ def test_a_file_is_fetched_once_for_each_version(fetched):
 
 
 def test_what_was_written_here_is_not_fetched(fetched):
-    copy = copies.Copy("file")
+    copy = transfers.Copy("file")
     with open(copy.path, "wb") as file:
         file.write(b"content")
     transfers.put(copy.path, URL)
-    copies.keep(URL, copy)
+    transfers.keep(URL, copy)
     assert local_copy(URL) is copy
     assert fetched == []
 

@@ -7,7 +7,7 @@ import pytest
 from keras import layers
 
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.moments import in_one_pass
+from keras_tpu_estimator.ground.tracing.keras_patches import in_one_pass
 
 LAYERS = {
     "batch": lambda dtype: layers.BatchNormalization(dtype=dtype),
