@@ -80,9 +80,11 @@ def estimator_of(
 
 
 def code_blocks(page: pathlib.Path) -> list[str]:
-    """The Python code of a page, behind the snippets that it includes."""
+    """The Python code of a page, behind the snippets that it includes or links."""
     text = page.read_text()
     snippets = re.findall(r"<!-- code: (docs/snippets/\S+)", text)
+    if "[`regression`](model_fn.md#a-complete-model_fn)" in text:
+        snippets.append("docs/snippets/regression.py")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return [(ROOT / path).read_text() for path in snippets] + blocks
 
