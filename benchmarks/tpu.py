@@ -1,7 +1,7 @@
-"""Our loops against those by hand, by the figures of the TPU's compiler.
+"""Our loops and loops by hand, compared by the TPU compiler's statistics.
 
-They are the same in every run, and take no TPU. Cycles have no entry for what
-cores send to each other, which has rows of its own.
+These are the same in every run, and need no TPU. Cycles do not include
+communication between cores, which has separate rows.
 """
 
 import tempfile
@@ -53,7 +53,7 @@ def compared(network: Network | Lifted, topology: str) -> Iterator[Row]:
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
     ours, peer = of_estimator(network, topology), of_hand(network, topology)
     most = _MOST_OF_GRAPHS if isinstance(network, Lifted) else _MOST
@@ -79,7 +79,7 @@ def of_estimator(network: Network | Lifted, topology: str) -> Figures:
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
     board = topologies.parse(topology)
     size = network.batch * board.num_cores
@@ -112,7 +112,7 @@ def of_hand(network: Network | Lifted, topology: str) -> Figures:
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
     board = topologies.parse(topology)
     size = (_STEPS, network.batch * board.num_cores)
@@ -127,7 +127,7 @@ def of_hand(network: Network | Lifted, topology: str) -> Figures:
 
 
 def _held(found: Figures) -> int:
-    """Bytes that a step holds meanwhile, of which a few are none."""
+    """Returns the temporary memory of a step in bytes."""
     return max(found.memory.temporary or 0, _FEW_BYTES)
 
 

@@ -24,7 +24,7 @@ def of_estimator(topology: str, steps: int) -> Figures:
     """The figures of the table in an estimator.
 
     Args:
-        topology: The board.
+        topology: The topology.
         steps: How many a program makes.
     """
     tables = kte.experimental
@@ -52,7 +52,7 @@ def of_hand(topology: str, steps: int) -> Figures:
     """Those of the same by hand.
 
     Args:
-        topology: The board.
+        topology: The topology.
         steps: How many a program makes.
     """
     board = topologies.parse(topology)
