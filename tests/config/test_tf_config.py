@@ -1,4 +1,4 @@
-"""What a RunConfig takes from TF_CONFIG."""
+"""Tests of the values that a RunConfig takes from TF_CONFIG."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What is compiled quickly gives the numbers of what is compiled well."""
+"""Quickly compiled code gives the numbers of optimized code."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""What is computed once, whoever reads it."""
+"""Values with several readers are computed once."""
 
 import jax
 import jax.numpy as jnp

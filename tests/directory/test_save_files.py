@@ -1,4 +1,4 @@
-"""Which files belong to a checkpoint, and which are removed."""
+"""Tests of which files belong to a checkpoint, and which are removed."""
 
 import os
 import shutil

@@ -1,4 +1,4 @@
-"""What cannot be exported is refused, with a way out."""
+"""Models that cannot be exported raise an error with an alternative."""
 
 import dataclasses
 import inspect

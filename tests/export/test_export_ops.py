@@ -1,4 +1,4 @@
-"""What models are made of computes the same where there is no JAX."""
+"""Operations of models give the same results without JAX."""
 
 import keras
 import numpy as np

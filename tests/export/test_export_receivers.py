@@ -1,4 +1,4 @@
-"""What requests look like: every way to receive, served once each."""
+"""Every kind of receiver is served once."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What a notebook is shown of training, at times that the test sets."""
+"""Tests of the progress line of a notebook, at times that the test sets."""
 
 import sys
 import types

@@ -1,4 +1,4 @@
-"""What a host does about the failures of others, and how it ends."""
+"""Tests of how a host reacts to failures of others, and how it ends."""
 
 import os
 import signal

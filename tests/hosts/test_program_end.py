@@ -1,4 +1,4 @@
-"""How a program ends, told by programs that end so."""
+"""Programs that end in different ways report how they end."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""What a host thinks of the others, as its clock goes on."""
+"""Tests of a host's view of the others while its clock runs."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What `input_fn` may return of Grain, read on from where a run was stopped."""
+"""Tests of an `input_fn` that uses Grain, and of resuming it."""
 
 import keras
 import numpy as np

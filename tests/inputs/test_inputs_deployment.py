@@ -1,4 +1,4 @@
-"""How often `input_fn` is called, with what, and for which cores."""
+"""Tests of the calls of `input_fn`: number, arguments, and cores."""
 
 import dataclasses
 import functools

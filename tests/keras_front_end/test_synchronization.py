@@ -1,4 +1,4 @@
-"""What cores assign to one variable, brought together, for every dtype."""
+"""Values that cores assign to one variable are combined, for every dtype."""
 
 import itertools
 

@@ -1,4 +1,4 @@
-"""What hosts train together; each function runs on one host as well."""
+"""Scenarios of training on several hosts; each also runs on one host."""
 
 import os
 import signal

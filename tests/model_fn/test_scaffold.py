@@ -1,4 +1,4 @@
-"""What happens before a program's first step: `Scaffold`."""
+"""Tests of `Scaffold`, which acts before a program's first step."""
 
 import functools
 

@@ -1,4 +1,4 @@
-"""What the two specs refuse, in which order, and what they normalise."""
+"""Tests of the errors of both specs, their order, and normalized values."""
 
 import dataclasses
 import functools

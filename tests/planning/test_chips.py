@@ -1,4 +1,4 @@
-"""What is said of chips is what XLA's compiler takes for granted of them."""
+"""The records of chips agree with the limits of XLA's compiler."""
 
 import dataclasses
 import re

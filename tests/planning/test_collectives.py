@@ -1,4 +1,4 @@
-"""What cores send is counted once, whole, and by dtype."""
+"""Communication between cores is counted once, in full, and by dtype."""
 
 import jax
 import jax.numpy as jnp

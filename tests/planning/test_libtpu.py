@@ -1,4 +1,4 @@
-"""Where there is no TPU, its compiler says nothing and is in nobody's way."""
+"""Without a TPU, its compiler prints nothing and disturbs no other code."""
 
 import os
 import subprocess

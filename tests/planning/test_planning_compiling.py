@@ -1,4 +1,4 @@
-"""What the compiler refuses says what to change."""
+"""Errors of the compiler name the change to make."""
 
 import re
 

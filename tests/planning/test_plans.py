@@ -1,4 +1,4 @@
-"""What `TPUEstimator.plan` says of a call."""
+"""Tests of the reports of `TPUEstimator.plan`."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""What user code assigns on several hosts, each a thread here."""
+"""Tests of assignments by user code on several hosts, each a thread."""
 
 import jax.numpy as jnp
 import numpy as np

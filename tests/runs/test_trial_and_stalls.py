@@ -1,4 +1,4 @@
-"""What helps before and during a long job: a trial run, signs of a stall."""
+"""Tests of dry runs and of reports about a stall."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""What Windows refuses while a program has a file open is tried again."""
+"""Operations that Windows refuses while a file is open are retried."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""What a call of an estimator leaves in event files, and leaves open."""
+"""Tests of the event files that a call of an estimator writes and closes."""
 
 import gc
 import glob

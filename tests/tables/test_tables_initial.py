@@ -1,4 +1,4 @@
-"""Whoever gives a table values sees its rows, however many cores have them."""
+"""Initial values of tables have the same rows on any number of cores."""
 
 import keras
 import numpy as np

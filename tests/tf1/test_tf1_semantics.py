@@ -1,4 +1,4 @@
-"""What programs of the time do in a `model_fn`, against a session."""
+"""A TF1 `model_fn` has the results of a session."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

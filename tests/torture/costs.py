@@ -1,4 +1,4 @@
-"""What saving and reading costs: seconds, and memory of a host.
+"""The cost of saving and reading: seconds, and memory of a host.
 
 Its arguments, when it is a program, are JSON: those of `Question`.
 """

@@ -1,4 +1,4 @@
-"""How much memory this process has, of Linux."""
+"""The memory of this process, as Linux reports it."""
 
 import ctypes
 import gc

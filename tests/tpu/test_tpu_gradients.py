@@ -1,4 +1,4 @@
-"""What cores send to each other, by the TPU's compiler."""
+"""Tests of the communication between cores, with the TPU's compiler."""
 
 import keras
 import pytest

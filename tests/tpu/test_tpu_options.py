@@ -1,4 +1,4 @@
-"""What users set, where it changes what is compiled."""
+"""Tests of options that change the compiled program."""
 
 import keras
 import numpy as np

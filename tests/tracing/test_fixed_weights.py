@@ -1,4 +1,4 @@
-"""Which constants of a trace are weights, and which are not."""
+"""Tests of which constants of a trace count as weights."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""Which models are exported, and which exports stay."""
+"""Tests of which models are exported, and which exports stay."""
 
 import json
 import os
