@@ -359,7 +359,7 @@ def test_a_save_that_fails_over_a_damaged_one_leaves_nothing(
     full_disk(monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 20, 2.0, way)
-    # What has been there may belong to it.
+    # Earlier files may belong to it.
     assert content(tmp_path) == before
 
 

@@ -82,7 +82,7 @@ class Shelf(keras.Model):
 
 
 def values_of(model):
-    """What a model holds by path, without its own name and random states."""
+    """A model's values by path, without its own name and random states."""
     return {
         variable.path.removeprefix(f"{model.name}/"): np.array(variable)
         for variable in model.variables

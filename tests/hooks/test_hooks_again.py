@@ -153,7 +153,7 @@ def written(*folders):
 
 
 def logged(records):
-    """What hooks have logged, but for times and rates."""
+    """The log lines of hooks, without times and rates."""
     hooks = os.path.join("keras_tpu_estimator", "hooks", "")
     return [
         re.sub(r"\d+\.\d+|/sec: .*", "", record.getMessage())

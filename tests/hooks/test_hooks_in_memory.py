@@ -53,7 +53,7 @@ def evaluator(estimator, **arguments):
 
 
 def written(directory):
-    """What an evaluation wrote: values by step, for each tag."""
+    """The values that an evaluation wrote, by step, for each tag."""
     from tensorboard.backend.event_processing import event_accumulator
 
     events = event_accumulator.EventAccumulator(str(directory)).Reload()

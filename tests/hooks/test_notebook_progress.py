@@ -68,7 +68,7 @@ class Place:
 
 @pytest.fixture
 def places(monkeypatch):
-    """What is displayed, in a notebook's shell."""
+    """The displayed text in a notebook's shell."""
     made = []
 
     def display(line, display_id):

@@ -19,7 +19,7 @@ from keras_tpu_estimator.spec.hooks import progress_bar
 
 OWN = logging.getLogger("keras_tpu_estimator")
 X, Y = regression_data(64)
-# What of control sequences moves the cursor, and what only colors.
+# Control sequences that move the cursor, and those that only color.
 _SEQUENCE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|\x1b([78DM])|([\r\n\b])|(.)")
 
 

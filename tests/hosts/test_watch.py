@@ -12,7 +12,7 @@ def three(member):
 
 
 def looked(watches, clock, seconds, silent=()):
-    """What each thinks after so many seconds, each of which it looks."""
+    """The view of each host after some seconds, if it looks every second."""
     problems = {}
     for _ in range(seconds):
         clock.now += 1

@@ -26,7 +26,7 @@ def states_from_the_start(monkeypatch):
 
 
 class Crash(Exception):
-    """What a run is interrupted by."""
+    """An error that interrupts a run."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):

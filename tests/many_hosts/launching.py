@@ -43,7 +43,7 @@ class Ended:
     ended_at: float
 
     def lines(self, host: int) -> list[str]:
-        """What a host wrote."""
+        """The output of a host."""
         prefix = f"[{host}] "
         return [
             line.removeprefix(prefix)
@@ -52,7 +52,7 @@ class Ended:
         ]
 
     def log(self, host: int) -> str:
-        """What a host wrote, without its results."""
+        """The output of a host, without its results."""
         return "\n".join(
             line for line in self.lines(host) if not line.startswith(_RESULT)
         )

@@ -23,7 +23,7 @@ _CODE = "from tests.many_hosts import parent_program as p; p.helped(print)"
 
 
 def helped(tell: Callable[[Any], object]) -> None:
-    """What a helper is, which makes an estimator as its parent does."""
+    """A helper process that makes an estimator like its parent."""
     kte.initialize()
     # Its own directory, as nobody agrees on it.
     estimator = estimator_of(None)

@@ -21,7 +21,7 @@ from tests.many_hosts.problems import Here
 
 
 def hash_seeds(here: Here) -> dict[str, Any]:
-    """What depends on the order of a set should not be seen by anybody."""
+    """No result should depend on the order of a set."""
     return {"hash": hash(here.directory)}
 
 

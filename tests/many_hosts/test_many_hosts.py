@@ -43,7 +43,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(base):
-    """What a scenario gives on one host."""
+    """The result of a scenario on one host."""
     results = {}
 
     def run(name):
@@ -99,7 +99,7 @@ def four(base, start, two):
 
 
 def both(two, name):
-    """What two hosts have said, of which the first is the chief."""
+    """The output of two hosts, of which the first is the chief."""
     first, second = two.each(name)
     return first, second
 

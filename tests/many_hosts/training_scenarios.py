@@ -268,7 +268,7 @@ def not_a_number(here: Here) -> dict[str, Any]:
 
 
 def _end(estimator: kte.TPUEstimator) -> dict[str, Any]:
-    """Where training has ended, and the checkpoints of it."""
+    """Returns the step, weights and checkpoints at the end of training."""
     return {
         "step": int(estimator.get_variable_value("global_step")),
         "weights": weights(estimator),

@@ -16,7 +16,7 @@ LOSS = np.float32(0.5)
 TRAIN_OP = kte.TrainOp(keras.optimizers.SGD(), variables=(), loss=LOSS)
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
-# What is enough in each mode.
+# The required fields in each mode.
 ENOUGH = {
     TRAIN: {"loss": LOSS, "train_op": TRAIN_OP},
     EVAL: {"loss": LOSS},

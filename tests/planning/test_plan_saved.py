@@ -54,7 +54,7 @@ def folder(tmp_path):
 
 
 def looked_for(own, mode, name):
-    """What a call looks for on a board of that name."""
+    """The program that a call looks for on a topology of that name."""
     board = topologies.parse(name)
     loop = LoweredLoop.of(own._context, INPUTS[mode], mode, board.machine())
     return ExecutableKey.of(mode, loop.lowered, loop.devices), loop

@@ -52,7 +52,7 @@ class Pipeline(Rooms):
 
 @pytest.fixture
 def read(on_each, store, hosts_of):
-    """What each host is given of its input, until it ends."""
+    """The steps that each host receives of its input, until it ends."""
 
     def run(mode, sizes, at_once=4, is_whole=False, shared=None):
         store.values.clear()
@@ -152,7 +152,7 @@ def test_whole_batches_are_on_all_hosts(read):
 
 @pytest.fixture
 def taken(on_each, store, hosts_of):
-    """What each host has of batches that were made before, or its error."""
+    """The batches of each host that were made before, or its error."""
 
     def run(*of_hosts, mode="train"):
         store.values.clear()

@@ -31,7 +31,7 @@ def states_from_the_start(monkeypatch):
 
 
 class Crash(Exception):
-    """What ends a run before its end."""
+    """An error that ends a run early."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):

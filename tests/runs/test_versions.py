@@ -37,7 +37,7 @@ RUN, SAVED, AHEAD, LAST = 5, 10, 15, 25
 
 
 class Told(Exception):
-    """What ends a training while its third run is ahead, or was."""
+    """An error that ends a training while its third run is ahead."""
 
 
 class Host:

@@ -202,7 +202,7 @@ class FakeRun:
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """What of the package is called, by its documentation."""
+    """The functions of the package that are called, by its documentation."""
     fake = types.ModuleType("wandb")
     fake.run, fake.settings = None, []
 

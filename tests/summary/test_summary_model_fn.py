@@ -226,7 +226,7 @@ def test_record_if_in_a_model_fn(tmp_path: pathlib.Path) -> None:
                 assert summary.scalar("yes", 1.0) is True
 
     estimator = estimator_of(recording_with(record), tmp_path, save_summary_steps=1)
-    # What is set around `train` is not meant for model_fn.
+    # Settings around `train` do not apply to model_fn.
     other = summary.create_file_writer(tmp_path / "other")
     with other.as_default(step=5), summary.record_if(False):
         estimator.train(repeated(ROWS, LABELS), steps=4)

@@ -56,7 +56,7 @@ assert tpu_config.TPUConfig is tpu_estimator.TPUConfig
 from tensorflow.contrib.training.python.training import hparam
 """
 
-# What a module has without its imports.
+# The names of a module without its imports.
 PYTHONS = {"__builtins__", "__name__"}
 
 

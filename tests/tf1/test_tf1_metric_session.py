@@ -53,7 +53,7 @@ def several(labels, scores):
 
 @functools.cache
 def in_a_session(*sizes):
-    """What a session of TensorFlow counts of the first examples."""
+    """The metrics of the first examples in a TensorFlow session."""
     values = {}
     with tf.Graph().as_default():
         labels = tf.placeholder(tf.int64, [None])

@@ -33,7 +33,7 @@ WAYS = (PARTS, TREE, WHOLE, WHOLE_TREE, ALONE)
 _CORES = 2
 _MB = 1 << 20
 
-# What is left to do when training goes on.
+# The remaining work when training continues.
 _Rest = Callable[[], object]
 
 

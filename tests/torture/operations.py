@@ -26,7 +26,7 @@ _WRITES = os.O_WRONLY | os.O_RDWR
 
 
 class Killed(BaseException):
-    """What ends code that a killed process would not run any more."""
+    """An error that ends code that a killed process would not run."""
 
 
 class Operations:

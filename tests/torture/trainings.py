@@ -41,7 +41,7 @@ class Halving(keras.callbacks.Callback):
 
 
 class Interrupted(Exception):
-    """What ends a training before its end."""
+    """An error that ends a training early."""
 
 
 class Interrupting(kte.hooks.SessionRunHook):

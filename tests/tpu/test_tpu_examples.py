@@ -52,7 +52,7 @@ ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
 # They have no programs, or read their export again.
 OTHERS = {"rest_server", "serve_digits", "wide_and_deep"}
-# What some of them import that need not be installed.
+# Optional libraries that some of them import.
 LIBRARIES = {"jax_model": ("flax", "optax")}
 
 

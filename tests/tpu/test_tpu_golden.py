@@ -3,7 +3,7 @@
 import pathlib
 import sys
 
-# Where the programs are.
+# The folder of the programs.
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tf1"))
 # It installs what TensorFlow lacks.
 import tf1_golden  # noqa: F401  # isort: skip

@@ -35,7 +35,7 @@ def reduced(figures):
     return dict(each.bytes)
 
 
-# What a user chooses, and the bytes of a gradient.
+# The user's choice, and the bytes of a gradient.
 CHOICES = [
     ("bfloat16", None, "bfloat16"),
     ("bfloat16", "float32", "float32"),
