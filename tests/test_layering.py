@@ -45,7 +45,7 @@ LISTS = {
     "summary",
     "typing",
 }
-# The same within the rooms that have rooms of their own.
+# The same within the rooms that have inner rooms.
 INNER_FLOORS = {
     "ground": (("base",), ("cpu", "hosts", "storage"), ("mesh", "tracing")),
     "files": (
@@ -150,7 +150,7 @@ def room(module: str) -> str:
 
 
 def inner_room(module: str) -> str | None:
-    """The same within its room, if that has rooms of its own."""
+    """The same within its room, if that has inner rooms."""
     first, *others = module.split(".")
     return others[0] if first in INNER_FLOORS and others else None
 

@@ -1,4 +1,4 @@
-"""Servers that nobody here wrote, in processes without JAX and this package.
+"""Servers of other projects, in processes without JAX and this package.
 
 Each starts in a `with` block, with exports of digits by name, and gives a
 function of a name and inputs, which returns the outputs that came back.

@@ -80,7 +80,7 @@ def exported(request, forked_rebuilding, forked_trials, tmp_path_factory):
     "tool", some_at_length(converting.TOOLS, {"onnx", "tflite", "keras"})
 )
 def test_what_is_converted_answers_as_predict_does(tool, exported, tmp_path):
-    # Not imported here: some start processes of their own.
+    # Not imported here: some start separate processes.
     if not all(map(importlib.util.find_spec, NEEDS[tool])):
         pytest.skip(f"{tool} cannot be installed here")
     path, given, expected = exported

@@ -1,4 +1,4 @@
-"""Exports of examples, served by servers that nobody here wrote."""
+"""Exports of examples, served by servers of other projects."""
 
 import importlib
 import importlib.util

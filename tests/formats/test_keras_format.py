@@ -292,7 +292,7 @@ def test_a_file_without_names_of_layers():
     ]
 
 
-# Files that nobody should write.
+# Files that must not be written.
 
 
 def external(file):

@@ -1,4 +1,4 @@
-"""`InMemoryEvaluatorHook`: evaluating while training goes on undisturbed."""
+"""`InMemoryEvaluatorHook`: evaluating while training continues undisturbed."""
 
 import glob
 

@@ -240,7 +240,7 @@ class Stopped(kte.hooks.SessionRunHook):
 
 
 def lines_beside_bars(terminal):
-    """Checks that each bar has a line of its own; returns the other lines."""
+    """Checks that each bar has a separate line; returns the other lines."""
     lines = [line for line in terminal.lines if line]
     assert any(re.match(r" *\d+/\d+ .*", line) for line in lines)
     others = [line for line in lines if "━" not in line]

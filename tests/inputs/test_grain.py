@@ -21,7 +21,7 @@ X, Y = regression_data(EXAMPLES)
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second save states, too."""
+    """Calls of less than a second also save states."""
     monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
 
 

@@ -1,4 +1,4 @@
-"""Errors of all hosts, which a program catches before it goes on."""
+"""Errors of all hosts, which a program catches before it continues."""
 
 import contextlib
 from collections.abc import Callable, Iterator

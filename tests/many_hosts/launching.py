@@ -194,7 +194,7 @@ def with_cores(count: int) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses."""
+    """A port of this machine that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -46,7 +46,7 @@ def ways(here: Here) -> dict[str, Any]:
 
 
 def with_dropout(here: Here) -> dict[str, Any]:
-    """Every core has random numbers of its own."""
+    """Every core has its own random numbers."""
     return _trained(estimator_of(here.directory, model_fn_of(dropout)))
 
 
@@ -220,7 +220,7 @@ def host_calls(here: Here) -> dict[str, Any]:
 
 
 def signals(here: Here) -> dict[str, Any]:
-    """SIGTERM on one host ends all; another call goes on from there."""
+    """SIGTERM on one host ends all; another call continues from there."""
     result: dict[str, Any] = {}
     killed = here / "killed"
     estimator = estimator_of(killed.directory, model_fn_of(dropout))

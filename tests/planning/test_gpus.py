@@ -1,4 +1,4 @@
-"""GPUs that are not there have names and figures, too."""
+"""GPUs that are not there also have names and statistics."""
 
 import pytest
 

@@ -219,7 +219,7 @@ def test_shared_tensors_of_an_uneven_step_are_those_of_all_cores(taken):
     for (only,) in taken(*batches, mode="eval"):
         assert only["x"].shape == (1, 6, 3)
         np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
-    # Examples of one host alone are dealt to all cores, too.
+    # Examples of one host alone are also dealt to all cores.
     for (only,) in taken([with_rate(4, 0.5, 0.5)], [], mode="eval"):
         np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
 

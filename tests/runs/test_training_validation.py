@@ -1,4 +1,4 @@
-"""`train(validation=...)`: results for callbacks while training goes on."""
+"""`train(validation=...)`: results for callbacks while training continues."""
 
 import keras
 import numpy as np

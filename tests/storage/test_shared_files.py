@@ -13,7 +13,7 @@ from keras_tpu_estimator.ground.storage import shared_files
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The pauses that were made; nobody waits for them."""
+    """The pauses that were made; no test waits for them."""
     made = []
     monkeypatch.setattr(time, "sleep", made.append)
     return made

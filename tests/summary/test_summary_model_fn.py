@@ -388,7 +388,7 @@ def test_a_host_call_knows_its_step(
     assert list(found["own"]) == [10 * step for step in steps]
     assert list(found["rows"]) == [step for step in steps if step % 4 == 0]
     for step in steps:
-        # The second call of `train` starts its input anew.
+        # The second call of `train` starts its input again.
         start = (step - 1) % 4 * BATCH
         expected = ROWS[start : start + BATCH].mean()
         np.testing.assert_allclose(found["mean"][step], expected, rtol=1e-6)

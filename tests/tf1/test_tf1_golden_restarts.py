@@ -1,4 +1,4 @@
-"""Programs of 2018 with dropout go on after a restart as if there was none."""
+"""Programs of 2018 with dropout continue after a restart as if there was none."""
 
 import tf1_golden  # isort: skip
 

@@ -91,7 +91,7 @@ def test_optimizers(tmp_path):
 
 
 def adversaries(features, labels, mode, params):
-    """A generator and a discriminator, each with an optimizer of its own."""
+    """A generator and a discriminator, each with its own optimizer."""
     noise = features[:, :3]
     with tf.variable_scope("generator"):
         made = dense(noise, 5, "out", tf.tanh, seed=1)

@@ -58,7 +58,7 @@ class Question:
     is_away: bool = False
 
     def asked(self) -> dict[str, dict[str, float]]:
-        """The figures by way, as a process of its own has them."""
+        """The figures by way, as a separate process has them."""
         done = subprocess.run(
             [
                 sys.executable,

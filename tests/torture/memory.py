@@ -17,7 +17,7 @@ def now() -> int:
 
 
 def forget_peak() -> None:
-    """Has `peak` begin anew."""
+    """Has `peak` begin again."""
     (_OWN / "clear_refs").write_text(_RESET_PEAK)
 
 

@@ -95,7 +95,7 @@ def cut_off(
         base = os.path.join(directory, "base")
         seam.prepare(base)
         names = _cut_off(base, seam, 0, fate)
-        # What Orbax does in threads goes on there, which no kill lets it.
+        # What Orbax does in threads continues there, which no kill lets it.
         own = OWN if {TREE, WHOLE_TREE} & seam.ways else names
         tried = [
             at

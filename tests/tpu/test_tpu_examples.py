@@ -70,7 +70,7 @@ def example(name):
 
 @pytest.fixture
 def pretrained(tmp_path, monkeypatch):
-    """What those find that go on from a checkpoint, which nobody writes."""
+    """What those find that continue from a checkpoint, which does not exist."""
     folder = tmp_path / "model" / "pretrained"
     os.makedirs(folder)
     with tf.Graph().as_default(), tf.Session() as session:

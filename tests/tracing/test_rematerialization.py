@@ -1,4 +1,4 @@
-"""Computing anew in the backward pass: the same numbers, in less memory."""
+"""Computing again in the backward pass: the same numbers, in less memory."""
 
 import jax
 import jax.numpy as jnp
