@@ -45,7 +45,7 @@ LISTS = {
     "summary",
     "typing",
 }
-# The same within the rooms that have rooms of their own.
+# The same within the rooms that have inner rooms.
 INNER_FLOORS = {
     "ground": (("base",), ("cpu", "hosts", "storage"), ("mesh", "tracing")),
     "files": (
@@ -65,7 +65,7 @@ INNER_FLOORS = {
 MOST_ARROWS, MOST_ENTRIES = 80, 16
 # Modules that import TensorFlow, imported when one of their names is used.
 WRITTEN = "tf1.reimplemented."
-# What is installed under another name than it is imported under.
+# Libraries whose distribution and module have different names.
 DISTRIBUTIONS = {
     "google": "protobuf",
     "orbax": "orbax-checkpoint",
@@ -150,7 +150,7 @@ def room(module: str) -> str:
 
 
 def inner_room(module: str) -> str | None:
-    """The same within its room, if that has rooms of its own."""
+    """The same within its room, if that has inner rooms."""
     first, *others = module.split(".")
     return others[0] if first in INNER_FLOORS and others else None
 
@@ -383,7 +383,7 @@ REMOVERS = {
     "ground.storage.paths",
     # By way of this one, which knows what Windows refuses.
     "ground.storage.shared_files",
-    # What stands for the lock of a directory.
+    # The lock files of directories.
     "files.atomic.file_locks",
     # In a directory of checkpoints: files of saves, unfinished files, the
     # marker of a completed training, and the directory itself if it is empty.
@@ -441,7 +441,7 @@ def test_the_files_that_the_contributing_page_names_are_there() -> None:
     ]
 
 
-# What the checks above rest on.
+# The helpers of the checks above.
 
 
 def test_a_lazy_import_is_not_at_module_level() -> None:

@@ -1,4 +1,4 @@
-"""What is shown while tracing and compiling take their time."""
+"""Tests of the messages during tracing and compiling."""
 
 import io
 import logging

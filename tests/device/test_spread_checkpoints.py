@@ -1,4 +1,4 @@
-"""What lies over several cores is saved and restored core by core."""
+"""Sharded variables are saved and restored one core at a time."""
 
 import gc
 import os

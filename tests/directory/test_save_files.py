@@ -1,4 +1,4 @@
-"""Which files belong to a checkpoint, and which are removed."""
+"""Tests of which files belong to a checkpoint, and which are removed."""
 
 import os
 import shutil
@@ -359,7 +359,7 @@ def test_a_save_that_fails_over_a_damaged_one_leaves_nothing(
     full_disk(monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 20, 2.0, way)
-    # What has been there may belong to it.
+    # Earlier files may belong to it.
     assert content(tmp_path) == before
 
 
@@ -410,7 +410,7 @@ def test_a_failed_save_of_the_same_step_leaves_the_first(tmp_path, way, monkeypa
 def test_a_position_is_never_that_of_another_save(tmp_path):
     prefix = save(tmp_path, 10, 1.0, "whole").prefix
     assert position_files.read(prefix).steps == 1
-    # A user writes it anew.
+    # A user writes it again.
     checkpoints.save(tmp_path, 10, {"table": np.zeros(4)})
     assert position_files.read(prefix) is None
     assert not [*tmp_path.glob("*.input*")]

@@ -1,4 +1,4 @@
-"""`InMemoryEvaluatorHook`: evaluating while training goes on undisturbed."""
+"""`InMemoryEvaluatorHook`: evaluating while training continues undisturbed."""
 
 import glob
 
@@ -53,7 +53,7 @@ def evaluator(estimator, **arguments):
 
 
 def written(directory):
-    """What an evaluation wrote: values by step, for each tag."""
+    """The values that an evaluation wrote, by step, for each tag."""
     from tensorboard.backend.event_processing import event_accumulator
 
     events = event_accumulator.EventAccumulator(str(directory)).Reload()

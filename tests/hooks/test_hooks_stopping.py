@@ -67,7 +67,7 @@ def test_stops_at_exactly_its_step(stop, use_tpu, tmp_path):
 def test_stops_training_that_has_no_end(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     hook = StopAt(num_steps=6)
-    for expected in (6, 12):  # Counted anew each time.
+    for expected in (6, 12):  # Counted again each time.
         estimator.train(repeated(X, Y), hooks=[hook])
         assert step_of(estimator) == expected
 

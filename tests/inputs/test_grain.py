@@ -1,4 +1,4 @@
-"""What `input_fn` may return of Grain, read on from where a run was stopped."""
+"""Tests of an `input_fn` that uses Grain, and of resuming it."""
 
 import keras
 import numpy as np
@@ -21,12 +21,12 @@ X, Y = regression_data(EXAMPLES)
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second save states, too."""
+    """Calls of less than a second also save states."""
     monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
 
 
 class Crash(Exception):
-    """What a run is interrupted by."""
+    """An error that interrupts a run."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):

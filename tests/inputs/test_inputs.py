@@ -91,7 +91,7 @@ def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
 
 
 def training_steps(input_fn, model_dir, **settings):
-    """What model_fn is given, as a host_call sees it, for two steps."""
+    """The arguments of model_fn, as a host_call receives them, in two steps."""
 
     def model_fn(features, labels, mode, params):
         spec = model_fn_of(linear)(features, labels, mode, params)

@@ -1,4 +1,4 @@
-"""How often `input_fn` is called, with what, and for which cores."""
+"""Tests of the calls of `input_fn`: number, arguments, and cores."""
 
 import dataclasses
 import functools
@@ -588,7 +588,7 @@ def read_in_own_mode(params, mode):
         Reader().read,
         functools.partial(read, X),
         functools.partial(read, data=X),
-        # What the user has bound stays.
+        # Arguments that the user has bound stay.
         functools.partial(read_in_own_mode, mode="own"),
     ],
 )

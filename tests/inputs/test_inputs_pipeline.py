@@ -1,4 +1,4 @@
-"""What `input_fn` may return, and the stacks of steps that come of it."""
+"""Tests of the results of `input_fn`, and the stacks of steps made of them."""
 
 import collections
 import dataclasses

@@ -37,7 +37,7 @@ EXAMPLES = 800
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second save states, too."""
+    """Calls of less than a second also save states."""
     monkeypatch.setattr(pipeline_module, "_DELAY_SECS", 0.0)
 
 

@@ -243,7 +243,7 @@ def test_labels_have_the_batch_but_for_scalars():
     assert not finder.shared_in(example(4, 4, np.zeros(3)))
     found = BatchFinder(4).shared_in(example(4, 4, np.zeros(())))
     assert set(found) == {"labels"}
-    # Who has changed is not told by labels alone.
+    # Labels alone do not show which host has changed.
     assert not finder.shared_in(example(4, 4, np.zeros(2)))
 
 

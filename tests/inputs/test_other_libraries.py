@@ -1,4 +1,4 @@
-"""What `input_fn` may return of PyTorch and Hugging Face."""
+"""Tests of an `input_fn` that uses PyTorch or Hugging Face."""
 
 import subprocess
 import sys

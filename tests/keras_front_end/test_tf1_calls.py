@@ -28,7 +28,7 @@ ADAM = tf.train.AdamOptimizer(0.1)
 
 
 def message(network, tmp_path, loss_fn=squared_error, optimizer=None):
-    """What is said about a network when it is trained."""
+    """Returns the error message of training a network."""
     model_fn = model_fn_of(network, optimizer, loss_fn)
     estimator = estimator_of(model_fn, tmp_path)
     with pytest.raises(TF1CallError) as caught:

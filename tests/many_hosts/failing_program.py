@@ -132,7 +132,7 @@ def _train(life: Life, here: Here, own: str | None = None) -> kte.TPUEstimator:
 
 
 def befall(fate: str) -> None:
-    """What happens to a host, and when it did."""
+    """The failure of a host, and its time."""
     print(f"{_MEETS} {time.time()}", flush=True)
     if fate == "kill":
         os.kill(os.getpid(), signal.SIGKILL)

@@ -43,7 +43,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(base):
-    """What a scenario gives on one host."""
+    """The result of a scenario on one host."""
     results = {}
 
     def run(name):
@@ -58,7 +58,7 @@ def alone(base):
 
 @pytest.fixture(scope="module")
 def first_part(base):
-    """The part of one host in the run that goes on with two."""
+    """The part of one host in the run that continues with two."""
     spread_scenarios.moved(Here(str(base / "two" / "moved")))
     here = Here(str(base / "two" / "elastic"))
     return training_scenarios.elastic(here)
@@ -91,7 +91,7 @@ def two(start, first_part):
 
 @pytest.fixture(scope="module")
 def four(base, start, two):
-    """Four hosts of four cores, which go on where two were stopped."""
+    """Four hosts of four cores, which continue where two were stopped."""
     del two
     for name in ("elastic", "moved"):
         shutil.copytree(base / "two" / name, base / "four" / name)
@@ -99,7 +99,7 @@ def four(base, start, two):
 
 
 def both(two, name):
-    """What two hosts have said, of which the first is the chief."""
+    """The output of two hosts, of which the first is the chief."""
     first, second = two.each(name)
     return first, second
 
@@ -353,7 +353,7 @@ def test_the_chief_exports(two, base):
 
 def test_one_host_writes_event_files_and_metrics(two, base):
     directories = [path.parent for path in base.glob("two/**/events.*")]
-    # The parts that one host had in it have a file, too.
+    # The parts that one host had in it also have a file.
     directories.remove(base / "two" / "elastic")
     directories.remove(base / "two" / "moved" / "eval")
     others = spread_scenarios.SCENARIOS | caught_scenarios.SCENARIOS

@@ -1,4 +1,4 @@
-"""Which replicas hosts may have, alone and together."""
+"""Tests of the replicas of one or several hosts."""
 
 import types
 

@@ -1,4 +1,4 @@
-"""How variables lie on the cores of a replica."""
+"""Tests of how variables are sharded over the cores of a replica."""
 
 import jax
 import jax.numpy as jnp

@@ -259,7 +259,7 @@ def test_variables_that_a_trace_inside_makes(use_tpu, tmp_path):
 
 
 def failing(tmp_path, build):
-    """What a model_fn that does this raises."""
+    """The error of a model_fn that does this."""
 
     def network(features, is_training):
         build()

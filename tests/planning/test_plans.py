@@ -120,7 +120,7 @@ def test_several_topologies_are_side_by_side(tmp_path, capsys):
 
 
 def test_rows_of_one_column_keep_their_place(tmp_path, capsys):
-    # One core has nobody to send anything to.
+    # One core does not communicate.
     estimator(tmp_path).plan(BATCHES, ["v5e:1x1", "v5e:2x2"])
     rows = [line.split("   ")[0] for line in capsys.readouterr().out.split("\n")]
     names = [row.strip() for row in rows]

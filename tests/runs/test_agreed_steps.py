@@ -52,7 +52,7 @@ class Pipeline(Rooms):
 
 @pytest.fixture
 def read(on_each, store, hosts_of):
-    """What each host is given of its input, until it ends."""
+    """The steps that each host receives of its input, until it ends."""
 
     def run(mode, sizes, at_once=4, is_whole=False, shared=None):
         store.values.clear()
@@ -152,7 +152,7 @@ def test_whole_batches_are_on_all_hosts(read):
 
 @pytest.fixture
 def taken(on_each, store, hosts_of):
-    """What each host has of batches that were made before, or its error."""
+    """The batches of each host that were made before, or its error."""
 
     def run(*of_hosts, mode="train"):
         store.values.clear()
@@ -219,7 +219,7 @@ def test_shared_tensors_of_an_uneven_step_are_those_of_all_cores(taken):
     for (only,) in taken(*batches, mode="eval"):
         assert only["x"].shape == (1, 6, 3)
         np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
-    # Examples of one host alone are dealt to all cores, too.
+    # Examples of one host alone are also dealt to all cores.
     for (only,) in taken([with_rate(4, 0.5, 0.5)], [], mode="eval"):
         np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
 

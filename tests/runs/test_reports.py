@@ -1,4 +1,4 @@
-"""What training reports, and how it tells where a NaN comes from."""
+"""Tests of logged metrics, and of the report about a NaN."""
 
 import dataclasses
 import itertools

@@ -26,12 +26,12 @@ STEPS = 12
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second save states, too."""
+    """Calls of less than a second also save states."""
     monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
 
 
 class Crash(Exception):
-    """What ends a run before its end."""
+    """An error that ends a run early."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):
@@ -330,7 +330,7 @@ def test_another_model_is_told_before_the_input_is_read_again(tmp_path, other, m
     # Those of a loop at most, where eight steps would be passed over.
     assert len(count) <= 4
     assert not getattr(why.value, "__notes__", None)
-    # The right one goes on, and nothing of the input is lost.
+    # The right one continues, and nothing of the input is lost.
     count.clear()
     estimator_of(model_fn_of(linear), tmp_path).train(counted(count), steps=4)
     assert count == [*range(12)]

@@ -33,7 +33,7 @@ STEPS = 48
 
 
 class Crash(Exception):
-    """What ends a run before its end."""
+    """An error that ends a run early."""
 
 
 class CrashAfter(kte.hooks.SessionRunHook):

@@ -326,7 +326,7 @@ def test_nan_loss_is_an_error_and_not_saved(tmp_path):
     with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="at step 3"):
         estimator.train(batches_of(bad, Y), saving_listeners=[Listener()])
     assert saved_steps(tmp_path) == told == [0, 1, 2]
-    # What was learned before is still there.
+    # The earlier training is kept.
     estimator.train(repeated(X, Y), steps=1)
     assert saved_steps(tmp_path) == [0, 1, 2, 3]
 

@@ -1,4 +1,4 @@
-"""What `train`, `evaluate` and `predict` refuse, and what they leave behind."""
+"""Tests of errors of `train`, `evaluate` and `predict`, and of the state after."""
 
 import json
 import re

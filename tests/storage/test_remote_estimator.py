@@ -29,7 +29,7 @@ HELD_OUT = batches_of(X, Y)
 
 
 class Crash(Exception):
-    """What ends a run before its end."""
+    """An error that ends a run early."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):

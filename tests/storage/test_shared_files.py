@@ -1,4 +1,4 @@
-"""What Windows refuses while a program has a file open is tried again."""
+"""Operations that Windows refuses while a file is open are retried."""
 
 import os
 import time
@@ -14,7 +14,7 @@ from keras_tpu_estimator.ground.storage import shared_files
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The pauses that were made; nobody waits for them."""
+    """The pauses that were made; no test waits for them."""
     made = []
     monkeypatch.setattr(time, "sleep", made.append)
     return made

@@ -13,7 +13,7 @@ URL = "memory://bucket/file"
 
 @pytest.fixture
 def fetched(memory, monkeypatch):
-    """What is fetched, as it is."""
+    """The fetched file, unchanged."""
     seen = []
     fetch = transfers.fetch
 

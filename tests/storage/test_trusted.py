@@ -1,4 +1,4 @@
-"""What others may have written is not read."""
+"""Files that others may have written are not read."""
 
 import os
 import pathlib

@@ -1,4 +1,4 @@
-"""What is a URL, and what is wrong with some."""
+"""Tests of which paths are URLs, and of errors in some."""
 
 import ntpath
 import os

@@ -1,4 +1,4 @@
-"""What was written anew of `tf.contrib`, against NumPy."""
+"""Reimplemented names of `tf.contrib` agree with NumPy."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

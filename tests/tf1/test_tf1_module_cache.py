@@ -1,4 +1,4 @@
-"""What was lifted once is read again."""
+"""Converted graphs are read from the cache."""
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 

@@ -107,7 +107,7 @@ def results_of(module, args, replacement):
 
 
 def by_jax(op, done):
-    """What replaces an operation, if it can; its name is entered."""
+    """The replacement of an operation, if one exists; its name is recorded."""
     function = windowed(op)
     if function is None:
         return None

@@ -39,7 +39,7 @@ NAME = re.compile(r"(?<![\w.])(?:kte|keras|jax|absl|functools|logging)\.[\w.]*\w
 
 
 def imported(name):
-    """What a dotted name of a library stands for."""
+    """The object with a dotted name in a library."""
     top, *rest = name.split(".")
     found = kte if top == "kte" else importlib.import_module(top)
     for part in rest:
@@ -50,7 +50,7 @@ def imported(name):
 
 
 def cells(key, row):
-    """What a page shows in the two columns of a row."""
+    """The two columns of a row on a page."""
     entries = catalogue().of_row(key)
     entries.sort(key=lambda e: (e.owner.startswith("contrib"), e.is_of_module))
     before = row.before or ", ".join(f"`tf.{each.path}`" for each in entries)
@@ -365,7 +365,7 @@ def test_the_file_is_in_order() -> None:
         for fact in ("missing", "refused")
         if fact in facts
     ]
-    # What one name says alone needs no word.
+    # The counterpart of a single name needs no explanation.
     alone = [word for word in advice if said.count(word) < 2]
     assert {*alone} <= of_calls
 

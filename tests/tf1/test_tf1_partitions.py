@@ -32,7 +32,7 @@ def look_up(kind, strategy, table, ids):
 
 
 def model_fn_of(kind, strategy, partitions, rows):
-    """What the original was run with."""
+    """Returns the `model_fn` that the original ran."""
 
     def model_fn(features, labels, mode, params):
         table = tf.get_variable(

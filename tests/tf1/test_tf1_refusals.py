@@ -1,4 +1,4 @@
-"""What cannot be run is refused by its name and its line."""
+"""Errors about unsupported operations contain their name and line."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

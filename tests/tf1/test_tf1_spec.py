@@ -1,4 +1,4 @@
-"""What a spec of a TF1 model_fn may hold."""
+"""Tests of the values in the spec of a TF1 model_fn."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

@@ -91,7 +91,7 @@ def test_initial_values_are_copied_and_nothing_is_compiled(caplog):
         values = model.program.store.initial_values()
         assert "[2,7]" not in caplog.text
         assert "[7,9]" not in caplog.text
-        # What is compiled is in the log with its shapes.
+        # The log contains compiled programs with their shapes.
         jax.jit(lambda x: -x)(values["w"])
     assert "[7,9]" in caplog.text
 

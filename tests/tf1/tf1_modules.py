@@ -1,4 +1,4 @@
-"""What TensorFlow's bridge makes of a function, called in JAX."""
+"""Functions compiled by TensorFlow's bridge, called in JAX."""
 
 import tensorflow.compat.v1 as tf
 from jax.extend.core import Primitive

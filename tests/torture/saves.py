@@ -32,7 +32,7 @@ TREE, WHOLE_TREE = "Orbax's in parts", "Orbax's whole"
 WAYS = (WHOLE, PARTS, TENSORFLOW)
 ALL = (*WAYS, TREE, WHOLE_TREE)
 FORMATS = {TENSORFLOW: "tensorflow", TREE: "orbax", WHOLE_TREE: "orbax"}
-# What lies over several cores goes into these.
+# The formats that save sharded variables.
 SPREAD = (PARTS, TREE)
 _HOSTS = 2
 _ROWS = 8
@@ -95,7 +95,7 @@ def cut_off(
         base = os.path.join(directory, "base")
         seam.prepare(base)
         names = _cut_off(base, seam, 0, fate)
-        # What Orbax does in threads goes on there, which no kill lets it.
+        # What Orbax does in threads continues there, which no kill lets it.
         own = OWN if {TREE, WHOLE_TREE} & seam.ways else names
         tried = [
             at
@@ -180,7 +180,7 @@ def save(directory: str, step: int, number: int, way: str, rows: int = _ROWS) ->
 def _written(
     saved: SaveFiles, values: dict[str, np.ndarray], step: int, way: str
 ) -> Mapping[str, np.ndarray | Sharded | InTree]:
-    """What the hosts write before the chief, and what is left to it."""
+    """Writes the files of the hosts, and returns the values for the chief."""
     if way == PARTS:
         spread = {name: _spread(value) for name, value in values.items()}
         files = ShardFiles(saved, spread)

@@ -52,7 +52,7 @@ ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
 # They have no programs, or read their export again.
 OTHERS = {"rest_server", "serve_digits", "wide_and_deep"}
-# What some of them import that need not be installed.
+# Optional libraries that some of them import.
 LIBRARIES = {"jax_model": ("flax", "optax")}
 
 
@@ -70,7 +70,7 @@ def example(name):
 
 @pytest.fixture
 def pretrained(tmp_path, monkeypatch):
-    """What those find that go on from a checkpoint, which nobody writes."""
+    """What those find that continue from a checkpoint, which does not exist."""
     folder = tmp_path / "model" / "pretrained"
     os.makedirs(folder)
     with tf.Graph().as_default(), tf.Session() as session:

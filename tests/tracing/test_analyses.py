@@ -1,4 +1,4 @@
-"""Which results of a trace differ between cores."""
+"""Tests of which results of a trace differ between cores."""
 
 import jax
 import jax.numpy as jnp

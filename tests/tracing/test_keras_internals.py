@@ -1,4 +1,4 @@
-"""What this package relies on in the private parts of Keras.
+"""Tests of the private parts of Keras on which this package relies.
 
 A failure here says which function of `keras_internals` a new Keras breaks.
 """

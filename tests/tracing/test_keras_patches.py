@@ -30,7 +30,7 @@ def activations(mean):
 
 
 def normalized(layer, x, platform):
-    """What a layer makes, what it keeps, and the gradients by what it takes."""
+    """A layer's outputs and state, and the gradients of its inputs."""
 
     def loss(x):
         y, kept = layer.stateless_call(

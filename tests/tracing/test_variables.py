@@ -475,7 +475,7 @@ def test_mixed_precision_keeps_float32_variables(tmp_path):
 
 
 def test_expressions_of_variables_alone_are_not_constants(tmp_path):
-    """What symbolic building gets wrong: huber, jnp, cond, weight decay."""
+    """Cases that symbolic building gets wrong: huber, jnp, cond, weight decay."""
 
     def loss_fn(outputs, labels):
         huber = keras.losses.Huber()(labels, outputs)

@@ -8,7 +8,7 @@ one checksum of everything else, including the table. This lets readers check
 the structure without reading the data.
 
 The last bytes of each file are a stamp: it marks the file as this package's,
-and names the save that wrote it. A file name alone could be a user's.
+and names the save that wrote it. Users could also have a file of that name.
 """
 
 import os
