@@ -14,7 +14,7 @@ from keras_tpu_estimator.planning import compiling, shown_devices, topologies
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
 from keras_tpu_estimator.planning.rehearsal import Rehearsal
-from keras_tpu_estimator.runs.rehearsing import rehearsing
+from keras_tpu_estimator.runs.dry_run import replacing_calls
 from keras_tpu_estimator.tf1 import running
 
 # Options whose value may be the next argument.
@@ -108,7 +108,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         with (
             shown_devices.shown(boards[0]),
             compiling.without_cache(),
-            rehearsing(rehearsal),
+            replacing_calls(rehearsal),
         ):
             run_script(options.script, others, options.m)
     except (CompileError, DoesNotFitError) as error:

@@ -17,9 +17,9 @@ from keras_tpu_estimator.planning import lowering, memory, plan_table, plans, pr
 from keras_tpu_estimator.planning.boards import Board
 from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.plans import AS_RUN, Call, Plan, PlanOptions, Refusal
+from keras_tpu_estimator.runs.dry_run import Predictions
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.predicted import Predicted
-from keras_tpu_estimator.runs.rehearsing import Predictions
+from keras_tpu_estimator.runs.prediction_batches import Predicted
 
 # Whoever trains until a checkpoint has come so far would never end.
 _MOST_CALLS = 1000

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.releasing import release
+from keras_tpu_estimator.engine.inputs.datasets import release
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
 # In TensorFlow's message about an iterator.
