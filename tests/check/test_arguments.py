@@ -23,7 +23,7 @@ RANKS = (
     Verdict.MISSING,
 )
 REASONS = (
-    "should hold numbers|should be a dense tensor|operations that (a device"
+    "must contain numbers|must be a dense tensor|operations that (a device"
     "|run on a device)|Keys must be"
 )
 QUICK_FIRST = [

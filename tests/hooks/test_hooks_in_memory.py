@@ -188,7 +188,7 @@ def test_an_interval_is_positive(every, tmp_path):
 def test_other_estimators_are_refused(tmp_path):
     one = estimator_of(model_fn_of(linear), tmp_path / "one")
     other = estimator_of(model_fn_of(linear), tmp_path / "other")
-    with pytest.raises(ValueError, match="by the estimator that trains them"):
+    with pytest.raises(ValueError, match="must be the one that trains them"):
         one.train(repeated(X, Y), hooks=[evaluator(other)], steps=1)
 
 

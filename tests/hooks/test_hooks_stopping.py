@@ -170,7 +170,7 @@ def test_nan_in_a_variable_stops_training(tmp_path):
     hook = kte.hooks.NanTensorHook("dense/kernel", fail_on_nan_loss=False)
     # Stopping is fine, but what has become useless is not saved.
     with pytest.raises(
-        kte.hooks.NanLossDuringTrainingError, match="not finite after step 2"
+        kte.hooks.NanLossDuringTrainingError, match="must be finite after step 2"
     ):
         estimator.train(batches_of(bad, Y), hooks=[hook])
     assert step_of(estimator) == 0

@@ -31,7 +31,7 @@ ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
 # The last of these ends the program; networks are compiled for long.
 ELSEWHERE = ("not_a_number", "networks")
 ON_TWO = tuple(name for name in SCENARIOS if name not in ELSEWHERE)
-DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
+DEALT_ANEW = "The number of calls of input_fn has changed from {} to {}"
 LIMIT_SECS = 400
 
 
@@ -224,8 +224,8 @@ def test_other_hosts_and_cores_read_what_others_have_written(
 def test_what_is_left_of_an_input_that_is_longer(two):
     for host in range(2):
         assert (
-            "The input of host 1 has ended after 5 steps, and so does training "
-            "on all hosts. Of what was read already, there is left: host 0 has"
+            "The input of host 1 has ended after 5 steps, so that training "
+            "ends on all hosts. Unused batches: host 0 has"
         ) in two.log(host)
     assert both(two, "ends_earlier")[0]["step"] == 5
 
@@ -418,7 +418,7 @@ def test_callbacks_that_do_not_are_an_error(two):
     ):
         for event in ("epoch", "train"):
             error = first[f"{name} {event}"]
-            assert "ValueError: Callbacks and hooks should assign" in error
+            assert "ValueError: Callbacks and hooks must assign" in error
             assert "for 'dense/kernel', host 0 has assigned" in error
             assert of_two in error
         # Nothing of it was saved.
@@ -431,7 +431,7 @@ def test_what_is_not_finite_is_the_same_error_of_all(two):
     assert first == second
     for error in first.values():
         assert error.startswith("NanLossDuringTrainingError: The trained")
-        assert "'dense/kernel' is not finite after step 4" in error
+        assert "'dense/kernel' must be finite after step 4" in error
 
 
 def test_batches_that_are_unlike_are_an_error(two):

@@ -492,7 +492,7 @@ def test_inputs_of_which_cores_share_none(tmp_path, on_one_core):
         ([{"x": [1, 4]}, {"l": [1]}], r"Received: {'l': \[1\]} for labels"),
         ([{"x": [0, 4]}], r"1 or more, of each dimension. Received: \[0, 4\]"),
         ([{"x": 4}], r"Received: 4 for features\['x'\]"),
-        ([{"x": [1, 2]}], "multiply to num_cores_per_replica=4, or to 1"),
+        ([{"x": [1, 2]}], "must be num_cores_per_replica=4, or 1"),
         ([{"x": [1, 4, 1]}], r"for each dimension.*of shape \(8, 32\)"),
     ],
 )

@@ -196,7 +196,7 @@ def test_cores_that_do_not_match(tmp_path):
 def test_hosts_that_would_train_separately(tmp_path):
     model_fn = model_fn_of(linear)
     own = estimator_of(model_fn, tmp_path, use_tpu=False)
-    with pytest.raises(ValueError, match="On 4 hosts, an estimator should"):
+    with pytest.raises(ValueError, match="On 4 hosts, an estimator must"):
         own.plan(BATCHES, "v5e:4x4")
     assert own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
 

@@ -154,7 +154,7 @@ def test_without_checkpoints_nothing_is_saved(tmp_path, caplog):
             repeated(X, Y), hooks=[SignalAt(signal.SIGTERM, 4)], max_steps=12
         )
     assert os.listdir(tmp_path) == []
-    assert "There is no checkpoint" in caplog.text
+    assert "No checkpoint exists" in caplog.text
 
 
 def test_an_interactive_session_is_not_ended(tmp_path, monkeypatch):

@@ -247,7 +247,7 @@ def test_the_input_starts_anew_if_that_is_wanted(tmp_path, caplog):
     config = {"resume_input": False}
     with caplog.at_level(logging.INFO):
         new_estimator(tmp_path, config=config).train(shuffled, max_steps=8)
-    assert "input goes on" not in caplog.text
+    assert "input continues" not in caplog.text
     assert positions(tmp_path) == [0, 4]
 
 
@@ -265,7 +265,7 @@ def test_a_shorter_input_starts_anew_with_a_warning(tmp_path, caplog):
         yield from [(X[:16], Y[:16])] * 3
 
     estimator = new_estimator(tmp_path).train(shorter)
-    assert "it ends after 3 steps, and 8 had been made" in caplog.text
+    assert "it ends after 3 steps, but the earlier run had used 8" in caplog.text
     assert estimator.get_variable_value("global_step") == 11
 
 

@@ -226,7 +226,7 @@ def test_a_single_tensor_as_predictions(tmp_path, use_tpu):
 
     made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
     if use_tpu:
-        with pytest.raises(TypeError, match="should be a dict of tensors"):
+        with pytest.raises(TypeError, match="must be a dict of tensors"):
             list(made.predict(fed([X])))
         return
     np.testing.assert_allclose(list(made.predict(fed([X]))), X * 2)

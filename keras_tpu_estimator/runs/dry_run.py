@@ -1,4 +1,4 @@
-"""What stands for the calls of estimators while a script is rehearsed."""
+"""Dry runs: replacements for the calls of estimators while a script is planned."""
 
 import contextlib
 import os
@@ -7,13 +7,13 @@ from typing import Any, Protocol
 
 from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.predicted import Predicted
+from keras_tpu_estimator.runs.prediction_batches import Predicted
 
 Predictions = Generator[Predicted, None, None]
 
 
-class Rehearsal(Protocol):
-    """Takes the calls of all estimators, none of which computes anything."""
+class DryRun(Protocol):
+    """Receives the calls of all estimators, without computing anything."""
 
     def train(
         self,
@@ -23,38 +23,38 @@ class Rehearsal(Protocol):
         validation: InputFn | None,
         validation_steps: int | None,
     ) -> None:
-        """Takes the place of `TPUEstimator.train`."""
+        """Replaces `TPUEstimator.train`."""
 
     def evaluate(
         self, context: EstimatorContext, input_fn: InputFn, steps: int | None
     ) -> dict[str, Any]:
-        """Takes the place of `TPUEstimator.evaluate`."""
+        """Replaces `TPUEstimator.evaluate`."""
 
     def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
-        """Takes the place of the batches that `TPUEstimator.predict` has."""
+        """Replaces the batches of `TPUEstimator.predict`."""
 
     def export(self, base: PathLike) -> str:
-        """Takes the place of what exports."""
+        """Replaces all methods that export."""
 
 
-# Processes that a script starts inherit it.
+# Processes that the script starts inherit this variable.
 _PLANNED = "KERAS_TPU_ESTIMATOR_PLANNED"
-# One for all threads of a script.
-_running: list[Rehearsal] = []
+# All threads of the script share this list.
+_running: list[DryRun] = []
 
 
-def running() -> Rehearsal | None:
-    """The rehearsal that is going on, if there is one.
+def running() -> DryRun | None:
+    """Returns the active dry run, or `None`.
 
     Raises:
-        RuntimeError: It is that of the process that has started this one.
+        RuntimeError: The process that started this one has a dry run.
     """
     if _running:
         return _running[-1]
     if _PLANNED in os.environ:
         raise RuntimeError(
             "`plan` must not start other processes that use estimators, "
-            "because it plans the calls of its own process only. Received a "
+            "because it plans only the calls of one process. Received a "
             "call in a process that the script has started. Plan the script "
             "of that process."
         )
@@ -62,16 +62,16 @@ def running() -> Rehearsal | None:
 
 
 @contextlib.contextmanager
-def rehearsing(rehearsal: Rehearsal) -> Iterator[None]:
-    """Has a rehearsal take all calls in a `with` block.
+def replacing_calls(dry_run: DryRun) -> Iterator[None]:
+    """Passes all calls in a `with` block to a dry run.
 
     Example:
 
-    >>> from keras_tpu_estimator.runs import rehearsing
-    >>> print(rehearsing.running())
+    >>> from keras_tpu_estimator.runs import dry_run
+    >>> print(dry_run.running())
     None
     """
-    _running.append(rehearsal)
+    _running.append(dry_run)
     before = os.environ.get(_PLANNED)
     os.environ[_PLANNED] = "1"
     try:
