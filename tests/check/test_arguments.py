@@ -23,7 +23,7 @@ RANKS = (
     Verdict.MISSING,
 )
 REASONS = (
-    "should hold numbers|should be a dense tensor|operations that (a device"
+    "should hold numbers|must be dense|should be a dense tensor|operations that (a device"
     "|run on a device)|Keys must be"
 )
 QUICK_FIRST = [
