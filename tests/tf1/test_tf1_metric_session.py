@@ -122,7 +122,7 @@ def test_many_evaluations_share_sessions(tmp_path, monkeypatch):
     ("metrics", "message"),
     [
         ([], "a dict from names to metrics"),
-        ({"a": 1.0}, "'a' should be a .value, update_op. pair"),
+        ({"a": 1.0}, "'a' must be a .value, update_op. pair"),
     ],
 )
 def test_what_is_no_metric_is_an_error(tmp_path, metrics, message):

@@ -333,7 +333,7 @@ def test_entries_without_facts_or_with_contradictions(facts) -> None:
 
 def test_a_pattern_is_for_what_is_refused() -> None:
     assert Entry("nn", "ctc_*", refused="Leave it out.").path == "nn.ctc_*"
-    with pytest.raises(ValueError, match="with a '\\*' only `refused`"):
+    with pytest.raises(ValueError, match="only `refused` with a '\\*'"):
         Entry("nn", "ctc_*", source="tf.nn.")
 
 

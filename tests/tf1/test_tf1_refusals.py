@@ -63,7 +63,7 @@ def permutes(x):
         (calls_python_in_a_condition, "if", "a PyFunc, which calls"),
         (has_strings, "text", "a AsString with strings"),
         (looks_up, "hash_table", "a HashTableV2 with a resource that is no"),
-        (permutes, "permuted", "a CollectivePermute; of the sums"),
+        (permutes, "permuted", "a CollectivePermute. CrossReplicaSum is"),
     ],
 )
 def test_what_no_device_can_run(tmp_path, network, name, reason):
