@@ -167,7 +167,7 @@ def _store(folder: str | None) -> Executables | None:
 
 
 def _is_tf1(options: argparse.Namespace) -> bool:
-    """Whether a script imports TensorFlow but not this package."""
+    """Returns whether a script imports TensorFlow but not this package."""
     if options.tf1 is not None or options.m:
         return bool(options.tf1)
     imported = {

@@ -268,7 +268,7 @@ def _devices(topology: GpuTopology) -> tuple[jax.Device, ...]:
 
 
 def is_installed() -> bool:
-    """Whether JAX will find its plugin for CUDA.
+    """Returns whether JAX will find its plugin for CUDA.
 
     Example:
 

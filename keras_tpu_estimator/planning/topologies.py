@@ -150,7 +150,7 @@ def libtpu_devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
 
 
 def is_libtpu_installed() -> bool:
-    """Whether JAX will find libtpu.
+    """Returns whether JAX will find libtpu.
 
     Example:
 

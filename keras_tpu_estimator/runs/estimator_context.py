@@ -256,7 +256,7 @@ class EstimatorContext:
         return latest
 
     def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
-        """Whether a checkpoint has reached `max_steps`."""
+        """Returns whether a checkpoint has reached `max_steps`."""
         if checkpoint is None or max_steps is None:
             return False
         if loading.step_of(checkpoint) < max_steps:

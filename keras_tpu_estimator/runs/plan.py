@@ -234,7 +234,7 @@ class StepCounting:
         self._is_known.set()
 
     def is_open(self) -> bool:
-        """Whether training may need more runs than it counts steps."""
+        """Returns whether training may need more runs than it counts steps."""
         self._is_known.wait()
         return self._is_by_value
 

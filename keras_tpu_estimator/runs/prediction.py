@@ -197,7 +197,7 @@ class PredictionLoop:
         return self._running.popleft() if self._running else None
 
     def _may_begin(self, infeed: Infeed[Padded]) -> bool:
-        """Whether a run may begin after other started runs."""
+        """Returns whether a run may begin after other started runs."""
         awaited, *others = self._running
         if self._again:
             return False

@@ -54,7 +54,7 @@ class Preemption(SessionRunHook):
         self._signals = StopSignals()
 
     def is_requested(self) -> bool:
-        """Whether a signal has arrived."""
+        """Returns whether a signal has arrived."""
         return self._signals.received is not None
 
     def agree(self, exchange: HostExchange, own: LoopEnd) -> LoopEnd:
@@ -245,7 +245,7 @@ class StopSignals:
 
 
 def is_for_prompt(number: int) -> bool:
-    """Whether a signal must return to an interactive prompt."""
+    """Returns whether a signal must return to an interactive prompt."""
     # Interactive sessions of Python and Jupyter have this attribute.
     return number == signal.SIGINT and hasattr(sys, "ps1")
 

@@ -400,7 +400,7 @@ class TrainingLoop:
             self._metrics.update(outputs["train_metrics"])
 
     def _runs_ahead(self) -> bool:
-        """Whether this host could begin the next loop now.
+        """Returns whether this host could begin the next loop now.
 
         Several hosts agree on the answer, so that an error on all of them finds
         the same loops on all devices.
@@ -409,7 +409,7 @@ class TrainingLoop:
         return is_ready and self._may_run_ahead()
 
     def _may_run_ahead(self) -> bool:
-        """Whether a loop may begin while the previous one runs.
+        """Returns whether a loop may begin while the previous one runs.
 
         It may not if hooks must see the previous one, or loops are timed. Two
         concurrent programs can block the simulated devices of one process.

@@ -33,7 +33,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def is_saving(config: RunConfig) -> bool:
-    """Whether a configuration saves checkpoints."""
+    """Returns whether a configuration saves checkpoints."""
     return bool(config.save_checkpoints_steps or config.save_checkpoints_secs)
 
 

@@ -86,11 +86,11 @@ class TrainingSession(Session):
         return time.monotonic() - self._loop_state.made_at
 
     def is_so_anywhere(self, is_so: bool) -> bool:
-        """Whether a condition is true on any host. All hosts must call this."""
+        """Returns whether a condition is true on any host. All hosts must call this."""
         return self._call.any(is_so, "session.is_so_anywhere")
 
     def is_due_anywhere(self, name: str, is_due: bool) -> bool:
-        """Whether an action is due here, or was due anywhere after the last run."""
+        """Returns whether an action is due here, or was anywhere after the last run."""
         if not self._call.is_with_others:
             return is_due
         if name in self.due_anywhere:

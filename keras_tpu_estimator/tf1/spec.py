@@ -88,7 +88,7 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
 
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec(spec.EstimatorSpec):
-    """The operations of a TF1 model in one mode, for one device.
+    """The operations of a TF1 model in one mode on one device.
 
     The counterpart of `tf.compat.v1.estimator.EstimatorSpec` for a
     `tf1.model_fn`.

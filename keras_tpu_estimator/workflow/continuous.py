@@ -144,7 +144,7 @@ class ContinuousEvaluator:
         return is_over
 
     def _is_complete(self) -> bool:
-        """Whether the directory is marked as complete by this training.
+        """Returns whether the directory is marked as complete by this training.
 
         Training that starts together with this process removes an old marker.
         """

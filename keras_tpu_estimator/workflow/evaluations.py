@@ -55,11 +55,11 @@ class Evaluation:
         )
 
     def is_due(self, step: int) -> bool:
-        """Whether the interval since the last evaluation has passed."""
+        """Returns whether the interval since the last evaluation has passed."""
         return self._timer.should_trigger_for_step(step)
 
     def has_done(self, step: int) -> bool:
-        """Whether the last evaluation was of this step."""
+        """Returns whether the last evaluation was of this step."""
         return self._timer.last_triggered_step() == step
 
     def run(

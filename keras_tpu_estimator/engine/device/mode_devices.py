@@ -64,7 +64,7 @@ class ModeDevices:
         return fields_of(self)
 
     def is_on_tpu(self, mode: str) -> bool:
-        """Whether a mode uses all cores."""
+        """Returns whether a mode uses all cores."""
         return self.use_tpu and (mode != ModeKeys.EVAL or self.eval_on_tpu)
 
     @functools.cached_property

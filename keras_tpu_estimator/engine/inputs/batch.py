@@ -285,7 +285,7 @@ def as_arrays(nest: Any, name: str = "features") -> Nest:
 
 
 def _is_list_of_numbers(value: Any) -> bool:
-    """Whether a value is a list of numbers, or of such lists.
+    """Returns whether a value is a list of numbers, or of such lists.
 
     Example:
 

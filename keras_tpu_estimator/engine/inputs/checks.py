@@ -168,7 +168,7 @@ class BatchCheck:
         self._empty = 0
 
     def is_empty(self, batch: Batch) -> bool:
-        """Whether a batch has no examples and must be skipped.
+        """Returns whether a batch has no examples and must be skipped.
 
         An empty batch is not checked, because it often has another shape and
         dtype.
@@ -357,7 +357,7 @@ def _structure(batch: Batch) -> Any:
 
 
 def _are_numbers(dtype: np.dtype) -> bool:
-    """Whether devices support a dtype, or a narrower one in its place."""
+    """Returns whether devices support a dtype, or a narrower one in its place."""
     # NumPy marks dtypes of other packages, such as bfloat16, with 2.
     if dtype.isbuiltin == 2:
         return True

@@ -111,7 +111,7 @@ def _stack(dataset: Any, batches: int) -> Any:
 
 
 def can_be_stacked(dataset: Any) -> bool:
-    """Whether stacking a dataset's batches is possible and worthwhile.
+    """Returns whether stacking a dataset's batches is possible and worthwhile.
 
     Batches must be numbers and differ only in size, and the dataset must not be
     short.
@@ -276,7 +276,7 @@ def dense(tensor: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
 
 
 def _has_value(sparse: Any, missing: Mapping[str, int]) -> bool:
-    """Whether a value is a sparse tensor or spec with a value for missing cells."""
+    """Returns whether a sparse tensor or spec has a value for missing cells."""
     tensorflow = sys.modules["tensorflow"]
     kinds = (tensorflow.SparseTensor, tensorflow.SparseTensorSpec)
     return isinstance(sparse, kinds) and _kind(sparse) in missing

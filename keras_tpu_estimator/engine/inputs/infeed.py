@@ -94,7 +94,7 @@ class Infeed(Generic[T]):
             return self._ready.popleft()
 
     def has_ready(self, items: int) -> bool:
-        """Whether that many items are ready, or all remaining ones."""
+        """Returns whether that many items are ready, or all remaining ones."""
         return len(self._ready) >= items or self._is_over
 
     def gather(self, items: int, gap_secs: float) -> bool:

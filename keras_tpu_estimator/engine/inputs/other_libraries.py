@@ -19,7 +19,7 @@ _ITERATORS = ("DatasetIterator", "DataLoaderIterator")
 
 
 def is_of_torch(value: object) -> bool:
-    """Whether a value is a PyTorch tensor."""
+    """Returns whether a value is a PyTorch tensor."""
     return _is_one_of(value, "torch", _TENSOR)
 
 
@@ -88,7 +88,7 @@ def allow_worker_processes(value: object) -> None:
 
 
 def _may_batch(dataset: Any) -> bool:
-    """Whether a Grain dataset may yield batches, by the names of its parts.
+    """Returns whether a Grain dataset may yield batches, by the names of its parts.
 
     It yields batches if a part makes them, and may yield them if a part is
     unknown, such as a user's class or worker processes.
@@ -102,7 +102,7 @@ def _may_batch(dataset: Any) -> bool:
 
 
 def _is_batching(part: object) -> bool:
-    """Whether a part of a Grain dataset makes batches, by its name."""
+    """Returns whether a part of a Grain dataset makes batches, by its name."""
     return "Batch" in type(part).__name__
 
 

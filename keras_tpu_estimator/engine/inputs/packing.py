@@ -129,7 +129,7 @@ def _as_numbers(value: Any) -> np.ndarray:
 
 
 def _is_of_ml_dtypes(dtype: np.dtype) -> bool:
-    """Whether NumPy lacks a dtype, such as bfloat16."""
+    """Returns whether NumPy lacks a dtype, such as bfloat16."""
     return getattr(ml_dtypes, dtype.name, None) is dtype.type
 
 

@@ -88,7 +88,7 @@ class Position:
         return None
 
     def is_redistributed(self, recipe: StepRecipe) -> bool:
-        """Whether the number of calls of `input_fn` has changed."""
+        """Returns whether the number of calls of `input_fn` has changed."""
         return self.recipe.calls != recipe.calls
 
     def restore_point_for(self, recipe: StepRecipe) -> RestorePoint:
@@ -183,7 +183,7 @@ class RestorePoints:
         self._not_before = end + _SHARE * (end - start)
 
     def _may_be_saved(self, made: RestorePoint) -> bool:
-        """Whether a restore point may be saved. A large one is logged."""
+        """Returns whether a restore point may be saved. A large one is logged."""
         size = 0 if made.states is None else made.states.size
         if self._max_bytes is not None and size > self._max_bytes:
             _logger.warning(

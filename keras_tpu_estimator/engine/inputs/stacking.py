@@ -131,7 +131,7 @@ class Stack:
 
 
 def is_ready(stacked: StackedSteps) -> bool:
-    """Whether programs on a CPU can read steps in place."""
+    """Returns whether programs on a CPU can read steps in place."""
     return stacked.may_stay and all(
         leaf.flags.c_contiguous and leaf.ctypes.data % _ALIGNMENT == 0
         for leaf in jax.tree.leaves((stacked.features, stacked.labels))
@@ -210,7 +210,7 @@ class Stacker:
         self._rest.clear()
 
     def _has_more(self, shapes: Any) -> bool:
-        """Whether the next piece has these shapes."""
+        """Returns whether the next piece has these shapes."""
         following = self.peek()
         if following is None:
             return False

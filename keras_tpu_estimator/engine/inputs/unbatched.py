@@ -30,7 +30,7 @@ class Unbatched:
 
 
 def is_unbatched(node: object) -> bool:
-    """Whether a node of a pytree is a shared tensor."""
+    """Returns whether a node of a pytree is a shared tensor."""
     return isinstance(node, Unbatched)
 
 

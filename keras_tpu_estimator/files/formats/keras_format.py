@@ -302,7 +302,7 @@ def _own_names(
 
 
 def _guess(shapes: Sequence[Sequence[int]]) -> tuple[str, ...] | None:
-    """Returns names by shapes, for a layer of an unknown class."""
+    """Returns names by shapes, where the class of a layer is unknown."""
     if len(shapes) == 2 and len(shapes[0]) >= 2:
         return ("kernel", "bias") if len(shapes[1]) < len(shapes[0]) else None
     are_vectors = all(len(shape) == 1 for shape in shapes)

@@ -223,7 +223,7 @@ def _trace_update(
 
 
 def _is_grouped(call: TracedModelFn, ops: Sequence[Update]) -> bool:
-    """Whether groups of replicas train separate models."""
+    """Returns whether groups of replicas train separate models."""
     cores = call.example.cores
     is_asked_for = any(op.groups for op in _of_optimizers(ops))
     if is_asked_for and cores.layout is not None:

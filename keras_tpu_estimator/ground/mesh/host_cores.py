@@ -78,7 +78,7 @@ def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
 
 
 def _is_whole_here(value: jax.Array) -> bool:
-    """Whether this host has all elements of an array."""
+    """Returns whether this host has all elements of an array."""
     shape = value.shape
     boxes = {IndexRanges.of(each.index, shape) for each in value.addressable_shards}
     return sum(math.prod(box.shape) for box in boxes) == value.size

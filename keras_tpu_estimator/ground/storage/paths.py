@@ -24,7 +24,7 @@ _RESERVED_BY_WINDOWS = re.compile(
 
 
 def is_file(path: str) -> bool:
-    """Whether a file exists.
+    """Returns whether a file exists.
 
     Example:
 
@@ -37,7 +37,7 @@ def is_file(path: str) -> bool:
 
 
 def is_directory(path: str) -> bool:
-    """Whether a directory exists; behind a URL, it exists if it contains something.
+    """Returns whether a directory exists, which at a URL means that it is not empty.
 
     Example:
 

@@ -70,7 +70,7 @@ def remove(path: str, last: str | None = None) -> None:
 
 
 def _is_folder(path: str) -> bool:
-    """Whether a path is a folder itself, not a link to one."""
+    """Returns whether a path is a folder itself, not a link to one."""
     status = os.lstat(path)
     # Windows has a second kind of link, which appears as a folder.
     is_junction = getattr(status, "st_reparse_tag", 0) == _JUNCTION

@@ -181,7 +181,7 @@ def local_copy(path: str, suffixes: Sequence[str] = ("",)) -> Copy | Original:
 
 
 def has_wildcards(path: str) -> bool:
-    """Whether TensorFlow reads a path as a pattern that does not match it.
+    """Returns whether TensorFlow reads a path as a pattern that does not match it.
 
     Example:
 

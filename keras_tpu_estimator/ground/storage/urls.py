@@ -19,7 +19,7 @@ _LOCAL = ("file", "local")
 
 
 def is_url(path: PathLike) -> bool:
-    """Whether a path is a URL, such as 'gs://bucket/run'.
+    """Returns whether a path is a URL, such as 'gs://bucket/run'.
 
     Example:
 

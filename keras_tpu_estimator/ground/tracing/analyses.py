@@ -91,7 +91,7 @@ class _Varying(Analysis[bool]):
         return super().results(equation, facts)
 
     def _reduces(self, name: str, params: Any) -> bool:
-        """Whether an operation returns the same result on all cores."""
+        """Returns whether an operation returns the same result on all cores."""
         in_groups = params.get("axis_index_groups") is not None
         over_all = self.axes <= _axes_of(params)
         return name in _TO_ALL and over_all and not in_groups

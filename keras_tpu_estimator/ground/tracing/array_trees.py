@@ -207,12 +207,12 @@ def _text(key: Any) -> str:
 
 
 def _is_box(node: object) -> bool:
-    """Whether a node is a flax variable or box around an array."""
+    """Returns whether a node is a flax variable or box around an array."""
     return any(name in ("Variable", "AxisMetadata") for name in flax_classes(node))
 
 
 def _is_state(node: object) -> bool:
-    """Whether a node is an nnx variable other than a parameter."""
+    """Returns whether a node is an nnx variable other than a parameter."""
     names = list(flax_classes(node))
     return "Variable" in names and "Param" not in names
 
@@ -299,7 +299,7 @@ def shapes_of(init: Any) -> Nest:
 
 
 def _is_function(init: Any) -> bool:
-    """Whether `init` is a function; modules are callable pytrees."""
+    """Returns whether `init` is a function; modules are callable pytrees."""
     return callable(init) and jax.tree_util.all_leaves([init])
 
 

@@ -148,7 +148,7 @@ def hold(variable: keras.Variable, value: Any) -> None:
 
 
 def has_value(variable: keras.Variable) -> bool:
-    """Whether a variable has an array, which Keras's `fit` removes."""
+    """Returns whether a variable has an array, which Keras's `fit` removes."""
     return variable._value is not None
 
 
@@ -381,7 +381,7 @@ def name_functions(name_of: Callable[[Any], str | None]) -> None:
 
 
 def is_of_keras(function: Any) -> bool:
-    """Whether Keras finds a function by its name."""
+    """Returns whether Keras finds a function by its name."""
     if api_export.get_name_from_symbol(function) is not None:
         return True
     module = getattr(function, "__module__", None) or ""

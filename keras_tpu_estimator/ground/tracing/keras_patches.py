@@ -97,7 +97,7 @@ def made_by(generator: str | None) -> Iterator[None]:
 
 
 def are_by_device(chosen: str | None) -> bool:
-    """Whether devices generate the random bits.
+    """Returns whether devices generate the random bits.
 
     Args:
         chosen: One of `GENERATORS`, or `None` for JAX's default.
@@ -174,7 +174,7 @@ def _name_of(value: Any) -> str | None:
 
 
 def _is_plain_function(value: Any) -> bool:
-    """Whether a value is callable and has no config that makes it again."""
+    """Returns whether a value is callable and has no config that makes it again."""
     if not callable(value) or isinstance(value, type) or hasattr(value, "get_config"):
         return False
     return not keras_internals.is_of_keras(value)

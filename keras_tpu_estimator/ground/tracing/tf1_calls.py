@@ -195,7 +195,7 @@ def rejected() -> Iterator[None]:
 
 
 def are_detectable() -> bool:
-    """Whether `rejected` would now detect variables and random numbers."""
+    """Returns whether `rejected` would now detect variables and random numbers."""
     return "tensorflow" in sys.modules
 
 
@@ -319,6 +319,6 @@ def _calling_place() -> Place | None:
 
 
 def _is_of(frame: FrameType, packages: tuple[str, ...]) -> bool:
-    """Whether a function belongs to one of some packages or modules."""
+    """Returns whether a function belongs to one of some packages or modules."""
     name = frame.f_globals.get("__name__", "")
     return name.split(".")[0] in packages

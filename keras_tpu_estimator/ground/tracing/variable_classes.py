@@ -18,7 +18,7 @@ class KeyVariable(keras.Variable):
 
 
 def is_key(value: object) -> bool:
-    """Whether a value is a typed key or an array of keys.
+    """Returns whether a value is a typed key or an array of keys.
 
     Example:
 

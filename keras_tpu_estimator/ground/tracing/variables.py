@@ -305,18 +305,18 @@ class VariableScope(keras.StatelessScope):
 
 
 def is_accumulator(variable: keras.Variable) -> bool:
-    """Whether a variable accumulates a metric, for one evaluation only."""
+    """Returns whether a variable accumulates a metric in one evaluation."""
     return variable.synchronization == "on_read"
 
 
 def is_seed(variable: keras.Variable) -> bool:
-    """Whether a variable is the source of random numbers."""
+    """Returns whether a variable is the source of random numbers."""
     is_of_keras = variable.name == "seed_generator_state"
     return isinstance(variable, KeyVariable) or (is_of_keras and variable.shape == (2,))
 
 
 def is_recurrent_state(variable: keras.Variable) -> bool:
-    """Whether a variable is a layer's state; Keras gives all of them the same name."""
+    """Returns whether a variable is a layer's state, by its name in Keras."""
     return variable.name == "rnn_state"
 
 
@@ -384,7 +384,7 @@ def copying() -> contextlib.AbstractContextManager[None]:
 
 
 def is_tensor_of_scope(value: object) -> bool:
-    """Whether a value is a tensor or a variable while a function is traced."""
+    """Returns whether a value is a tensor or a variable while a function is traced."""
     return current_scope() is not None and isinstance(value, jax.Array | keras.Variable)
 
 

@@ -202,7 +202,7 @@ class Optax(keras.optimizers.Optimizer):
 
 
 def is_optax(optimizer: object) -> bool:
-    """Whether an object is an optax gradient transformation."""
+    """Returns whether an object is an optax gradient transformation."""
     return (
         not isinstance(optimizer, keras.optimizers.Optimizer | type)
         and callable(getattr(optimizer, "init", None))

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 
 def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Any:
-    """Returns the sum of the potentials of tags, for each sequence.
+    """Returns the sum of the potentials of tags of each sequence.
 
     Args:
         tag_indices: `[batch, time]`.
@@ -23,7 +23,7 @@ def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Any
 def crf_binary_score(
     tag_indices: Any, sequence_lengths: Any, transition_params: Any
 ) -> Any:
-    """Returns the sum of the transition scores of tags, for each sequence.
+    """Returns the sum of the transition scores of tags of each sequence.
 
     Args:
         tag_indices: `[batch, time]`.
@@ -38,7 +38,7 @@ def crf_binary_score(
 def crf_sequence_score(
     inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any
 ) -> Any:
-    """Returns the score of tags, for each sequence.
+    """Returns the score of tags of each sequence.
 
     Args:
         inputs: Potentials, `[batch, time, tags]`.
@@ -77,7 +77,7 @@ def crf_log_likelihood(
     sequence_lengths: Any,
     transition_params: Any = None,
 ) -> tuple[Any, Any]:
-    """Returns the log-likelihood of tags, for each sequence.
+    """Returns the log-likelihood of tags of each sequence.
 
     Args:
         inputs: Potentials, `[batch, time, tags]`.
@@ -100,7 +100,7 @@ def crf_log_likelihood(
 def crf_decode(
     potentials: Any, transition_params: Any, sequence_length: Any
 ) -> tuple[Any, Any]:
-    """Returns the tags with the highest score, for each sequence.
+    """Returns the tags with the highest score of each sequence.
 
     Args:
         potentials: `[batch, time, tags]`.

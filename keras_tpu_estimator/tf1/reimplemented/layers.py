@@ -63,7 +63,7 @@ def bow_encoder(
     scope: Any = None,
     reuse: Any = None,
 ) -> Any:
-    """Returns the mean of embedding rows, for each row of ids.
+    """Returns the mean of embedding rows for each row of ids.
 
     Args:
         ids: Integers of `[batch, length]`.

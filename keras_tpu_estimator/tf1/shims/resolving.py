@@ -1,4 +1,4 @@
-"""Finding the object that a TF1 name refers to, or advice if there is none."""
+"""Finding the object that a TF1 name refers to, or else advice."""
 
 import dataclasses
 import enum
