@@ -255,6 +255,11 @@ PROGRAMS = {
         "tf.variable_axis_size_partitioner(9)):\n    pass",
     ),
     "a loop with a bound": Code("runs", f"y += {_LOOP}, maximum_iterations=3)"),
+    "a loop that counts to a size": Code(
+        "runs",
+        "tf.while_loop(lambda i, _: i < tf.shape(y)[0], "
+        "lambda i, y: (i + 1, y * 2.), (0, y))",
+    ),
     "a loop whose arguments are hidden": Code("runs", f"y += {_LOOP}, **params)"),
     "a summary beside a branch": Code(
         "runs",
