@@ -1,7 +1,11 @@
 """What `tf.estimator.tpu` had."""
 
 import enum
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from keras_tpu_estimator import estimator as estimators
+from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import TPUEstimator
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import TPURunConfig
@@ -21,9 +25,37 @@ class ExportSavedModelApiVersion(enum.Enum):
     V2 = 2
 
 
+def export_estimator_savedmodel(
+    estimator: estimators.TPUEstimator,
+    export_dir_base: PathLike,
+    serving_input_receiver_fn: Callable[[], Any],
+    assets_extra: Mapping[str, PathLike] | None = None,
+    as_text: bool = False,
+    checkpoint_path: PathLike | None = None,
+) -> str:
+    """Exports an estimator for a TPU, as its own method does here.
+
+    Args:
+        estimator: An `Estimator` or `TPUEstimator`.
+        export_dir_base: As in its `export_saved_model`, like all others.
+        serving_input_receiver_fn: See there.
+        assets_extra: See there.
+        as_text: See there.
+        checkpoint_path: See there.
+    """
+    return estimator.export_saved_model(
+        export_dir_base,
+        serving_input_receiver_fn,
+        assets_extra,
+        as_text,
+        checkpoint_path,
+    )
+
+
 __all__ = [
     "ExportSavedModelApiVersion",
     "RunConfig",
     "TPUConfig",
     "TPUEstimator",
+    "export_estimator_savedmodel",
 ]
