@@ -29,7 +29,7 @@ def export_estimator_savedmodel(
     estimator: estimators.TPUEstimator,
     export_dir_base: PathLike,
     serving_input_receiver_fn: Callable[[], Any],
-    assets_extra: Mapping[str, PathLike] | None = None,
+    assets_extra: Mapping[str, str] | None = None,
     as_text: bool = False,
     checkpoint_path: PathLike | None = None,
 ) -> str:
