@@ -1,4 +1,4 @@
-"""Whether the source of a `tf.while_loop` shows a bound of its rounds.
+"""Bounds on the rounds of a `tf.while_loop` that its source shows.
 
 The bounds are those that `keras_tpu_estimator.tf1.loop_bounds` finds in graphs.
 """
@@ -47,7 +47,7 @@ def has_bound(
     body: ast.expr | None,
     variables: ast.expr | None,
 ) -> bool:
-    """Whether the rounds of a loop have a bound that the source shows.
+    """Returns whether the rounds of a loop have a bound that the source shows.
 
     Args:
         scope: The scope of the call.
@@ -81,7 +81,7 @@ class _Loop:
     scope: Scope
 
     def is_bounded(self, predicate: ast.expr) -> bool:
-        """Whether a predicate of the condition bounds the rounds."""
+        """Returns whether a predicate of the condition bounds the rounds."""
         scope = self.condition.scope
         name, arguments = _call(predicate, scope)
         if name == "logical_and":
@@ -101,7 +101,7 @@ class _Loop:
         )
 
     def _ends(self, counter: ast.expr, kind: type[ast.cmpop], end: ast.expr) -> bool:
-        """Whether a parameter counts up or down to an end."""
+        """Returns whether a parameter counts up or down to an end."""
         position = _parameter(self.condition, counter)
         if position is None or position >= min(
             len(self.starts), len(self.body.returned), len(self.body.parameters)
@@ -117,7 +117,7 @@ class _Loop:
         return is_up == (step > 0) and self._is_fixed(end, is_up)
 
     def _is_fixed(self, end: ast.expr, is_up: bool) -> bool:
-        """Whether an end has a value that no round passes."""
+        """Returns whether an end has a value that no round passes."""
         scope = self.condition.scope
         name, arguments = _call(end, scope)
         if name == ("minimum" if is_up else "maximum"):
@@ -205,7 +205,7 @@ def _step(body: _Function, position: int) -> float | None:
 
 
 def _divides(step: float, start: float | None, end: float | None) -> bool:
-    """Whether equal steps meet an end."""
+    """Returns whether equal steps meet an end."""
     if start is None or end is None:
         return False
     rounds = (end - start) / step
@@ -228,7 +228,7 @@ def _number(node: ast.expr, scope: Scope) -> float | None:
 
 
 def _is_integer(node: ast.expr, scope: Scope) -> bool:
-    """Whether an expression is an integer that is known in the graph."""
+    """Returns whether an expression is an integer that is known in the graph."""
     value = _number(node, scope)
     if value is not None:
         return isinstance(value, int)
@@ -247,7 +247,7 @@ def _is_integer(node: ast.expr, scope: Scope) -> bool:
 
 
 def _is_size(node: ast.Subscript, scope: Scope) -> bool:
-    """Whether an expression is one of the sizes of a tensor."""
+    """Returns whether an expression is one of the sizes of a tensor."""
     name, _ = _call(node.value, scope)
     is_attribute = isinstance(node.value, ast.Attribute) and node.value.attr == "shape"
     return is_attribute or name in ("shape", "get_shape", "as_list")
