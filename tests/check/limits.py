@@ -74,6 +74,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "an operation in a `tf.cond` branch": None,
         "without an operation that changes the global step": None,
         "64-bit numbers": Code("depends", "tf.get_variable('a', [], tf.int64)"),
+        "variables are resources only": None,
         "columns of ids are sparse": Code(
             "refused",
             "fc.input_layer(features, "
