@@ -1,5 +1,7 @@
 """The names of `tf.estimator.tpu`."""
 
+import copy
+import dataclasses
 import enum
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -33,7 +35,7 @@ def export_estimator_savedmodel(
     as_text: bool = False,
     checkpoint_path: PathLike | None = None,
 ) -> str:
-    """Exports an estimator for a TPU, as its own method does here.
+    """Exports an estimator, also with the tags of a TPU.
 
     Args:
         estimator: An `Estimator` or `TPUEstimator`.
@@ -43,7 +45,11 @@ def export_estimator_savedmodel(
         as_text: See there.
         checkpoint_path: See there.
     """
-    return estimator.export_saved_model(
+    exporting = copy.copy(estimator)
+    exporting._export_settings = dataclasses.replace(
+        estimator._export_settings, to_tpu=True
+    )
+    return exporting.export_saved_model(
         export_dir_base,
         serving_input_receiver_fn,
         assets_extra,
