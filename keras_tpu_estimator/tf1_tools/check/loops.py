@@ -1,6 +1,6 @@
 """Bounds on the rounds of a `tf.while_loop` that its source shows.
 
-The bounds are those that `keras_tpu_estimator.tf1.loop_bounds` finds in graphs.
+The bounds are those that `keras_tpu_estimator.tf1.graph.loop_bounds` finds in graphs.
 """
 
 import ast
