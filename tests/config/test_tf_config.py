@@ -88,6 +88,20 @@ def test_masters(tf_config, arguments, expected, config_of):
     assert (config.master, config.evaluation_master) == expected
 
 
+def test_the_name_of_the_tpu_job(config_of, recwarn):
+    named = {"service": {"tpu_worker_job_name": "job"}}
+    config = config_of(named)
+    assert config.tpu_config.tpu_job_name == "job"
+    assert not config.tpu_config.chooses_iterations
+    again = config.replace(tpu_config=config.tpu_config._replace(num_shards=8))
+    assert again.tpu_config.tpu_job_name == "job"
+    assert config.replace(tpu_config=kte.TPUConfig()).tpu_config == config.tpu_config
+    assert not recwarn
+    own = kte.TPUConfig(tpu_job_name="own")
+    with pytest.warns(UserWarning, match="TPUConfig.tpu_job_name"):
+        assert config_of(named, tpu_config=own).tpu_config is own
+
+
 @pytest.mark.parametrize("given", [None, "/of/environment"])
 def test_model_dir_of_environment(given, config_of):
     config = config_of({"model_dir": "/of/environment"}, model_dir=given)

@@ -227,12 +227,13 @@ def test_the_context_in_model_fn():
 @pytest.mark.parametrize("call", [None, Deployment(2, 4, 8, 16)])
 def test_devices_of_hosts_and_cores(call):
     context = TPUContext(THIRD_OF_FOUR, call)
-    devices = [f"/replica:0/task:{host}/device:CPU:0" for host in range(4)]
+    devices = [f"/task:{host}/device:CPU:0" for host in range(4)]
     assert context.device_for_replica(0) == (devices[0], 0)
     assert context.device_for_replica(7) == (devices[0], 7)
     assert context.device_for_replica(21) == (devices[2], 5)
-    assert context.tpu_host_placement_function(host_id=3) == devices[3]
-    assert context.tpu_host_placement_function() == devices[0]
+    placed = context.tpu_host_placement_function
+    assert placed(host_id=3) == f"/replica:0{devices[3]}"
+    assert placed() == f"/replica:0{devices[0]}"
 
 
 def dataset(size=8):

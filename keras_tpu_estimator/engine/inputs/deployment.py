@@ -195,7 +195,8 @@ class TPUContext:
         """Returns the device of the host that feeds a core, and the core's number."""
         per_host = self.topology.replicas_per_host
         host, ordinal = divmod(replica_id, per_host)
-        return self.tpu_host_placement_function(host), ordinal
+        # Without "/replica:0", which only the other method adds.
+        return f"/task:{host}/device:CPU:0", ordinal
 
     def tpu_host_placement_function(self, host_id: int = 0) -> str:
         """Returns the device of a host."""

@@ -432,6 +432,9 @@ class RunConfig:
                 f"TPUConfig. Received: {shown(self.tpu_config)}. Pass other "
                 "arguments by name, such as model_dir=..."
             )
+        job_name = self._task.tpu_job_name
+        if job_name and not self.tpu_config.tpu_job_name:
+            self._set("tpu_config", self.tpu_config._replace(tpu_job_name=job_name))
         if self.model_dir is not None:
             self._set("model_dir", directory_string("`model_dir`", self.model_dir))
         self._set("metric_writers", ChosenWriters.of(self.metric_writers))

@@ -74,6 +74,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
             internals.shards(cores),
             internals.whole_variables(),
             internals.initialized_values(),
+            internals.known_conditions(),
             internals.scopes_of(without_inner),
             internals.inputs_checked(check_returned),
         ):

@@ -220,6 +220,39 @@ def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def known_conditions() -> Iterator[None]:
+    """Builds branches whose conditions are constant in place in a `with` block.
+
+    What such a branch makes is then part of the graph around it, as in
+    TensorFlow 1.15. The other branch only makes its variables.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import cond_v2
+
+    original = cond_v2.cond_v2
+
+    def cond(pred: Any, true_fn: Any, false_fn: Any, name: str = "cond") -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        value = _evaluated_value(pred) if isinstance(pred, tf.Tensor) else None
+
+        def in_place(branch: Any) -> Any:
+            def build() -> Any:
+                with graph.as_default():
+                    return branch()
+
+            return build
+
+        if value is not None and value:
+            true_fn = in_place(true_fn)
+        elif value is not None:
+            false_fn = in_place(false_fn)
+        return original(pred, true_fn, false_fn, name)
+
+    with _replaced(cond_v2, "cond_v2", cond):
+        yield
+
+
+@contextlib.contextmanager
 def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
     """Checks the inputs of operations, from which TensorFlow infers the graph.
 

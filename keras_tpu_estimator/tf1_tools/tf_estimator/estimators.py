@@ -119,6 +119,7 @@ class Estimator(estimator.TPUEstimator):
             RunConfig() if config is None else _without_loops(config),
             use_tpu=False,
             eval_on_tpu=False,
+            export_to_tpu=False,
             warm_start_from=warm_start_from,
         )
 
