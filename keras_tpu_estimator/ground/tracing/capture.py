@@ -19,6 +19,7 @@ from keras_tpu_estimator.ground.base.types import Nest, TensorLike
 from keras_tpu_estimator.ground.tracing import jaxprs, keras_internals, leftovers
 from keras_tpu_estimator.ground.tracing.broadcasting import Crossing, crossings
 from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight, fixed_weights
+from keras_tpu_estimator.ground.tracing.gathering import Shards, gathering
 from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
 from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
 from keras_tpu_estimator.ground.tracing.user_places import (
@@ -43,6 +44,32 @@ _MOST_CLASHES = 100
 
 
 @dataclasses.dataclass(frozen=True)
+class _Gathering:
+    """The variables that a function may have to gather.
+
+    Attributes:
+        shards: Their shards, by path.
+        remat: As in `gathering`.
+        axis_sizes: As in `gathering`.
+    """
+
+    shards: Mapping[str, Shards]
+    remat: str | None
+    axis_sizes: tuple[tuple[str, int], ...]
+
+    def of(
+        self, pure: jex.ClosedJaxpr, paths: Sequence[str], values: Sequence[jax.Array]
+    ) -> Callable[..., list[jax.Array]]:
+        """Returns the function of these values, some of which are shards."""
+        sharded = {
+            number: self.shards[path]
+            for number, (path, value) in enumerate(zip(paths, values, strict=True))
+            if path in self.shards and value.shape != pure.in_avals[number].shape
+        }
+        return gathering(pure, len(paths), sharded, self.remat, self.axis_sizes)
+
+
+@dataclasses.dataclass(frozen=True)
 class Captured:
     """A function as a pure one, with its variables as arguments.
 
@@ -60,18 +87,24 @@ class Captured:
     _initial: jex.ClosedJaxpr
     _initial_paths: tuple[str, ...]
     _known: Mapping[str, jax.ShapeDtypeStruct]
+    _gathering: "_Gathering | None" = None
 
     def __call__(
         self, values: Mapping[str, jax.Array], *args: Nest
     ) -> tuple[Nest, ArraysByPath]:
         """Evaluates the function on these values of its variables.
 
+        Args:
+            values: Values by path; after `gathering`, also shards.
+
         Returns:
             What the function returned, and the variables it assigned by path.
         """
-        flat = jex.jaxpr_as_fun(self._pure)(
-            *(values[path] for path in self.paths), *jax.tree.leaves(args)
-        )
+        given = [values[path] for path in self.paths]
+        evaluate = jex.jaxpr_as_fun(self._pure)
+        if self._gathering is not None:
+            evaluate = self._gathering.of(self._pure, self.paths, given)
+        flat = evaluate(*given, *jax.tree.leaves(args))
         return jax.tree.unflatten(self._outputs, flat)
 
     @property
@@ -121,6 +154,23 @@ class Captured:
         """The same, computed anew for gradients; see `rematerialization`."""
         pure = rematerialized(self._pure, mode, axis_sizes)
         return dataclasses.replace(self, _pure=pure)
+
+    def gathering(
+        self,
+        shards: Mapping[str, Shards],
+        remat: str | None,
+        axis_sizes: Sequence[tuple[str, int]],
+    ) -> "Captured":
+        """The same, which also takes shards of variables; see `gathering`.
+
+        Args:
+            shards: The variables that may be sharded, by path.
+            remat: As in `rematerialized`, or `None`.
+        """
+        if not shards:
+            return self if remat is None else self.rematerialized(remat, axis_sizes)
+        gathers = _Gathering(shards, remat, tuple(axis_sizes))
+        return dataclasses.replace(self, _gathering=gathers)
 
     @property
     def initial_inputs(self) -> tuple[int, ...]:

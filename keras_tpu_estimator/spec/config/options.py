@@ -301,6 +301,7 @@ OPTIONS = (
         "'model' and None, such as {'.*kernel': (None, 'model')}",
     ),
     Option("shard_optimizer", _is_bool, "a bool"),
+    Option("fsdp", _is_bool, "a bool"),
     Option(
         "random_bits",
         _is_one_of("threefry2x32", "rbg", "unsafe_rbg"),

@@ -134,8 +134,10 @@ class RunConfig:
             has for each dimension `"model"`, the axis that it is split over, or
             `None`. Optimizer state has the layout of its variable. Defaults to
             `None`, which splits large variables along their largest dimension.
-        shard_optimizer: Whether optimizer state is sharded over the replicas.
-            Defaults to `False`.
+        shard_optimizer: Whether optimizer state is sharded over the replicas
+            (ZeRO-1). Defaults to `False`.
+        fsdp: Whether variables, gradients and optimizer state are sharded over
+            the replicas (FSDP, ZeRO-3). Defaults to `False`.
         executables: A local folder of programs that
             `TPUEstimator.plan(save=...)` compiled: these are executed, others
             are compiled. Files in it are executed, so only trusted users may
@@ -220,6 +222,7 @@ class RunConfig:
     host_timeout_secs: float = 30
     layout_map: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
     shard_optimizer: bool = False
+    fsdp: bool = False
     executables: PathLike | None = None
     compilation_cache_dir: PathLike | None = None
     random_bits: str | None = None
