@@ -1,7 +1,9 @@
 """Variables that are sharded over the replicas train as on one device."""
 
 import functools
+import re
 
+import jax
 import keras
 import numpy as np
 import optax
@@ -10,6 +12,7 @@ from helpers import at_length
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.engine.device import shapes
 
 STEPS, BATCH, SIZE = 10, 16, 128
 RNG = np.random.default_rng(0)
@@ -183,3 +186,132 @@ def test_gradients_of_model_fn_are_those_of_one_device(
     )
     estimator.train(input_fn, steps=STEPS)
     assert_equal(values_of(estimator), one(train_op=train_op))
+
+
+def with_state(x, is_training):
+    """A network whose large state `model_fn` itself assigns."""
+    hidden = layers.Dense(SIZE, "tanh", name="up")(x)
+    hidden = layers.BatchNormalization()(hidden, training=is_training)
+    hidden = layers.Dropout(0.3)(hidden, training=is_training)
+    memory = keras.Variable(
+        "zeros", (BATCH * SIZE, SIZE), trainable=False, name="memory"
+    )
+    if is_training:
+        mean = ops.cast(ops.mean(hidden), memory.dtype)
+        memory.assign(0.9 * memory + mean)
+    return layers.Dense(8, name="out")(hidden) + ops.cast(memory[0, 0], x.dtype)
+
+
+def jitted(x, is_training):
+    """A network in JAX, inside `jax.jit`."""
+
+    def init(key):
+        keys = jax.random.split(key, 3)
+        return [0.1 * jax.random.normal(k, (SIZE, SIZE)) for k in keys]
+
+    @jax.jit
+    def apply(weights, x):
+        for w in weights:
+            x = jax.nn.gelu(x @ w)
+        return x[:, :8]
+
+    return apply(kte.jax_params("net", init), x)
+
+
+@pytest.mark.parametrize(
+    ("network", "config"),
+    [
+        (with_state, {}),
+        (with_state, {"micro_batches": 2}),
+        (mlp, {"dtype_policy": "mixed_bfloat16"}),
+        (jitted, {}),
+    ],
+)
+def test_state_and_dtypes_are_those_of_data_parallel_training(
+    network, config, tmp_path
+):
+    def trained(name, **fsdp):
+        estimator = estimator_of(
+            tmp_path / name, model_fn=model_fn_of(network), **config, **fsdp
+        )
+        return estimator.train(input_fn, steps=STEPS)
+
+    sharded = trained("sharded", fsdp=True)
+    shares = {share(sharded, path) for path in sharded.get_variable_names()}
+    assert 1 / 8 in shares
+    assert_equal(values_of(sharded), values_of(trained("whole")))
+
+
+def some(x, y=None):
+    """An input_fn of 27 examples, the last batch smaller."""
+
+    def input_fn(params):
+        for start in range(0, 27, params["batch_size"]):
+            rows = slice(start, min(start + params["batch_size"], 27))
+            yield x[rows] if y is None else (x[rows], y[rows])
+
+    return input_fn
+
+
+def test_evaluation_prediction_export_and_resumption(one, tmp_path):
+    def results(estimator):
+        loss = estimator.evaluate(some(X, Y))["loss"]
+        return loss, np.stack([row["y"] for row in estimator.predict(some(X))])
+
+    read = []
+
+    class Reads(kte.hooks.SessionRunHook):
+        def before_run(self, run_context):
+            return kte.hooks.SessionRunArgs("up/kernel")
+
+        def after_run(self, run_context, run_values):
+            read.append(run_values.results)
+
+    class Assigns(keras.callbacks.Callback):
+        def on_train_end(self, logs=None):
+            kernel = {v.path: v for v in self.model.variables}["up/kernel"]
+            read.append(np.asarray(kernel))
+            kernel.assign(2 * kernel)
+            kernel.assign(kernel / 2)
+
+    estimator = estimator_of(tmp_path, fsdp=True)
+    estimator.train(input_fn, steps=4, hooks=[Reads(), Assigns()])
+    alone = estimator_of(tmp_path, use_tpu=False)
+    for kernel in read[-2:]:
+        np.testing.assert_array_equal(kernel, alone.get_variable_value("up/kernel"))
+    loss, rows = results(estimator)
+    own_loss, own_rows = results(alone)
+    np.testing.assert_allclose(loss, own_loss, rtol=1e-5)
+    np.testing.assert_allclose(rows, own_rows, atol=1e-5)
+    # On one device, and back on all.
+    alone.train(input_fn, steps=2)
+    estimator_of(tmp_path, fsdp=True).train(input_fn, max_steps=STEPS)
+    assert_equal(values_of(alone), one())
+
+
+def test_each_variable_is_gathered_twice_and_its_gradient_scattered(tmp_path):
+    runtime = estimator_of(tmp_path, fsdp=True)._context.runtime
+    stacked = X[None, :BATCH].repeat(STEPS, 0), Y[None, :BATCH].repeat(STEPS, 0)
+    step = runtime.prepare("train", X[:BATCH], Y[:BATCH])
+    batches = shapes.of_steps(runtime.program.layout("train"), "train", *stacked)
+    lowered = runtime.loop.trace(step, batches).lower()
+    # Of the first kernel the backward pass needs nothing.
+    assert lowered.as_text().count('"stablehlo.all_gather"') == 3
+    assert lowered.as_text().count('"stablehlo.reduce_scatter"') == 2
+    compiled = lowered.compile().as_text()
+    reduced = re.findall(r"= (.*) all-reduce\(", compiled)
+    assert len(re.findall(r" reduce-scatter\(", compiled)) == 2
+    assert reduced
+    assert not [each for each in reduced if f"[{SIZE},{SIZE}]" in each]
+
+
+def test_groups_are_refused(tmp_path):
+    def grouped(loss, optimizer):
+        groups = [[0, 1, 2, 3], [4, 5, 6, 7]]
+        wrapped = kte.CrossShardOptimizer(optimizer, group_assignment=groups)
+        return wrapped.minimize(loss)
+
+    model_fn = model_fn_of(train_op=grouped)
+    estimator = estimator_of(tmp_path, model_fn=model_fn, fsdp=True)
+    with pytest.raises(ValueError, match=r"group_assignment.*fsdp=True"):
+        estimator.train(input_fn, steps=1)
