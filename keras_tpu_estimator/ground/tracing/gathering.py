@@ -7,17 +7,17 @@ that only the variables of a few neighbouring operations are whole at a time.
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
 from jax.extend import core as jex
 
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing import jaxprs, rematerialization
+from keras_tpu_estimator.ground.tracing import rematerialization
+from keras_tpu_estimator.ground.tracing.reading_again import OfVariables, reading_again
 
 _JITTED = ("jit", "pjit")
-_OfVariables: TypeAlias = Callable[[Sequence[jax.Array], Sequence[jax.Array]], Nest]
 
 
 class Shards(Protocol):
@@ -36,7 +36,7 @@ def gathering(
     remat: str | None = None,
     axis_sizes: Sequence[tuple[str, int]] = (),
 ) -> Callable[..., list[jax.Array]]:
-    """Returns the same function of shards of some arguments.
+    """Returns the same function, of shards of some arguments.
 
     Args:
         traced: The function.
@@ -145,7 +145,7 @@ def _of_variables(
 ) -> tuple[list[jex.JaxprEqn], set[jex.Var]]:
     """Returns the operations that depend only on variables.
 
-    Random numbers depend on a seed, but are not worth to be drawn twice.
+    Random numbers also depend on a variable, their seed, but are not drawn twice.
 
     Returns:
         The operations; and the results of those that depend on sharded
@@ -172,8 +172,8 @@ def _groups(
     group: list[jex.JaxprEqn] = []
     read: set[jex.Var] = set()
     for equation in jaxpr.eqns:
-        own = {v for v in rematerialization.variables_of(equation.invars)} & {
-            *of_shards
+        own = {
+            v for v in rematerialization.variables_of(equation.invars) if v in of_shards
         }
         if group and (equation.effects or group[-1].effects or own - read):
             yield group
@@ -214,7 +214,7 @@ def _differentiated(
         args = [values[position[v]] for v in piece.function.jaxpr.invars]
         return jex.jaxpr_as_fun(piece.function)(*args)
 
-    function: _OfVariables = run
+    function: OfVariables = run
     if remat is not None and not piece.function.effects:
         function = rematerialization.checkpointed(run, remat)
     elif dtypes and not piece.function.effects:
@@ -250,98 +250,6 @@ def _used_in(variable: jex.Var, jaxpr: jex.Jaxpr) -> jax.typing.DTypeLike | None
     if not is_float or not jnp.issubdtype(own, jnp.floating):
         return None
     return dtype if jnp.dtype(dtype).itemsize < own.itemsize else None
-
-
-def reading_again(function: _OfVariables) -> _OfVariables:
-    """Returns a function that keeps nothing of its variables for gradients.
-
-    What depends only on the variables is computed again in the backward pass,
-    once the gradient of the results is known.
-
-    Args:
-        function: A function of variables and of other values.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> again = reading_again(lambda v, x: [x[0] * jnp.sin(v[0])])
-    >>> float(jax.grad(lambda v: again([v], [3.0])[0])(0.0))
-    3.0
-    """
-
-    @jax.custom_vjp
-    def again(variables: Sequence[jax.Array], others: Sequence[jax.Array]) -> Nest:
-        return function(variables, others)
-
-    def forward(
-        variables: Sequence[jax.Array], others: Sequence[jax.Array]
-    ) -> tuple[Nest, Nest]:
-        structure: Any = None
-
-        def with_residuals(*args: jax.Array) -> tuple[Nest, Nest]:
-            nonlocal structure
-            given = [*args[: len(variables)]], [*args[len(variables) :]]
-            results, pull_back = jax.vjp(function, *given)
-            residuals, structure = jax.tree.flatten(pull_back)
-            return results, residuals
-
-        traced = jax.make_jaxpr(with_residuals)(*variables, *others)
-        depends = _depending(traced.jaxpr, traced.jaxpr.invars[len(variables) :])
-        total = len(depends)
-        count = total - structure.num_leaves
-        computed = [n for n in range(count, total) if not depends[n]]
-        kept = [n for n in range(count, total) if depends[n]]
-        results_and_kept = jaxprs.only(traced, [*range(count), *kept])
-        flat = jex.jaxpr_as_fun(results_and_kept)(*variables, *others)
-        compute = jex.jaxpr_as_fun(
-            jaxprs.without_last_arguments(
-                jaxprs.only(traced, computed, with_effects=False), len(others)
-            )
-        )
-
-        def pull_back(
-            variables: Sequence[jax.Array],
-            saved: Sequence[jax.Array],
-            cotangents: Sequence[Any],
-        ) -> tuple[Nest, Nest]:
-            by_number = dict(zip(kept, saved, strict=True))
-            again = compute(*_after(variables, cotangents))
-            by_number.update(zip(computed, again, strict=True))
-            residuals = [by_number[n] for n in range(count, total)]
-            pulled: tuple[Nest, Nest] = jax.tree.unflatten(structure, residuals)(
-                [*cotangents]
-            )
-            return pulled
-
-        back = jax.tree_util.Partial(pull_back, variables, flat[count:])
-        return flat[:count], back
-
-    def backward(back: Callable[[Any], Nest], cotangents: Sequence[Any]) -> Nest:
-        return back(cotangents)
-
-    again.defvjp(forward, backward)
-    return again
-
-
-def _depending(jaxpr: jex.Jaxpr, arguments: Sequence[jex.Var]) -> list[bool]:
-    """Returns which results depend on some arguments."""
-    found = {*arguments}
-    for equation in jaxpr.eqns:
-        if not found.isdisjoint(rematerialization.variables_of(equation.invars)):
-            found.update(equation.outvars)
-    return [not isinstance(v, jex.Literal) and v in found for v in jaxpr.outvars]
-
-
-def _after(
-    variables: Sequence[jax.Array], cotangents: Sequence[Any]
-) -> Sequence[jax.Array]:
-    """Returns variables that are read after gradients are known.
-
-    Otherwise XLA reads them once, for both passes.
-    """
-    known = [g for g in cotangents if g.dtype != jax.dtypes.float0]
-    variables, _ = jax.lax.optimization_barrier(([*variables], known))
-    return variables
 
 
 def _inlined(

@@ -143,8 +143,9 @@ class RunConfig:
             `keras.distribution.LayoutMap`, or a dict from regular expressions,
             which must match the entire path of a variable, to tuples. A tuple
             has for each dimension `"model"`, the axis that it is split over, or
-            `None`. Optimizer state has the layout of its variable. Defaults to
-            `None`, which splits large variables along their largest dimension.
+            `None`; with `fsdp`, also `"batch"`, the axis of the replicas.
+            Optimizer state has the layout of its variable. Defaults to `None`,
+            which splits large variables along their largest dimension.
         shard_optimizer: Whether optimizer state is sharded over the replicas
             (ZeRO-1). Defaults to `False`.
         fsdp: Whether variables, gradients and optimizer state are sharded over
