@@ -53,7 +53,7 @@ class Update(abc.ABC):
         return contextlib.nullcontext()
 
     def reduced(
-        self, tensors: Sequence[Any], shards: Mapping[str, ReplicaShards]
+        self, tensors: Sequence[Any], shards: Mapping[str, Any]
     ) -> tuple[Any, ...]:
         """Combines tensors over the replicas.
 
@@ -171,7 +171,7 @@ class TrainOp(Update):
         ]
 
     def reduced(
-        self, tensors: Sequence[Gradient], shards: Mapping[str, ReplicaShards]
+        self, tensors: Sequence[Gradient], shards: Mapping[str, Any]
     ) -> tuple[Gradient, ...]:
         """Combines gradients over the replicas.
 
