@@ -151,6 +151,18 @@ def test_bert_tiny(
 
 
 @pytest.mark.at_length
+def test_gpt(tmp_path: pathlib.Path) -> None:
+    sizes = {"LAYERS": 1, "WIDTH": 128, "HEADS": 2, "LENGTH": 16, "EXAMPLES": 2}
+    gpt = example("gpt", **sizes, VOCABULARY=256)
+    estimator = gpt.main(steps=20, model_dir=str(tmp_path))
+    shapes = dict(kte.list_variables(estimator.model_dir))
+    assert shapes["tokens/embeddings"] == [256, 128]
+    # A guess among the bytes that occur most is better than one among all.
+    loss = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert loss["loss"] < np.log(256)
+
+
+@pytest.mark.at_length
 def test_resnet(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,

@@ -144,7 +144,7 @@ def replicas(number):
 
 def per_core(estimator, are_slots):
     """The share of the values that one core holds."""
-    values = estimator._context.runtime.values._kept
+    values = estimator._context.runtime.values._cached._values
     chosen = [
         value
         for path, value in values.items()

@@ -90,12 +90,12 @@ def test_slots_are_shared_by_replicas(path, shape, axes):
         (
             (("up", ("model",)),),
             (6,),
-            r"axis 'model' of 4 cores should divide .*shape \(6,\)",
+            r"axis 'model' of size 4 must divide .*shape \(6,\)",
         ),
         (
             (("up", ("batch",)),),
             (8,),
-            r"name the axes of a replica's cores, \['model'\]. Received",
+            r"must name the axes \['model'\]. Received",
         ),
     ],
 )

@@ -28,6 +28,7 @@ PROGRAMS = {
     "digits": _ALL,
     "from_keras": ("train", "eval"),
     "gan": _ALL,
+    "gpt": ("train",),
     "jax_model": _ALL,
     "many_hosts": _ALL,
     "ported_mnist": _ALL,
@@ -42,12 +43,13 @@ SIZES = {
         **{"SENTENCES": 300, "HELD_OUT": 100, "WORDS": 500},
         **{"HIDDEN": 16, "HEADS": 2, "LAYERS": 1},
     },
+    "gpt": {"LAYERS": 1, "WIDTH": 128, "HEADS": 2, "VOCABULARY": 256},
     "recommender": {"BATCH": 256},
     "tf1_bert_tiny": {"LAYERS": 1},
 }
 ARGUMENTS = {"recommender": {"users": 203, "items": 101}}
 # Of which each core has the variables whole.
-ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
+ARE_DATA_PARALLEL = PROGRAMS.keys() - {"gpt", "recommender"}
 # The compiler has other programs of their kind in each run.
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
 # They have no programs, or read their export again.

@@ -91,7 +91,10 @@ class ModeDevices:
         layout_map = self.config.layout_map
         if layout_map is None:
             layout_map = keras_internals.current_layout_map()
-        return all_cores(per_replica, layout_map, self.config.shard_optimizer, own)
+        config = self.config
+        return all_cores(
+            per_replica, layout_map, config.shard_optimizer, own, config.fsdp
+        )
 
     def _cores_of(self, mode: str) -> Cores:
         """Returns the cores of a mode. Each process predicts separately."""

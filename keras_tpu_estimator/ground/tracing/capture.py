@@ -24,6 +24,7 @@ from keras_tpu_estimator.ground.tracing.analyses import (
     fixed_weights,
     varying,
 )
+from keras_tpu_estimator.ground.tracing.gathering import Shards, gathering
 from keras_tpu_estimator.ground.tracing.jaxprs import (
     UserPlace,
     place_of,
@@ -47,6 +48,32 @@ _MOST_CLASHES = 100
 
 
 @dataclasses.dataclass(frozen=True)
+class _Gathering:
+    """The variables that a function may have to gather.
+
+    Attributes:
+        shards: Their shards, by path.
+        remat: As in `gathering`.
+        axis_sizes: As in `gathering`.
+    """
+
+    shards: Mapping[str, Shards]
+    remat: str | None
+    axis_sizes: tuple[tuple[str, int], ...]
+
+    def of(
+        self, pure: jex.ClosedJaxpr, paths: Sequence[str], values: Sequence[jax.Array]
+    ) -> Callable[..., list[jax.Array]]:
+        """Returns the function of these values, some of which are shards."""
+        sharded = {
+            number: self.shards[path]
+            for number, (path, value) in enumerate(zip(paths, values, strict=True))
+            if path in self.shards and value.shape != pure.in_avals[number].shape
+        }
+        return gathering(pure, len(paths), sharded, self.remat, self.axis_sizes)
+
+
+@dataclasses.dataclass(frozen=True)
 class Captured:
     """A pure function whose variables are arguments.
 
@@ -64,16 +91,22 @@ class Captured:
     _initial: jex.ClosedJaxpr
     _initial_paths: tuple[str, ...]
     _known: Mapping[str, jax.ShapeDtypeStruct]
+    _gathering: "_Gathering | None" = None
 
     def __call__(
         self, values: Mapping[str, jax.Array], *args: Nest
     ) -> tuple[Nest, ArraysByPath]:
         """Evaluates the function; returns its result and the assigned variables by
         path.
+
+        Args:
+            values: Values by path; after `gathering`, also shards.
         """
-        flat = jex.jaxpr_as_fun(self._pure)(
-            *(values[path] for path in self.paths), *jax.tree.leaves(args)
-        )
+        given = [values[path] for path in self.paths]
+        evaluate = jex.jaxpr_as_fun(self._pure)
+        if self._gathering is not None:
+            evaluate = self._gathering.of(self._pure, self.paths, given)
+        flat = evaluate(*given, *jax.tree.leaves(args))
         return jax.tree.unflatten(self._outputs, flat)
 
     @property
@@ -126,6 +159,23 @@ class Captured:
         """
         pure = rematerialized(self._pure, mode, axis_sizes)
         return dataclasses.replace(self, _pure=pure)
+
+    def gathering(
+        self,
+        shards: Mapping[str, Shards],
+        remat: str | None,
+        axis_sizes: Sequence[tuple[str, int]],
+    ) -> "Captured":
+        """The same, which also takes shards of variables; see `gathering`.
+
+        Args:
+            shards: The variables that may be sharded, by path.
+            remat: As in `rematerialized`, or `None`.
+        """
+        if not shards:
+            return self if remat is None else self.rematerialized(remat, axis_sizes)
+        gathers = _Gathering(shards, remat, tuple(axis_sizes))
+        return dataclasses.replace(self, _gathering=gathers)
 
     @property
     def initial_inputs(self) -> tuple[int, ...]:

@@ -115,6 +115,14 @@ def without_unused(
     )
 
 
+def without_last_arguments(traced: jex.ClosedJaxpr, count: int) -> jex.ClosedJaxpr:
+    """Drops the last arguments, which the function does not use."""
+    jaxpr = traced.jaxpr
+    invars = jaxpr.invars[: len(jaxpr.invars) - count]
+    names = jaxpr.debug_info.with_unknown_names()
+    return traced.replace(jaxpr=jaxpr.replace(invars=invars, debug_info=names))
+
+
 def callbacks(traced: jex.ClosedJaxpr) -> list[str]:
     """Returns the sorted names of the primitives that call Python."""
     return sorted(
