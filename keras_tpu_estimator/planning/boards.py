@@ -14,6 +14,10 @@ class Board(Protocol):
         """Their kind."""
 
     @property
+    def platform(self) -> str:
+        """What JAX calls devices of its kind: "tpu" or "gpu"."""
+
+    @property
     def name(self) -> str:
         """What it is called, however it was asked for."""
 

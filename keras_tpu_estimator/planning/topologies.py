@@ -89,6 +89,11 @@ class TpuBoard:
             )
 
     @property
+    def platform(self) -> str:
+        """What JAX calls its devices."""
+        return "tpu"
+
+    @property
     def name(self) -> str:
         """The same name, however it was asked for: "v5e:4x4"."""
         return f"{self.chip.kind}:{_written(self.shape)}"

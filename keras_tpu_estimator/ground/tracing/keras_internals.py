@@ -29,6 +29,8 @@ from keras.src.trainers import compile_utils
 from keras.src.tree import tree_api
 from keras.src.utils import jax_layer, jax_utils
 
+from keras_tpu_estimator.ground.base.machine import Machine
+
 
 class _CountsByScope(dict[Any, int]):
     """How many names of each kind are taken in each name scope.
@@ -216,7 +218,7 @@ def _ask_for_platform() -> None:
     """Puts `on_platform` before what Keras decides by devices, once."""
     # The package has a function of the module's name.
     rnn: Any = sys.modules["keras.src.backend.jax.rnn"]
-    uses_cpu, has_gpu = keras_numpy._uses_cpu, rnn._is_gpu_available
+    uses_cpu = keras_numpy._uses_cpu
     attention = nn.dot_product_attention
 
     def is_on_cpu(x: Any) -> bool:
@@ -224,8 +226,8 @@ def _ask_for_platform() -> None:
         return uses_cpu(x) if platform is None else platform == "cpu"
 
     def is_on_gpu() -> bool:
-        # Without one, cuDNN cannot say how much memory it wants.
-        return _platform.get() in (None, "gpu") and has_gpu()
+        # cuDNN asks a GPU how much memory it needs. A plan has none.
+        return _platform.get() in (None, "gpu") and Machine.here().platform == "gpu"
 
     @functools.wraps(attention)
     def attend(*args: Any, **kwargs: Any) -> Any:
