@@ -1,4 +1,4 @@
-"""Our loops against those by hand, by the figures of the TPU's compiler.
+"""Our loops against those by hand, by the cost that the TPU compiler reports.
 
 They are the same in every run, and take no TPU. Cycles have no entry for what
 cores send to each other, which has rows of its own.
@@ -17,8 +17,8 @@ from benchmarks import tpu_tables
 from benchmarks.table import Goal, Row
 from benchmarks.tpu_lifted import Lifted
 from benchmarks.tpu_networks import Network
-from keras_tpu_estimator.planning import compiling, figures, topologies
-from keras_tpu_estimator.planning.figures import Figures
+from keras_tpu_estimator.planning import compiling, costs, topologies
+from keras_tpu_estimator.planning.costs import StepCost
 
 _STEPS = 4
 # XLA keeps up to a few MiB more for a loop whose length is an argument.
@@ -38,7 +38,7 @@ CASES = (
 
 
 def rows() -> Iterator[Row]:
-    """The figures of a step on a core."""
+    """The cost of a step on a core."""
     for network, topology in CASES:
         yield from compared(network, topology)
     yield from _rows(
@@ -49,11 +49,11 @@ def rows() -> Iterator[Row]:
 
 
 def compared(network: Network | Lifted, topology: str) -> Iterator[Row]:
-    """The figures of one network.
+    """The cost of one network.
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
     ours, peer = of_estimator(network, topology), of_hand(network, topology)
     most = _MOST_OF_GRAPHS if isinstance(network, Lifted) else _MOST
@@ -61,7 +61,7 @@ def compared(network: Network | Lifted, topology: str) -> Iterator[Row]:
 
 
 def _rows(
-    where: str, ours: Figures, peer: Figures, most_cycles: float = _MOST
+    where: str, ours: StepCost, peer: StepCost, most_cycles: float = _MOST
 ) -> Iterator[Row]:
     kinds = {
         "cycles": (ours.cycles, peer.cycles, "", most_cycles),
@@ -74,15 +74,15 @@ def _rows(
         yield Row(f"{kind}, {where}", own or 0, other or 1, unit, goal)
 
 
-def of_estimator(network: Network | Lifted, topology: str) -> Figures:
+def of_estimator(network: Network | Lifted, topology: str) -> StepCost:
     """Those of the network in an estimator.
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
-    board = topologies.parse(topology)
-    size = network.batch * board.num_cores
+    slice_ = topologies.parse(topology)
+    size = network.batch * slice_.num_cores
     with tempfile.TemporaryDirectory() as directory:
         estimator = kte.TPUEstimator(
             network.model_fn,
@@ -103,34 +103,34 @@ def of_estimator(network: Network | Lifted, topology: str) -> Figures:
                 yield x, np.zeros(size, "int32")
 
         plan = estimator.plan(input_fn, topology, print_fn=None)
-    found: Figures = plan.figures
+    found: StepCost = plan.cost
     return found
 
 
-def of_hand(network: Network | Lifted, topology: str) -> Figures:
+def of_hand(network: Network | Lifted, topology: str) -> StepCost:
     """Those of the same by hand.
 
     Args:
         network: The network.
-        topology: The board.
+        topology: The topology.
     """
-    board = topologies.parse(topology)
-    size = (_STEPS, network.batch * board.num_cores)
+    slice_ = topologies.parse(topology)
+    size = (_STEPS, network.batch * slice_.num_cores)
     batches = (
         jax.ShapeDtypeStruct((*size, *network.shape), network.dtype),
         jax.ShapeDtypeStruct(size, "int32"),
     )
-    devices = np.array(board.machine().devices)
+    devices = np.array(slice_.machine().devices)
     lowered, kinds = network.by_hand.lowered(devices, batches)
-    compiled = compiling.compiled(lowered, board)
-    return figures.of(compiled, board, _STEPS, kinds)
+    compiled = compiling.compiled(lowered, slice_)
+    return costs.step_cost(compiled, slice_, _STEPS, kinds)
 
 
-def _held(found: Figures) -> int:
+def _held(found: StepCost) -> int:
     """Bytes that a step holds meanwhile, of which a few are none."""
     return max(found.memory.temporary or 0, _FEW_BYTES)
 
 
-def _given(found: Figures) -> int:
+def _given(found: StepCost) -> int:
     given = sum(each.real for each in found.memory.arguments.values())
     return max(given, _FEW_BYTES)

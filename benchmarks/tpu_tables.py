@@ -11,8 +11,8 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.planning import compiling, figures, topologies
-from keras_tpu_estimator.planning.figures import Figures
+from keras_tpu_estimator.planning import compiling, costs, topologies
+from keras_tpu_estimator.planning.costs import StepCost
 
 NAME = "table of 1 million x 64, 20 ids, batch 4,096"
 _ROWS, _WIDTH, _LENGTH, _BATCH = 1_000_000, 64, 20, 4096
@@ -20,11 +20,11 @@ _RATE = 0.1
 _AXIS = "cores"
 
 
-def of_estimator(topology: str, steps: int) -> Figures:
-    """The figures of the table in an estimator.
+def of_estimator(topology: str, steps: int) -> StepCost:
+    """The cost of the table in an estimator.
 
     Args:
-        topology: The board.
+        topology: The topology.
         steps: How many a program makes.
     """
     tables = kte.experimental
@@ -44,19 +44,19 @@ def of_estimator(topology: str, steps: int) -> Figures:
             train_batch_size=_BATCH,
             embedding_config_spec=spec,
         )
-        found: Figures = estimator.plan(_input_fn, topology, print_fn=None).figures
+        found: StepCost = estimator.plan(_input_fn, topology, print_fn=None).cost
     return found
 
 
-def of_hand(topology: str, steps: int) -> Figures:
+def of_hand(topology: str, steps: int) -> StepCost:
     """Those of the same by hand.
 
     Args:
-        topology: The board.
+        topology: The topology.
         steps: How many a program makes.
     """
-    board = topologies.parse(topology)
-    mesh = Mesh(np.array(board.machine().devices), _AXIS)
+    slice_ = topologies.parse(topology)
+    mesh = Mesh(np.array(slice_.machine().devices), _AXIS)
     rows, whole = PartitionSpec(_AXIS), PartitionSpec()
     split = PartitionSpec(None, _AXIS)
 
@@ -81,8 +81,8 @@ def of_hand(topology: str, steps: int) -> Figures:
     state = (table, table, dense)
     lowered = jax.jit(run, donate_argnums=0).lower(state, batches)
     kinds = {"state": state, "input": batches}
-    compiled = compiling.compiled(lowered, board)
-    return figures.of(compiled, board, steps, kinds)
+    compiled = compiling.compiled(lowered, slice_)
+    return costs.step_cost(compiled, slice_, steps, kinds)
 
 
 def _step(state: Any, batch: Any) -> tuple[Any, jax.Array]:

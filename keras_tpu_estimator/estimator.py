@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
-from keras_tpu_estimator.engine.device.placement import Placement
+from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
 from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.export.exporting import ExportSettings
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
@@ -174,7 +174,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         )
         directory, seed = agreed(hosts, directory, config.tf_random_seed)
         own_config = config.replace(model_dir=directory, log_step_count_steps=None)
-        placement = Placement(
+        mode_devices = ModeDevices(
             own_config,
             use_tpu=bool(use_tpu),
             eval_on_tpu=bool(eval_on_tpu),
@@ -190,7 +190,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             {} if params is None else copied(params),
             own_config,
             directory,
-            placement,
+            mode_devices,
             checks.warm_start_settings(warm_start_from),
             log_every=config.log_step_count_steps,
             seed=seed,
@@ -261,8 +261,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
             if self._context.is_done(latest, max_steps):
                 return self
         user_hooks = validate_hooks(hooks)
-        self._context.placement.check(ModeKeys.TRAIN)
-        if self._context.placement.use_tpu:
+        self._context.mode_devices.check(ModeKeys.TRAIN)
+        if self._context.mode_devices.use_tpu:
             checks.check_some_steps(steps, max_steps)
         Training(
             self._context,
@@ -311,7 +311,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         evaluation = self._evaluation(input_fn, steps, hooks, name)
         checkpoint = self._context.checkpoint_to_read(checkpoint_path)
         values = self._context.runtime.values
-        return evaluation.run(lambda step, slots: values.lent(step, checkpoint, slots))
+        return evaluation.run(
+            lambda step, slots: values.borrowed(step, checkpoint, slots)
+        )
 
     def _evaluation(self, input_fn: InputFn, *arguments: Any) -> Evaluation:
         """Returns an evaluation, with checked arguments."""
@@ -387,6 +389,6 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         rehearsal = rehearsing.running()
         if rehearsal is not None:
             return rehearsal.predict(self._context, input_fn)
-        self._context.placement.check(ModeKeys.PREDICT)
+        self._context.mode_devices.check(ModeKeys.PREDICT)
         prediction = Prediction(self._context, input_fn, hooks, checkpoint_path)
         return watched(prediction.run(), self._context.config.stall_timeout_secs)

@@ -39,8 +39,7 @@ from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.tracing.called_names import Place
 from keras_tpu_estimator.keras_model.model_files import SavedByWeights
 from keras_tpu_estimator.keras_model.program_model import ProgramModel
-from keras_tpu_estimator.planning.allocations import Allocation
-from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.memory import Allocation, Held
 from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
 from keras_tpu_estimator.runs.trained_estimator import TrainedEstimator

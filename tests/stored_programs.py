@@ -6,8 +6,7 @@ No board is made of CPUs, so that `plan` does not store for them.
 import contextlib
 import logging
 
-from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
-from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device.executables import ExecutableKey, Executables
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.planning.compiling import without_cache
 from keras_tpu_estimator.planning.lowering import LoweredLoop

@@ -371,7 +371,7 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
     }
     # The others answer scripts that ask for the machine itself.
     of_users = {
-        "planning.shown_devices",
+        "planning.dry_run",
         "tf1.reimplemented.cluster_resolver",
         "tf1_tools.tf_estimator.estimators",
     }

@@ -1,20 +1,18 @@
-"""From a trained model to a SavedModel that TensorFlow's servers run."""
+"""Exports of trained models as SavedModels for TensorFlow's servers."""
 
 from keras_tpu_estimator.export.batching import (
     BatchConfig,
     inference_on_tpu,
     model_fn_inference_on_tpu,
 )
-from keras_tpu_estimator.export.receiver_builders import (
-    build_parsing_serving_input_receiver_fn,
-    build_raw_serving_input_receiver_fn,
-    build_raw_supervised_input_receiver_fn,
-    build_supervised_input_receiver_fn_from_input_fn,
-)
 from keras_tpu_estimator.export.receivers import (
     ServingInputReceiver,
     SupervisedInputReceiver,
     TensorServingInputReceiver,
+    build_parsing_serving_input_receiver_fn,
+    build_raw_serving_input_receiver_fn,
+    build_raw_supervised_input_receiver_fn,
+    build_supervised_input_receiver_fn_from_input_fn,
 )
 from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.spec.model_fn.export_outputs import (

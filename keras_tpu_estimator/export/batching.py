@@ -1,4 +1,4 @@
-"""Small requests to a server, run together as one batch."""
+"""Servers that run several small requests as one batch."""
 
 import contextlib
 import contextvars
@@ -21,15 +21,15 @@ _requested: contextvars.ContextVar[list["BatchConfig"] | None] = contextvars.Con
 
 @dataclasses.dataclass(frozen=True)
 class BatchConfig:
-    """How a server puts requests together.
+    """The batching of requests in a server.
 
     Args:
-        num_batch_threads: Batches that are run at the same time.
-        max_batch_size: Examples in a request, and in a batch, at most.
+        num_batch_threads: The number of batches that run at the same time.
+        max_batch_size: The maximum number of examples in a request and in a batch.
         batch_timeout_micros: Microseconds that a request waits for others.
-        allowed_batch_sizes: Sizes that batches are padded to, increasing, the
-            last one `max_batch_size`. Defaults to any size.
-        max_enqueued_batches: Batches that may wait. Defaults to 100.
+        allowed_batch_sizes: Increasing sizes that batches are padded to; the last one
+            is `max_batch_size`. Defaults to any size.
+        max_enqueued_batches: The maximum number of waiting batches. Defaults to 100.
 
     Raises:
         ValueError: A number is not positive, or sizes do not increase.
@@ -59,8 +59,8 @@ class BatchConfig:
             is_int = isinstance(value, int) and not isinstance(value, bool)
             if not is_int or value < least:
                 raise ValueError(
-                    f"`{name}` should be an int of at least {least}. "
-                    f"Received: {value!r}"
+                    f"`{name}` must be an int of at least {least}. "
+                    f"Received: {value!r}. Pass a larger int."
                 )
         if self.allowed_batch_sizes is None:
             return
@@ -68,12 +68,13 @@ class BatchConfig:
         object.__setattr__(self, "allowed_batch_sizes", sizes)
         if list(sizes) != sorted({*sizes}) or sizes[-1:] != (self.max_batch_size,):
             raise ValueError(
-                "`allowed_batch_sizes` should increase and end with "
-                f"max_batch_size={self.max_batch_size}. Received: {sizes}"
+                "`allowed_batch_sizes` must increase and end with "
+                f"max_batch_size={self.max_batch_size}. Received: {sizes}. Sort "
+                "the sizes and add the last one."
             )
 
     def batched(self, function: Callable[..., Nest]) -> Callable[..., Nest]:
-        """A function of TensorFlow's tensors, run on batches of requests."""
+        """Returns a function of TensorFlow tensors that runs on batches of requests."""
         import tensorflow as tf
 
         return tf.nondifferentiable_batch_function(
@@ -89,7 +90,7 @@ class BatchConfig:
 
 CallInGraph: TypeAlias = Callable[[BatchConfig, Callable[..., Nest], list[Nest]], Nest]
 
-# Set while a graph of TensorFlow 1 is built for a server.
+# Set while a TensorFlow 1 graph for a server is built.
 _call_in_graph: contextvars.ContextVar[CallInGraph | None] = contextvars.ContextVar(
     "call_in_graph", default=None
 )
@@ -104,29 +105,29 @@ def inference_on_tpu(
     allowed_batch_sizes: Sequence[int] | None = None,
     max_enqueued_batches: int = 100,
 ) -> Nest:
-    """Runs a computation, and has the exported model batch its requests.
+    """Runs a computation; the exported model batches its requests.
 
-    For use in a `model_fn`. The whole of `model_fn` is compiled anyway, and it
-    is the whole of it whose requests are put together. In a graph of TensorFlow
-    1 that is exported, it is those of `computation`. Outside an export this is
-    a call of `computation`.
+    For use in a `model_fn`. In an export of a TensorFlow 1 graph, the server batches
+    the requests of `computation`. In other exports, it batches those of the complete
+    `model_fn`, which is compiled anyway. Outside an export, the function only calls
+    `computation`.
 
     The counterpart of the function of this name in TensorFlow's TPU estimator.
 
     Args:
-        computation: Function of tensors.
-        inputs_to_tpu: Its arguments, in a list.
+        computation: A function of tensors.
+        inputs_to_tpu: A list of its arguments.
         num_batch_threads: As in `BatchConfig`.
-        max_batch_size: As in `BatchConfig`; without it nothing is batched.
+        max_batch_size: As in `BatchConfig`; if `None` or 0, nothing is batched.
         batch_timeout_micros: As in `BatchConfig`.
         allowed_batch_sizes: As in `BatchConfig`. Defaults to any size.
         max_enqueued_batches: As in `BatchConfig`. Defaults to 100.
 
     Returns:
-        What `computation` returns.
+        The result of `computation`.
 
     Raises:
-        ValueError: The numbers do not fit, or inputs are no list.
+        ValueError: The numbers are invalid, or the inputs are not a list.
 
     Example:
 
@@ -136,8 +137,8 @@ def inference_on_tpu(
     """
     if not isinstance(inputs_to_tpu, list | tuple):
         raise ValueError(
-            "`inputs_to_tpu` should be a list of tensors. Received: "
-            f"{type(inputs_to_tpu).__name__}. Put a single one into a list."
+            "`inputs_to_tpu` must be a list of tensors. Received: "
+            f"{type(inputs_to_tpu).__name__}. Put a single tensor into a list."
         )
     if max_batch_size:
         config = BatchConfig(
@@ -162,7 +163,8 @@ def model_fn_inference_on_tpu(
     params: Any = None,
     batch_config: BatchConfig | None = None,
 ) -> Spec:
-    """Calls a whole `model_fn` to predict, as `inference_on_tpu` does a part.
+    """Calls a complete `model_fn` to predict, with batched requests in the exported
+    model.
 
     For use in another `model_fn`, which an estimator exports.
 
@@ -170,19 +172,19 @@ def model_fn_inference_on_tpu(
 
     Args:
         model_fn: As in `TPUEstimator`.
-        features: What it is given.
-        labels: What it is given, if it takes labels. Defaults to `None`.
-        config: What it is given, if it takes a `config`. Defaults to `None`.
-        params: Dict that it is given with `use_tpu`, if it takes `params`.
-            Defaults to an empty one.
-        batch_config: How the exported model puts requests together. Defaults
-            to `None`, for not at all.
+        features: The features for `model_fn`.
+        labels: The labels for `model_fn`, if it accepts labels. Defaults to `None`.
+        config: The `config` for `model_fn`, if it accepts one. Defaults to `None`.
+        params: The dict `params` for `model_fn`, if it accepts one; `use_tpu` is added.
+            Defaults to an empty dict.
+        batch_config: The batching of requests in the exported model. Defaults to
+            `None`: no batching.
 
     Returns:
-        The spec that `model_fn` returned.
+        The spec of `model_fn`.
 
     Raises:
-        ValueError: It returned no spec.
+        ValueError: `model_fn` returned no spec.
 
     Example:
 
@@ -236,7 +238,7 @@ def _batched_spec(
     }
     for name, output in outputs.items():
         output.tensors = made["outputs"][name]
-    # Nothing else of it leaves the function.
+    # The function returns no other tensors.
     return spec._replace(
         predictions=made["predictions"],
         export_outputs=outputs or None,
@@ -254,7 +256,7 @@ def _request(config: BatchConfig) -> None:
 
 @contextlib.contextmanager
 def batching_requests() -> Iterator[list[BatchConfig]]:
-    """Collects the configurations that a `model_fn` asks for in a block."""
+    """Collects the configurations that a `model_fn` requests in a block."""
     requested: list[BatchConfig] = []
     token = _requested.set(requested)
     try:
@@ -265,10 +267,10 @@ def batching_requests() -> Iterator[list[BatchConfig]]:
 
 @contextlib.contextmanager
 def batching_in_graph(call: CallInGraph) -> Iterator[None]:
-    """Puts batch functions into the graph that a `with` block builds.
+    """Adds batch functions to the graph that a `with` block builds.
 
     Args:
-        call: Calls a function of nests of tensors on batches of requests.
+        call: Calls a function of pytrees of tensors on batches of requests.
     """
     token = _call_in_graph.set(call)
     try:

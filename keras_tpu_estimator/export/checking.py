@@ -1,4 +1,6 @@
-"""Running an export where there is no JAX, and comparing the results."""
+"""A test of each export: a process without JAX runs it, and JAX compares the
+results.
+"""
 
 import dataclasses
 import json
@@ -22,19 +24,19 @@ from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.storage.copies import has_wildcards
 
 _SCRIPT = pathlib.Path(__file__).with_name("first_request.py")
-# Relative to the largest number: another compiler adds in another order.
+# Relative to the largest number, because another compiler adds in another order.
 _TOLERANCES = {"float16": 2e-2, "bfloat16": 5e-2, "float64": 1e-4}
 _TOLERANCE = 2e-4
 _LARGE_INTEGERS = 1e-6
 
 
 class FirstRequest:
-    """A process without JAX, started ahead, that tries one export.
+    """A process without JAX, started in advance, that tests one export.
 
-    A context manager: the process starts with the block and ends with it.
+    A context manager: the process starts and ends with the block.
 
     Args:
-        timeout_secs: Seconds that a trial may take; `None` for any time.
+        timeout_secs: The maximum seconds of a test; `None` for no limit.
     """
 
     def __init__(self, timeout_secs: float | None):
@@ -47,11 +49,11 @@ class FirstRequest:
             "CUDA_VISIBLE_DEVICES": "-1",
             "TF_CPP_MIN_LOG_LEVEL": "3",
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            # What it reads and writes, on Windows as well.
+            # The encoding of its input and output, also on Windows.
             "PYTHONUTF8": "1",
         }
         self._process = subprocess.Popen(
-            # -P keeps this folder's modules from standing in for others.
+            # -P prevents modules of this folder from shadowing others.
             [sys.executable, "-P", str(_SCRIPT)],
             env=environment,
             stdin=subprocess.PIPE,
@@ -77,16 +79,15 @@ class FirstRequest:
         folder: str,
         graphs: Sequence[tuple[ServingGraph, Sequence[Sequence[str]]]],
     ) -> None:
-        """Runs every metagraph, and compares what it returns with JAX.
+        """Runs every metagraph, and compares the results with JAX's.
 
         Args:
             folder: The SavedModel.
-            graphs: Its graphs, each with the sets of tags it is found by.
+            graphs: Its graphs, each with its sets of tags.
 
         Raises:
-            UnservableError: A metagraph cannot be loaded or run, or it returns
-                something else.
-            TimeoutError: It has not done so in time.
+            UnservableError: A metagraph cannot be loaded or run, or its results differ.
+            TimeoutError: The test exceeds the time limit.
         """
         trials = [
             _trial(graph, tags, os.path.join(self._files.name, f"{i}.{j}"))
@@ -104,18 +105,18 @@ class FirstRequest:
             trial.compare()
 
     def _ask(self, request: Mapping[str, Any]) -> None:
-        """Has the process run a request; it ends with it."""
+        """Sends a request to the process, which ends after it."""
         try:
             failure, log = self._process.communicate(
                 json.dumps(request) + "\n", timeout=self._timeout_secs
             )
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(
-                "An export is run once by a process without JAX before it "
-                "gets its name. Expected this to end in "
-                f"{self._timeout_secs} s; it is still running, so nothing was "
-                "exported. If the model is only slow to load or to compile, "
-                "set RunConfig(export_timeout_secs=...) higher, or to None."
+                "The test of an export, in a process without JAX, must finish "
+                f"within {self._timeout_secs} s. It is still running, so "
+                "nothing was exported. If the model is slow to load or to "
+                "compile, increase RunConfig(export_timeout_secs=...), or set "
+                "it to None."
             ) from error
         if self._process.returncode:
             raise UnservableError(_explained(failure or log[-2000:]))
@@ -123,12 +124,12 @@ class FirstRequest:
 
 @dataclasses.dataclass(frozen=True)
 class _Trial:
-    """One metagraph to try.
+    """The test of one metagraph.
 
     Attributes:
-        case: What the process is asked for.
-        requests: What it is given, and what JAX makes of it.
-        lines: Finds the user's lines that make its outputs.
+        case: The request for the process.
+        requests: The inputs, and JAX's results.
+        lines: Returns the user's lines that make its outputs.
     """
 
     case: Mapping[str, Any]
@@ -136,7 +137,7 @@ class _Trial:
     lines: Callable[[], Sequence[SourceLine | None]]
 
     def write(self) -> None:
-        """Writes what the process is given."""
+        """Writes the inputs of the process."""
         for path, request in self._requests():
             np.savez(f"{path}.in.npz", *map(_wide, request.features))
 
@@ -158,7 +159,7 @@ class _Trial:
 
 
 def _trial(graph: ServingGraph, tags: Sequence[str], path: str) -> _Trial:
-    # A graph that is there under other tags, too, is loaded, and run once.
+    # A graph with several sets of tags is loaded for each, but run only once.
     is_run = path.endswith(".0")
     requests = graph.model.trial if is_run else ()
     case = {
@@ -172,13 +173,13 @@ def _trial(graph: ServingGraph, tags: Sequence[str], path: str) -> _Trial:
 
 
 def _wide(array: np.ndarray) -> np.ndarray:
-    """The array in a dtype that NumPy's files have."""
+    """Returns the array in a dtype that NumPy's files support."""
     is_own = array.dtype.kind != "V" and array.dtype.isbuiltin
     return array if is_own else array.astype("float32")
 
 
 def _explained(failure: str) -> str:
-    """A message that names the op and the way out."""
+    """Returns a message that names the operation and a workaround."""
     op = re.search(
         r"(?:FFI handler registered for|unregistered operation|"
         r"custom call (?:target|to)) '?([\w.]+)",
@@ -186,10 +187,9 @@ def _explained(failure: str) -> str:
     )
     named = f"The op {op.group(1)}" if op else "An op of the model"
     return (
-        f"{named} cannot be run by TensorFlow, which a server would run this "
-        "export with. Expected a model that TensorFlow runs as JAX does. "
-        f"Received: {failure.strip()} Compute this part with other functions, "
-        "in the receiver function, or with "
+        f"The exported model must run in TensorFlow, as on a server. {named} cannot "
+        f"run there. Received: {failure.strip()} Compute this part with other "
+        "functions, in the receiver function, or with "
         "keras_tpu_estimator.outside_compilation."
     )
 
@@ -211,7 +211,7 @@ def _is_same(got: np.ndarray, expected: np.ndarray) -> bool:
             equal_nan=True,
         )
     if expected.dtype.kind in "iu":
-        # Large ones may be floats, rounded in another order.
+        # Large integers may come from floats, rounded in another order.
         return np.allclose(got, expected, rtol=_LARGE_INTEGERS, atol=0)
     return np.array_equal(got, expected)
 
@@ -223,11 +223,11 @@ def _different(
     got: np.ndarray,
     expected: np.ndarray,
 ) -> UnservableError:
-    """Returns the error for an output that is not JAX's."""
+    """Returns the error for an output that differs from JAX's."""
     made = f", which {line} makes" if line else ""
     return UnservableError(
         f"The exported model with tags {sorted(tags)} must compute the same as "
         f"JAX. Expected for {name!r}{made}: {expected!r}. Received: {got!r}. A "
-        "function of the model is not the same in TensorFlow's runtime: "
-        "compute it in another way."
+        "function of the model differs in TensorFlow's runtime. Compute it in "
+        "another way."
     )

@@ -37,21 +37,20 @@ _SUPERVISED = (SupervisedInputReceiver,)
 
 @dataclasses.dataclass(frozen=True)
 class ExportSettings:
-    """What an estimator knows about its exports.
+    """The settings of an estimator's exports.
 
     Attributes:
-        to_cpu: Whether there is a metagraph with the tag 'serve' alone.
-        to_tpu: Whether there is one with the tags 'serve' and 'tpu'.
-        api_version: 1, where both are the same model, or 2, where `model_fn`
-            is called for each, for the latter with `params["use_tpu"]`.
+        to_cpu: Whether to write a metagraph with only the tag 'serve'.
+        to_tpu: Whether to write a metagraph with the tags 'serve' and 'tpu'.
+        api_version: 1 if both metagraphs contain the same model, or 2 if `model_fn` is
+            called for each, for TPU with `params["use_tpu"]`.
         seed: The seed of the estimator's programs, or `None`.
-        options: How they are traced. Defaults to `None`.
-        backend: What Keras's layers become: "jax", for one op that holds a
-            module of XLA, or "tensorflow", for ops of TensorFlow, in mode
-            'infer'. Defaults to "jax".
-        timeout_secs: Seconds that each of its processes may take: the one that
-            tries it, and the one that rebuilds it. Defaults to `None`, for any
-            time.
+        options: The options of their traces. Defaults to `None`.
+        backend: The form of Keras layers: "jax" for one operation with an XLA module,
+            or "tensorflow" for TensorFlow operations, in mode 'infer'. Defaults to
+            "jax".
+        timeout_secs: The maximum seconds of each of its processes: the test of the
+            export, and the rebuilding. Defaults to `None`: no limit.
     """
 
     to_cpu: bool
@@ -66,14 +65,7 @@ class ExportSettings:
     def of(
         cls, config: RunConfig, to_cpu: bool, to_tpu: bool, api_version: int
     ) -> Self:
-        """The settings of an estimator.
-
-        Args:
-            config: The run configuration.
-            to_cpu: As the attribute.
-            to_tpu: The same.
-            api_version: The same.
-        """
+        """Returns the settings of an estimator."""
         return cls(
             to_cpu,
             to_tpu,
@@ -87,15 +79,15 @@ class ExportSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """What is to be exported, and how it is written.
+    """The content of an export and its format.
 
     Attributes:
         base: The folder of exports.
         receiver_fns: Receiver functions by mode.
-        assets_extra: Dict from paths below `assets.extra` to files, or `None`.
+        assets_extra: A dict from paths below `assets.extra` to files, or `None`.
         as_text: Whether graphs are written as text. Defaults to `False`.
-        strip_default_attrs: Whether attributes with default values are left
-            out. Defaults to `True`.
+        strip_default_attrs: Whether to omit attributes with default values. Defaults to
+            `True`.
     """
 
     base: PathLike
@@ -107,8 +99,8 @@ class Export:
     def __post_init__(self) -> None:
         if not self.receiver_fns:
             raise ValueError(
-                "There should be a receiver function for one mode at least. "
-                "Received an empty map. Pass {ModeKeys.PREDICT: receiver_fn}."
+                "An export must have a receiver function for at least one mode. "
+                "Received: an empty map. Pass {ModeKeys.PREDICT: receiver_fn}."
             )
         for mode, receiver_fn in self.receiver_fns.items():
             _check_receiver_fn(mode, receiver_fn)
@@ -118,14 +110,14 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class GraphPlan:
-    """One graph to build, and how `model_fn` is called in it.
+    """One graph to build, and the arguments of `model_fn` in it.
 
     Attributes:
-        mode: The mode that it is called in.
-        tag_sets: The tags of each metagraph that it is.
+        mode: The mode of `model_fn`.
+        tag_sets: The tags of each metagraph with this graph.
         use_tpu: The value of `params["use_tpu"]`.
         receiver_fn: The user's function, called in the graph.
-        kinds: The types that it should return.
+        kinds: The types that the receiver function may return.
     """
 
     mode: str
@@ -136,11 +128,11 @@ class GraphPlan:
 
 
 class GraphBuilder(Protocol):
-    """Builds the graphs of an export; each front end has its own.
+    """Builds the graphs of an export; each front end has an implementation.
 
     Attributes:
-        is_tried: Whether they are other programs than the model's own, so that
-            they are tried once.
+        is_tried: Whether the graphs are other programs than the model's own, so that
+            each is tested once.
     """
 
     is_tried: bool
@@ -149,13 +141,12 @@ class GraphBuilder(Protocol):
         """Builds one graph.
 
         Args:
-            plan: What it is.
+            plan: The plan of the graph.
             checkpoint: The prefix of the checkpoint.
 
         Raises:
-            TypeError: A function returned something else than it should.
-            ValueError: Receivers, model, signatures or checkpoint do not fit
-                each other.
+            TypeError: A function returned a wrong type.
+            ValueError: Receivers, model, signatures or checkpoint do not match.
         """
 
 
@@ -165,23 +156,17 @@ def run_export(
     builder: GraphBuilder,
     checkpoint: str,
 ) -> str:
-    """Exports a model, and tries what was exported.
+    """Exports a model, tests the export, and returns the path of the new folder.
 
     Args:
-        export: What is to be exported.
-        settings: What the estimator says about it.
-        builder: Builds its graphs.
         checkpoint: The prefix of the checkpoint.
 
-    Returns:
-        The path of the new folder.
-
     Raises:
-        ValueError: The model does not fit the receivers, the checkpoint or
+        ValueError: The model does not match the receivers, the checkpoint or
             TensorFlow.
-        TypeError: Something is of a wrong type.
-        RuntimeError: There is no free name for the folder.
-        TimeoutError: The trial took too long.
+        TypeError: A value has a wrong type.
+        RuntimeError: No name for the folder is free.
+        TimeoutError: The test exceeds the time limit.
     """
     plans = list(_plans(export.receiver_fns, settings))
     with (
@@ -197,9 +182,9 @@ def run_export(
     _logger.info("SavedModel written to: %s", final)
     if has_wildcards(final):
         _logger.warning(
-            "TensorFlow cannot load the SavedModel %r from there, because it "
-            "takes brackets and backslashes in a path for a pattern. Copy the "
-            "folder to a path without them.",
+            "TensorFlow cannot load the SavedModel %r from this path, because it "
+            "reads brackets and backslashes as a pattern. Copy the folder to a "
+            "path without them.",
             final,
         )
     return final
@@ -208,10 +193,9 @@ def run_export(
 def _leave_out_lines(
     folder: str, graphs: Iterable[tuple[ServingGraph, object]]
 ) -> None:
-    """Takes out the lines of source files, which an error would have named.
+    """Removes the source lines of errors from modules.
 
-    So paths of this machine are not handed on, and the same model makes the
-    same files.
+    This keeps paths of this machine private, and makes files of equal models equal.
     """
     modules = {
         graph.model.module
@@ -227,7 +211,7 @@ def _leave_out_lines(
 def _first_request(
     settings: ExportSettings, builder: GraphBuilder
 ) -> contextlib.AbstractContextManager[FirstRequest | None]:
-    """What tries an export, if that is wanted."""
+    """Returns the test of an export, or a null context if none is needed."""
     if not builder.is_tried:
         return contextlib.nullcontext()
     return FirstRequest(settings.timeout_secs)
@@ -236,11 +220,12 @@ def _first_request(
 def _plans(
     receiver_fns: Mapping[str, ReceiverFn], settings: ExportSettings
 ) -> Iterator[GraphPlan]:
-    """The graphs of an export, TRAIN first and PREDICT last."""
+    """Yields the graphs of an export, TRAIN first and PREDICT last."""
     if not settings.to_cpu and not settings.to_tpu:
         raise ValueError(
-            "`export_to_cpu` and `export_to_tpu` are both False. Expected one "
-            "of them to be True: an export has one metagraph at least."
+            "`export_to_cpu` or `export_to_tpu` must be True, because an export "
+            "has at least one metagraph. Received: False for both. Set one of "
+            "them."
         )
     for mode, tag in _TAGS.items():
         if mode not in receiver_fns:
@@ -252,8 +237,8 @@ def _plans(
         if mode != ModeKeys.PREDICT:
             if settings.to_tpu:
                 _logger.warning(
-                    "`export_to_tpu` is for mode 'infer' only: the metagraph "
-                    "of mode %r gets the tag %r alone.",
+                    "`export_to_tpu` affects only mode 'infer': the metagraph "
+                    "of mode %r has only the tag %r.",
                     mode,
                     tag,
                 )
@@ -273,22 +258,22 @@ def _plans(
 def _check_receiver_fn(mode: str, receiver_fn: object) -> None:
     if mode not in _TAGS:
         raise ValueError(
-            f"The modes of an export are {sorted(_TAGS)}. Received: {mode!r}. "
+            f"The modes of an export must be {sorted(_TAGS)}. Received: {mode!r}. "
             "Use the values of ModeKeys."
         )
     if receiver_fn is None:
         raise ValueError(
-            "An export needs a serving input receiver function. Received: "
+            "The serving input receiver function must not be None. Received: "
             "None. Make one with export.build_raw_serving_input_receiver_fn."
         )
     if isinstance(receiver_fn, _SERVING + _SUPERVISED):
         raise TypeError(
-            "The serving input receiver function was called. Expected the "
-            f"function itself. Received a {type(receiver_fn).__name__}: leave "
-            "out the parentheses after its name."
+            "The serving input receiver must be a function. Received: its "
+            f"result, a {type(receiver_fn).__name__}. Omit the parentheses after "
+            "the function's name."
         )
     if not callable(receiver_fn):
         raise TypeError(
-            "The serving input receiver should be a function without "
-            f"arguments. Received: {shown(receiver_fn)}"
+            "The serving input receiver must be a function without "
+            f"arguments. Received: {shown(receiver_fn)}. Pass a function."
         )

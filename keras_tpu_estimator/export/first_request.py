@@ -1,7 +1,7 @@
-"""A script: loads a SavedModel as a server would, and answers requests.
+"""A script that loads a SavedModel as a server would, and answers requests.
 
-It is run by its path, in a process of its own, and imports nothing of this
-package. It says on its standard output what went wrong, if anything did.
+It runs by its path in a separate process, and imports nothing of this package. It
+writes an error to its standard output.
 """
 
 import json
@@ -12,9 +12,9 @@ import numpy as np
 
 
 def main() -> None:
-    """Runs what the first line of the standard input asks for."""
-    # TensorFlow imports them where they are; a server has none of them.
-    # `None` keeps a module from being imported, which its type does not say.
+    """Runs the request in the first line of the standard input."""
+    # TensorFlow imports these if they are installed; a server has none of them.
+    # `None` prevents the import of a module, although the type omits it.
     sys.modules.update(dict.fromkeys(("jax", "jaxlib", "keras")))  # type: ignore[arg-type]
     import tensorflow as tf
 
@@ -29,11 +29,11 @@ def main() -> None:
 
 
 def run(folder: str, case: dict[str, Any]) -> None:
-    """Loads one metagraph and writes down its outputs for each request."""
+    """Loads one metagraph and writes its outputs for each request."""
     import tensorflow as tf
 
-    # All that signatures return has to be computable, text included. Host
-    # functions may refuse the unusual numbers of later requests.
+    # The first request computes all results of signatures, including text. Host
+    # functions may reject the unusual numbers of later requests.
     results = case["results"]
     graph = tf.Graph()
     with graph.as_default(), tf.compat.v1.Session() as session:

@@ -1,4 +1,4 @@
-"""Folders of exports: named by the time, there whole or not at all."""
+"""Folders of exports, which are named by the time and appear only when complete."""
 
 import contextlib
 import os
@@ -20,18 +20,16 @@ _EXTRA = "assets.extra"
 def export_folder(
     base: PathLike, clock: Callable[[], float] = time.time
 ) -> Iterator[tuple[str, str]]:
-    """Gives a temporary folder, which gets its name when the block succeeds.
+    """Makes a temporary folder, which gets its final name when the block succeeds.
+
+    Yields the temporary and the final path.
 
     Args:
-        base: The folder to make it in, or its URL: what is made then is copied
-            there.
-        clock: Tells the seconds since 1970. Defaults to `time.time`.
-
-    Yields:
-        The path of the temporary folder, and its path in the end.
+        base: The parent folder, or its URL; the new folder is then uploaded.
+        clock: Returns the seconds since 1970. Defaults to `time.time`.
 
     Raises:
-        RuntimeError: There are folders of all the names it could have.
+        RuntimeError: All possible names exist.
 
     Example:
 
@@ -65,7 +63,7 @@ def export_folder(
 
 @contextlib.contextmanager
 def _uploaded_folder(base: str, start: int) -> Iterator[tuple[str, str]]:
-    """Gives a folder on this machine, and copies it to a URL in the end."""
+    """Makes a local folder, and uploads it to a URL at the end."""
     stamps = range(start, start + _ATTEMPTS)
     names = (f"{paths.canonical(base)}/{stamp}" for stamp in stamps)
     final = next((n for n in names if not paths.is_directory(n)), None)
@@ -77,45 +75,42 @@ def _uploaded_folder(base: str, start: int) -> Iterator[tuple[str, str]]:
 
 
 def check_assets_extra(assets_extra: object) -> dict[str, str]:
-    """Checks which files are to be put beside a model.
+    """Returns the checked assets of a model, as a dict.
 
     Args:
-        assets_extra: Dict from paths in `assets.extra` to files, or `None`.
-
-    Returns:
-        The dict; an empty one for `None`.
+        assets_extra: A dict from paths in `assets.extra` to files, or `None`.
 
     Raises:
-        TypeError: It is no dict.
-        ValueError: A path leads elsewhere, or a file does not exist.
+        TypeError: The argument is not a dict.
+        ValueError: A path is not below the folder, or a file is missing.
     """
     if assets_extra is None:
         return {}
     if not isinstance(assets_extra, Mapping):
         raise TypeError(
-            "`assets_extra` should be a dict from paths in the export to "
-            f"files. Received: {shown(assets_extra)}"
+            "`assets_extra` must be a dict from paths in the export to "
+            f"files. Received: {shown(assets_extra)}. Pass a dict."
         )
     checked = {}
     for target, source in assets_extra.items():
         path = os.path.normpath(os.fspath(target))
         if os.path.isabs(path) or path.split(os.sep)[0] in ("..", "."):
             raise ValueError(
-                "The keys of `assets_extra` should be paths below "
+                "The keys of `assets_extra` must be paths below "
                 f"{_EXTRA!r}. Received: {target!r}. Pass a name, such as "
                 f"{os.path.basename(os.fspath(source))!r}."
             )
         if not os.path.isfile(source):
             raise ValueError(
-                f"The file of `assets_extra[{target!r}]` does not exist. "
-                f"Received: {os.fspath(source)!r}"
+                f"The file of `assets_extra[{target!r}]` must exist. Received: "
+                f"{os.fspath(source)!r}. Pass the path of a file."
             )
         checked[path] = os.fspath(source)
     return checked
 
 
 def copy_assets(folder: str, assets: Mapping[str, PathLike]) -> None:
-    """Copies what `check_assets_extra` returned into an export."""
+    """Copies the assets of `check_assets_extra` into an export."""
     for target, source in assets.items():
         path = os.path.join(folder, _EXTRA, target)
         if os.path.exists(path):
@@ -143,7 +138,7 @@ def _reserved(base: str, start: int) -> tuple[str, str]:
 
 def _no_free_name(base: str, start: int) -> RuntimeError:
     return RuntimeError(
-        "An export gets a folder named by the time. Expected a free name from "
-        f"{start} to {start + _ATTEMPTS - 1} in {base!r}. All of them exist: "
-        "export into another folder, or less often."
+        "The folder of an export must have a free name, which is the time. "
+        f"Received: existing folders from {start} to {start + _ATTEMPTS - 1} in "
+        f"{base!r}. Export into another folder, or less often."
     )

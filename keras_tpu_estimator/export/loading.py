@@ -1,4 +1,4 @@
-"""A `model_fn` with the values of a checkpoint, and a trial of it in JAX."""
+"""A `model_fn` with the values of a checkpoint, and its results in JAX."""
 
 import dataclasses
 import functools
@@ -14,8 +14,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.engine.program.steps import BatchLayout, Step
+from keras_tpu_estimator.engine.program.steps import BatchLayout, Program, Step
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.ground.base.machine import Machine
@@ -28,7 +27,7 @@ from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, is_acc
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Inputs to try an exported model with, and what JAX makes of them.
+    """Inputs for testing an exported model, and JAX's results.
 
     Attributes:
         features: The flat features.
@@ -44,14 +43,14 @@ class LoadedModel:
     """A model for one set of features.
 
     Attributes:
-        served: The user's function, and what it said.
+        served: The user's function, and its signatures.
         program: Its variables and steps.
-        features: Nest of `FeatureSpec`s.
-        known: Values of all variables by path that there are.
-        paths: Paths of those that the model reads.
-        local: Paths of those among these that belong to no checkpoint.
-        assigned: Paths of those among these that the model gives new values.
-        trial: Requests, one after another, by which the model can be checked.
+        features: A pytree of `FeatureSpec`s.
+        known: The values of all existing variables by path.
+        paths: The paths of the variables that the model reads.
+        local: The paths of those that belong to no checkpoint.
+        assigned: The paths of those that the model assigns.
+        trial: Successive requests for testing the model.
     """
 
     served: ServedModelFn
@@ -65,7 +64,7 @@ class LoadedModel:
 
     @functools.cached_property
     def values(self) -> dict[str, np.ndarray]:
-        """Values by path of the variables that the model reads."""
+        """The values by path of the variables that the model reads."""
         return {
             path: np.asarray(self.known[path])
             for path in self.paths
@@ -73,16 +72,16 @@ class LoadedModel:
         }
 
     def step(self, features: Sequence[jax.ShapeDtypeStruct]) -> Step:
-        """The step for other shapes of the flat features."""
+        """Returns the step for other shapes of the flat features."""
         inputs = self._nest(features)
         rows = jax.ShapeDtypeStruct((batch_size(inputs),), bool)
         example = BatchLayout().step_input(inputs, rows)
         return self.program.step(ModeKeys.PREDICT, example)
 
     def function(self, step: Step) -> Callable[..., Nest]:
-        """A step as a function of values by path and flat features.
+        """Returns a step as a function of values by path and flat features.
 
-        It returns the predictions, and the values that it assigns by path.
+        The function returns the predictions, and the assigned values by path.
         """
         local = {path: np.asarray(self.known[path]) for path in self.local}
         assigned = self.assigned
@@ -98,7 +97,7 @@ class LoadedModel:
         return function
 
     def lines(self) -> list[SourceLine | None]:
-        """The user's lines that make the flat outputs, and assigned values.
+        """Returns the user's lines of the flat outputs and of the assigned values.
 
         The assigned values come last, in the order of their paths.
         """
@@ -133,13 +132,12 @@ def load_model(
     """Traces a model, reads its values, and runs it on each sample.
 
     Args:
-        served: The user's function.
-        program: What a front end has made of it.
+        program: The program of a front end.
         checkpoint: The prefix of the checkpoint.
-        features: Nest of `FeatureSpec`s.
+        features: A pytree of `FeatureSpec`s.
 
     Raises:
-        ValueError: The model does not fit the features or the checkpoint.
+        ValueError: The model does not match the features or the checkpoint.
     """
     specs, nest = jax.tree.flatten(features)
     samples, *others = shapes.samples(specs)
@@ -148,7 +146,7 @@ def load_model(
         ModeKeys.PREDICT, *_inputs(jax.tree.unflatten(nest, samples))
     )
     try:
-        with Runtime.of(distributed).values.lent(step, checkpoint) as values:
+        with Runtime.of(distributed).values.borrowed(step, checkpoint) as values:
             known = dict(values)
     except ValueError as error:
         raise ValueError(f"In mode {served.mode!r}: {error}") from error
@@ -175,7 +173,7 @@ def load_model(
 
 
 def _inputs(features: Features) -> tuple[Features, jax.Array]:
-    """Features, and that none of their rows is padding."""
+    """Returns features, and a mask without padding rows."""
     return features, jnp.zeros((batch_size(features),), bool)
 
 
@@ -184,7 +182,7 @@ def _run_on_host(
     values: Mapping[str, np.ndarray],
     features: Sequence[np.ndarray],
 ) -> tuple[Nest, dict[str, np.ndarray]]:
-    """Calls the function, on the CPU if JAX has one."""
+    """Calls the function on the CPU if JAX has one."""
     try:
         device = jax.local_devices(backend="cpu")[0]
     except RuntimeError:

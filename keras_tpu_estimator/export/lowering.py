@@ -21,18 +21,18 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 
 @dataclasses.dataclass(frozen=True)
 class LoweredModel:
-    """A model for any platform and, where the features allow, any batch size.
+    """A model for any platform and, if the features allow it, any batch size.
 
     Attributes:
-        exported: What JAX exported.
-        module: Its module, as TensorFlow can read it.
-        values: Values of the variables by path, in the order of arguments.
-        outputs: The nest of the program's outputs.
-        signatures: What each signature returns.
-        batch_config: How requests are put together, or `None`.
-        assigned: Paths of the variables that it gives new values.
-        trial: Requests by which the model can be checked.
-        lines: Finds the user's lines that make the flat outputs.
+        exported: JAX's export.
+        module: Its module, in a form that TensorFlow reads.
+        values: The values of the variables by path, in the order of the arguments.
+        outputs: The structure of the program's outputs.
+        signatures: The outputs of each signature.
+        batch_config: The batching of requests, or `None`.
+        assigned: The paths of the variables that it assigns.
+        trial: Requests for testing the model.
+        lines: Returns the user's lines of the flat outputs.
     """
 
     exported: jax.export.Exported
@@ -48,18 +48,15 @@ class LoweredModel:
     def call(
         self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
     ) -> tuple[list["tf.Tensor"], dict[str, "tf.Tensor"]]:
-        """Calls the model with TensorFlow's tensors.
+        """Returns the flat outputs, and new values of variables by path.
 
         Args:
             variables: The variables, in the order of `values`.
             features: The flat features, in the model's dtypes.
-
-        Returns:
-            The flat outputs, and new values of variables by path.
         """
         import tensorflow as tf
 
-        # What JAX's own `jax2tf` calls; `tf.raw_ops` does not have the op.
+        # JAX's `jax2tf` also calls this; `tf.raw_ops` lacks the operation.
         from tensorflow.compiler.tf2xla.python import xla
 
         avals = self.exported.out_avals
@@ -90,7 +87,7 @@ class LoweredModel:
             for result, shape in zip(results, sizes, strict=True)
         ]
         count = self.outputs.num_leaves
-        # JAX returns what has names in their order.
+        # JAX returns the values of a dict in the order of its keys.
         state = zip(sorted(self.assigned), results[count:], strict=True)
         return results[:count], dict(state)
 
@@ -99,13 +96,13 @@ def lower(loaded: LoadedModel) -> LoweredModel:
     """Lowers a model, with open dimensions where its features have them.
 
     Raises:
-        ValueError: The model does not fit TensorFlow.
+        ValueError: TensorFlow does not support the model.
     """
     if loaded.assigned and loaded.served.batch_config is not None:
         raise ValueError(
-            "A model whose requests are put together must not assign "
-            f"variables. Received assignments of: {sorted(loaded.assigned)}. "
-            "Leave out the batching, or what is random or counts in mode "
+            "A model with batched requests must not assign variables. Received: "
+            f"assignments of {sorted(loaded.assigned)}. Remove the batching, or "
+            "the random numbers and counters in mode "
             f"{loaded.served.mode!r}."
         )
     exported = _exported(loaded)
@@ -124,7 +121,7 @@ def lower(loaded: LoadedModel) -> LoweredModel:
 
 
 def _exported(loaded: LoadedModel) -> jax.export.Exported:
-    """Exports for the most general shapes that the model can be traced with."""
+    """Exports for the most general shapes with which the model can be traced."""
     variables = {
         path: jax.ShapeDtypeStruct(value.shape, value.dtype)
         for path, value in loaded.values.items()
@@ -140,9 +137,8 @@ def _exported(loaded: LoadedModel) -> jax.export.Exported:
             reason = error
     open_features = [spec for spec in specs if None in spec.shape]
     raise ValueError(
-        "The model can be run, but not be exported. Expected one that JAX can "
-        f"lower for {_PLATFORMS} with these open dimensions: "
-        f"{ {spec.name: spec.shape for spec in open_features} }. Received "
-        f"{type(reason).__name__}: {reason} Fix the sizes in the receiver "
+        f"JAX must be able to lower an exported model for {_PLATFORMS} with these "
+        f"open dimensions: { {spec.name: spec.shape for spec in open_features} }. "
+        f"Received: {type(reason).__name__}: {reason} Set the sizes in the receiver "
         "function (tf.ensure_shape, default_batch_size), or change that line."
     ) from reason

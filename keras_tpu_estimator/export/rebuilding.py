@@ -1,4 +1,4 @@
-"""A model rebuilt as a graph of TensorFlow's own ops."""
+"""A model rebuilt as a graph of TensorFlow operations."""
 
 import dataclasses
 import itertools
@@ -18,35 +18,54 @@ import numpy as np
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request
-from keras_tpu_estimator.export.operation_lines import noted_operations
-from keras_tpu_estimator.export.plain_ops import in_plain_ops
-from keras_tpu_estimator.export.served_model_fn import SignatureOutput
+from keras_tpu_estimator.export.served_model_fn import (
+    SignatureOutput,
+    set_weights,
+    symbolic_model,
+)
 from keras_tpu_estimator.export.stablehlo import UnservableError
-from keras_tpu_estimator.export.symbolic import set_weights, symbolic_model
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 
 if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.framework.graph_pb2 import GraphDef
 
+
+import contextlib
+import threading
+from collections.abc import Collection, Iterator
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from keras_tpu_estimator.ground.base.user_files import is_of_user
+
+if TYPE_CHECKING:
+    from tensorflow.core.framework.graph_pb2 import GraphDef
+    from tensorflow.core.framework.node_def_pb2 import NodeDef
+
+
 _SCRIPT = pathlib.Path(__file__).with_name("tensorflow_graph.py")
+
+
+_PLACES = ("ArgMax", "ArgMin")
+_ON_THE_WAY = ("Cast", "Identity", "Reshape")
 
 
 @dataclasses.dataclass(frozen=True)
 class RebuiltModel:
-    """A model whose layers have become TensorFlow's ops.
+    """A model whose layers have become TensorFlow operations.
 
     Attributes:
         graph: The `GraphDef`.
-        inputs: Names of its variables, in the order of `values`, and then of
-            its flat features.
-        results: Names of its outputs.
-        values: Values of the variables by path.
-        outputs: The nest of the program's outputs.
-        signatures: What each signature returns.
-        batch_config: How requests are put together, or `None`.
-        trial: Requests by which the model can be checked.
-        lines: Finds the user's lines that make the flat outputs.
+        inputs: The names of its variables, in the order of `values`, and then of its
+            flat features.
+        results: The names of its outputs.
+        values: The values of the variables by path.
+        outputs: The structure of the program's outputs.
+        signatures: The outputs of each signature.
+        batch_config: The batching of requests, or `None`.
+        trial: Requests for testing the model.
+        lines: Returns the user's lines of the flat outputs.
     """
 
     graph: "GraphDef"
@@ -62,20 +81,16 @@ class RebuiltModel:
     def call(
         self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
     ) -> tuple[list["tf.Tensor"], dict[str, "tf.Tensor"]]:
-        """Calls the model with TensorFlow's tensors.
+        """Returns the flat outputs, and an empty dict of new values of variables.
 
         Args:
             variables: The variables, in the order of `values`.
             features: The flat features, in the model's dtypes.
-
-        Returns:
-            The flat outputs, and new values of variables, of which there are
-            none.
         """
         import tensorflow as tf
 
         def run(*features: Any) -> Any:
-            # Of this graph, which may be that of a function for batches.
+            # This graph may be that of a batch function, so tensors are copied into it.
             tensors = map(tf.identity, [*variables, *features])
             return tf.graph_util.import_graph_def(
                 self.graph,
@@ -87,7 +102,7 @@ class RebuiltModel:
         if self.batch_config is not None:
             run = self.batch_config.batched(run)
         results = run(*features)
-        # A dtype policy widens what leaves the model.
+        # A dtype policy may widen the outputs.
         outputs = self.trial[0].outputs
         return [
             tf.cast(result, output.dtype)
@@ -100,24 +115,23 @@ def rebuild(
     options: TraceOptions | None = None,
     timeout_secs: float | None = None,
 ) -> RebuiltModel:
-    """Rebuilds a model of Keras's layers and `keras.ops` under TensorFlow.
+    """Rebuilds a model of Keras layers and `keras.ops` under TensorFlow.
 
     Args:
-        loaded: The model.
         options: As in a `Program`.
-        timeout_secs: Seconds that it may take. Defaults to any time.
+        timeout_secs: The maximum seconds of the process. Defaults to no limit.
 
     Raises:
-        ValueError: `model_fn` does more than Keras's symbols can.
-        UnservableError: Keras cannot rebuild it, or it assigns variables.
-        TimeoutError: It has not done so in time.
+        ValueError: `model_fn` uses operations without Keras symbols.
+        UnservableError: Keras cannot rebuild the model, or it assigns variables.
+        TimeoutError: The process exceeds the time limit.
     """
     if loaded.assigned:
         assignments = ", ".join(_assignments(loaded))
         raise UnservableError(
             "A model that is rebuilt under Keras's TensorFlow backend must not "
-            f"assign variables. Received assignments of: {assignments}. Leave "
-            "out what is random or counts in mode 'infer', or use "
+            f"assign variables. Received: assignments of {assignments}. Remove "
+            "random numbers and counters in mode 'infer', or use "
             "RunConfig(export_backend='jax')."
         )
     leaves, nest = jax.tree.flatten(loaded.features)
@@ -125,7 +139,7 @@ def rebuild(
         dataclasses.replace(spec, name=f"feature_{number}")
         for number, spec in enumerate(leaves)
     ]
-    with (options or TraceOptions()).scope(), noted_operations() as lines:
+    with (options or TraceOptions()).scope(), operation_lines() as lines:
         model = symbolic_model(
             loaded.served,
             jax.tree.unflatten(nest, specs),
@@ -153,7 +167,7 @@ def rebuild(
 
 
 def _assignments(loaded: LoadedModel) -> list[str]:
-    """Returns what a model assigns, with the lines of new values."""
+    """Returns the assigned variables, with the lines of their new values."""
     lines = loaded.lines()[-len(loaded.assigned) :]
     return [
         repr(path) + (f" at {line}" if line else "")
@@ -166,7 +180,7 @@ def _graph(
     lines: Mapping[str, SourceLine],
     timeout_secs: float | None,
 ) -> tuple["GraphDef", Mapping[str, Sequence[str]]]:
-    """The model as a `GraphDef`, and the names of its tensors."""
+    """Returns the model as a `GraphDef`, and the names of its tensors."""
     from tensorflow.core.framework import graph_pb2
 
     environment = {
@@ -175,14 +189,14 @@ def _graph(
         "KERAS_BACKEND": "tensorflow",
         "TF_CPP_MIN_LOG_LEVEL": "3",
         "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-        # What it reads and writes, on Windows as well.
+        # The encoding of its input and output, also on Windows.
         "PYTHONUTF8": "1",
     }
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "graph.pb")
         try:
             done = subprocess.run(
-                # -P keeps this folder's modules from standing in for others.
+                # -P prevents modules of this folder from shadowing others.
                 [sys.executable, "-P", str(_SCRIPT)],
                 input=json.dumps({"model": model.to_json(), "path": path}),
                 env=environment,
@@ -194,15 +208,15 @@ def _graph(
             )
         except subprocess.TimeoutExpired as error:
             raise TimeoutError(
-                "A process rebuilds the model under Keras's TensorFlow "
-                f"backend. Expected this to end in {timeout_secs} s; it was "
-                "still running. Set RunConfig(export_timeout_secs=...) "
-                "higher, or to None."
+                "The process that rebuilds the model under Keras's TensorFlow "
+                f"backend must finish within {timeout_secs} s. It is still "
+                "running. Increase RunConfig(export_timeout_secs=...), or set "
+                "it to None."
             ) from error
         if done.returncode:
             raise UnservableError(
-                "The model cannot be rebuilt under Keras's TensorFlow "
-                "backend. Expected only layers and functions of Keras. "
+                "A model that is rebuilt under Keras's TensorFlow backend must "
+                "consist of layers and functions of Keras. "
                 f"Received{_failure(done, lines)} Use "
                 "RunConfig(export_backend='jax')."
             )
@@ -214,11 +228,145 @@ def _graph(
 def _failure(
     done: "subprocess.CompletedProcess[str]", lines: Mapping[str, SourceLine]
 ) -> str:
-    """Returns the line and the error of a process that has failed."""
+    """Returns the line and the error of a failed process."""
     try:
         failure = json.loads(done.stdout)
-    except ValueError:  # It was killed.
+    except ValueError:  # The process was killed.
         return f": {done.stdout.strip() or done.stderr[-2000:]}"
     known = [lines[name] for name in failure["operations"] if name in lines]
     place = f" at {known[-1]}" if known else ""
     return f"{place}: {failure['error']}"
+
+
+@contextlib.contextmanager
+def operation_lines() -> Iterator[dict[str, SourceLine]]:
+    """Records the user's line of each Keras operation that this thread makes.
+
+    Yields lines by the names of operations.
+
+    Example:
+
+    >>> with operation_lines() as lines:
+    ...     y = 1 + keras.layers.Dense(1)(keras.Input([2]))
+    >>> list(lines)  # A line of a file, in other programs.
+    []
+    """
+    construct, thread = keras.Operation.__init__, threading.get_ident()
+    lines: dict[str, SourceLine] = {}
+
+    # Keras reads this signature, including the names.
+    def noting(self: keras.Operation, name: str | None = None) -> None:
+        construct(self, name)
+        line = _calling_line() if threading.get_ident() == thread else None
+        if line is not None:
+            lines[self.name] = line
+
+    keras.Operation.__init__ = noting
+    try:
+        yield lines
+    finally:
+        keras.Operation.__init__ = construct
+
+
+def _calling_line() -> SourceLine | None:
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not is_of_user(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is None or frame.f_code.co_filename.startswith("<"):
+        return None
+    return SourceLine(frame.f_code.co_filename, frame.f_lineno)
+
+
+def in_plain_ops(graph: "GraphDef", tensors: Collection[str]) -> "GraphDef":
+    """Returns the part of a graph that computes tensors, in widely supported
+    operations.
+
+    ONNX, OpenVINO and TensorFlow Lite lack `Bitcast` or `Erfc`.
+    """
+    nodes = {node.name: node for node in graph.node}
+    for node in nodes.values():
+        if node.op in _PLACES:
+            _take_zeros_as_one(node, nodes)
+        elif node.op == "Erfc":
+            _become_erf(node, nodes, graph)
+    kept = _all_that_make(tensors, {node.name: node for node in graph.node})
+    used = type(graph)(versions=graph.versions, library=graph.library)
+    used.node.extend(node for node in graph.node if node.name in kept)
+    return used
+
+
+def _take_zeros_as_one(node: "NodeDef", nodes: Mapping[str, "NodeDef"]) -> None:
+    """Makes `ArgMax` and `ArgMin` treat -0.0 as 0.0.
+
+    Keras tests the sign bit, for devices that flush denormal numbers to zero.
+    """
+    reader, chosen = node, nodes[_node_name(node.input[0])]
+    while chosen.op in _ON_THE_WAY:
+        reader, chosen = chosen, nodes[_node_name(chosen.input[0])]
+    if chosen.op != "SelectV2":
+        return
+    condition, _, values = chosen.input
+    if _looks_at_bits(condition, values, nodes):
+        reader.input[0] = values
+
+
+def _looks_at_bits(tensor: str, values: str, nodes: Mapping[str, "NodeDef"]) -> bool:
+    """Whether a tensor is computed from the bits of another one."""
+    made_of = _all_that_make([tensor], nodes, {_node_name(values)})
+    return any(
+        nodes[name].op == "Bitcast" and nodes[name].input[0] == values
+        for name in made_of
+    )
+
+
+def _all_that_make(
+    tensors: Collection[str],
+    nodes: Mapping[str, "NodeDef"],
+    beyond: Collection[str] = (),
+) -> set[str]:
+    """Returns the nodes that compute tensors, except nodes `beyond` and their
+    inputs.
+    """
+    waiting, found = list(tensors), set[str]()
+    while waiting:
+        name = _node_name(waiting.pop())
+        if name not in found and name not in beyond:
+            found.add(name)
+            waiting.extend(nodes[name].input)
+    return found
+
+
+def _become_erf(
+    node: "NodeDef", nodes: Mapping[str, "NodeDef"], graph: "GraphDef"
+) -> None:
+    """Turns `erfc(x)` into `1 - erf(x)`, and the `erfc(-x * c)` of GELU into `1 + erf(x
+    * c)`.
+
+    TensorFlow Lite recognizes GELU by the second form.
+    """
+    import tensorflow as tf
+
+    def add(name: str, op: str, *inputs: str) -> "NodeDef":
+        new = graph.node.add(name=f"{node.name}/{name}", op=op, input=inputs)
+        new.attr["T"].CopyFrom(node.attr["T"])
+        return new
+
+    one = graph.node.add(name=f"{node.name}/one", op="Const")
+    one.attr["dtype"].CopyFrom(node.attr["T"])
+    one.attr["value"].tensor.CopyFrom(
+        tf.make_tensor_proto(1, tf.as_dtype(node.attr["T"].type))
+    )
+    (argument,) = node.input
+    product = nodes[_node_name(argument)]
+    negated = nodes[_node_name(product.input[0])] if product.op == "Mul" else product
+    if product.op == "Mul" and negated.op == "Neg":
+        argument = add("scaled", "Mul", negated.input[0], product.input[1]).name
+        node.op = "AddV2"
+    else:
+        node.op = "Sub"
+    node.input[:] = [one.name, add("erf", "Erf", argument).name]
+
+
+def _node_name(tensor: str) -> str:
+    """Returns the name of the node that a tensor or a control input belongs to."""
+    return tensor.removeprefix("^").split(":")[0]

@@ -1,4 +1,4 @@
-"""What a server receives, and what becomes of it: TensorFlow's tensors."""
+"""The inputs of a served model, and functions that make them."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
@@ -11,6 +11,15 @@ from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 if TYPE_CHECKING:
     import tensorflow as tf
 
+
+from typing import TYPE_CHECKING, Any
+
+from keras_tpu_estimator.ground.base.types import InputFn
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
 SINGLE_FEATURE = "feature"
 SINGLE_RECEIVER = "input"
 SINGLE_LABEL = "label"
@@ -18,25 +27,24 @@ SINGLE_LABEL = "label"
 
 @dataclasses.dataclass(frozen=True)
 class ServingInputReceiver(NamedTupleLike):
-    """The inputs of a served model, and the features made of them.
+    """The inputs of a served model, and the features made from them.
 
-    What a serving input receiver function returns. It is called in a
-    TensorFlow graph: the receivers are placeholders
-    (`tf.compat.v1.placeholder`), and all ops between them and the features
-    become part of the SavedModel.
+    The return type of a serving input receiver function, which is called in a
+    TensorFlow graph. The receivers are placeholders (`tf.compat.v1.placeholder`), and
+    all operations between them and the features become part of the SavedModel.
 
     Args:
-        features: Dict of tensors, as `model_fn` reads them; a single tensor
-            becomes `{"feature": tensor}`. They may be sparse or ragged where
-            `model_fn` builds a TF1 graph; elsewhere sparse floats become dense.
-        receiver_tensors: Dict from input names to placeholders, which may be
-            sparse or ragged; a single one becomes `{"input": placeholder}`.
-        receiver_tensors_alternatives: Dict from names to other sets of tensors
-            that a request may give instead. Each adds signatures, named like
+        features: A dict of tensors, as `model_fn` reads them; a single tensor becomes
+            `{"feature": tensor}`. Tensors may be sparse or ragged if `model_fn` builds
+            a TF1 graph; otherwise sparse floats become dense.
+        receiver_tensors: A dict from input names to placeholders, which may be sparse
+            or ragged; a single placeholder becomes `{"input": placeholder}`.
+        receiver_tensors_alternatives: A dict from names to other sets of tensors that a
+            request may contain instead. Each adds signatures, named like
             'name:serving_default'. Defaults to none.
 
     Raises:
-        ValueError: Something is missing, or is no tensor.
+        ValueError: A value is missing, or is not a tensor.
 
     Example:
 
@@ -65,13 +73,13 @@ class ServingInputReceiver(NamedTupleLike):
 
     @property
     def inputs(self) -> Nest:
-        """What `model_fn` is given, as a nest of tensors."""
+        """The inputs of `model_fn`, as a pytree of tensors."""
         return self.features
 
 
 @dataclasses.dataclass(frozen=True)
 class TensorServingInputReceiver(NamedTupleLike):
-    """As `ServingInputReceiver`, for a `model_fn` whose features are a tensor.
+    """A `ServingInputReceiver` for a `model_fn` whose features are a single tensor.
 
     Args:
         features: The tensor.
@@ -79,7 +87,7 @@ class TensorServingInputReceiver(NamedTupleLike):
         receiver_tensors_alternatives: As in `ServingInputReceiver`.
 
     Raises:
-        ValueError: Something is missing, or is no tensor.
+        ValueError: A value is missing, or is not a tensor.
 
     Example:
 
@@ -99,8 +107,8 @@ class TensorServingInputReceiver(NamedTupleLike):
     def __post_init__(self) -> None:
         if isinstance(self.features, Mapping):
             raise ValueError(
-                "The features of TensorServingInputReceiver should be one "
-                f"tensor. Received a dict of {sorted(self.features)}. Use "
+                "The features of TensorServingInputReceiver must be one "
+                f"tensor. Received: a dict of {sorted(self.features)}. Use "
                 "ServingInputReceiver."
             )
         _check_tensor("features", SINGLE_FEATURE, self.features)
@@ -108,21 +116,21 @@ class TensorServingInputReceiver(NamedTupleLike):
 
     @property
     def inputs(self) -> Nest:
-        """What `model_fn` is given, as a nest of tensors."""
+        """The inputs of `model_fn`, as a pytree of tensors."""
         return self.features
 
 
 @dataclasses.dataclass(frozen=True)
 class SupervisedInputReceiver(NamedTupleLike):
-    """Features and labels, for exporting a model in TRAIN or EVAL.
+    """Features and labels for exporting a model in TRAIN or EVAL.
 
     Args:
-        features: Tensor, or a dict of them.
-        labels: The same.
+        features: A tensor, or a dict of tensors.
+        labels: A tensor, or a dict of tensors.
         receiver_tensors: As in `ServingInputReceiver`.
 
     Raises:
-        ValueError: Something is missing, or is no tensor.
+        ValueError: A value is missing, or is not a tensor.
 
     Example:
 
@@ -150,11 +158,11 @@ class SupervisedInputReceiver(NamedTupleLike):
 
     @property
     def receiver_tensors_alternatives(self) -> None:
-        """There are none."""
+        """Always `None`."""
 
     @property
     def inputs(self) -> Nest:
-        """Features and labels, as a nest of tensors."""
+        """Features and labels, as a pytree of tensors."""
         return {"features": self.features, "labels": self.labels}
 
 
@@ -163,7 +171,7 @@ ReceiverFn = Callable[[], Receiver]
 
 
 def _set(record: Receiver, name: str, value: object) -> None:
-    """Normalises a field of a frozen record while it is made."""
+    """Normalizes a field of a frozen record during its construction."""
     object.__setattr__(record, name, value)
 
 
@@ -175,8 +183,8 @@ def _normalize_receivers(record: Receiver) -> None:
         return
     if not isinstance(alternatives, Mapping):
         raise ValueError(
-            "`receiver_tensors_alternatives` should be a dict from names to "
-            f"receiver tensors. Received: {shown(alternatives)}"
+            "`receiver_tensors_alternatives` must be a dict from names to "
+            f"receiver tensors. Received: {shown(alternatives)}. Pass a dict."
         )
     _set(
         record,
@@ -212,7 +220,8 @@ def _receivers(name: str, tensors: Nest) -> dict[str, "tf.Tensor"]:
     for key in tensors:
         if not isinstance(key, str):
             raise ValueError(
-                f"The keys of `{name}` should be strings. Received: {shown(key)}"
+                f"The keys of `{name}` must be strings. Received: {shown(key)}. "
+                "Rename that entry."
             )
     return dict(tensors)
 
@@ -220,8 +229,8 @@ def _receivers(name: str, tensors: Nest) -> dict[str, "tf.Tensor"]:
 def _check_tensors(name: str, tensors: Nest) -> None:
     if tensors is None or (isinstance(tensors, Mapping) and not tensors):
         raise ValueError(
-            f"`{name}` should be a tensor or a dict of tensors. Received: "
-            f"{tensors!r}. Pass what the receiver function made."
+            f"`{name}` must be a tensor or a dict of tensors. Received: "
+            f"{tensors!r}. Pass the tensors that the receiver function made."
         )
     if not isinstance(tensors, Mapping):
         _check_tensor(name, name, tensors)
@@ -235,7 +244,227 @@ def _check_tensor(name: str, key: object, tensor: object) -> None:
 
     if not tf.is_tensor(tensor):
         raise ValueError(
-            f"{key!r} in `{name}` should be a tensor of TensorFlow. Received: "
+            f"{key!r} in `{name}` must be a TensorFlow tensor. Received: "
             f"{shown(tensor)}. Make receivers with "
             "tf.compat.v1.placeholder, and features from these."
+        )
+
+
+def build_raw_serving_input_receiver_fn(
+    features: Features, default_batch_size: int | None = None
+) -> ReceiverFn:
+    """Makes a receiver function for requests that contain the features.
+
+    The counterpart of the function of this name in `tf.estimator.export`.
+
+    Args:
+        features: A dict of values with a shape and a dtype (tensors, arrays,
+            `tf.TensorSpec`s), batch first; or a single value. The shape of a
+            placeholder may be unknown.
+        default_batch_size: The batch size of requests. Defaults to any size.
+
+    Returns:
+        A function without arguments for `export_saved_model`.
+
+    Raises:
+        ValueError: A feature has no shape or no dtype.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> receiver_fn = kte.export.build_raw_serving_input_receiver_fn(
+    ...     {"x": np.zeros((1, 3), "float32")})
+    """
+    specs = _raw_specs(features, SINGLE_FEATURE, default_batch_size)
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        placeholders = _placeholders(specs)
+        return ServingInputReceiver(placeholders, placeholders)
+
+    return serving_input_receiver_fn
+
+
+def build_parsing_serving_input_receiver_fn(
+    feature_spec: Mapping[str, object], default_batch_size: int | None = None
+) -> ReceiverFn:
+    """Makes a receiver function for requests that contain `tf.Example`s.
+
+    The input is called 'examples', a tensor of serialized `tf.Example`s.
+
+    The counterpart of the function of this name in `tf.estimator.export`.
+
+    Args:
+        feature_spec: A dict from names to `tf.io.FixedLenFeature`s and others that
+            `tf.io.parse_example` turns into dense tensors.
+        default_batch_size: The batch size of requests. Defaults to any size.
+
+    Returns:
+        A function without arguments for `export_saved_model`.
+
+    Raises:
+        ValueError: The dict is empty.
+
+    Example:
+
+    >>> import tensorflow as tf
+    >>> import keras_tpu_estimator as kte
+    >>> receiver_fn = kte.export.build_parsing_serving_input_receiver_fn(
+    ...     {"x": tf.io.FixedLenFeature([3], tf.float32)})
+    """
+    if not isinstance(feature_spec, Mapping) or not feature_spec:
+        raise ValueError(
+            "`feature_spec` must be a dict from names to tf.io features. "
+            f"Received: {feature_spec!r}. Pass a dict as for tf.io.parse_example."
+        )
+
+    def serving_input_receiver_fn() -> ServingInputReceiver:
+        import tensorflow as tf
+
+        _check_in_graph()
+        examples = tf.compat.v1.placeholder(
+            tf.string, [default_batch_size], name="input_example_tensor"
+        )
+        features = tf.io.parse_example(examples, dict(feature_spec))
+        return ServingInputReceiver(features, {"examples": examples})
+
+    return serving_input_receiver_fn
+
+
+def build_raw_supervised_input_receiver_fn(
+    features: Features, labels: Labels, default_batch_size: int | None = None
+) -> ReceiverFn:
+    """Makes a receiver function for exporting a model in TRAIN or EVAL.
+
+    The counterpart of the function of this name in `tf.estimator.experimental`.
+
+    Args:
+        features: As in `build_raw_serving_input_receiver_fn`; a single value has the
+            name 'input'.
+        labels: Like the features; a single value has the name 'label'.
+        default_batch_size: The batch size of requests. Defaults to any size.
+
+    Returns:
+        A function without arguments for `experimental_export_all_saved_models`.
+
+    Raises:
+        ValueError: Features and labels have names in common, or one has no
+            shape or no dtype.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> receiver_fn = kte.export.build_raw_supervised_input_receiver_fn(
+    ...     {"x": np.zeros((1, 3), "float32")}, np.zeros((1, 1), "float32"))
+    """
+    feature_specs = _raw_specs(features, SINGLE_RECEIVER, default_batch_size)
+    label_specs = _raw_specs(labels, SINGLE_LABEL, default_batch_size)
+    common = feature_specs.keys() & label_specs.keys()
+    if common:
+        raise ValueError(
+            "Features and labels must have different names. Received in "
+            f"both: {sorted(common)}. Rename the labels."
+        )
+
+    def supervised_input_receiver_fn() -> SupervisedInputReceiver:
+        own = _placeholders(feature_specs)
+        other = _placeholders(label_specs)
+        return SupervisedInputReceiver(
+            own if isinstance(features, Mapping) else own[SINGLE_RECEIVER],
+            other if isinstance(labels, Mapping) else other[SINGLE_LABEL],
+            {**own, **other},
+        )
+
+    return supervised_input_receiver_fn
+
+
+def build_supervised_input_receiver_fn_from_input_fn(
+    input_fn: InputFn, **input_fn_args: Any
+) -> ReceiverFn:
+    """Makes a receiver function with the features and labels of an `input_fn`.
+
+    The counterpart of the function of this name in `tf.estimator.experimental`.
+
+    Args:
+        input_fn: Returns a `tf.data.Dataset`, or a pair of features and labels.
+        **input_fn_args: Its arguments.
+
+    Returns:
+        A function without arguments for `experimental_export_all_saved_models`.
+
+    Raises:
+        ValueError: `input_fn` returns no labels.
+
+    Example:
+
+    >>> import numpy as np
+    >>> import keras_tpu_estimator as kte
+    >>> def input_fn(params):
+    ...     size = params["batch_size"]
+    ...     return {"x": np.zeros((size, 3))}, np.zeros((size, 1))
+    >>> build = kte.export.build_supervised_input_receiver_fn_from_input_fn
+    >>> receiver_fn = build(input_fn, params={"batch_size": 2})
+    """
+    data = input_fn(**input_fn_args)
+    data = getattr(data, "element_spec", data)
+    if not isinstance(data, tuple | list) or len(data) != 2:
+        raise ValueError(
+            "`input_fn` must return features and labels. Received: "
+            f"{data!r}. Pass an `input_fn` for training, or use "
+            "build_raw_supervised_input_receiver_fn."
+        )
+    return build_raw_supervised_input_receiver_fn(*data)
+
+
+def _raw_specs(
+    tensors: Nest, single: str, batch_size: int | None
+) -> dict[str, tuple[list[int | None] | None, Any]]:
+    """Returns the shapes and dtypes of placeholders like these tensors."""
+    if not isinstance(tensors, Mapping):
+        tensors = {single: tensors}
+    specs: dict[str, tuple[list[int | None] | None, Any]] = {}
+    for name, tensor in tensors.items():
+        shape = getattr(tensor, "shape", None)
+        is_unknown = getattr(shape, "rank", 0) is None
+        if is_unknown and batch_size is None:
+            specs[name] = (None, tensor.dtype)
+            continue
+        sizes = [] if shape is None or is_unknown else list(shape)
+        if not sizes or not hasattr(tensor, "dtype"):
+            raise ValueError(
+                f"{name!r} must have a shape, batch first, and a dtype. "
+                f"Received: {shown(tensor)}. Pass "
+                "a tensor, an array or a tf.TensorSpec."
+            )
+        specs[name] = ([batch_size, *sizes[1:]], tensor.dtype)
+    return specs
+
+
+def _placeholders(
+    specs: Mapping[str, tuple[list[int | None] | None, Any]],
+) -> dict[str, "tf.Tensor"]:
+    import tensorflow as tf
+
+    _check_in_graph()
+    return {
+        name: tf.compat.v1.placeholder(dtype, shape, name=_op_name(name))
+        for name, (shape, dtype) in specs.items()
+    }
+
+
+def _op_name(name: object) -> str | None:
+    """Returns the name of a placeholder if TensorFlow allows it, or `None`."""
+    text = str(name)
+    return text if text.isidentifier() and text[0] != "_" else None
+
+
+def _check_in_graph() -> None:
+    import tensorflow as tf
+
+    if tf.executing_eagerly():
+        raise RuntimeError(
+            "The export must call the serving input receiver function, in a "
+            "graph. Received: a call outside a graph. Pass the function itself: "
+            "export_saved_model(path, receiver_fn)."
         )

@@ -26,11 +26,10 @@ def write(
 
     Args:
         folder: An empty folder.
-        graphs: Graphs, each with the sets of tags that it is found by. The
-            first has the variables of all.
-        as_text: Whether the graphs are written as text.
-        strip_default_attrs: Whether attributes with default values are left
-            out, so that older releases of TensorFlow read more.
+        graphs: Graphs, each with its sets of tags. The first contains the variables of
+            all.
+        strip_default_attrs: Whether to omit attributes with default values, so that
+            older TensorFlow releases can read the graphs.
     """
     import tensorflow as tf
 
@@ -56,7 +55,7 @@ def _add_graphs(
         with graph.graph.as_default():
             main_op = graph.init_op
             if main_op is None:
-                # Tables, and what metrics count in.
+                # This initializes tables and the variables of metrics.
                 main_op = tf.group(
                     tf.compat.v1.local_variables_initializer(),
                     tf.compat.v1.tables_initializer(),
@@ -70,7 +69,7 @@ def _add_graphs(
                     "main_op": main_op,
                     "strip_default_attrs": strip_default_attrs,
                 }
-                # A graph remembers its op for the next set of tags.
+                # A graph keeps its operation for the next set of tags.
                 main_op = None
                 if not writes_variables:
                     builder.add_meta_graph(list(tags), **settings)
@@ -84,11 +83,10 @@ def _add_graphs(
 
 
 def replace_modules(folder: str, replacements: Mapping[bytes, bytes]) -> None:
-    """Puts other modules of XLA into a SavedModel.
+    """Replaces XLA modules in a SavedModel.
 
     Args:
-        folder: The SavedModel.
-        replacements: New modules by those that are there.
+        replacements: New modules by existing ones.
     """
     from google.protobuf import text_format
     from tensorflow.core.protobuf import saved_model_pb2
@@ -111,7 +109,7 @@ def replace_modules(folder: str, replacements: Mapping[bytes, bytes]) -> None:
 
 
 def _nodes(saved: "SavedModel") -> Iterator["NodeDef"]:
-    """All nodes of graphs and functions."""
+    """Yields all nodes of graphs and functions."""
     for meta_graph in saved.meta_graphs:
         yield from meta_graph.graph_def.node
         for function in meta_graph.graph_def.library.function:
@@ -123,12 +121,12 @@ def _assign(
     graph: ServingGraph,
     values: Mapping[str, np.ndarray],
 ) -> None:
-    """Gives values to a graph's variables, and to those of other graphs."""
+    """Assigns values to the variables of a graph and of other graphs."""
     import tensorflow as tf
 
     others = {k: v for k, v in values.items() if k not in graph.variables}
     variables = {**graph.variables, **make_variables(others)}
-    # Those of receivers. The initializers of the model's need not run here.
+    # These variables belong to receivers; the model's get their values below.
     own = {variable.op.name for variable in variables.values()}
     session.run(
         [
@@ -138,6 +136,6 @@ def _assign(
         ]
     )
     for path, variable in variables.items():
-        # Fed, since a graph with the values in it could not be over 2 GB.
+        # Values are fed, because a graph that contains them must not exceed 2 GB.
         initial = variable.initializer.inputs[1]
         session.run(variable.initializer, {initial: values[path]})

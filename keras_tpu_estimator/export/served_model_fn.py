@@ -1,14 +1,20 @@
-"""A user's `model_fn` as an export calls it: for its signatures' outputs."""
+"""A user's `model_fn` as an export calls it, and as a symbolic Keras model."""
 
 import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import jax
+import keras
+
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.steps import IS_PADDING
 from keras_tpu_estimator.export.batching import BatchConfig, batching_requests
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest, TensorLike
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.user_places import place_of_error
+from keras_tpu_estimator.ground.tracing.variables import NoScopeError
 from keras_tpu_estimator.spec.model_fn.export_outputs import (
     ExportOutput,
     PredictOutput,
@@ -21,11 +27,11 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
 
 @dataclasses.dataclass(frozen=True)
 class SignatureOutput:
-    """The outputs of one signature, as names among a program's outputs.
+    """The outputs of one signature, as names of a program's outputs.
 
     Attributes:
         method: As in `ExportOutput`.
-        names: From the output's name to that of the program's output.
+        names: The program's output names by the signature's.
     """
 
     method: str
@@ -33,7 +39,8 @@ class SignatureOutput:
 
 
 class ServedModelFn:
-    """Calls `model_fn` in any mode; all outputs of signatures are predictions.
+    """Calls `model_fn` in any mode, and returns the outputs of signatures as
+    predictions.
 
     Args:
         model_fn: The user's function.
@@ -41,12 +48,12 @@ class ServedModelFn:
         use_tpu: The value of `params["use_tpu"]`.
 
     Attributes:
-        mode: The mode it is called in.
-        embeddings: The tables of the user's function, or `None`.
-        features_inside: Where its features are among what receivers give,
-            labels among them; `None` if that is all.
-        signatures: What the last call's signatures return.
-        batch_config: What that call asked for, or `None`.
+        mode: The mode of the call.
+        embeddings: The embedding tables of the user's function, or `None`.
+        features_inside: The key of its features among the receivers' features and
+            labels; `None` if there are no labels.
+        signatures: The outputs of each signature in the last call.
+        batch_config: The batching that this call requested, or `None`.
     """
 
     signatures: Mapping[str, SignatureOutput]
@@ -67,7 +74,7 @@ class ServedModelFn:
         additional: Mapping[str, object],
     ) -> Spec:
         """Calls the user's function, as a program calls one to predict."""
-        # Batches have any size here, so `params` says nothing about it.
+        # The batch size is open, so `params` does not contain it.
         del labels, mode, additional
         spec, tensors = self.outputs_of(features)
         return TPUEstimatorSpec(
@@ -75,13 +82,8 @@ class ServedModelFn:
         )
 
     def outputs_of(self, features: Features) -> tuple[Spec, dict[str, Any]]:
-        """Calls the user's function.
-
-        Args:
-            features: What receivers give.
-
-        Returns:
-            The spec, and the tensors that signatures return, by name.
+        """Returns the spec of the user's function, and the tensors of signatures by
+        name.
         """
         labels = None
         if self.mode != ModeKeys.PREDICT:
@@ -105,7 +107,7 @@ class ServedModelFn:
         }
 
     def _metric_tensors(self, spec: Spec) -> dict[str, Any]:
-        """What the signature of an evaluation returns of its metrics."""
+        """Returns the outputs of metrics in the signature of an evaluation."""
         return {
             f"metrics/{name}/value": metric_value(metric)
             for name, metric in spec.as_estimator_spec().eval_metric_ops.items()
@@ -120,19 +122,18 @@ class ServedModelFn:
             key = error.args[0] if error.args else None
             if key == "batch_size":
                 raise ValueError(
-                    "`model_fn` reads params['batch_size'], which an exported "
-                    "model does not have: its requests have any size. Use the "
-                    "shape of a feature."
+                    "`model_fn` must not read params['batch_size'] in an export, "
+                    "because requests have any size. Use the shape of a feature."
                 ) from error
             if isinstance(features, Mapping) and key not in (
                 *features,
                 IS_PADDING,
             ):
                 raise ValueError(
-                    f"`model_fn` reads {key!r}, which the serving input "
-                    "receiver does not give it. Received features: "
-                    f"{sorted(map(str, features))}. Make the features of the "
-                    "receiver those of `input_fn`."
+                    f"The serving input receiver must have the feature {key!r}, "
+                    "which `model_fn` reads. Received: "
+                    f"{sorted(map(str, features))}. Make the receiver return the "
+                    "features of `input_fn`."
                 ) from error
             raise
         except Exception as error:
@@ -154,9 +155,9 @@ def _outputs(
         outputs = signature_outputs(spec.export_outputs, spec.predictions)
         if not any(output.tensors for output in outputs.values()):
             raise ValueError(
-                "An export should have a signature. Received `export_outputs` "
+                "An export must have a signature. Received: `export_outputs` "
                 f"{spec.export_outputs!r} and predictions "
-                f"{spec.predictions!r}. Leave `export_outputs` out to export "
+                f"{spec.predictions!r}. Omit `export_outputs` to export "
                 "all predictions, or add export.PredictOutput(tensors)."
             )
         return outputs
@@ -173,3 +174,69 @@ def _outputs(
 
 def _index(outputs: list[ExportOutput], output: ExportOutput) -> int:
     return next(i for i, each in enumerate(outputs) if each is output)
+
+
+def symbolic_model(
+    call: SpecFunction,
+    specs: Nest,
+    arrange: Callable[[Nest], Nest] = lambda inputs: inputs,
+) -> keras.Model:
+    """Calls `model_fn` in PREDICT with symbolic inputs, and returns a Keras model.
+
+    Args:
+        specs: A pytree of `FeatureSpec`s, whose names become those of the inputs.
+        arrange: Converts the pytree of inputs to the model's argument. Defaults to the
+            pytree itself.
+
+    Raises:
+        ValueError: `model_fn` uses operations without Keras symbols.
+    """
+    inputs = jax.tree.map(
+        lambda spec: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=spec.name),
+        specs,
+    )
+    try:
+        with keras_internals.fresh_names():
+            spec = call(inputs, None, ModeKeys.PREDICT, {"use_tpu": False})
+            return keras.Model(arrange(inputs), spec.predictions)
+    except NoScopeError as error:
+        raise ValueError(
+            "To become a Keras model, `model_fn` must use only Keras layers "
+            "and keras.ops in mode 'infer'. Received: "
+            f"`{error.caller}`{_place(error)}, "
+            "for which neither Keras nor TensorFlow has an operation. Use "
+            "export_saved_model with RunConfig(export_backend='jax'), or replace "
+            "it by Keras layers."
+        ) from error
+    except Exception as error:
+        raise ValueError(
+            "To become a Keras model, `model_fn` must use only Keras layers "
+            "and keras.ops in mode 'infer'. Received: "
+            f"{type(error).__name__}{_place(error)}: {error} Put other "
+            "functions into a keras.layers.Layer, or use export_saved_model "
+            "with RunConfig(export_backend='jax')."
+        ) from error
+
+
+def _place(error: Exception) -> str:
+    """Returns the last line of the user's code in an error's traceback."""
+    place = place_of_error(error)
+    return "" if place is None else f" at {place.line}"
+
+
+def set_weights(model: keras.Model, values: Mapping[str, TensorLike]) -> None:
+    """Assigns values by path to a symbolic model.
+
+    Raises:
+        ValueError: The value of a weight is missing.
+    """
+    missing = [v.path for v in model.weights if v.path not in values]
+    if missing:
+        raise ValueError(
+            "The Keras model must have the variables of the checkpoint, "
+            f"{sorted(values)}. Received: other variables, {missing}. Give each "
+            "layer a unique name."
+        )
+    for variable in model.variables:
+        if variable.path in values:
+            variable.assign(values[variable.path])

@@ -10,8 +10,6 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.sparse import dense
-from keras_tpu_estimator.export.composites import components
-from keras_tpu_estimator.export.dtype_checks import in_dtype
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver, ReceiverFn
@@ -29,10 +27,23 @@ if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
 
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import tensorflow as tf
+
+
 _logger = logging.getLogger("keras_tpu_estimator")
 Model = LoweredModel | RebuiltModel
 
-# TensorFlow's names of what a signature computes.
+# TensorFlow's method names of signatures.
 _METHODS = {
     "predict": "serving/predict",
     "classify": "serving/classify",
@@ -40,24 +51,37 @@ _METHODS = {
     ModeKeys.TRAIN: "supervised/training",
     ModeKeys.EVAL: "supervised/eval",
 }
-# Those whose requests give a tensor of serialized examples.
+# Requests of these methods contain a tensor of serialized examples.
 _OF_EXAMPLES = ("classify", "regress")
+
+
+def components(nest: Nest) -> list["tf.Tensor"]:
+    """Returns the dense tensors in a pytree; a sparse tensor has indices, values and a
+    shape.
+
+    Keys of dicts may have several types, which neither JAX nor TensorFlow can sort.
+    """
+    import tensorflow as tf
+
+    if isinstance(nest, Mapping):
+        return [each for value in nest.values() for each in components(value)]
+    return list(tf.nest.flatten(nest, expand_composites=True))
 
 
 @dataclasses.dataclass(frozen=True)
 class ServingGraph:
-    """A graph, and what is known of it.
+    """A TensorFlow graph and its parts.
 
     Attributes:
-        graph: The graph of TensorFlow.
+        graph: The TensorFlow graph.
         signatures: `SignatureDef`s by name.
-        variables: TensorFlow's variables by path.
-        model: The model in it.
-        features: Names of the tensors that the model is given.
+        variables: TensorFlow variables by path.
+        model: The model in the graph.
+        features: Names of the tensors that the model receives.
         outputs: Names of the tensors that the model returns.
         results: Names of all tensors that signatures return.
-        init_op: What runs when the model is loaded. Defaults to `None`, for
-            what initializes tables and the variables of one call.
+        init_op: The operation that runs when the model is loaded. Defaults to `None`,
+            which initializes tables and local variables.
     """
 
     graph: "tf.Graph"
@@ -78,13 +102,12 @@ def build_graph(
     """Builds the graph of a served model.
 
     Args:
-        receiver_fn: The user's function, called in the graph.
-        kinds: The types that it should return.
-        model_for: Makes a model for a nest of `FeatureSpec`s.
+        kinds: The types that the receiver function may return.
+        model_for: Makes a model for a pytree of `FeatureSpec`s.
 
     Raises:
-        TypeError: The function returned something else.
-        ValueError: Receivers, model or signatures do not fit each other.
+        TypeError: The receiver function returned another type.
+        ValueError: Receivers, model or signatures do not match.
     """
     import tensorflow as tf
 
@@ -101,7 +124,7 @@ def build_graph(
             feature_spec(jax.tree_util.keystr(path) or "", tensor)
             for (path, _), tensor in zip(paths, tensors, strict=True)
         ]
-        # Each of them can be fed by itself, though one may be another.
+        # Each feature can be fed separately, even if two are the same tensor.
         features = [tf.identity(tensor) for tensor in tensors]
         check_fed(features, receiver.receiver_tensors, "the features")
         model = model_for(jax.tree.unflatten(nest, specs))
@@ -113,7 +136,7 @@ def build_graph(
                 for feature, spec in zip(features, specs, strict=True)
             ],
         )
-        # Each request leaves them to the next one, as batches of `predict` do.
+        # The next request reads assigned values, as the next batch of `predict` does.
         assignments = [
             variables[path].assign(value, read_value=False)
             for path, value in state.items()
@@ -149,14 +172,15 @@ def _check_sortable(features: Features) -> None:
 
 
 def checked_receiver(receiver: object, kinds: tuple[type[Receiver], ...]) -> Receiver:
+    """Returns a receiver after checking its type."""
     if isinstance(receiver, kinds):
         return receiver
     names = " or a ".join(each.__name__ for each in kinds)
     hint = "Return one from it."
     if callable(receiver):
-        hint = "It returned a function: call that, or pass it in its place."
+        hint = "It returned a function: call that function, or pass it instead."
     raise TypeError(
-        f"The serving input receiver function should return a {names}. "
+        f"The serving input receiver function must return a {names}. "
         f"Received: {shown(receiver)}. {hint}"
     )
 
@@ -164,7 +188,7 @@ def checked_receiver(receiver: object, kinds: tuple[type[Receiver], ...]) -> Rec
 def make_variables(
     values: Mapping[str, np.ndarray],
 ) -> dict[str, "tf.Variable"]:
-    """A variable of TensorFlow for each path, without its value."""
+    """Returns an uninitialized TensorFlow variable for each path."""
     import tensorflow as tf
 
     return {
@@ -180,7 +204,7 @@ def make_variables(
 
 
 def _variable_name(path: str) -> str:
-    """The path in characters that TensorFlow allows."""
+    """Returns the path in characters that TensorFlow allows."""
     name = re.sub(r"[^A-Za-z0-9_./-]", "_", path)
     return name if name[0].isalnum() else f"v{name}"
 
@@ -190,7 +214,7 @@ def signature_defs(
     signatures: Mapping[str, SignatureOutput],
     outputs: Mapping[str, "tf.Tensor"],
 ) -> Iterator[tuple[str, "SignatureDef"]]:
-    """`SignatureDef`s by name, those that requests cannot use left out."""
+    """Yields `SignatureDef`s by name, and skips those that requests cannot use."""
     receivers = {"": receiver.receiver_tensors}
     for name, alternative in (receiver.receiver_tensors_alternatives or {}).items():
         receivers[f"{name}:"] = alternative
@@ -209,12 +233,12 @@ def signature_defs(
                 )
             else:
                 _logger.warning(
-                    "The signature %r is left out: %s.", prefix + name, reason
+                    "The signature %r is omitted: %s.", prefix + name, reason
                 )
 
 
 def _unusable(method: str, inputs: Mapping[str, "tf.Tensor"]) -> str | None:
-    """Why requests of a kind cannot give these inputs, if they cannot."""
+    """Returns why requests of a method cannot contain these inputs, or `None`."""
     if method not in _OF_EXAMPLES:
         return None
     dtypes = [tensor.dtype.name for tensor in inputs.values()]
@@ -222,7 +246,7 @@ def _unusable(method: str, inputs: Mapping[str, "tf.Tensor"]) -> str | None:
     if dtypes == ["string"] and is_dense:
         return None
     return (
-        f"requests to {method} give one tensor of strings, but the inputs are "
+        f"requests to {method} contain one tensor of strings, but the inputs are "
         f"{dict(zip(inputs, dtypes, strict=True))}"
     )
 
@@ -251,16 +275,17 @@ def _info(tensor: "tf.Tensor") -> "TensorInfo":
 
 
 def check_fed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"], what: str) -> None:
+    """Raises if inputs lack placeholders that tensors depend on."""
     unfed = _unfed(tensors, inputs)
     if unfed:
         raise ValueError(
-            f"`receiver_tensors` should have all placeholders that {what} are "
-            f"made of. Missing: {sorted(unfed)}. Received: {sorted(inputs)}."
+            f"`receiver_tensors` must contain all placeholders that {what} depend "
+            f"on. Received: {sorted(inputs)}. Add {sorted(unfed)}."
         )
 
 
 def _unfed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"]) -> set[str]:
-    """Names of the placeholders that tensors need beside these inputs."""
+    """Returns the names of the placeholders that tensors need beside these inputs."""
     fed = {tensor.ref() for tensor in components(inputs)}
     waiting, seen, unfed = components(tensors), set(), set()
     while waiting:
@@ -275,10 +300,54 @@ def _unfed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"]) -> set[str]:
 
 
 def check_any(wanted: Mapping[str, object], there: Mapping[str, object]) -> None:
+    """Raises if no signature is left."""
     if not there.keys() & wanted.keys():
         raise ValueError(
-            "None of the signatures can be called: ClassificationOutput and "
+            "At least one signature must be usable. ClassificationOutput and "
             "RegressionOutput need one input, a tensor of strings. Received: "
             f"{sorted(wanted)}. Add a PredictOutput to `export_outputs`, or "
             "use build_parsing_serving_input_receiver_fn."
         )
+
+
+def in_dtype(tensor: "tf.Tensor", dtype: np.dtype, name: str) -> "tf.Tensor":
+    """Casts a feature, with an error for requests whose numbers do not fit.
+
+    Converters for other runtimes drop the error. There, integers that do not fit become
+    the nearest ones that fit, which are in no vocabulary.
+
+    Args:
+        dtype: The model's dtype of the feature.
+        name: The name of the feature in the error.
+    """
+    import tensorflow as tf
+
+    narrow = tf.as_dtype(dtype)
+    if tensor.dtype == narrow:
+        return tensor
+    if tensor.dtype.is_integer:
+        own = tensor.dtype
+        least, most = max(own.min, narrow.min), min(own.max, narrow.max)
+        result = tf.cast(tf.clip_by_value(tensor, least, most), narrow)
+        fits = tf.equal(tf.cast(result, tensor.dtype), tensor)
+    else:
+        result = tf.cast(tensor, narrow)
+        fits = tf.equal(_is_finite(result), _is_finite(tensor))
+    check = tf.debugging.Assert(
+        tf.reduce_all(fits),
+        [
+            f"The feature {name} must fit {narrow.name}, because devices have "
+            "32 bits. Received:",
+            tensor,
+        ],
+    )
+    with tf.control_dependencies([check]):
+        return tf.identity(result)
+
+
+def _is_finite(tensor: "tf.Tensor") -> "tf.Tensor":
+    import tensorflow as tf
+
+    if tensor.dtype.is_complex:
+        return _is_finite(tf.math.real(tensor)) & _is_finite(tf.math.imag(tensor))
+    return tf.math.is_finite(tensor)

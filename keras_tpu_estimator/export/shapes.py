@@ -1,4 +1,4 @@
-"""The shapes of features: open dimensions as symbols, and as samples."""
+"""The shapes of features, with open dimensions as symbols or as samples."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 import jax
 import numpy as np
 
-# Sizes of open dimensions in samples: odd, so that it stands out in a message;
-# and large enough for a few strides.
+# Sizes of open dimensions in samples: the batch is odd, so that messages show it,
+# and the length is large enough for a few strides.
 _SAMPLE_BATCH = 3
 _SAMPLE_LENGTH = 16
 _UNUSUAL = (-300, -2, -1, 0, 3, 100_003)
@@ -16,12 +16,12 @@ _SCALES = (1.0, 300.0)
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """A feature as JAX sees it.
+    """A feature in JAX.
 
     Attributes:
-        name: What messages call it.
-        shape: Sizes; `None` where any will do.
-        dtype: The dtype that JAX gives it.
+        name: The name in messages.
+        shape: The sizes; `None` for any size.
+        dtype: The dtype in JAX.
     """
 
     name: str
@@ -30,45 +30,45 @@ class FeatureSpec:
 
 
 def feature_spec(name: str, tensor: object) -> FeatureSpec:
-    """The spec of a tensor of TensorFlow.
+    """Returns the spec of a TensorFlow tensor.
 
     Raises:
-        ValueError: JAX cannot take it.
+        ValueError: JAX does not support the tensor.
     """
     import tensorflow as tf
 
     if not isinstance(tensor, tf.Tensor):
         raise ValueError(
-            f"The feature {name} should be a dense tensor. Received: "
+            f"The feature {name} must be a dense tensor. Received: "
             f"{type(tensor).__name__}. Make it dense in the receiver function, "
             "with tf.sparse.to_dense or .to_tensor()."
         )
     if tensor.dtype in (tf.string, tf.resource, tf.variant):
         raise ValueError(
-            f"The feature {name} should be numbers. Received: "
+            f"The feature {name} must consist of numbers. Received: "
             f"{tensor.dtype.name}. Convert it in the receiver function "
-            "(tf.io.decode_png, tf.lookup, ...), or leave it out of `features`."
+            "(tf.io.decode_png, tf.lookup, ...), or omit it from `features`."
         )
     if tensor.shape.rank is None:
         raise ValueError(
-            f"The feature {name} should have a known number of dimensions. "
-            "Received a tensor of unknown rank. Call tf.ensure_shape(tensor, "
+            f"The feature {name} must have a known number of dimensions. "
+            "Received: a tensor of unknown rank. Call tf.ensure_shape(tensor, "
             "[None, ...]) in the receiver function."
         )
     if tensor.shape.rank == 0:
         raise ValueError(
-            f"The feature {name} should have the batch as its first dimension. "
-            "Received a scalar."
+            f"The feature {name} must have the batch as its first dimension. "
+            "Received: a scalar. Add the dimension in the receiver function."
         )
     dtype = jax.dtypes.canonicalize_dtype(tensor.dtype.as_numpy_dtype)
     return FeatureSpec(name, tuple(tensor.shape), np.dtype(dtype))
 
 
 def samples(specs: Sequence[FeatureSpec]) -> list[list[np.ndarray]]:
-    """Arrays to try a model with: the same ones for the same specs.
+    """Returns arrays for testing a model, which are equal for equal specs.
 
-    The first are small numbers that every model takes. The second have
-    negative and large ones, and ids that are in no vocabulary.
+    The first set has small numbers that every model accepts. The second has negative
+    and large numbers, and ids that are in no vocabulary.
     """
     rng = np.random.default_rng(0)
     return [[draw(rng, spec) for spec in specs] for draw in (_sample, _extremes)]
@@ -77,10 +77,10 @@ def samples(specs: Sequence[FeatureSpec]) -> list[list[np.ndarray]]:
 def symbolic(
     specs: Sequence[FeatureSpec],
 ) -> Iterator[list[jax.ShapeDtypeStruct]]:
-    """Shapes with symbols for open dimensions, the most general ones first.
+    """Yields shapes with symbols for open dimensions, the most general ones first.
 
-    All features have the batch in common. Other open dimensions are first taken
-    to be independent, then to be the same for all features on one axis.
+    All features share the batch. Other open dimensions are first independent, and then
+    the same for all features on one axis.
     """
     yield _symbolic(specs, "d{axis}_{feature}")
     if sum(None in spec.shape[1:] for spec in specs) > 1:
@@ -112,7 +112,7 @@ def _extremes(rng: np.random.Generator, spec: FeatureSpec) -> np.ndarray:
         bounds = np.iinfo(dtype)
         numbers = np.clip(_UNUSUAL, bounds.min, bounds.max)
         return rng.choice(numbers, shape).astype(dtype)
-    # Those of some rows are large, so that others still show small errors.
+    # Only some rows are large, so that others still show small errors.
     scale = rng.choice(_SCALES, (*shape[:1], *(1 for _ in shape[1:])))
     return (rng.normal(size=shape) * scale).astype(dtype)
 

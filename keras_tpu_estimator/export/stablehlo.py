@@ -1,4 +1,4 @@
-"""What JAX lowers to, in the form that TensorFlow's runtime can read."""
+"""JAX's lowered modules in the form that TensorFlow's runtime reads."""
 
 import contextlib
 import re
@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from jaxlib.mlir import ir, passmanager
 from jaxlib.mlir.dialects import chlo, func, sdy, stablehlo
 
-# Old enough for any TensorFlow that can call modules of JAX, and new enough
-# for all that JAX lowers to beside composites.
+# The first is old enough for each TensorFlow that can call JAX's modules. The last
+# is new enough for all operations of JAX except composites.
 _VERSIONS = ("1.9.0", "1.13.0")
 
-# The routines of LAPACK that JAX calls; TensorFlow does not have its wrappers.
+# The LAPACK routines that JAX calls, whose wrappers TensorFlow lacks.
 _LINEAR_ALGEBRA = {
     "potrf": "cholesky",
     "getrf": "lu (solve, inv, det)",
@@ -34,22 +34,22 @@ class UnservableError(ValueError):
     """TensorFlow's servers cannot run an operation of the model.
 
     Args:
-        message: The operation, and a way to do without it.
+        message: The operation, and a workaround.
     """
 
 
 def for_tensorflow(module: bytes) -> bytes:
-    """The same module, as TensorFlow can read it.
+    """Returns the same module in a form that TensorFlow reads.
 
-    Newer releases of JAX lower some functions (erf, top_k) to composite ops,
-    which TensorFlow cannot read or cannot run with open dimensions. Each
-    becomes a call of the function that it is composed of.
+    Newer releases of JAX lower some functions (erf, top_k) to composite operations,
+    which TensorFlow cannot read or cannot run with open dimensions. Each becomes a call
+    of its decomposition.
 
     Args:
         module: A portable artifact of StableHLO.
 
     Raises:
-        UnservableError: It has ops that TensorFlow does not have.
+        UnservableError: TensorFlow lacks an operation of the module.
     """
     with _parsed(module) as parsed:
         operations = list(_operations(parsed.body))
@@ -62,11 +62,7 @@ def for_tensorflow(module: bytes) -> bytes:
 
 
 def without_lines(module: bytes) -> bytes:
-    """The same module without names and lines of source files.
-
-    Args:
-        module: What `for_tensorflow` returned.
-    """
+    """Returns the same module without names and lines of source files."""
     with _parsed(module) as parsed:
         strip = passmanager.PassManager.parse("builtin.module(strip-debuginfo)")
         strip.run(parsed.operation)
@@ -75,7 +71,7 @@ def without_lines(module: bytes) -> bytes:
 
 @contextlib.contextmanager
 def _parsed(module: bytes) -> Iterator[ir.Module]:
-    """A portable artifact, in a context of its own."""
+    """Parses a portable artifact in a separate context."""
     with ir.Context() as context, ir.Location.unknown():
         stablehlo.register_dialect(context)
         chlo.register_dialect(context)
@@ -92,7 +88,7 @@ def _operations(block: ir.Block) -> Iterator[ir.Operation]:
 
 
 def _call_instead(composite: ir.Operation) -> None:
-    """Replaces a composite op by a call of its decomposition."""
+    """Replaces a composite operation by a call of its decomposition."""
     call = func.CallOp(
         [result.type for result in composite.results],
         ir.FlatSymbolRefAttr(composite.attributes["decomposition"]),
@@ -105,8 +101,8 @@ def _call_instead(composite: ir.Operation) -> None:
 
 
 def _forget_shardings(operation: ir.Operation) -> None:
-    """Removes hints for several devices; TensorFlow's runtime has none."""
-    # Releases of JAX differ in whether these are names or have names.
+    """Removes shardings, which TensorFlow's runtime does not support."""
+    # In some releases of JAX these are names, in others they have names.
     names = [getattr(each, "name", each) for each in operation.attributes]
     for name in names:
         if name.startswith("sdy."):
@@ -122,10 +118,10 @@ def _check_custom_calls(operations: Iterable[ir.Operation]) -> None:
     missing = sorted(_shown(name) for name in found if "lapack_" in name)
     if missing:
         raise UnservableError(
-            "The model uses linear algebra that TensorFlow cannot run for "
-            f"JAX: {', '.join(missing)}. Compute it in the receiver function "
-            "or with kte.outside_compilation and tf.linalg, "
-            "or leave it out of the predictions."
+            "An exported model must not use JAX's linear algebra, which "
+            f"TensorFlow cannot run. Received: {', '.join(missing)}. Compute it "
+            "in the receiver function or with kte.outside_compilation and "
+            "tf.linalg, or omit it from the predictions."
         )
 
 
@@ -140,10 +136,10 @@ def _serialized(module: ir.Module) -> bytes:
         try:
             return stablehlo.serialize_portable_artifact(module, version)
         except ValueError as error:
-            # The diagnostics of MLIR hold the op.
+            # MLIR's diagnostics name the operation.
             reason = error
     raise UnservableError(
-        "The model has ops that are too new for TensorFlow. Expected ops of "
-        f"StableHLO {_VERSIONS[-1]}. Received: {reason}. Compute these with "
-        "other functions, or install an older JAX."
+        "An exported model must consist of operations of StableHLO "
+        f"{_VERSIONS[-1]}, because TensorFlow lacks newer ones. Received: {reason}. "
+        "Use other functions, or install an older JAX."
     ) from reason

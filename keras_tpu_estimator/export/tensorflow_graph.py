@@ -1,7 +1,7 @@
-"""A script: makes the graph of a Keras model, under the TensorFlow backend.
+"""A script that makes the graph of a Keras model under the TensorFlow backend.
 
-It is run by its path, in a process of its own, and imports nothing of this
-package. What it made, or what went wrong, is said on its standard output.
+It runs by its path in a separate process, and imports nothing of this package. It
+writes the result or an error to its standard output.
 """
 
 import functools
@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 
 
 def main() -> None:
-    """Makes what the standard input asks for."""
-    # TensorFlow imports them where they are.
-    # `None` keeps a module from being imported, which its type does not say.
+    """Makes the graph of the model in the standard input."""
+    # TensorFlow imports these if they are installed.
+    # `None` prevents the import of a module, although the type omits it.
     sys.modules.update(dict.fromkeys(("jax", "jaxlib")))  # type: ignore[arg-type]
     request = json.load(sys.stdin)
     try:
@@ -33,9 +33,9 @@ def main() -> None:
 
 
 def operations_of(error: BaseException | None) -> Iterator[str]:
-    """Yields names of operations that an error went through, outermost first.
+    """Yields the names of operations in an error's traceback, outermost first.
 
-    They are those that Keras has called, and those that it made from a config.
+    These are the operations that Keras called, or made from a config.
     """
     import keras
 
@@ -53,16 +53,15 @@ def operations_of(error: BaseException | None) -> Iterator[str]:
 
 
 def make(config: str, path: str) -> dict[str, list[str]]:
-    """Writes a graph.
+    """Writes a graph, and returns the names of its tensors.
+
+    The names are `variables` in Keras's order, `features`, and `outputs` in the order
+    of their names.
 
     Args:
-        config: A model as `to_json` writes it. Its inputs are a list, its
-            outputs a dict.
-        path: Where to write the graph.
-
-    Returns:
-        Names of its tensors: `variables` in Keras's order, `features`, and
-        `outputs` in the order of their names.
+        config: A model in the format of `to_json`, with a list of inputs and a dict of
+            outputs.
+        path: The path of the graph.
     """
     import keras
     import tensorflow as tf
@@ -96,11 +95,11 @@ def make(config: str, path: str) -> dict[str, list[str]]:
 
 
 def compute_as_jax(tf: Any) -> None:
-    """Has Keras cast and gather as JAX does, beyond the ranges too.
+    """Makes Keras cast and gather as JAX does, also outside the valid ranges.
 
-    Floats that an integer cannot have become its largest or smallest value,
-    and NaN becomes 0. Where no row has an index, there is NaN, or an integer
-    that is its counterpart; TensorFlow would fail on a CPU.
+    Floats outside the range of an integer become its largest or smallest value, and NaN
+    becomes 0. An invalid index returns NaN, or an integer that stands for it, where
+    TensorFlow would fail on a CPU.
     """
     cast, gather = tf.cast, tf.gather
 
@@ -145,7 +144,7 @@ def compute_as_jax(tf: Any) -> None:
 
 
 def resize_as_jax(tf: Any) -> None:
-    """Has Keras compute the weights of bicubic interpolation, as JAX does.
+    """Makes Keras compute the weights of bicubic interpolation as JAX does.
 
     TensorFlow reads them from a table, and most converters lack its operation.
     """
@@ -164,7 +163,7 @@ def resize_as_jax(tf: Any) -> None:
             if before is None:
                 before = tf.shape(images)[axis]
             weights = _cubic_weights(before, length, antialias)
-            # Its last axis is the one that a product of matrices changes.
+            # The matrix product changes the last axis.
             order = [*range(images.shape.rank)]
             order[axis], order[-1] = order[-1], order[axis]
             moved = tf.matmul(tf.transpose(result, order), weights)
@@ -175,9 +174,9 @@ def resize_as_jax(tf: Any) -> None:
 
 
 def _cubic_weights(before: Any, after: Any, antialias: bool) -> Any:
-    """Returns the weights of each pixel before, for each pixel after.
+    """Returns the weight of each old pixel for each new pixel.
 
-    The kernel is that of Keys; no pixel beyond the edges has a weight.
+    The kernel is Keys's; pixels outside the image have no weight.
     """
     import tensorflow as tf
 
@@ -194,7 +193,7 @@ def _cubic_weights(before: Any, after: Any, antialias: bool) -> Any:
 
 
 def keep_masks(keras: Any) -> None:
-    """Has attention keep the masks of its inputs, as where it was trained."""
+    """Makes attention keep the masks of its inputs, as under the JAX backend."""
     layer = keras.layers.MultiHeadAttention
     call = layer.call
 
@@ -219,7 +218,7 @@ def keep_masks(keras: Any) -> None:
 
 
 def _is_float(x: Any) -> bool:
-    """Whether this is a dense tensor of floats."""
+    """Whether a value is a dense tensor of floats."""
     import tensorflow as tf
 
     is_dense = isinstance(x, tf.Tensor | tf.Variable)
@@ -227,7 +226,7 @@ def _is_float(x: Any) -> bool:
 
 
 def _missing(dtype: Any) -> Any:
-    """Returns the value that JAX has for an index without a row."""
+    """Returns JAX's value for an invalid index."""
     if dtype.is_bool:
         return True
     if not dtype.is_integer:
@@ -238,7 +237,9 @@ def _missing(dtype: Any) -> Any:
 def with_constants(
     traced: "tf.types.experimental.ConcreteFunction",
 ) -> "tf.compat.v1.GraphDef":
-    """The graph of a traced function, with the arrays that it closes over."""
+    """Returns the graph of a traced function, including the arrays that it
+    closes over.
+    """
     import tensorflow as tf
 
     graph = traced.graph.as_graph_def()

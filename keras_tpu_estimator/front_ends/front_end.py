@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.program import Program
+from keras_tpu_estimator.engine.program.steps import Program
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphBuilder
 from keras_tpu_estimator.front_ends.keras.front_end import KERAS
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel

@@ -201,8 +201,8 @@ class EstimatorModel(SavedByWeights):
         """Separates Keras's arrays, which it donates, from those of a running
         loop.
         """
-        lender = self.program.store.lender
-        apart = lender.apart(keeps) if lender else contextlib.nullcontext()
+        holder = self.program.store.holder
+        apart = holder.separate_arrays(keeps) if holder else contextlib.nullcontext()
         with apart, self._given_back_on_error():
             yield
 

@@ -171,7 +171,7 @@ class SavedByWeights(ProgramModel):
                 "labels)` with a batch, or `fit`, `evaluate` or `predict`, "
                 "first."
             )
-        if self.program.store.lender is None:
+        if self.program.store.holder is None:
             self.initialize()
 
 

@@ -142,9 +142,9 @@ class ProgramModel(keras.Model):
 
         Keras calls it whenever a callback reads its attribute `model`.
         """
-        lender = self.program.store.lender
-        if lender is not None:
-            lender.show()
+        holder = self.program.store.holder
+        if holder is not None:
+            holder.show()
         super().jax_state_sync()
 
     def features_and_labels(self, data: Nest) -> tuple[Features, Labels]:

@@ -1,7 +1,7 @@
-"""What a run would need on a board, by the board's own compiler, without one.
+"""Plans: the cost of a run on a topology, without its devices.
 
-A topology's name becomes a `Board`, whose devices are a `Machine`; a lowered
-loop is compiled for it; what the compiler has made says what a step needs.
-`TPUEstimator.plan` does it for a call, and `python -m keras_tpu_estimator plan`
-for each call of a script.
+A topology's name becomes a `DeviceTopology`, whose devices are a `Machine`. The
+topology's compiler compiles the lowered loop, and the compiled program contains the
+cost of a step. `TPUEstimator.plan` plans one call, and `python -m keras_tpu_estimator
+plan` plans each call of a script.
 """

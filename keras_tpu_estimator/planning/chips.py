@@ -1,11 +1,11 @@
-"""What each kind of TPU chip can do at most, as published.
+"""The published peak performance of each kind of TPU chip.
 
-Google Cloud's pages say what a chip computes, holds and moves:
-https://cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e and /tpu7x. They and
-"How to Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus) agree.
-The clock follows from what the matrix units do in one of its cycles. What of
-its memory a chip leaves to programs is in no page; XLA's compiler says it
-where a program does not fit, and tests ask it.
+Google Cloud documents the compute, memory and bandwidth of a chip:
+https://cloud.google.com/tpu/docs/v4, /v5e, /v5p, /v6e and /tpu7x. These pages and "How
+to Scale Your Model" (https://jax-ml.github.io/scaling-book/tpus) agree. The clock
+follows from the operations of the matrix units in one cycle. The memory that a chip
+leaves to programs is undocumented; XLA's compiler reports it when a program does not
+fit, and tests compare it.
 """
 
 import dataclasses
@@ -15,21 +15,22 @@ _GIB = 2**30
 
 @dataclasses.dataclass(frozen=True)
 class Chip:
-    """One kind of chip at its peak. A core is what JAX calls a device.
+    """One kind of chip at its peak. JAX calls a core a device.
 
     Attributes:
         kind: Its name, such as "v5e".
-        device_kind: What JAX calls it, such as "TPU v5 lite".
-        cores: Cores of a chip. Two that work as one (megacore) are one.
-        tensor_cores: Parts of a chip that Cloud TPU counts in names such as
-            "v4-8"; 1 where these names count chips.
-        flops: Floating point operations a second, in bfloat16.
-        cycle_flops: As many in each cycle of its clock.
+        device_kind: The name in JAX, such as "TPU v5 lite".
+        cores: The number of cores of a chip. Two that work as one (megacore) count as
+            one.
+        tensor_cores: The number of TensorCores that Cloud TPU counts in names such as
+            "v4-8"; 1 if these names count chips.
+        flops: Floating point operations per second, in bfloat16.
+        cycle_flops: Floating point operations in each cycle of its clock.
         memory: Bytes of high-bandwidth memory (HBM).
-        memory_left: Bytes of it that programs can have.
-        memory_speed: Bytes a second that it reads or writes.
-        network_speed: Bytes a second that it sends to other chips, over all
-            of its links, while it receives as many.
+        memory_left: Bytes of it that programs can use.
+        memory_speed: Bytes per second that it reads or writes.
+        network_speed: Bytes per second that it sends to other chips over all of its
+            links, while it receives as many.
 
     Example:
 
@@ -53,18 +54,16 @@ class Chip:
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if not isinstance(value, str) and value <= 0:
-                raise ValueError(
-                    f"`{field.name}` should be positive. Received: {value}."
-                )
+                raise ValueError(f"`{field.name}` must be positive. Received: {value}.")
 
     @property
     def clock(self) -> float:
-        """Cycles a second."""
+        """The cycles per second."""
         return self.flops / self.cycle_flops
 
     @property
     def core(self) -> "Chip":
-        """What one of its cores can do."""
+        """The peak of one core."""
         return dataclasses.replace(
             self,
             cores=1,
@@ -78,8 +77,8 @@ class Chip:
         )
 
 
-# Matrix units of 128 x 128, or 256 x 256 since v6e, each of which multiplies
-# and adds. Of the links, the pages give both directions together.
+# Matrix units have 128 x 128 elements, or 256 x 256 since v6e, and each element
+# multiplies and adds. The pages give the speed of links for both directions together.
 CHIPS = {
     chip.kind: chip
     for chip in (

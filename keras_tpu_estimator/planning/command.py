@@ -1,4 +1,4 @@
-"""The command that plans what a script would run."""
+"""The command `plan`, which plans the calls of a script."""
 
 import argparse
 import functools
@@ -10,10 +10,10 @@ from collections.abc import Sequence
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.ground.base import scripts, sources
 from keras_tpu_estimator.ground.storage import trusted
-from keras_tpu_estimator.planning import compiling, shown_devices, topologies
+from keras_tpu_estimator.planning import compiling, topologies
+from keras_tpu_estimator.planning.dry_run import DryRun, shown_devices
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1 import running
 
@@ -21,16 +21,16 @@ from keras_tpu_estimator.tf1 import running
 _WITH_VALUE = ("--topology", "--save")
 
 _EPILOG = """\
-Every call of `train`, `evaluate` and `predict` is compiled for the topology in
-place of being run: nothing is computed or written by it. Evaluations are NaN
-then, and predictions are zeros. What else the script does, it does.
+Each call of `train`, `evaluate` and `predict` is compiled for the topology instead
+of being executed; it computes and writes nothing. Evaluations return NaN, and
+predictions are zeros. All other code of the script runs.
 """
 
 
 def _parser(name: str) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         f"python -m keras_tpu_estimator {name}",
-        description="What each call of a script needs on a topology, by its compiler.",
+        description="Reports the cost of each call of a script on a topology.",
         epilog=_EPILOG,
         allow_abbrev=False,
     )
@@ -41,24 +41,24 @@ def _parser(name: str) -> argparse.ArgumentParser:
         "--topology",
         action="append",
         required=True,
-        help="such as v5e:4x4, v5litepod-16, v4-32 or h100:1x8; several, with "
-        "commas between them or each with --topology, are put side by side",
+        help="such as v5e:4x4, v5litepod-16, v4-32 or h100:1x8; several, separated "
+        "by commas or each with --topology, are shown side by side",
     )
     parser.add_argument(
         "--quick",
         action="store_true",
-        help="takes a fraction of the time, shows no bytes, cycles and times",
+        help="optimizes less, in a fraction of the time; omits bytes, cycles and times",
     )
     parser.add_argument(
         "--save",
         metavar="FOLDER",
-        help="stores what is compiled there, for RunConfig(executables=FOLDER)",
+        help="saves the compiled programs there, for RunConfig(executables=FOLDER)",
     )
     parser.add_argument(
         "--tf1",
         action=argparse.BooleanOptionalAction,
-        help="whether it is a program of TensorFlow 1; by default one that "
-        "imports tensorflow and not keras_tpu_estimator, in any of its files",
+        help="whether SCRIPT is a TensorFlow 1 script; by default it is one if its "
+        "files import tensorflow but not keras_tpu_estimator",
     )
     parser.add_argument("script", metavar="SCRIPT")
     return parser
@@ -68,16 +68,15 @@ def main(name: str, arguments: Sequence[str]) -> int:
     """Runs the command.
 
     Args:
-        arguments: What follows it on the command line: its own arguments, and
-            those of the script, of which what comes after "--" is the script's
-            whatever it is called.
+        arguments: The command line after the command's name; arguments after "--"
+            belong to the script.
 
     Returns:
-        0; 1 if something does not compile, or the script ends with an error;
-        2 if there is nothing to plan.
+        The exit status: 0 for success, 1 if a program does not compile or the script
+        fails, 2 if the script calls no estimator.
 
     Raises:
-        Exception: The script raised it before it came to anything to plan.
+        Exception: The script raised it before its first call of an estimator.
     """
     parser = _parser(name)
     end = arguments.index("--") if "--" in arguments else len(arguments)
@@ -88,27 +87,27 @@ def main(name: str, arguments: Sequence[str]) -> int:
             f"SCRIPT must be a Python file. Received a notebook: "
             f"{options.script}. Convert it by `jupyter nbconvert --to script`."
         )
-    # TensorFlow would say more than we do.
+    # TensorFlow's logs would hide the table.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     names = [name for given in options.topology for name in given.split(",")]
     try:
-        boards = topologies.parse_each(names)
+        targets = topologies.parse_each(names)
         run_script = running.run if _is_tf1(options) else scripts.run
         how = PlanOptions(_store(options.save), options.quick)
     except (PermissionError, ValueError) as error:
         parser.error(str(error))
-    if len({board.num_cores for board in boards}) > 1:
+    if len({topology.num_cores for topology in targets}) > 1:
         sys.stderr.write(
-            f"`jax.device_count()` returns {boards[0].num_cores}, as on "
-            f"{boards[0].name}, the first topology.\n"
+            f"`jax.device_count()` returns {targets[0].num_cores}, as on "
+            f"{targets[0].name}, the first topology.\n"
         )
     report = functools.partial(print, file=sys.stderr, flush=True)
-    rehearsal = Rehearsal(boards, options=how, report=report)
+    dry_run = DryRun(targets, options=how, report=report)
     try:
         with (
-            shown_devices.shown(boards[0]),
+            shown_devices(targets[0]),
             compiling.without_cache(),
-            rehearsing(rehearsal),
+            rehearsing(dry_run),
         ):
             run_script(options.script, others, options.m)
     except (CompileError, DoesNotFitError) as error:
@@ -116,30 +115,30 @@ def main(name: str, arguments: Sequence[str]) -> int:
         return 1
     except (SystemExit, Exception) as error:
         is_end = isinstance(error, SystemExit) and not error.code
-        if not (rehearsal.found or is_end):
+        if not (dry_run.found or is_end):
             raise
         if not is_end:
             sys.stderr.write(
-                "The script ended with an error, after what is planned above: "
+                "The script failed after the plans above: "
                 f"{type(error).__name__}: {error}\nLater calls are not "
                 "planned.\n"
             )
             return 1
-    if not rehearsal.found:
+    if not dry_run.found:
         sys.stderr.write(
-            f"{options.script} has called no estimator. Expected calls of "
-            "`train`, `evaluate` or `predict`: look at its arguments.\n"
+            f"{options.script} must call `train`, `evaluate` or `predict`. Received: "
+            "a script without such calls. Check its arguments.\n"
         )
         return 2
-    return any(isinstance(plan, Refusal) for plan in rehearsal.found)
+    return any(isinstance(plan, Refusal) for plan in dry_run.found)
 
 
 def _parsed(
     parser: argparse.ArgumentParser, arguments: list[str]
 ) -> tuple[argparse.Namespace, list[str]]:
-    """Parses arguments; those behind SCRIPT belong to the script.
+    """Parses arguments; those after SCRIPT belong to the script.
 
-    Only `--topology` and `--save` may also be written behind it.
+    Only `--topology` and `--save` may also follow it.
     """
     before: list[str] = []
     while arguments and arguments[0].startswith("-"):
@@ -159,7 +158,7 @@ def _parsed(
 
 
 def _store(folder: str | None) -> Executables | None:
-    """Where to store what is compiled, which is looked at first."""
+    """Returns the store of compiled programs, after checking it."""
     if folder is None:
         return None
     store = Executables(trusted.folder_string("--save", folder))
@@ -168,7 +167,7 @@ def _store(folder: str | None) -> Executables | None:
 
 
 def _is_tf1(options: argparse.Namespace) -> bool:
-    """Whether a program knows TensorFlow and not this package."""
+    """Whether a script imports TensorFlow but not this package."""
     if options.tf1 is not None or options.m:
         return bool(options.tf1)
     imported = {

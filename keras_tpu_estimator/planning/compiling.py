@@ -1,9 +1,15 @@
-"""Compiling a lowered loop for a board, with errors that its author can use."""
+"""Compiling a lowered loop for a topology, with errors that name the user's lines."""
 
 import contextlib
+import dataclasses
 import math
+import pathlib
 import re
+import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -14,14 +20,14 @@ from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.user_files import is_of_user
 from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
 from keras_tpu_estimator.ground.tracing.user_places import place_of
-from keras_tpu_estimator.planning import memory, oversized
-from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning import hlo, memory
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
-from keras_tpu_estimator.planning.memory import Held
-from keras_tpu_estimator.planning.oversized import Layout
+from keras_tpu_estimator.planning.hlo import Instruction, Module
+from keras_tpu_estimator.planning.memory import Allocation, Held
+from keras_tpu_estimator.planning.topologies import DeviceTopology
 
 _SIZE = r"([\d.]+)([KMGT]?)"
-# As the compiler finds it out early, and when it has laid out all arrays.
+# The compiler reports this early, or after it has laid out all arrays.
 _TOO_LARGE = re.compile(
     rf"HLO temporaries \({_SIZE}\) exceeds available HBM \({_SIZE}\)"
     rf"|Used {_SIZE} of {_SIZE} hbm"
@@ -33,15 +39,113 @@ _OPERATION = re.compile(
 )
 _PRIMITIVE = re.compile(r"primitive '(\w+)'")
 _LOCATION = re.compile(r"([^\s:\"(]+\.py|<[^<>\s]+>):(\d+)\b")
-# What is left free beside a batch that would fit.
+# An estimated batch size leaves the rest free.
 _MARGIN = 0.95
 # TPUs pad batches to multiples of this.
 _ROUND = 8
 
 
+_TOTAL = re.compile(r"^Memory Space: default.*\nTotal bytes: (\d+)", re.M)
+_IN_LARGE_MEMORY = re.compile(r"\d+: size \d+, (?:page \d+, )?preallocated-temp:")
+_VALUE = re.compile(r"value: <\d+ ([\w.\-]+)\S* .*?> \(size=(\d+),offset=(\d+)\)")
+# Arrays smaller than this fraction of the largest one are not listed.
+_SMALLEST = 100
+
+
+_FIRST_SECS = 10.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The known memory layout of a program that does not fit.
+
+    Attributes:
+        module: The program, or `None` if XLA has not written it.
+        used: Bytes that it needs on a core, or `None` if XLA has not written them.
+        largest: The largest arrays that it makes.
+    """
+
+    module: Module | None
+    used: int | None
+    largest: tuple[Allocation, ...]
+
+
+def laid_out(
+    lowered: jax.stages.Lowered,
+    count: int = 5,
+    in_graph: Callable[[str], SourceLine | None] | None = None,
+) -> Layout:
+    """Compiles a program that does not fit again, and reads the layout that XLA dumps.
+
+    XLA's error contains only the size. Before it fails, XLA dumps the program and its
+    buffers.
+
+    Args:
+        count: The maximum number of distinct arrays. Defaults to 5.
+
+    Example:
+
+    >>> import jax, jax.numpy as jnp
+    >>> from keras_tpu_estimator.planning import compiling, topologies
+    >>> core = topologies.parse("v5e:1x1").machine().first
+    >>> core = jax.sharding.SingleDeviceSharding(core)
+    >>> x = jax.ShapeDtypeStruct((2**20, 2**18), "float32", sharding=core)
+    >>> lowered = jax.jit(lambda x: jnp.sort(x) + x[::-1]).lower(x)
+    >>> compiling.laid_out(lowered).used > 2**40
+    True
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options: dict[str, Any] = {
+            "xla_dump_to": folder,
+            "xla_dump_hlo_as_text": True,
+        }
+        try:
+            lowered.compile(compiler_options=options)
+        except jax.errors.JaxRuntimeError:
+            pass
+        text = _read(folder, "after_optimizations")
+        assignment = _read(folder, "after_optimizations-buffer-assignment")
+        total = _TOTAL.search(_read(folder, "after_optimizations-memory-usage-report"))
+    module = hlo.parse(text, in_graph)
+    return Layout(
+        module if module.entry else None,
+        int(total[1]) if total else None,
+        _largest(assignment, module, count),
+    )
+
+
+def _read(folder: str, name: str) -> str:
+    """Returns a file that XLA has dumped, or "" if it is missing."""
+    found = sorted(pathlib.Path(folder).glob(f"*.{name}.txt"))
+    return found[-1].read_text("utf-8") if found else ""
+
+
+def _largest(assignment: str, module: Module, count: int) -> tuple[Allocation, ...]:
+    """Returns the largest buffers of temporary memory, by the largest value in each."""
+    made = {
+        instruction.name: instruction
+        for computation in module.computations.values()
+        for instruction in computation.instructions
+    }
+    places: dict[int, tuple[int, Instruction]] = {}
+    for part in assignment.split("\nallocation ")[1:]:
+        if not _IN_LARGE_MEMORY.match(part):
+            continue
+        for name, size, offset in _VALUE.findall(part):
+            held = places.get(int(offset))
+            if name in made and (held is None or int(size) > held[0]):
+                places[int(offset)] = int(size), made[name]
+    largest = sorted(places.values(), key=lambda place: -place[0])
+    return memory.counted(
+        memory.of_instruction(module, instruction, size)
+        for size, instruction in largest
+        if size * _SMALLEST >= largest[0][0]
+    )[:count]
+
+
 def compiled(
     lowered: jax.stages.Lowered,
-    board: Board,
+    topology: DeviceTopology,
     arguments: Mapping[str, Nest] | None = None,
     batch_size: int | None = None,
     quick: bool = False,
@@ -50,29 +154,28 @@ def compiled(
     """Compiles a program.
 
     Args:
-        lowered: The program, lowered for devices of the board.
-        arguments: What it takes, by kind: nests of shapes with shardings; what
-            depends on the batch is called "input". Defaults to `None`, for an
-            error that does not say which batch would fit.
-        batch_size: That of its steps. Defaults to `None`, likewise.
-        quick: Whether the compiler takes little trouble, for a slower program.
-            Defaults to `False`.
+        lowered: The program, lowered for devices of the topology.
+        arguments: Pytrees of shapes with shardings by kind; the kind "input" depends on
+            the batch. Defaults to `None`: an error suggests no batch size.
+        batch_size: The batch size of a step. Defaults to `None`: an error suggests no
+            batch size.
+        quick: Whether to optimize less. Defaults to `False`.
         in_graph: As in `SourceLines`. Defaults to `None`.
 
     Raises:
-        DoesNotFitError: It needs more memory than a core has.
-        CompileError: The compiler refuses something else in it.
+        DoesNotFitError: The program needs more memory than a core has.
+        CompileError: The compiler rejects the program for another reason.
 
     Example:
 
     >>> import jax, jax.numpy as jnp
     >>> from keras_tpu_estimator.planning import compiling, topologies
-    >>> board = topologies.parse("v5e:1x1")
-    >>> core = jax.sharding.SingleDeviceSharding(board.machine().first)
+    >>> topology = topologies.parse("v5e:1x1")
+    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
     >>> x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=core)
-    >>> program = compiling.compiled(jax.jit(jnp.tanh).lower(x), board)
+    >>> program = compiling.compiled(jax.jit(jnp.tanh).lower(x), topology)
     """
-    settings = board.compiler_options | (board.quick_options if quick else {})
+    settings = topology.compiler_options | (topology.quick_options if quick else {})
     try:
         with without_cache():
             return lowered.compile(settings or None)
@@ -80,27 +183,29 @@ def compiled(
         sizes = _needed(str(error))
         if sizes is None:
             raise _refused(str(error)) from error
-        layout = oversized.laid_out(lowered, in_graph=in_graph)
-        raise _too_large(layout, board, sizes, arguments or {}, batch_size) from error
+        layout = laid_out(lowered, in_graph=in_graph)
+        raise _too_large(
+            layout, topology, sizes, arguments or {}, batch_size
+        ) from error
 
 
 def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
-    """Lowers a program, which JAX can't for every kind of device.
+    """Lowers a program.
 
     Raises:
-        CompileError: It has an operation that is unknown there.
+        CompileError: JAX cannot lower an operation for these devices.
 
     Example:
 
     >>> import jax, jax.numpy as jnp
     >>> from keras_tpu_estimator.planning import compiling, topologies
-    >>> board = topologies.parse("v5e:1x1")
-    >>> core = jax.sharding.SingleDeviceSharding(board.machine().first)
+    >>> topology = topologies.parse("v5e:1x1")
+    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
     >>> x = jax.ShapeDtypeStruct((8, 8), "float32", sharding=core)
     >>> compiling.lowered(jax.jit(jnp.linalg.eigvals).trace(x))
     Traceback (most recent call last):
     ...
-    keras_tpu_estimator.errors.CompileError: ... refuses ... 'eig' ...
+    keras_tpu_estimator.errors.CompileError: ... rejects ... 'eig' ...
     """
     try:
         return traced.lower()
@@ -114,9 +219,9 @@ def lowered(traced: jax.stages.Traced) -> jax.stages.Lowered:
 
 @contextlib.contextmanager
 def without_cache() -> Iterator[None]:
-    """Has JAX leave out its compile cache in a `with` block.
+    """Disables JAX's compilation cache in a `with` block.
 
-    What it would write there for a device that is not there it cannot read.
+    JAX cannot read cache entries for devices that do not exist.
     """
     settings = jax.config.values
     if not (
@@ -126,7 +231,7 @@ def without_cache() -> Iterator[None]:
         yield
         return
     jax.config.update("jax_enable_compilation_cache", False)
-    # It asks for the setting once.
+    # JAX reads the setting once.
     compilation_cache.reset_cache()
     try:
         yield
@@ -136,9 +241,9 @@ def without_cache() -> Iterator[None]:
 
 
 def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
-    """The file and the line of a user that an operation comes from.
+    """Returns the user's file and line of an operation.
 
-    Of what is traced inside of another function of JAX, that one has it.
+    If several nested functions contain it, returns the innermost user line.
     """
     for equation in jaxpr.eqns:
         inner = (
@@ -156,19 +261,21 @@ def _place_of(name: str, jaxpr: jex.Jaxpr) -> tuple[str, int] | None:
 
 def _too_large(
     layout: Layout,
-    board: Board,
+    topology: DeviceTopology,
     sizes: tuple[int, int],
     arguments: Mapping[str, Nest],
     batch_size: int | None,
 ) -> DoesNotFitError:
     used, limit = layout.used or sizes[0], sizes[1]
     held = memory.held(arguments, layout.module)
-    fitting = batch_size and _fitting(batch_size, used, limit, held, board)
-    return DoesNotFitError(board.name, used, limit, held, layout.largest, fitting)
+    fitting = batch_size and _fitting(batch_size, used, limit, held, topology)
+    return DoesNotFitError(topology.name, used, limit, held, layout.largest, fitting)
 
 
 def _needed(said: str) -> tuple[int, int] | None:
-    """Bytes that a program needs and can have, if that is what is said."""
+    """Parses the bytes that a program needs and can use from a message, if it
+    has them.
+    """
     found = _TOO_LARGE.search(said) if "RESOURCE_EXHAUSTED" in said else None
     if not found:
         return None
@@ -186,20 +293,22 @@ def _fitting(
     used: int,
     limit: int,
     held: Mapping[str, Held],
-    board: Board,
+    topology: DeviceTopology,
 ) -> int | None:
-    """A batch that would fit if all but the model is in proportion to it."""
+    """Estimates a batch size that fits, assuming that all memory but the model scales
+    with it.
+    """
     if not held:
         return None
     model = sum(each.real for kind, each in held.items() if kind != "input")
     if held.get("slots", Held(0, 0)).real:
-        # Gradients of all variables.
+        # The gradients have the size of all variables.
         model += held.get("variables", Held(0, 0)).real
     share = (_MARGIN * limit - model) / max(1, used - model)
-    unit = math.lcm(board.num_cores, _ROUND)
-    # The batch itself does not fit, whatever its shares say.
+    unit = math.lcm(topology.num_cores, _ROUND)
+    # The batch size itself does not fit, even if the estimate is larger.
     size = min(int(batch_size * share), batch_size - 1)
-    return max(0, size - size % (unit if size >= unit else board.num_cores))
+    return max(0, size - size % (unit if size >= unit else topology.num_cores))
 
 
 def _refused(said: str) -> CompileError:
@@ -209,3 +318,37 @@ def _refused(said: str) -> CompileError:
     users = (place for place in places if is_of_user(place[0]))
     file, line = next(users, places[0] if places else ("", 0))
     return CompileError(said, operation, file, line)
+
+
+@contextlib.contextmanager
+def progress(report: Callable[[str], object], what: str) -> Iterator[None]:
+    """Reports how long a `with` block has taken so far.
+
+    The first line appears after ten seconds, and the next whenever the time has
+    doubled.
+
+    Args:
+        report: Receives a line.
+        what: The subject of the line.
+
+    Example:
+
+    >>> with progress(print, "Compiling mode 'train'"):
+    ...     pass  # It ends before the first line.
+    """
+    is_over, begun = threading.Event(), time.monotonic()
+
+    def watch() -> None:
+        due = _FIRST_SECS
+        while not is_over.wait(begun + due - time.monotonic()):
+            passed = time.monotonic() - begun
+            report(f"{what} has taken {passed:.0f} s so far.")
+            due = 2 * passed
+
+    thread = threading.Thread(target=watch, name="progress", daemon=True)
+    thread.start()
+    try:
+        yield
+    finally:
+        is_over.set()
+        thread.join()

@@ -1,16 +1,15 @@
-"""The errors of the TPU's compiler, with the user's own lines."""
+"""The errors of compilers, with the user's source lines."""
 
 import linecache
 from collections.abc import Mapping, Sequence
 from typing import Self
 
 from keras_tpu_estimator.ground.base.pickling import reduce_error
-from keras_tpu_estimator.planning.allocations import Allocation, shown_bytes
-from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.memory import Allocation, Held, shown_bytes
 
 
 class CompileError(RuntimeError):
-    """The TPU's compiler refuses an operation.
+    """The compiler of a topology rejects an operation.
 
     Args:
         said: The compiler's message.
@@ -22,7 +21,7 @@ class CompileError(RuntimeError):
 
     >>> from keras_tpu_estimator.errors import CompileError
     >>> print(CompileError("It is illegal.", "mhlo.copy", "model.py", 7))
-    The TPU's compiler refuses the operation 'mhlo.copy' at model.py:7. ...
+    The TPU compiler rejects the operation 'mhlo.copy' at model.py:7. ...
     """
 
     __reduce__ = reduce_error
@@ -42,24 +41,24 @@ class CompileError(RuntimeError):
         where = f" at {file}:{line}" if file else ""
         code = linecache.getline(file, line).strip()
         super().__init__(
-            f"The TPU's compiler refuses {what}{where}. "
+            f"The TPU compiler rejects {what}{where}. "
             + (f"The line is: {code}\n" if code else "")
-            + "Expected operations that it knows: write it in another way. "
-            f"It says: {said}"
+            + "Replace it by operations that the compiler supports. "
+            f"The compiler's message: {said}"
         )
 
 
 class DoesNotFitError(RuntimeError):
-    """The model needs more memory than a device has.
+    """The program needs more memory than a device has.
 
     Args:
-        board: The name of the topology, such as `"v5e:2x2"`.
+        topology: The name of the topology, such as `"v5e:2x2"`.
         used: The bytes that one device needs.
         limit: The bytes that one device has.
         arguments: The bytes of weights, batches and other inputs by kind.
             Defaults to none.
         largest: The largest arrays that a step creates. Defaults to none.
-        batch_size: A batch size that may fit by an estimate, or 0 if none
+        batch_size: A batch size that may fit according to an estimate, or 0 if none
             does. Defaults to `None`: unknown.
         is_compiled: Whether that batch size was compiled, and fits. Defaults
             to `False`.
@@ -76,7 +75,7 @@ class DoesNotFitError(RuntimeError):
 
     def __init__(
         self,
-        board: str,
+        topology: str,
         used: int,
         limit: int,
         arguments: Mapping[str, Held] | None = None,
@@ -84,7 +83,7 @@ class DoesNotFitError(RuntimeError):
         batch_size: int | None = None,
         is_compiled: bool = False,
     ):
-        self.board = board
+        self.topology = topology
         self.used = used
         self.limit = limit
         self.arguments = dict(arguments or {})
@@ -92,7 +91,7 @@ class DoesNotFitError(RuntimeError):
         self.batch_size = batch_size
         self.is_compiled = is_compiled
         super().__init__(
-            f"The program does not fit: a core of {board} has "
+            f"The program does not fit: a core of {topology} has "
             f"{shown_bytes(limit)} for programs, and this one needs "
             f"{shown_bytes(used)}."
             + self._given()
@@ -103,7 +102,7 @@ class DoesNotFitError(RuntimeError):
     def advising(self, batch_size: int | None) -> Self:
         """Returns the same error with a batch size that was compiled."""
         return type(self)(
-            self.board,
+            self.topology,
             self.used,
             self.limit,
             self.arguments,
@@ -119,34 +118,34 @@ class DoesNotFitError(RuntimeError):
             f"{shown_bytes(held.real)} of {kind}"
             for kind, held in self.arguments.items()
         )
-        return f" It is given {kinds}."
+        return f" Its arguments take {kinds}."
 
     def _made(self) -> str:
         if not self.largest:
             return ""
         listed = "".join(f"\n  {each}" for each in self.largest)
-        return f" The largest that it makes are{listed}"
+        return f" Its largest arrays are{listed}"
 
     def _to_change(self) -> str:
         spread = (
-            "spread the model over several cores (`TPUConfig("
-            "num_cores_per_replica=...)` with a layout), the optimizer's slots "
-            "over all (`shard_optimizer=True`), or keep fewer activations "
+            "shard the model over several cores (`TPUConfig("
+            "num_cores_per_replica=...)` with a layout), shard the optimizer state "
+            "over all cores (`shard_optimizer=True`), or store fewer activations "
             "(`RunConfig(remat=..., micro_batches=...)`)."
         )
         if self.batch_size and self.is_compiled:
             return (
                 f"A batch size of {self.batch_size} fits: it was compiled. Use "
-                f"that, or {spread}"
+                f"it, or {spread}"
             )
         if self.batch_size:
             return (
-                f"A batch size of {self.batch_size} may fit, estimated from "
-                f"the shares of memory. Plan it again with that, or {spread}"
+                f"A batch size of {self.batch_size} may fit, according to an "
+                f"estimate. Plan again with it, or {spread}"
             )
         if self.batch_size == 0:
             return (
-                "What does not depend on the batch is too large by itself: "
-                f"choose a larger kind of TPU, or {spread}"
+                "Even without the batch, the program is too large: choose a "
+                f"kind of TPU with more memory, or {spread}"
             )
         return f"Choose a smaller batch, or {spread}"

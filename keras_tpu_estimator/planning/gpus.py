@@ -1,6 +1,6 @@
-"""GPUs of NVIDIA that programs are compiled for without one.
+"""NVIDIA GPUs that programs are compiled for without a GPU.
 
-Their figures are those of NVIDIA's data sheets and architecture papers:
+The numbers come from NVIDIA's data sheets and architecture papers:
 https://www.nvidia.com/en-us/data-center/a100, /h100 and /h200.
 """
 
@@ -17,9 +17,9 @@ from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.planning.chips import Chip
 
 _KIB, _GIB = 2**10, 2**30
-# What JAX takes of a GPU's memory unless it is told otherwise.
+# The share of a GPU's memory that JAX uses by default.
 _SHARE = 0.75
-# Between hosts, 400 gigabits a second for each GPU.
+# Between hosts, each GPU sends 400 gigabits per second.
 _BETWEEN_HOSTS = 50e9
 _MOST = 8
 _PLUGINS = ("xla_cuda13", "xla_cuda12")
@@ -27,17 +27,17 @@ _PLUGINS = ("xla_cuda13", "xla_cuda12")
 
 @dataclasses.dataclass(frozen=True)
 class Gpu:
-    """What the compiler has to know of a GPU that is not there.
+    """The properties of a GPU that the compiler needs.
 
     Attributes:
-        chip: What it can do at most.
+        chip: Its peak performance.
         capability: Its compute capability.
-        units: Units for float32 in each of its multiprocessors.
-        multiprocessors: How many of these there are.
-        clock: Their cycles in a nanosecond.
-        shared_memory: Bytes that each of them has, one kibibyte of which is
-            not for programs.
-        cache: Bytes of the second cache.
+        units: The number of units for float32 in each multiprocessor.
+        multiprocessors: The number of multiprocessors.
+        clock: Their cycles per nanosecond.
+        shared_memory: Bytes of shared memory of each multiprocessor, including one
+            kibibyte that programs cannot use.
+        cache: Bytes of the second-level cache.
     """
 
     chip: Chip
@@ -50,7 +50,7 @@ class Gpu:
 
     @property
     def target(self) -> str:
-        """The same as XLA reads it.
+        """The same properties in XLA's text format.
 
         Example:
 
@@ -126,21 +126,21 @@ GPUS = {
 
 
 @dataclasses.dataclass(frozen=True)
-class GpuBoard:
-    """GPUs of one kind, as many on each host.
+class GpuTopology:
+    """Hosts with the same number of GPUs of one kind.
+
+    Raises:
+        ValueError: The number of GPUs or hosts is invalid.
 
     Attributes:
         kind: Their kind, such as "h100".
-        chips_per_host: How many GPUs each of them has.
-
-    Raises:
-        ValueError: No host has as many.
+        chips_per_host: The number of GPUs of each host.
 
     Example:
 
     >>> from keras_tpu_estimator.planning import gpus
-    >>> board = gpus.parse("h100:2x8")
-    >>> board.num_cores, board.of_one_host().name
+    >>> topology = gpus.parse("h100:2x8")
+    >>> topology.num_cores, topology.of_one_host().name
     (16, 'h100:1x8')
     """
 
@@ -151,13 +151,13 @@ class GpuBoard:
     def __post_init__(self) -> None:
         if not 1 <= self.chips_per_host <= _MOST or self.num_hosts < 1:
             raise ValueError(
-                f"There are no {self.name}: expected hosts with 1 to {_MOST} "
-                f"GPUs each, such as '{self.kind}:2x8' for two with eight."
+                f"Hosts must have 1 to {_MOST} GPUs each. Received: {self.name}. Pass "
+                f"a name such as '{self.kind}:2x8' for two hosts with eight each."
             )
 
     @property
     def chip(self) -> Chip:
-        """Their kind. What leaves a host is slower."""
+        """The kind of the GPUs; with several hosts, the network is slower."""
         chip = GPUS[self.kind].chip
         if self.num_hosts == 1:
             return chip
@@ -165,57 +165,61 @@ class GpuBoard:
 
     @property
     def platform(self) -> str:
-        """What JAX calls its devices."""
+        """JAX's name for the kind of devices."""
         return "gpu"
 
     @property
     def name(self) -> str:
-        """Its kind, hosts and GPUs: "h100:2x8"."""
+        """The kind, hosts and GPUs: "h100:2x8"."""
         return f"{self.kind}:{self.num_hosts}x{self.chips_per_host}"
 
     @property
     def num_chips(self) -> int:
-        """GPUs of all hosts."""
+        """The number of GPUs of all hosts."""
         return self.num_hosts * self.chips_per_host
 
     @property
     def num_cores(self) -> int:
-        """The same, each of which is a device of JAX."""
+        """The number of JAX devices, one for each GPU."""
         return self.num_chips
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """Nothing is tried out on a GPU that is not there."""
+        """The options of the compiler, which disable autotuning because it
+        needs a GPU.
+        """
         return {"xla_gpu_autotune_level": 0}
 
     @property
     def quick_options(self) -> dict[str, Any]:
-        """Nothing: it takes little as it is."""
+        """The additional options of a quick plan: none, because autotuning is disabled
+        anyway.
+        """
         return {}
 
     def of_one_host(self) -> Self:
-        """The GPUs of a host by itself, as it predicts."""
+        """Returns the GPUs of one host, which predicts separately."""
         return dataclasses.replace(self, num_hosts=1)
 
     def machine(self) -> Machine:
-        """Its devices, which need not be there.
+        """Returns its devices, which need not exist.
 
         Raises:
             ModuleNotFoundError: The compiler for GPUs is not installed.
-            RuntimeError: It is, and has not started.
+            RuntimeError: The compiler is installed but has not started.
         """
         return Machine(_devices(self))
 
 
-def parse(name: str) -> GpuBoard | None:
-    """The board of a name, if it is one of GPUs.
+def parse(name: str) -> GpuTopology | None:
+    """Returns the topology of a name, or `None` if the name is not one of GPUs.
 
     Args:
-        name: A kind with hosts and GPUs of each, such as "h100:2x8", or with
-            the number of GPUs alone, such as "h100-16".
+        name: A kind with hosts and GPUs per host, such as "h100:2x8", or with only the
+            number of GPUs, such as "h100-16".
 
     Raises:
-        ValueError: It is that of GPUs, but nothing has it.
+        ValueError: The name begins with a GPU but is invalid.
 
     Example:
 
@@ -230,41 +234,40 @@ def parse(name: str) -> GpuBoard | None:
     found = re.fullmatch(r"[:-](?:(\d+)x)?(\d+)", plain.removeprefix(kind))
     if not found:
         raise ValueError(
-            f"There are no GPUs {name!r}. Expected hosts and GPUs of each "
-            f"after the kind, such as '{kind}:1x8', or '{kind}:2x8' for two "
-            "hosts."
+            f"The number of hosts and of GPUs per host must follow the kind. "
+            f"Received: {name!r}. Pass a name such as '{kind}:1x8', or "
+            f"'{kind}:2x8' for two hosts."
         )
     hosts, number = int(found[1] or 1), int(found[2])
     if not found[1] and number > _MOST and number % _MOST == 0:
         hosts, number = number // _MOST, _MOST
-    return GpuBoard(kind, hosts, number)
+    return GpuTopology(kind, hosts, number)
 
 
 @functools.cache
-def _devices(board: GpuBoard) -> tuple[jax.Device, ...]:
+def _devices(topology: GpuTopology) -> tuple[jax.Device, ...]:
     if not is_installed():
         raise ModuleNotFoundError(
-            "To compile for a GPU takes JAX's plugin for CUDA. Expected it to "
-            "be installed: pip install 'keras-tpu-estimator[cuda]', on Linux. "
-            "It needs no GPU.",
+            "Compiling for a GPU needs JAX's plugin for CUDA. Install it on "
+            "Linux: pip install 'keras-tpu-estimator[cuda]'. It needs no GPU.",
             name="jax_plugins",
         )
-    # Before there are any, the plugin is not known.
+    # JAX registers the plugin when it first looks for devices.
     Machine.here()
-    shape = f"1x{board.num_hosts}x{board.chips_per_host}"
+    shape = f"1x{topology.num_hosts}x{topology.chips_per_host}"
     try:
         described = topologies.get_topology_desc(
             shape,
             platform="cuda",
             topology=shape,
-            target_config=GPUS[board.kind].target,
+            target_config=GPUS[topology.kind].target,
         )
     except NotImplementedError as error:
         raise RuntimeError(
-            "JAX's plugin for CUDA is installed and has not started; it said "
-            "why when JAX looked for devices. Where CUDA's libraries are what "
-            "it lacks, it compiles without: set "
-            "JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1."
+            "JAX's plugin for CUDA is installed but has not started. It logged "
+            "the reason when JAX looked for devices. If only CUDA's libraries "
+            "are missing, set JAX_SKIP_CUDA_CONSTRAINTS_CHECK=1: compiling does "
+            "not need them."
         ) from error
     return tuple(described.devices)
 

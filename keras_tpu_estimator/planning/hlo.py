@@ -1,4 +1,4 @@
-"""A program that XLA has compiled, read from its text."""
+"""Parses the text of a compiled XLA program."""
 
 import dataclasses
 import functools
@@ -7,8 +7,6 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.planning import array_types
-from keras_tpu_estimator.planning.array_types import ArrayType
 from keras_tpu_estimator.planning.source_lines import SourceLines
 
 _HEAD = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
@@ -19,12 +17,147 @@ _CALLED = re.compile(
     r"%?([\w.\-]+)"
 )
 _BRANCHES = re.compile(r"\bbranch_computations=\{([^}]*)\}")
-# XLA writes this in place of an estimate: the largest number of 64 bits, with
-# room for what it adds up.
+# XLA writes the largest 64-bit number for a missing estimate. Sums of estimates
+# stay below this.
 _NO_ESTIMATE = 2**60
 _CYCLES = re.compile(r'"estimated_cycles":"?(\d+)')
 _ALIAS = re.compile(r"\{[\d, ]*\}: \((\d+),")
 _NO_LINES = SourceLines({}, {})
+
+
+_BITS = {
+    "pred": 8,
+    "s2": 2,
+    "u2": 2,
+    "s4": 4,
+    "u4": 4,
+    "f16": 16,
+    "bf16": 16,
+    "s16": 16,
+    "u16": 16,
+    "s32": 32,
+    "u32": 32,
+    "f32": 32,
+    "s64": 64,
+    "u64": 64,
+    "f64": 64,
+    "c64": 64,
+    "c128": 128,
+}
+_WORDS = {"s": "int", "u": "uint", "f": "float", "c": "complex"}
+# Dtypes of eight bits have many names, such as f8e4m3fn.
+_NARROW = re.compile(r"[suf](8)(?:e\d+m\d+\w*)?|[f](4)e2m1fn")
+_ARRAY = re.compile(r"\b([a-z]\w*)\[([\d,<=?]*)\](?:\{([^{}]*)\})?")
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayType:
+    """An array and its layout in a memory.
+
+    Attributes:
+        dtype: Its dtype in XLA's notation, such as "bf16".
+        shape: Its sizes.
+        minor_to_major: Its dimensions, starting with the one whose elements are
+            adjacent. Defaults to the last one first.
+        tile: The sizes that its minor dimensions are padded to multiples of. Defaults
+            to none.
+        space: The number of its memory. Defaults to 0, a chip's main memory.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo
+    >>> (array,) = hlo.parse_types("f32[4096,10]{1,0:T(8,128)}")
+    >>> array.bytes, array.padded_bytes
+    (163840, 2097152)
+    """
+
+    dtype: str
+    shape: tuple[int, ...]
+    minor_to_major: tuple[int, ...] = ()
+    tile: tuple[int, ...] = ()
+    space: int = 0
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of its elements."""
+        return -(-self.size * _bits(self.dtype) // 8)
+
+    @property
+    def padded_bytes(self) -> int:
+        """The bytes of its elements and padding."""
+        order = self.minor_to_major or tuple(reversed(range(len(self.shape))))
+        sizes = [self.shape[axis] for axis in reversed(order)] or [1]
+        count = min(len(sizes), len(self.tile))
+        for axis in range(-count, 0):
+            tile = self.tile[axis]
+            sizes[axis] = -(-sizes[axis] // tile) * tile
+        return -(-math.prod(sizes) * _bits(self.dtype) // 8)
+
+
+@functools.lru_cache(maxsize=4096)
+def parse_types(text: str) -> tuple[ArrayType, ...]:
+    """Parses a type into one array, or several for a tuple.
+
+    Omits types that are no arrays, such as tokens.
+
+    Args:
+        text: A type in XLA's notation, such as "(f32[2,3]{1,0}, s32[])".
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo
+    >>> [array.shape for array in hlo.parse_types("(f32[2,3], s32[])")]
+    [(2, 3), ()]
+    """
+    return tuple(
+        ArrayType(
+            dtype,
+            tuple(map(int, re.findall(r"\d+", shape))),
+            *_layout(layout),
+        )
+        for dtype, shape, layout in _ARRAY.findall(text)
+        if _bits(dtype)
+    )
+
+
+def dtype_name(dtype: str) -> str:
+    """Returns JAX's name of a dtype in XLA's notation, such as "s32".
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo
+    >>> hlo.dtype_name("bf16"), hlo.dtype_name("pred")
+    ('bfloat16', 'bool')
+    """
+    if dtype == "pred":
+        return "bool"
+    return re.sub(
+        r"^(b?)(s|u|f|c)(\d+)",
+        lambda m: m[1] + _WORDS[m[2]] + m[3],
+        dtype,
+    )
+
+
+def _layout(text: str) -> tuple[tuple[int, ...], tuple[int, ...], int]:
+    order, _, rest = text.partition(":")
+    tile = re.search(r"T\(([\d,]+)\)", rest)
+    space = re.search(r"S\((\d+)\)", rest)
+    return (
+        tuple(int(axis) for axis in order.split(",") if axis),
+        tuple(map(int, tile[1].split(","))) if tile else (),
+        int(space[1]) if space else 0,
+    )
+
+
+def _bits(dtype: str) -> int:
+    """Returns the bits of an element, or 0 for types that are no arrays."""
+    narrow = _NARROW.fullmatch(dtype)
+    return int(narrow[1] or narrow[2]) if narrow else _BITS.get(dtype, 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,10 +165,10 @@ class Instruction:
     """One instruction of a compiled program.
 
     Attributes:
-        opcode: What it does, such as "fusion".
-        operands: The names of those whose results it takes.
-        text: What is written after its operands.
-        literal: What is written in place of operands.
+        opcode: Its kind, such as "fusion".
+        operands: The names of the instructions whose results it takes.
+        text: The text after its operands.
+        literal: The text in place of operands.
         is_root: Whether its computation returns its result.
         source: The stack frames of the program.
     """
@@ -53,12 +186,12 @@ class Instruction:
 
     @property
     def line(self) -> SourceLine | None:
-        """The user's line that it comes from, if that is known."""
+        """The user's line that it comes from, or `None` if it is unknown."""
         return self.source.of(self.text)
 
     @functools.cached_property
     def called(self) -> dict[str, str]:
-        """The computations that it runs, by what they are for."""
+        """The names of the computations that it runs, by their use."""
         called = dict(_CALLED.findall(self.text))
         for branches in _BRANCHES.findall(self.text):
             for name in re.findall(r"[\w.\-]+", branches):
@@ -67,21 +200,21 @@ class Instruction:
 
     @property
     def op_name(self) -> str:
-        """Where it comes from: the names of the layer and the operation."""
+        """The nested names of its layer and operation."""
         found = re.search(r'op_name="([^"]*)"', self.text)
         return found[1] if found else ""
 
     @property
     def target(self) -> str:
-        """What it calls outside of the program, or ""."""
+        """The external function that it calls, or ""."""
         found = re.search(r'custom_call_target="([^"]*)"', self.text)
         return found[1] if found else ""
 
     @property
     def cycles(self) -> float | None:
-        """The compiler's estimate; infinite where it writes that it has none.
+        """The compiler's estimate; infinite if XLA marks it as missing.
 
-        `None` if it writes nothing, as of instructions that take no time.
+        `None` for instructions without one, which take no time.
         """
         found = _CYCLES.search(self.text)
         if found is None:
@@ -90,11 +223,7 @@ class Instruction:
         return math.inf if cycles >= _NO_ESTIMATE else cycles
 
     def attribute(self, name: str) -> str | None:
-        """The text of an attribute, such as "dim_labels".
-
-        Args:
-            name: What stands before "=".
-        """
+        """Returns the text of an attribute, such as "dim_labels"."""
         found = re.search(rf"\b{name}=(\{{[^{{}}]*\}}|[^\s,]+)", self.text)
         return found[1] if found else None
 
@@ -108,25 +237,25 @@ class Computation:
 
     @functools.cached_property
     def by_name(self) -> dict[str, Instruction]:
-        """The same by their names."""
+        """The instructions by name."""
         return {each.name: each for each in self.instructions}
 
     @property
     def root(self) -> Instruction | None:
-        """The one whose result is that of the computation."""
+        """The instruction whose result the computation returns."""
         return next((i for i in self.instructions if i.is_root), None)
 
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A program.
+    """A compiled program.
 
     Attributes:
-        entry: The computation that is run, or `None` if there is none.
-        computations: All, by name.
-        parameters: The arrays that it takes, as they lie on a core; `None` if
-            the text does not say so.
-        aliased: The numbers of those whose memory its results take.
+        entry: The computation that runs first, or `None`.
+        computations: All computations by name.
+        parameters: The arguments in their layout on a core; `None` if the text omits
+            it.
+        aliased: The numbers of the arguments whose memory results reuse.
     """
 
     entry: Computation | None
@@ -136,7 +265,7 @@ class Module:
 
     @functools.cached_property
     def homes(self) -> dict[str, Computation]:
-        """The computations of instructions, by the instructions' names."""
+        """The computation of each instruction, by the instruction's name."""
         return {
             instruction.name: computation
             for computation in self.computations.values()
@@ -145,7 +274,7 @@ class Module:
 
     @functools.cached_property
     def loops(self) -> dict[str, Instruction]:
-        """The loops, by the names of the computations that they repeat."""
+        """The loops by the names of their bodies."""
         return {
             instruction.called["body"]: instruction
             for computation in self.computations.values()
@@ -157,11 +286,11 @@ class Module:
 def parse(
     text: str, in_graph: Callable[[str], SourceLine | None] | None = None
 ) -> Module:
-    """Reads a program.
+    """Parses a program.
 
     Args:
-        text: What `jax.stages.Compiled.as_text` returns. What is written in
-            another way than XLA has written it so far is left out.
+        text: The text of `jax.stages.Compiled.as_text`. Lines in an unknown notation
+            are skipped.
         in_graph: As in `SourceLines`. Defaults to `None`.
 
     Example:
@@ -207,7 +336,7 @@ def _instruction(line: str, source: SourceLines) -> Instruction | None:
     inside = rest[opcode.end() : close - 1]
     return Instruction(
         named[2],
-        array_types.parse(rest[:end]),
+        parse_types(rest[:end]),
         opcode[1],
         tuple(_operands(inside)),
         rest[close:],
@@ -218,7 +347,7 @@ def _instruction(line: str, source: SourceLines) -> Instruction | None:
 
 
 def _operands(text: str) -> Iterator[str]:
-    """Names, with or without a type before them."""
+    """Yields the names of operands, with or without a type before them."""
     if "%" in text:
         yield from re.findall(r"%([\w.\-#]+)", text)
         return
@@ -230,7 +359,7 @@ def _operands(text: str) -> Iterator[str]:
 def _elements(
     instruction: Instruction, before: Sequence[Instruction]
 ) -> Iterator[Instruction]:
-    """The `get-tuple-element`s that newer compilers write as "name#index"."""
+    """Yields the `get-tuple-element`s that newer compilers write as "name#index"."""
     made = {each.name: each for each in before}
     for name in dict.fromkeys(instruction.operands):
         whole, _, index = name.partition("#")
@@ -248,7 +377,9 @@ def _elements(
 
 
 def _closing(text: str, start: int = 0) -> int:
-    """Where the parenthesis at `start` has ended, or -1."""
+    """Returns the position after the parenthesis that closes the one at
+    `start`, or -1.
+    """
     depth = 0
     for position in range(start, len(text)):
         if text[position] == "(":
@@ -265,7 +396,7 @@ def _parameters(header: str) -> tuple[ArrayType, ...] | None:
     start = header.find(mark) + len(mark)
     if start < len(mark):
         return None
-    return array_types.parse(header[start : _closing(header, start)])
+    return parse_types(header[start : _closing(header, start)])
 
 
 def _aliased(header: str) -> frozenset[int]:

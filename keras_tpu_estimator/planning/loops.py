@@ -1,25 +1,29 @@
-"""Which instructions a compiled program runs, how often, and in which loop."""
+"""The instructions that a compiled program runs, their counts and their loops."""
 
 import dataclasses
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 
 from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
-from keras_tpu_estimator.planning.trip_counts import trip_count
 
-# They are run inside of an instruction, or tell what one does with an element.
+# These computations run inside an instruction or for each element.
 _OF_ELEMENTS = ("condition", "to_apply")
 _CALLS = ("call", "call-start")
 _ENDS = ("-done", "-update")
 
 
+_KNOWN = re.compile(r'"known_trip_count":\{"n":"(\d+)"')
+
+
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """An instruction where it runs.
+    """An instruction with the number of times that it runs.
 
     Attributes:
-        times: How often it runs while its loop runs once, as far as is known.
-        is_known: Whether loops inside of that one say how often they run.
-        is_fused: Whether it is a part of another instruction.
+        times: The number of times it runs in one round of its outer loop, as far as it
+            is known.
+        is_known: Whether all loops inside the outer loop have a known number of rounds.
+        is_fused: Whether it is part of another instruction.
     """
 
     instruction: Instruction
@@ -31,15 +35,15 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class Parts:
-    """What a program runs.
+    """The instructions that a program runs.
 
     Attributes:
-        step: What its loop over steps runs once; all that there is if it has
-            no such loop.
-        others: What it runs beside that loop.
-        share: How much of `step` is that of one step. XLA may have made two of
-            them one.
-        body: The computation that the loop repeats, if there is a loop.
+        step: The instructions in one round of the loop over steps, or all instructions
+            if there is no such loop.
+        others: The instructions outside that loop.
+        share: The share of `step` that belongs to one step, because XLA may merge two
+            steps into one.
+        body: The body of the loop, if there is a loop.
     """
 
     step: tuple[Run, ...]
@@ -52,9 +56,9 @@ def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
     """Finds the steps of a program.
 
     Args:
-        steps: How many it has room for.
-        has_loop: Whether it has a loop over them. By default a program of
-            several steps has one, and of a single step XLA makes no loop.
+        steps: The number of steps of the program.
+        has_loop: Whether it has a loop over them. Defaults to whether there are several
+            steps, because XLA makes no loop for a single step.
 
     Example:
 
@@ -73,7 +77,7 @@ def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
     has_loop = steps > 1 if has_loop is None else has_loop
     found = _loop_over_steps(module, entry, steps) if has_loop else None
     if found is None:
-        # Without a loop, what there is makes all of them.
+        # Without a loop, the instructions make all steps.
         return Parts(tuple(_reached(module, entry)), (), 1 / steps)
     body, count = found
     return Parts(
@@ -87,7 +91,7 @@ def split(module: Module, steps: int, has_loop: bool | None = None) -> Parts:
 def _loop_over_steps(
     module: Module, entry: Computation, steps: int
 ) -> tuple[Computation, int | None] | None:
-    """The body of the loop over steps, and how often it runs."""
+    """Returns the body of the loop over steps, and its number of rounds."""
     found = [
         (
             body,
@@ -100,7 +104,7 @@ def _loop_over_steps(
     def fits(loop: tuple[Computation, int | None]) -> tuple[int, int]:
         body, count = loop
         length = sum(1 for _ in _reached(module, body))
-        # Others are loops of a network, when that over steps is unrolled.
+        # When the loop over steps is unrolled, other loops belong to the network.
         return (2 if count == steps else 1 if count is None else 0), length
 
     best = max(found, key=fits, default=None)
@@ -116,7 +120,7 @@ def _reached(
     enters_loops: bool = True,
     leaves_out: Computation | None = None,
 ) -> Iterator[Run]:
-    """What runs in a computation, and in those that it calls."""
+    """Yields the instructions of a computation and of those that it calls."""
     for each in computation.instructions:
         run = Run(each, computation)
         if state:
@@ -139,15 +143,109 @@ def _reached(
 def _inner(
     module: Module, instruction: Instruction
 ) -> Iterator[tuple[str, Computation]]:
-    """What an instruction runs as often as it runs."""
+    """Yields the computations that an instruction runs once each time it runs."""
     if instruction.opcode.endswith(_ENDS):
         return
     for use in instruction.called:
         inner = _called(module, instruction, use)
-        # A call names what it runs as a reduction does what it reduces by.
+        # A call uses the same attribute as a reduction for its computation.
         if inner and (use not in _OF_ELEMENTS or instruction.opcode in _CALLS):
             yield use, inner
 
 
 def _called(module: Module, instruction: Instruction, use: str) -> Computation | None:
     return module.computations.get(instruction.called.get(use, ""))
+
+
+def trip_count(
+    computation: Computation,
+    loop: Instruction,
+    computations: Mapping[str, Computation],
+) -> int | None:
+    """Returns the number of rounds of a loop that counts up, or `None` for other loops.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo
+    >>> from keras_tpu_estimator.planning.loops import trip_count
+    >>> module = hlo.parse('''ENTRY %main (x: s32[]) -> s32[] {
+    ...   %x = s32[] parameter(0)
+    ...   ROOT %loop = s32[] while(%x), condition=%less, body=%more
+    ... }''')
+    >>> trip_count(module.entry, module.entry.root, module.computations)
+    """
+    known = _KNOWN.search(loop.text)
+    if known:
+        return int(known[1])
+    condition = computations.get(loop.called.get("condition", ""))
+    body = computations.get(loop.called.get("body", ""))
+    if condition is None or body is None:
+        return None
+    index, limit = _limit(condition)
+    if index is None or limit is None:
+        return None
+    first = _constant(_element(computation, loop.operands, index))
+    step = _step(body, index)
+    if first is None or not step:
+        return None
+    return max(0, -(-(limit - first) // step))
+
+
+def _limit(condition: Computation) -> tuple[int | None, int | None]:
+    """Returns the index of a loop's counter in its state, and the limit."""
+    test = condition.root
+    if (
+        test is None
+        or test.opcode != "compare"
+        or test.attribute("direction") != "LT"
+        or len(test.operands) != 2
+    ):
+        return None, None
+    counter, limit = (_origin(condition, name) for name in test.operands)
+    return _index(counter), _constant(limit)
+
+
+def _step(body: Computation, index: int) -> int | None:
+    """Returns the number that a body adds to an element of the state."""
+    made = _element(body, (body.root.name,) if body.root else (), index)
+    total = 0
+    while made is not None and made.opcode == "add":
+        one, other = (_origin(body, name) for name in made.operands)
+        if _constant(one) is not None:
+            one, other = other, one
+        added = _constant(other)
+        if added is None:
+            return None
+        total, made = total + added, one
+    return total if _index(made) == index else None
+
+
+def _element(
+    computation: Computation, names: tuple[str, ...], index: int
+) -> Instruction | None:
+    """Returns the instruction that makes an element of a tuple."""
+    whole = _origin(computation, names[0]) if names else None
+    if whole is None or whole.opcode != "tuple" or index >= len(whole.operands):
+        return None
+    return _origin(computation, whole.operands[index])
+
+
+def _origin(computation: Computation, name: str) -> Instruction | None:
+    """Returns the instruction that makes a value, before any copies."""
+    found = computation.by_name.get(name)
+    while found and found.opcode in ("copy", "bitcast") and found.operands:
+        found = computation.by_name.get(found.operands[0])
+    return found
+
+
+def _index(made: Instruction | None) -> int | None:
+    if made is None or made.opcode != "get-tuple-element":
+        return None
+    index = made.attribute("index")
+    return int(index) if index else None
+
+
+def _constant(made: Instruction | None) -> int | None:
+    if made is None or made.opcode != "constant" or not made.literal.isdigit():
+        return None
+    return int(made.literal)

@@ -1,4 +1,4 @@
-"""The loop that a call would run on a machine, lowered without running it."""
+"""The device loop of a call, lowered for a machine without running it."""
 
 import dataclasses
 import logging
@@ -14,9 +14,8 @@ from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.slot_owners import slot_owners
 from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Step
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import VariableStore, slot_owners
 from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -34,21 +33,20 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class LoweredLoop:
-    """A device loop that is still to be compiled.
+    """A device loop that has been lowered but not compiled.
 
     Attributes:
-        step: What it repeats.
-        steps: How often one program can do so.
-        examples: Those of a step, of all hosts that share it.
+        step: The step that the loop repeats.
+        steps: The maximum number of steps of one call of the loop.
+        examples: The number of examples in a step, on all hosts that share it.
         store: The variables of the program.
-        arguments: Shapes and places of what it takes, as
-            `DeviceLoop.arguments` has them.
-        traced: The loop.
-        lowered: The same for its devices.
-        devices: Those, in their order.
-        parts_ahead: How many more inputs like its own are on the devices
-            while it runs. Defaults to 0.
-        host_metrics: What counts the metrics on the host, or `None`.
+        arguments: Shapes and shardings of its arguments, as in `DeviceLoop.arguments`.
+        traced: The traced loop.
+        lowered: The lowered loop.
+        devices: Its devices, in their order.
+        parts_ahead: The number of further inputs of this size on the devices while the
+            loop runs. Defaults to 0.
+        host_metrics: The accumulator of metrics on the host, or `None`.
     """
 
     step: Step
@@ -71,22 +69,19 @@ class LoweredLoop:
         machine: Machine,
         steps: int | None = None,
     ) -> Self:
-        """The loop of a call of `train`, `evaluate` or `predict`.
+        """Lowers the loop of a call of `train`, `evaluate` or `predict`.
 
-        One batch of the input is read, and nothing is computed.
+        Reads one batch of the input, and computes nothing.
 
         Args:
-            context: An estimator's functions and settings.
-            input_fn: The user's function.
-            mode: A value of `ModeKeys`.
-            machine: The devices. In PREDICT those of its host are used, for
-                hosts predict by themselves.
-            steps: Those of the call, of which no more wait on the devices.
-                Defaults to `None`, for many.
+            machine: The devices. PREDICT uses only those of its host, because each host
+                predicts separately.
+            steps: The number of steps of the call, which limits the steps that are
+                staged ahead. Defaults to `None`, for no limit.
 
         Raises:
-            ValueError: Settings, model, input and machine do not fit each
-                other, or the input is empty.
+            ValueError: Settings, model, input and machine do not match, or the input is
+                empty.
             CompileError: JAX cannot lower an operation for these devices.
         """
         context = _on(context, mode, machine)
@@ -115,11 +110,11 @@ class LoweredLoop:
 
     @property
     def arguments_by_kind(self) -> dict[str, Nest]:
-        """The same arguments as "variables", "slots", "metrics" and "input"."""
+        """The arguments as "variables", "slots", "metrics" and "input"."""
         assigned, others, *metrics, batches = self.arguments
         values = {**assigned, **others}
         owned = slot_owners(self.store.variables)
-        # Programs of TF1 have them by name alone.
+        # TF1 programs identify slots only by their names.
         slots = values.keys() & (self.store.slots | owned.keys())
         return {
             "variables": {p: values[p] for p in values.keys() - slots},
@@ -130,7 +125,7 @@ class LoweredLoop:
 
     @property
     def weights(self) -> int:
-        """How many numbers are trained, on all cores together."""
+        """The number of trained numbers on all cores together."""
         return sum(
             math.prod(variable.shape)
             for variable in self.store.variables.values()
@@ -139,7 +134,7 @@ class LoweredLoop:
 
     @property
     def predictions(self) -> Nest:
-        """Shapes and dtypes of predictions, or `None` in other modes."""
+        """The shapes and dtypes of predictions, or `None` in other modes."""
         if self.step.mode != ModeKeys.PREDICT:
             return None
         _, outputs, _ = self.lowered.out_info
@@ -147,9 +142,9 @@ class LoweredLoop:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of what an evaluation returns beside loss and global step.
+        """The names of an evaluation's results beside loss and global step.
 
-        None, if `metric_fn` does not take zeros.
+        Empty if `metric_fn` fails for zeros.
         """
         if self.step.mode != ModeKeys.EVAL:
             return ()
@@ -160,7 +155,10 @@ class LoweredLoop:
         try:
             return self.host_metrics.names(outputs["eval_metrics"])
         except Exception as error:  # Anything in the user's function.
-            _logger.info("`metric_fn` does not take zeros: %s", error)
+            _logger.info(
+                "`metric_fn` fails for zeros, so the plan has no names of metrics: %s",
+                error,
+            )
             return ()
 
 
@@ -173,17 +171,10 @@ def signature(
 ) -> Hashable:
     """Returns a key that is equal for calls that run the same program.
 
-    One batch of the input is read, and nothing is traced.
-
-    Args:
-        context: An estimator's functions and settings.
-        input_fn: The user's function.
-        mode: A value of `ModeKeys`.
-        machine: The devices.
-        steps: As in `LoweredLoop.of`.
+    Reads one batch of the input, and traces nothing.
 
     Raises:
-        ValueError: Settings, input and machine do not fit each other.
+        ValueError: Settings, input and machine do not match.
     """
     context = _on(context, mode, machine)
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
@@ -200,28 +191,30 @@ def signature(
 
 
 def _on(context: EstimatorContext, mode: str, machine: Machine) -> EstimatorContext:
-    """An estimator that would run on a machine."""
-    placement = dataclasses.replace(context.placement, machine=machine)
-    placement.check(mode)
-    return dataclasses.replace(context, placement=placement)
+    """Returns the context of an estimator on another machine."""
+    mode_devices = dataclasses.replace(context.mode_devices, machine=machine)
+    mode_devices.check(mode)
+    return dataclasses.replace(context, mode_devices=mode_devices)
 
 
 def _of_steps(
     context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
 ) -> tuple[Step, Nest, int]:
-    """A step of TRAIN or EVAL, what a program has room for, and parts ahead."""
+    """Returns a step of TRAIN or EVAL, its stacked input, and the parts staged
+    ahead.
+    """
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
         batch, is_whole = pipeline.take(1), pipeline.is_whole
     if batch is None:
         raise _empty(mode)
-    cores = context.placement.cores
+    cores = context.mode_devices.cores
     is_part = cores.are_on_hosts and not is_whole
     if is_part and batch.examples % cores.topology.replicas_per_host:
         raise ValueError(
-            f"A batch of a host should be a multiple of its "
-            f"{cores.topology.replicas_per_host} replicas. Received "
-            f"{batch.examples} examples: all hosts would run it as one core "
-            "does. Let input_fn give batches of params['batch_size']."
+            f"A batch of a host must be a multiple of its "
+            f"{cores.topology.replicas_per_host} replicas. Received: "
+            f"{batch.examples} examples. Make `input_fn` return batches of "
+            "params['batch_size'] examples."
         )
     steps = _room(context, mode, batch)
 
@@ -239,10 +232,10 @@ def _of_steps(
 
 
 def _of_prediction(context: EstimatorContext, input_fn: InputFn) -> tuple[Step, Nest]:
-    """A step of PREDICT, and the batch that it takes."""
+    """Returns a step of PREDICT and its batch."""
     mode = ModeKeys.PREDICT
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
-        first = PaddedSteps(pipeline, context.placement.input_size(mode)).next()
+        first = PaddedSteps(pipeline, context.mode_devices.input_size(mode)).next()
     if first is None:
         raise _empty(mode)
     batches = shapes.of_steps(
@@ -255,26 +248,26 @@ def _of_prediction(context: EstimatorContext, input_fn: InputFn) -> tuple[Step, 
 
 
 def _parts_ahead(steps: int, batch: StackedSteps, most: int | None) -> int:
-    """Returns how many parts of a loop may wait on the devices."""
+    """Returns the number of parts of a loop that may wait on the devices."""
     ahead = staging.parts_ahead(steps * batch.step_bytes)
-    # No more than the call has.
+    # The call may have fewer steps.
     return ahead if most is None else min(ahead, -(-most // steps) - 1)
 
 
 def _room(context: EstimatorContext, mode: str, batch: StackedSteps) -> int:
-    """Returns how many steps like these a device program has room for."""
+    """Returns the maximum number of such steps in a device program."""
     if context.config.fast_dev_run:
         return 1
     iterations = context.iterations if mode == ModeKeys.TRAIN else STEPS_PER_RUN
     return even_share(
         LoopPlan(iterations, None).room,
         batch.step_bytes,
-        context.placement.request(mode, {}, True, 1).stack_size,
+        context.mode_devices.request(mode, {}, True, 1).stack_size,
     )
 
 
 def _empty(mode: str) -> ValueError:
     return ValueError(
-        f"The input of mode {mode!r} is empty. Expected at least one batch "
-        "from input_fn, by which to plan."
+        f"The input of mode {mode!r} must have at least one batch. Received: an "
+        "empty input. Make `input_fn` return a batch to plan with."
     )

@@ -1,15 +1,34 @@
-"""What a program holds in the memory of each core."""
+"""The memory that a program needs on each core, and its largest arrays."""
 
+import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
 
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.planning.array_types import ArrayType, dtype_name
-from keras_tpu_estimator.planning.hlo import Module
+from keras_tpu_estimator.planning import operations
+from keras_tpu_estimator.planning.hlo import (
+    ArrayType,
+    Computation,
+    Instruction,
+    Module,
+    dtype_name,
+)
+from keras_tpu_estimator.planning.loops import Run
+from keras_tpu_estimator.planning.operations import Operation
+
+# These instructions only name existing values or update them in place.
+_MOVES_NOTHING = frozenset(
+    "parameter tuple get-tuple-element bitcast while conditional call constant "
+    "opt-barrier dynamic-update-slice".split()
+)
+
+
+# Bytes of a TPU tile; smaller copies cost almost nothing.
+_SMALL = 8 * 128 * 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,8 +36,8 @@ class Held:
     """Arrays of one kind, on each core.
 
     Attributes:
-        logical: The bytes of their elements.
-        real: Those that they take, where they are padded to whole tiles.
+        logical: The number of bytes of their elements.
+        real: The number of bytes including the padding to complete tiles.
     """
 
     logical: int
@@ -30,14 +49,14 @@ class Memory:
     """Bytes of memory on each core.
 
     Attributes:
-        arguments: What the program is given, by kind, as who asked for it
-            named them, and "unnamed" for what is left.
-        results: What it returns in memory of its own.
-        temporary: What it holds meanwhile; `None` if the compiler does not say.
-        code: Its instructions, which are no part of what programs can have.
-        limit: What programs can have.
-        beside: What else is on the core meanwhile, by kind, such as batches
-            that are staged ahead. Defaults to nothing.
+        arguments: The arguments of the program by kind, as named by the caller, and
+            "unnamed" for the rest.
+        results: The results that do not reuse the memory of arguments.
+        temporary: The temporary memory; `None` if the compiler does not report it.
+        code: The instructions, which do not count against the limit.
+        limit: The memory that programs can use.
+        beside: Other arrays on the core at that time by kind, such as batches that are
+            staged ahead. Defaults to none.
 
     Example:
 
@@ -57,12 +76,12 @@ class Memory:
 
     @property
     def held(self) -> dict[str, Held]:
-        """Its arguments and what is beside it, by kind."""
+        """The arguments and the other arrays, by kind."""
         return {**self.arguments, **self.beside}
 
     @property
     def peak(self) -> int | None:
-        """What it takes of that; `None` if it is not known."""
+        """The memory in use; `None` if it is unknown."""
         if self.results is None or self.temporary is None:
             return None
         given = sum(held.real for held in self.held.values())
@@ -70,7 +89,7 @@ class Memory:
 
     @property
     def share(self) -> float | None:
-        """That as a share of what there is."""
+        """The peak as a share of the limit."""
         return None if self.peak is None else self.peak / self.limit
 
 
@@ -80,13 +99,11 @@ def of(
     arguments: Mapping[str, Nest],
     limit: int,
 ) -> Memory:
-    """The memory of a program.
+    """Returns the memory of a program.
 
     Args:
-        compiled: The program.
-        module: The same, read.
-        arguments: What it takes, by kind: nests of shapes with shardings.
-        limit: Bytes that a program can have on a core.
+        arguments: Pytrees of shapes with shardings, by kind.
+        limit: Bytes that a program can use on a core.
     """
     kinds = held(arguments, module)
     stats = compiled.memory_analysis()
@@ -97,7 +114,7 @@ def of(
     return Memory(
         kinds | ({"unnamed": Held(rest, rest)} if rest else {}),
         stats.output_size_in_bytes - stats.alias_size_in_bytes,
-        # What is in a core's small memory is no part of it.
+        # This excludes the core's small memory.
         stats.temp_size_in_bytes,
         stats.generated_code_size_in_bytes,
         limit,
@@ -105,12 +122,12 @@ def of(
 
 
 def held(arguments: Mapping[str, Nest], module: Module | None) -> dict[str, Held]:
-    """What arguments take on each core.
+    """Returns the sizes of arguments on each core.
 
     Args:
-        arguments: Nests of shapes with shardings, by kind.
-        module: The program that takes them, which says how they are padded, or
-            `None` if there is none.
+        arguments: Pytrees of shapes with shardings, by kind.
+        module: The program that contains the padding of its arguments, or `None` if it
+            is unknown.
     """
     padded = {
         _key(dtype_name(array.dtype), array.shape): array
@@ -123,7 +140,7 @@ def held(arguments: Mapping[str, Nest], module: Module | None) -> dict[str, Held
 
 
 def total(each: Iterable[Held]) -> Held:
-    """The bytes of several kinds together.
+    """Returns the sum of several sizes.
 
     Example:
 
@@ -150,3 +167,172 @@ def _held(leaf: Any, padded: Mapping[tuple[str, tuple[int, ...]], ArrayType]) ->
 def _key(dtype: str, shape: tuple[int, ...]) -> tuple[str, tuple[int, ...]]:
     # XLA's names of narrow dtypes have no underscores.
     return dtype.replace("_", ""), shape
+
+
+@dataclasses.dataclass(frozen=True)
+class Allocation:
+    """An array in a chip's memory.
+
+    Attributes:
+        operation: The operation that makes it.
+        dtype: Its dtype.
+        shape: Its shape on a core.
+        bytes: Its size, with padding.
+        count: The number of such arrays. Defaults to 1.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.memory import Allocation
+    >>> from keras_tpu_estimator.planning.operations import Operation
+    >>> print(Allocation(Operation("dense", "add"), "float32", (2**20,), 2**22))
+    4.0 MiB: add of dense, float32[1048576]
+    """
+
+    operation: Operation
+    dtype: str
+    shape: tuple[int, ...]
+    bytes: int
+    count: int = 1
+
+    def __str__(self) -> str:
+        sizes = ",".join(map(str, self.shape))
+        times = f"{self.count} x " if self.count > 1 else ""
+        return (
+            f"{times}{shown_bytes(self.bytes)}: {self.operation}, {self.dtype}[{sizes}]"
+        )
+
+
+def largest(
+    module: Module, runs: Iterable[Run], count: int = 5
+) -> tuple[Allocation, ...]:
+    """Returns the largest arrays that instructions make in a chip's main memory.
+
+    Args:
+        count: The maximum number of distinct arrays. Defaults to 5.
+    """
+    found = [
+        (array, run.instruction)
+        for run in runs
+        if not run.is_fused
+        and run.instruction.opcode not in _MOVES_NOTHING
+        # Asynchronous instructions count at their `-done`.
+        and not run.instruction.opcode.endswith(("-start", "-update"))
+        # These fusions update an array in place.
+        and "dynamic-update-slice" not in run.instruction.name
+        for array in run.instruction.type
+        if not array.space
+    ]
+    # Names cost time, so only candidates get one: each size is a distinct array.
+    sizes = sorted({array.padded_bytes for array, _ in found})[-count:]
+    named = [
+        _of_array(module, instruction, array)
+        for array, instruction in found
+        if array.padded_bytes >= sizes[0]
+    ]
+    named.sort(key=lambda each: -each.bytes)
+    return counted(named)[:count]
+
+
+def counted(allocations: Iterable[Allocation]) -> tuple[Allocation, ...]:
+    """Merges equal arrays into one with their count, in the same order.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.operations import Operation
+    >>> one = Allocation(Operation("dense", "add"), "float32", (2**20,), 2**22)
+    >>> [str(each) for each in counted([one, one])]
+    ['2 x 4.0 MiB: add of dense, float32[1048576]']
+    """
+    counts = collections.Counter(allocations)
+    return tuple(
+        dataclasses.replace(each, count=each.count * times)
+        for each, times in counts.items()
+    )
+
+
+def of_instruction(module: Module, instruction: Instruction, size: int) -> Allocation:
+    """Returns the largest array that an instruction makes, with the size of its buffer.
+
+    Args:
+        instruction: An instruction that returns at least one array.
+        size: Bytes of the buffer.
+    """
+    array = max(instruction.type, key=lambda array: array.padded_bytes)
+    return dataclasses.replace(_of_array(module, instruction, array), bytes=size)
+
+
+def shown_bytes(number: float) -> str:
+    """Returns a number of bytes as text.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.memory import shown_bytes
+    >>> shown_bytes(3 * 2**29), shown_bytes(100)
+    ('1.50 GiB', '100 B')
+    """
+    for unit, size, digits in (("GiB", 30, 2), ("MiB", 20, 1), ("KiB", 10, 1)):
+        if number >= 2**size:
+            return f"{number / 2**size:.{digits}f} {unit}"
+    return f"{number:.0f} B"
+
+
+def _of_array(module: Module, instruction: Instruction, array: ArrayType) -> Allocation:
+    return Allocation(
+        operations.within(module, instruction),
+        dtype_name(array.dtype),
+        array.shape,
+        array.padded_bytes,
+    )
+
+
+def state_copies(
+    module: Module, body: Computation | None, steps: int
+) -> tuple[Allocation, ...]:
+    """Returns the copies of state, such as variables, that a step makes in main memory.
+
+    Omits copies of less than 4 KiB, which cost almost nothing, and inputs and outputs,
+    which are one array for all steps.
+
+    Args:
+        body: The body of the loop over steps; `None` if there is no such loop.
+        steps: The number of steps of the loop.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo, memory
+    >>> memory.state_copies(hlo.parse(""), None, 1)
+    ()
+    """
+    if body is None:
+        return ()
+    return counted(_allocation(module, body, each) for each in _copies(body, steps))
+
+
+def _allocation(module: Module, body: Computation, copy: Instruction) -> Allocation:
+    """Returns the copy, named by the state that it reads or writes."""
+    made = of_instruction(module, copy, copy.type[0].padded_bytes)
+    state = operations.carried_origin(module, body, copy.name)
+    if state is None:
+        return made
+    return dataclasses.replace(made, operation=operations.copy_of(state))
+
+
+def _copies(body: Computation, steps: int) -> Iterator[Instruction]:
+    handed_on = set(body.root.operands) if body.root else set()
+    for each in body.instructions:
+        if each.opcode != "copy" or each.type[0].space:
+            continue
+        array = each.type[0]
+        if array.bytes < _SMALL or array.shape[:1] == (steps,):
+            continue
+        if each.name in handed_on or _is_given(body, each):
+            yield each
+
+
+def _is_given(body: Computation, copy: Instruction) -> bool:
+    """Whether an instruction copies a value from the previous step."""
+    made = body.by_name.get(copy.operands[0])
+    if made is None or made.opcode != "get-tuple-element":
+        return False
+    source = body.by_name.get(made.operands[0])
+    return source is not None and source.opcode == "parameter"

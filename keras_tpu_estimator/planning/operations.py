@@ -1,16 +1,20 @@
-"""What XLA's names of operations say to whoever wrote the model."""
+"""The names of instructions: their layer, operation and source line.
+
+XLA adds copies without names. A copy is named after the value that it copies: an
+argument of the program, or the result of an operation.
+"""
 
 import dataclasses
 import re
 
 from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.planning import graph_names, origins
-from keras_tpu_estimator.planning.hlo import Instruction, Module
+from keras_tpu_estimator.planning import source_lines
+from keras_tpu_estimator.planning.hlo import Computation, Instruction, Module
 
 _CALLS = re.compile(r"\b(?:jit|pjit|custom_jvp_call|custom_vjp_call)\([^()]*\)")
 _TRANSFORMED = re.compile(r"\b(?:transpose|jvp|vmap|remat\d*|checkpoint)\(|[()]")
 _ARGUMENT = re.compile(r"^\w+\['([^']+)'\]$")
-# What JAX names after itself, not after a layer.
+# JAX adds these names; they do not belong to layers.
 _STRUCTURE = frozenset(
     "while body cond closed_call shard_map checkpoint rematted_computation "
     "custom_jvp_call custom_vjp_call custom_vjp_call_jaxpr branch_0_fun "
@@ -19,17 +23,124 @@ _STRUCTURE = frozenset(
 )
 
 
-@dataclasses.dataclass(frozen=True)
-class Operation:
-    """Where an instruction comes from.
+# The result of these has the value of their first operand.
+_SAME = frozenset(
+    "bitcast copy copy-done copy-start opt-barrier transpose while".split()
+)
+# No program nests values this deeply.
+_MOST_STEPS = 1000
+
+
+def origin(module: Module, instruction: Instruction) -> Instruction:
+    """Returns the named instruction whose value a copy contains.
+
+    Returns the instruction itself if it is no copy, has a name, or copies an unnamed
+    value.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import hlo, operations
+    >>> module = hlo.parse('''ENTRY %main (w: f32[2]) -> f32[2] {
+    ...   %w = f32[2]{0} parameter(0), metadata={op_name="w"}
+    ...   ROOT %copy = f32[2]{0} copy(%w)
+    ... }
+    ... ''')
+    >>> operations.origin(module, module.entry.root).op_name
+    'w'
+    """
+    if instruction.op_name or not instruction.opcode.startswith("copy"):
+        return instruction
+    return _named(module, _Place(instruction, ())) or instruction
+
+
+def carried_origin(module: Module, body: Computation, name: str) -> Instruction | None:
+    """Returns the origin of a result that a loop carries to its next round.
+
+    Args:
+        body: The body of the loop.
+        name: The instruction with the result.
+
+    Returns:
+        A named instruction; `None` if the result is not carried, or its origin has no
+        name.
+    """
+    given = next((i for i in body.instructions if i.opcode == "parameter"), None)
+    if body.root is None or given is None or name not in body.root.operands:
+        return None
+    return _named(module, _Place(given, (body.root.operands.index(name),)))
+
+
+def _named(module: Module, place: "_Place") -> Instruction | None:
+    """Returns the first instruction with a name that produced the value."""
+    for _ in range(_MOST_STEPS):
+        if place.instruction.op_name and not place.elements:
+            return place.instruction
+        before = _before(module, place)
+        if before is None:
+            return None
+        place = before
+    return None
+
+
+class _Place:
+    """A value: the result of an instruction, or an element of a tuple.
 
     Attributes:
-        layer: The names of the layers that it is in, such as "bert/dense_1",
-            or "" if it is in none.
+        elements: The indices of the element, the outermost one last.
+    """
+
+    def __init__(self, instruction: Instruction, elements: tuple[int, ...]):
+        self.instruction = instruction
+        self.elements = elements
+
+
+def _before(module: Module, place: _Place) -> _Place | None:
+    """Returns the previous location of a value, or `None` if it is unknown."""
+    each, elements = place.instruction, place.elements
+    home = module.homes.get(each.name)
+    if home is None:
+        return None
+    if each.opcode == "parameter":
+        loop = module.loops.get(home.name)
+        return None if loop is None else _operand(module, loop, 0, elements)
+    if each.opcode == "get-tuple-element":
+        index = int(each.attribute("index") or 0)
+        made = home.by_name.get(each.operands[0])
+        if made is not None and made.opcode == "copy-start":
+            return _Place(made, elements)
+        return _operand(module, each, 0, (*elements, index))
+    if each.opcode == "tuple" and elements:
+        *inner, index = elements
+        return _operand(module, each, index, tuple(inner))
+    if each.opcode in _SAME:
+        return _operand(module, each, 0, elements)
+    return None
+
+
+def _operand(
+    module: Module,
+    instruction: Instruction,
+    number: int,
+    elements: tuple[int, ...],
+) -> _Place | None:
+    home: Computation | None = module.homes.get(instruction.name)
+    if home is None or number >= len(instruction.operands):
+        return None
+    made = home.by_name.get(instruction.operands[number])
+    return None if made is None else _Place(made, elements)
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """The layer, name and source line of an instruction.
+
+    Attributes:
+        layer: The names of the enclosing layers, such as "bert/dense_1", or "" for
+            none.
         name: The operation, such as "dot_general".
-        is_gradient: Whether it is a part of the backward pass.
-        line: The user's line that it comes from, or `None` if it comes from
-            none or that is not known.
+        is_gradient: Whether it belongs to the backward pass.
+        line: The user's line that it comes from, or `None` if there is none or it is
+            unknown.
     """
 
     layer: str
@@ -47,13 +158,9 @@ class Operation:
 
 
 def within(module: Module, instruction: Instruction) -> Operation:
-    """Returns the same as `of`, with copies named by what they copy.
-
-    Args:
-        module: The program of the instruction.
-    """
-    origin = origins.of(module, instruction)
-    return of(origin) if origin is instruction else copy_of(origin)
+    """Returns the operation of an instruction; a copy is named after its origin."""
+    source = origin(module, instruction)
+    return of(source) if source is instruction else copy_of(source)
 
 
 def copy_of(origin: Instruction) -> Operation:
@@ -64,7 +171,7 @@ def copy_of(origin: Instruction) -> Operation:
 
 
 def of(instruction: Instruction) -> Operation:
-    """Returns the operation that an instruction comes from."""
+    """Returns the operation of an instruction."""
     if not instruction.op_name:
         made = Operation("", f"a {instruction.opcode}")
     else:
@@ -73,12 +180,12 @@ def of(instruction: Instruction) -> Operation:
 
 
 def parse(op_name: str) -> Operation:
-    """Reads the name of an operation.
+    """Parses the name of an operation.
 
     Args:
-        op_name: The names that JAX has nested, such as
-            "jit(train_steps)/while/body/jvp(dense_1)/dot_general"; or what an
-            argument is called, such as "values['dense_1/kernel']".
+        op_name: The nested names of JAX, such as
+            "jit(train_steps)/while/body/jvp(dense_1)/dot_general", or the name of an
+            argument, such as "values['dense_1/kernel']".
 
     Example:
 
@@ -90,7 +197,7 @@ def parse(op_name: str) -> Operation:
     if argument is not None:
         layer, _, name = argument[1].rpartition("/")
         return Operation(layer, name)
-    in_graph = graph_names.of(op_name)
+    in_graph = source_lines.graph_name(op_name)
     if in_graph is not None:
         layer, _, name = in_graph.name.rpartition("/")
         return Operation(layer, name, in_graph.is_gradient)

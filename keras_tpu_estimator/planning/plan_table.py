@@ -1,27 +1,52 @@
-"""Plans as a table, side by side."""
+"""A table of plans with one column for each topology."""
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from keras_tpu_estimator.planning import durations
-from keras_tpu_estimator.planning.allocations import shown_bytes
-from keras_tpu_estimator.planning.figures import Figures
-from keras_tpu_estimator.planning.memory import Memory
+from keras_tpu_estimator.planning.costs import StepCost
+from keras_tpu_estimator.planning.memory import Memory, shown_bytes
 from keras_tpu_estimator.planning.plans import Plan, Refusal
 
 _UNKNOWN = "not known"
 
 
+_MINUTE = 60
+
+
+def shown_seconds(seconds: float) -> str:
+    """Returns a time in suitable units.
+
+    Example:
+
+    >>> shown_seconds(2.5e-7), shown_seconds(0.0042), shown_seconds(3.21)
+    ('250 ns', '4.2 ms', '3.21 s')
+    >>> shown_seconds(59.97), shown_seconds(3599.6), shown_seconds(100_000)
+    ('1 min', '1 h', '1 d 3 h 47 min')
+    """
+    for unit, size in (("ns", 1e-9), ("µs", 1e-6), ("ms", 1e-3), ("s", 1.0)):
+        # A number of three digits must stay below the next unit.
+        limit = _MINUTE if unit == "s" else 1000
+        if float(f"{seconds / size:.3g}") < limit:
+            return f"{seconds / size:.3g} {unit}"
+    minutes = round(seconds / _MINUTE)
+    parts = (
+        (minutes // (24 * 60), "d"),
+        (minutes // 60 % 24, "h"),
+        (minutes % 60, "min"),
+    )
+    return " ".join(f"{number} {unit}" for number, unit in parts if number)
+
+
 def as_text(plans: Sequence[Plan | Refusal]) -> str:
-    """A table with a column for each board, and below it what else to know.
+    """Returns a table with a column for each topology, followed by remarks.
 
     Example:
 
     >>> from keras_tpu_estimator.planning import plan_table, topologies
     >>> from keras_tpu_estimator.planning.errors import DoesNotFitError
     >>> from keras_tpu_estimator.planning.plans import Refusal
-    >>> board = topologies.parse("v5e-4")
-    >>> error = DoesNotFitError(board.name, 24 * 2**30, 15 * 2**30)
-    >>> print(plan_table.as_text([Refusal(board, "train", error)]))
+    >>> topology = topologies.parse("v5e-4")
+    >>> error = DoesNotFitError(topology.name, 24 * 2**30, 15 * 2**30)
+    >>> print(plan_table.as_text([Refusal(topology, "train", error)]))
     Plan of mode 'train'   v5e:2x2
     cores                  4 on 1 host
     compiles               no, see below
@@ -31,7 +56,7 @@ def as_text(plans: Sequence[Plan | Refusal]) -> str:
     columns = [dict(_rows(plan)) for plan in plans]
     names = _in_order(columns)
     lines = [
-        (f"Plan of mode {plans[0].mode!r}", *(p.board.name for p in plans)),
+        (f"Plan of mode {plans[0].mode!r}", *(p.topology.name for p in plans)),
         *((name, *(c.get(name, "") for c in columns)) for name in names),
     ]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
@@ -40,7 +65,7 @@ def as_text(plans: Sequence[Plan | Refusal]) -> str:
 
 
 def _in_order(columns: Iterable[Iterable[str]]) -> list[str]:
-    """The rows of all columns, each behind what is before it in its own."""
+    """Returns the rows of all columns in an order that matches each column."""
     names: list[str] = []
     for column in columns:
         after = -1
@@ -52,9 +77,9 @@ def _in_order(columns: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _rows(plan: Plan | Refusal) -> Iterator[tuple[str, str]]:
-    board = plan.board
-    hosts = _counted(board.num_hosts, "host")
-    yield "cores", f"{board.num_cores} on {hosts}"
+    topology = plan.topology
+    hosts = _counted(topology.num_hosts, "host")
+    yield "cores", f"{topology.num_cores} on {hosts}"
     if isinstance(plan, Refusal):
         yield "compiles", "no, see below"
         return
@@ -64,9 +89,9 @@ def _rows(plan: Plan | Refusal) -> Iterator[tuple[str, str]]:
     if plan.weights:
         yield "weights", f"{plan.weights:,}"
     yield "", ""
-    yield from _memory(plan.figures.memory)
+    yield from _memory(plan.cost.memory)
     yield " ", ""
-    yield from _step(plan.figures)
+    yield from _step(plan.cost)
     yield from _times(plan)
 
 
@@ -88,65 +113,65 @@ def _memory(memory: Memory) -> Iterator[tuple[str, str]]:
             yield f"  {kind}", shown_bytes(size)
 
 
-def _step(figures: Figures) -> Iterator[tuple[str, str]]:
-    yield "a step on a core computes", _flops(figures.flops)
-    if figures.bytes is not None:
-        yield "  moves in its memory", shown_bytes(figures.bytes)
-    for each in figures.collectives:
+def _step(cost: StepCost) -> Iterator[tuple[str, str]]:
+    yield "a step on a core computes", _flops(cost.flops)
+    if cost.bytes is not None:
+        yield "  moves in its memory", shown_bytes(cost.bytes)
+    for each in cost.collectives:
         parts = " and ".join(
             f"{shown_bytes(size)} of {dtype}" for dtype, size in each.bytes.items()
         )
         yield f"  {each.kind}", f"{each.count:,g} of {parts}"
-    if figures.cycles is not None:
-        yield "  cycles, by the compiler", f"{figures.cycles:,.0f}"
-    bounds = figures.bounds
-    if bounds is None:
-        # Of a quick plan, nobody has asked.
-        if figures.bytes is not None:
+    if cost.cycles is not None:
+        yield "  cycles, by the compiler", f"{cost.cycles:,.0f}"
+    roofline = cost.roofline
+    if roofline is None:
+        # A quick plan has no roofline.
+        if cost.bytes is not None:
             yield "  is limited by", _UNKNOWN
         return
-    yield "  is limited by", bounds.by
+    yield "  is limited by", roofline.by
     for name in ("compute", "memory", "network"):
-        yield f"  {name}, at least", durations.shown(getattr(bounds, name))
-    if bounds.by == "latency" and bounds.compiler is not None:
-        yield "  latency, about", durations.shown(bounds.compiler)
+        yield f"  {name}, at least", shown_seconds(getattr(roofline, name))
+    if roofline.by == "latency" and roofline.compiler is not None:
+        yield "  latency, about", shown_seconds(roofline.compiler)
 
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yields what the time of a step at best says about the call."""
+    """Yields the throughput and the duration of the call at the roofline."""
     if plan.examples_per_second is not None:
         yield "  ", ""
         yield "examples/s, at best", f"{plan.examples_per_second:,.0f}"
     if plan.call_seconds is not None:
         steps = _counted(plan.call_steps or 0, "step")
-        yield f"{steps}, at best", durations.shown(plan.call_seconds)
+        yield f"{steps}, at best", shown_seconds(plan.call_seconds)
 
 
 def _remarks(plans: Iterable[Plan | Refusal]) -> Iterator[str]:
     for plan in plans:
         if isinstance(plan, Refusal):
-            yield f"\n{plan.board.name}: {plan.error}"
+            yield f"\n{plan.topology.name}: {plan.error}"
             continue
         if plan.saved is not None:
-            yield f"\n{plan.board.name}: stored as {plan.saved}"
-        figures, name = plan.figures, plan.board.name
-        if figures.kernels:
+            yield f"\n{plan.topology.name}: stored as {plan.saved}"
+        cost, name = plan.cost, plan.topology.name
+        if cost.kernels:
             yield (
-                f"\n{name}: what kernels do is in no figure: "
-                f"{', '.join(sorted(set(figures.kernels)))}."
+                f"\n{name}: the cost excludes these kernels: "
+                f"{', '.join(sorted(set(cost.kernels)))}."
             )
-        if figures.callbacks:
+        if cost.callbacks:
             yield (
-                f"\n{name}: each step waits for Python on the host, which is "
-                f"called by: {', '.join(figures.callbacks)}."
+                f"\n{name}: each step waits for Python on the host, called by: "
+                f"{', '.join(cost.callbacks)}."
             )
-        if figures.state_copies:
-            listed = "".join(f"\n  {each}" for each in figures.state_copies)
-            yield f"\n{name}: between two steps it copies{listed}"
-        if figures.has_unknown_loops:
+        if cost.state_copies:
+            listed = "".join(f"\n  {each}" for each in cost.state_copies)
+            yield f"\n{name}: each step copies state:{listed}"
+        if cost.has_unknown_loops:
             yield (
-                f"\n{name}: it has loops of a length that is known only when "
-                "they run. One round of each is counted."
+                f"\n{name}: some loops have an unknown number of rounds. One round "
+                "of each is counted."
             )
 
 

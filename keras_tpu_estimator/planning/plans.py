@@ -1,4 +1,4 @@
-"""What one call of an estimator would need on a board."""
+"""The plan of one call of an estimator on a topology."""
 
 import dataclasses
 import logging
@@ -8,21 +8,23 @@ from typing import Self
 
 import jax
 
-from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
-from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.engine.device.stored_loops import is_storable
+from keras_tpu_estimator.engine.device.executables import (
+    ExecutableKey,
+    Executables,
+    is_storable,
+)
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn, Nest
-from keras_tpu_estimator.planning import compiling, figures
-from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning import compiling, costs
+from keras_tpu_estimator.planning.costs import StepCost
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
-from keras_tpu_estimator.planning.figures import Figures
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 from keras_tpu_estimator.planning.memory import Held
+from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
-# What of a board may be in the way: its size, its compiler, its number of
-# cores.
+# A topology may reject a program because of its memory, its compiler or its
+# number of cores.
 _PROBLEMS = (DoesNotFitError, CompileError, ValueError)
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -33,10 +35,10 @@ class Call:
     """A call of an estimator that is planned.
 
     Attributes:
-        input_fn: The user's function, of which one batch is read.
-        steps: How many it makes. Defaults to `None`, for many.
-        kept: What earlier calls have left on each core, by kind. Defaults to
-            nothing.
+        input_fn: The user's function; one batch of it is read.
+        steps: The number of steps of the call. Defaults to `None`: unknown.
+        kept: The arrays that earlier calls leave on each core, by kind. Defaults to
+            none.
     """
 
     context: EstimatorContext
@@ -47,29 +49,29 @@ class Call:
 
     @property
     def batch_size(self) -> int | None:
-        """The value from the estimator's arguments, if given."""
-        return self.context.placement.batch_sizes[self.mode]
+        """The batch size from the estimator's arguments, or `None`."""
+        return self.context.mode_devices.batch_sizes[self.mode]
 
     def with_batch_size(self, size: int) -> Self:
-        """Returns the call of an estimator with another batch size."""
-        placement = self.context.placement
-        sizes = {**placement.batch_sizes, self.mode: size}
-        placement = dataclasses.replace(placement, batch_sizes=sizes)
-        context = dataclasses.replace(self.context, placement=placement)
+        """Returns the same call with another batch size."""
+        mode_devices = self.context.mode_devices
+        sizes = {**mode_devices.batch_sizes, self.mode: size}
+        mode_devices = dataclasses.replace(mode_devices, batch_sizes=sizes)
+        context = dataclasses.replace(self.context, mode_devices=mode_devices)
         return dataclasses.replace(self, context=context)
 
 
 @dataclasses.dataclass(frozen=True)
 class PlanOptions:
-    """How plans are made.
-
-    Attributes:
-        store: Where what is compiled is stored. Defaults to nowhere.
-        quick: Whether the compiler takes little trouble: a part of the time,
-            for slower programs. Defaults to `False`.
+    """The options of plans.
 
     Raises:
-        ValueError: Slower programs would be stored.
+        ValueError: `quick` and `store` are combined.
+
+    Attributes:
+        store: The store of compiled programs. Defaults to none.
+        quick: Whether to optimize less, which takes a part of the time. Defaults to
+            `False`.
     """
 
     store: Executables | None = None
@@ -78,43 +80,43 @@ class PlanOptions:
     def __post_init__(self) -> None:
         if self.quick and self.store is not None:
             raise ValueError(
-                "What is stored should be as fast as it can be. Received "
-                "quick=True and a folder to store it in. Leave out one of them."
+                "`quick` and `save` must not be combined, because quick programs "
+                "are slower. Received: both. Omit one of them."
             )
 
 
 AS_RUN = PlanOptions()
-# Compilations of batch sizes to advise.
+# The maximum number of batch sizes that are compiled for a suggestion.
 _MOST_ADVICE = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """The program of one call, compiled for a board.
+    """The program of one call, compiled for a topology.
 
     Attributes:
-        board: The board.
+        topology: The topology.
         mode: A value of `ModeKeys`.
-        steps: How many steps one program makes.
-        examples: Those of a step, of all hosts that share it.
-        lowering_secs: Seconds that tracing and lowering have taken.
-        compiling_secs: Seconds that the compiler has.
-        figures: What a step does and needs on a core.
-        predictions: Shapes and dtypes of the predictions of a batch; `None` in
-            other modes than PREDICT.
-        saved: The path of the file that it is stored in, or `None`.
-        weights: How many numbers the optimizers train.
-        call_steps: How many steps the call makes; `None` if that is not known.
+        steps: The maximum number of steps of one program.
+        examples: The number of examples in a step, on all hosts that share it.
+        lowering_secs: Seconds of tracing and lowering.
+        compiling_secs: Seconds of compiling.
+        cost: The cost of a step on a core.
+        predictions: Shapes and dtypes of the predictions of a batch; `None` in other
+            modes than PREDICT.
+        saved: The path of the saved program, or `None`.
+        weights: The number of trained numbers.
+        call_steps: The number of steps of the call; `None` if unknown.
         metrics: Names of an evaluation's metrics. Defaults to none.
     """
 
-    board: Board
+    topology: DeviceTopology
     mode: str
     steps: int
     examples: int
     lowering_secs: float
     compiling_secs: float
-    figures: Figures
+    cost: StepCost
     predictions: Nest = None
     saved: str | None = None
     weights: int = 0
@@ -123,49 +125,46 @@ class Plan:
 
     @property
     def examples_per_second(self) -> float | None:
-        """Those of a step by its time at best, or `None` if not known."""
-        bounds = self.figures.bounds
-        if bounds is None or not bounds.at_best:
+        """The examples of a step divided by its time at best; `None` if unknown."""
+        roofline = self.cost.roofline
+        if roofline is None or not roofline.at_best:
             return None
-        return self.examples / bounds.at_best
+        return self.examples / roofline.at_best
 
     @property
     def call_seconds(self) -> float | None:
-        """How long the call takes at best, or `None` if that is not known."""
-        bounds = self.figures.bounds
-        if bounds is None or self.call_steps is None:
+        """The duration of the call at best; `None` if unknown."""
+        roofline = self.cost.roofline
+        if roofline is None or self.call_steps is None:
             return None
-        return self.call_steps * bounds.at_best
+        return self.call_steps * roofline.at_best
 
     @classmethod
-    def of(cls, call: Call, board: Board, options: PlanOptions = AS_RUN) -> "Plan":
+    def of(
+        cls, call: Call, topology: DeviceTopology, options: PlanOptions = AS_RUN
+    ) -> "Plan":
         """Lowers and compiles the loop of a call.
-
-        Args:
-            call: The call.
-            board: The board.
-            options: How. Defaults to as it is run.
 
         Raises:
             DoesNotFitError: The program needs more memory than a core has.
-            CompileError: The compiler refuses something else in it.
-            ValueError: Settings, model, input and board do not fit each other,
-                or the input is empty.
-            PermissionError: Others may write where it is to be stored.
+            CompileError: The compiler rejects the program for another reason.
+            ValueError: Settings, model, input and topology do not match, or the input
+                is empty.
+            PermissionError: Other users may write to the store.
         """
         try:
-            return cls._of(call, board, options)
+            return cls._of(call, topology, options)
         except DoesNotFitError as error:
-            advised = _advising(error, call, board, options)
+            advised = _advising(error, call, topology, options)
             raise advised from error.__cause__
 
     @classmethod
-    def _of(cls, call: Call, board: Board, options: PlanOptions) -> "Plan":
-        machine = board.machine()
+    def _of(cls, call: Call, topology: DeviceTopology, options: PlanOptions) -> "Plan":
+        machine = topology.machine()
         if call.mode == ModeKeys.PREDICT:
-            # Hosts predict by themselves, each its share of a batch.
-            board = board.of_one_host()
-            own = board.machine().devices
+            # Each host predicts its share of a batch separately.
+            topology = topology.of_one_host()
+            own = topology.machine().devices
             machine = dataclasses.replace(machine, board=own)
         if options.store is not None:
             options.store.prepare()
@@ -177,7 +176,7 @@ class Plan:
         kinds = loop.arguments_by_kind
         compiled = compiling.compiled(
             loop.lowered,
-            board,
+            topology,
             kinds,
             call.batch_size or loop.examples,
             options.quick,
@@ -185,17 +184,17 @@ class Plan:
         )
         compiling_secs = time.perf_counter() - lowered
         found = _with_others(
-            figures.of(
-                *(compiled, board, loop.steps, kinds),
+            costs.step_cost(
+                *(compiled, topology, loop.steps, kinds),
                 has_loop=call.mode != ModeKeys.PREDICT,
                 in_graph=loop.step.line_in_graph,
             ),
-            board,
+            topology,
             call.kept,
             loop.parts_ahead,
         )
         return cls(
-            board,
+            topology,
             call.mode,
             loop.steps,
             loop.examples,
@@ -212,46 +211,42 @@ class Plan:
 
 @dataclasses.dataclass(frozen=True)
 class Refusal:
-    """Why there is no plan for one of several boards.
+    """The error of one topology among several.
 
     Attributes:
-        board: The board.
+        topology: The topology.
         mode: A value of `ModeKeys`.
-        error: What was raised.
+        error: The error.
     """
 
-    board: Board
+    topology: DeviceTopology
     mode: str
     error: Exception
 
 
-def for_boards(
+def for_topologies(
     call: Call,
-    boards: Iterable[Board],
+    topologies: Iterable[DeviceTopology],
     options: PlanOptions = AS_RUN,
     kept: Mapping[str, Mapping[str, Held]] | None = None,
 ) -> tuple[Plan | Refusal, ...]:
-    """Plans for each of several boards.
+    """Plans a call for several topologies.
 
     Args:
-        options: How. Defaults to as it is run.
-        kept: By the name of a board, what earlier calls have left on each of
-            its cores. Defaults to nothing.
-
-    Returns:
-        A plan for each, or why there is none.
+        kept: The arrays that earlier calls leave on each core, by the topology's name
+            and by kind. Defaults to none.
 
     Raises:
-        Exception: As `Plan.of`, if there is a plan for none.
+        Exception: The first error, as in `Plan.of`, if all topologies have one.
     """
     kept = kept or {}
     found = tuple(
         _tried(
-            dataclasses.replace(call, kept=kept.get(board.name, {})),
-            board,
+            dataclasses.replace(call, kept=kept.get(topology.name, {})),
+            topology,
             options,
         )
-        for board in boards
+        for topology in topologies
     )
     refusals = [each for each in found if isinstance(each, Refusal)]
     if len(refusals) == len(found):
@@ -259,15 +254,17 @@ def for_boards(
     return found
 
 
-def _tried(call: Call, board: Board, options: PlanOptions) -> Plan | Refusal:
+def _tried(
+    call: Call, topology: DeviceTopology, options: PlanOptions
+) -> Plan | Refusal:
     try:
-        return Plan.of(call, board, options)
+        return Plan.of(call, topology, options)
     except _PROBLEMS as error:
-        return Refusal(board, call.mode, error)
+        return Refusal(topology, call.mode, error)
 
 
 def _advising(
-    error: DoesNotFitError, call: Call, board: Board, options: PlanOptions
+    error: DoesNotFitError, call: Call, topology: DeviceTopology, options: PlanOptions
 ) -> DoesNotFitError:
     """Returns the error with a batch size that fits, if one is found.
 
@@ -279,13 +276,13 @@ def _advising(
     for _ in range(_MOST_ADVICE):
         smaller = call.with_batch_size(size)
         try:
-            plan = Plan._of(smaller, board, PlanOptions(quick=options.quick))
+            plan = Plan._of(smaller, topology, PlanOptions(quick=options.quick))
         except DoesNotFitError as found:
             size = found.batch_size
             if not size:
                 return error.advising(size)
         except Exception:
-            # `input_fn` has batches of one size only, for instance.
+            # For example, `input_fn` has batches of only one size.
             return error
         else:
             return error.advising(size) if plan.examples <= size else error
@@ -293,16 +290,16 @@ def _advising(
 
 
 def _with_others(
-    found: Figures, board: Board, kept: Mapping[str, Held], ahead: int
-) -> Figures:
-    """Adds what is on a core beside a program.
+    found: StepCost, topology: DeviceTopology, kept: Mapping[str, Held], ahead: int
+) -> StepCost:
+    """Adds the other arrays on a core to the memory of a program.
 
     Args:
-        kept: What earlier calls have left, by kind.
-        ahead: How many more inputs like its own there are.
+        kept: The arrays that earlier calls leave, by kind.
+        ahead: The number of further inputs of the same size.
 
     Raises:
-        DoesNotFitError: The program fits only without it.
+        DoesNotFitError: The program fits only without them.
     """
     given = found.memory.arguments.get("input", Held(0, 0))
     beside = dict(kept)
@@ -311,7 +308,7 @@ def _with_others(
     memory = dataclasses.replace(found.memory, beside=beside)
     if memory.peak is not None and memory.peak > memory.limit:
         raise DoesNotFitError(
-            board.name, memory.peak, memory.limit, memory.held, found.largest
+            topology.name, memory.peak, memory.limit, memory.held, found.largest
         )
     return dataclasses.replace(found, memory=memory)
 
@@ -322,18 +319,18 @@ def _saved(
     compiled: jax.stages.Compiled,
     context: EstimatorContext,
 ) -> str | None:
-    """The file that a program was stored in, if it was to be, and can be."""
+    """Saves a program if requested and possible, and returns the file's path."""
     if store is None:
         return None
     mode = loop.step.mode
     is_searched = mode == ModeKeys.TRAIN and context.config.debug_nans
     if is_searched or not is_storable(loop.traced):
         _logger.warning(
-            "The program of mode %r is not stored: it %s.",
+            "The program of mode %r is not saved because it %s.",
             mode,
-            "looks for NaN, with debug_nans=True"
+            "checks for NaN (`debug_nans=True`)"
             if is_searched
-            else "calls Python, as jax.debug.print and jax.pure_callback do",
+            else "calls Python (such as `jax.debug.print` or `jax.pure_callback`)",
         )
         return None
     key = ExecutableKey.of(mode, loop.lowered, loop.devices)

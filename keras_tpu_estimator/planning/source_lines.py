@@ -1,26 +1,61 @@
-"""The user's lines that the instructions of a compiled program come from."""
+"""The user's source lines of the instructions in a compiled program."""
 
 import dataclasses
 import re
 from collections.abc import Callable, Iterator
-from typing import Self
+from typing import NamedTuple, Self
 
+from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.user_files import is_of_user, part_of_package
-from keras_tpu_estimator.planning import graph_names
 
 _FILE = re.compile(r'^(\d+) "(.*)"$')
 _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
 _FRAME = re.compile(r"^(\d+) \{file_location_id=(\d+)(?: parent_frame_id=(\d+))?")
 _OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 _FRAME_OF = re.compile(r"\bstack_frame_id=(\d+)")
-# As XLA has written it before it had tables.
+# XLA wrote source lines like this before it had tables.
 _PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
-# Parts of this package that call the user's functions. Beyond them is the
-# script's call of an estimator, which is no operation's own line.
+# Rooms of this package that call the user's functions. Frames outside them belong
+# to the script's call of an estimator, which is not the line of an operation.
 _CALLERS = frozenset(
     "engine estimator.py front_ends planning runs tf1 workflow".split()
 )
+
+
+_IN_GRAPH = re.compile(rf"(?:^|/){GRAPH_SCOPE}/(.+)$")
+# `tf.gradients` gives the gradient of an operation this name.
+_GRADIENT = re.compile(r"(?:^|.*/)gradients(?:_\d+)?/(.+)_grad/[^/]+$")
+
+
+class GraphName(NamedTuple):
+    """The name of an operation in a TensorFlow graph.
+
+    Attributes:
+        name: Its name; in the backward pass the name of the operation in the forward
+            pass that it differentiates.
+        is_gradient: Whether it belongs to the backward pass.
+    """
+
+    name: str
+    is_gradient: bool
+
+
+def graph_name(op_name: str) -> GraphName | None:
+    """Parses the graph operation in XLA's name, or returns `None` if there is none.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import source_lines
+    >>> name = "jit(f)/while/body/tf1_step/gradients/dense/MatMul_grad/MatMul"
+    >>> source_lines.graph_name(name)
+    GraphName(name='dense/MatMul', is_gradient=True)
+    """
+    found = _IN_GRAPH.search(op_name)
+    if found is None:
+        return None
+    gradient = _GRADIENT.match(found[1])
+    return GraphName(gradient[1] if gradient else found[1], bool(gradient))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,9 +64,9 @@ class SourceLines:
 
     Attributes:
         frames: The lines of frames by number.
-        callers: The number of the frame that has called a frame.
-        in_graph: Returns the line of an operation of a TensorFlow graph by
-            its name. Defaults to `None`: there is no graph.
+        callers: The number of the frame that called a frame.
+        in_graph: Returns the line of an operation of a TensorFlow graph by its name.
+            Defaults to `None`: no graph.
     """
 
     frames: dict[int, SourceLine]
@@ -44,11 +79,7 @@ class SourceLines:
         text: str,
         in_graph: Callable[[str], SourceLine | None] | None = None,
     ) -> Self:
-        """Reads the tables, which stand before the first computation.
-
-        Args:
-            text: The program.
-            in_graph: See the class. Defaults to `None`.
+        """Parses the tables, which precede the first computation.
 
         Example:
 
@@ -74,8 +105,8 @@ class SourceLines:
             if int(file) in files
         }
         found = dict(_rows(text, "StackFrames", _FRAME))
-        # The first frame has no caller, which XLA writes as 0 or as 1: there
-        # it counts callers from 1.
+        # The first frame has no caller. XLA writes this as 0, or as 1 if it counts
+        # callers from 1.
         offset = int(found[1][1] or 0) if 1 in found else 0
         return cls(
             {
@@ -91,18 +122,17 @@ class SourceLines:
         )
 
     def of(self, text: str) -> SourceLine | None:
-        """Returns the innermost line of the user's functions.
+        """Returns the innermost line of the user's functions for an instruction.
+
+        Returns `None` if this package made the instruction.
 
         Args:
             text: The attributes of an instruction.
-
-        Returns:
-            The line; `None` if this package has made the instruction.
         """
         named = _OP_NAME.search(text)
-        graph_name = graph_names.of(named[1]) if named else None
-        if graph_name is not None:
-            return self.in_graph(graph_name.name) if self.in_graph else None
+        in_graph = graph_name(named[1]) if named else None
+        if in_graph is not None:
+            return self.in_graph(in_graph.name) if self.in_graph else None
         found = _FRAME_OF.search(text)
         if found is None:
             place = _PLACE.search(text)
@@ -122,7 +152,7 @@ class SourceLines:
         while frame in self.frames:
             yield self.frames[frame]
             caller = self.callers[frame]
-            # Callers have smaller numbers; what has not would never end.
+            # Callers must have smaller numbers, or the loop would not end.
             if caller >= frame:
                 return
             frame = caller

@@ -1,27 +1,31 @@
-"""TPU topologies by the names that users know them under.
+"""TPU topologies by the names that users know.
 
-Cloud TPU names them by a kind and a shape ("v5e", "4x4"), or by a kind and a
+Cloud TPU names a topology by a kind and a shape ("v5e", "4x4"), or by a kind and a
 number of chips or cores ("v5litepod-16", "v4-32"). Its pages list the shapes:
 https://cloud.google.com/tpu/docs/v5e and those of the other kinds.
 """
 
 import dataclasses
 import functools
+import importlib.util
 import itertools
 import math
+import os
 import re
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, Protocol, Self
+
+import jax
+from jax.experimental import topologies
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.planning import gpus, libtpu
-from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.planning import gpus
 from keras_tpu_estimator.planning.chips import CHIPS, Chip
-from keras_tpu_estimator.planning.effort import least_effort
 
-# What people, JAX and Google Cloud call the kinds. "-8" after some means cores.
+# The names of the kinds in common use, in JAX and on Google Cloud. For some kinds,
+# "-8" means cores.
 _KINDS = {
     "v4": "v4",
     "v4p": "v4",
@@ -48,7 +52,7 @@ _FLAT_SHAPES = (
     (8, 16),
     (16, 16),
 )
-# Larger ones are made of cubes of 4 x 4 x 4, to as many chips as a job gets.
+# Larger shapes consist of cubes of 4 x 4 x 4, up to the maximum of a job.
 _PARTS_OF_A_CUBE = ((2, 2, 1), (2, 2, 2), (2, 2, 4), (2, 4, 4))
 _MOST_CHIPS = {"v4": 4096, "v5p": 6144, "tpu7x": 9216}
 _EXPECTED = (
@@ -56,25 +60,136 @@ _EXPECTED = (
     "such as 'v5e:4x4', 'v5litepod-16' or 'v4-32'."
 )
 _HOST = (2, 2)
-# Those hosts are lent as one machine, by themselves.
+# A topology of one of these shapes is a single host.
 _LONE_HOSTS = ((1, 1), (2, 4))
 
 
-@dataclasses.dataclass(frozen=True)
-class TpuBoard:
-    """Chips of one kind that are connected, and their hosts.
+# XLA's optimization level "O0".
+_LOWEST_LEVEL = 9
 
-    Attributes:
-        shape: How many there are along each axis.
+
+class DeviceTopology(Protocol):
+    """Connected chips of one kind, and their hosts."""
+
+    @property
+    def chip(self) -> Chip:
+        """The kind of the chips."""
+
+    @property
+    def platform(self) -> str:
+        """JAX's name for the kind of devices: "tpu" or "gpu"."""
+
+    @property
+    def name(self) -> str:
+        """The canonical name."""
+
+    @property
+    def num_chips(self) -> int:
+        """The number of chips of all hosts."""
+
+    @property
+    def num_cores(self) -> int:
+        """The number of cores of all chips, which are JAX's devices."""
+
+    @property
+    def num_hosts(self) -> int:
+        """The number of hosts, each of which is a process."""
+
+    @property
+    def chips_per_host(self) -> int:
+        """The number of chips of one host."""
+
+    @property
+    def compiler_options(self) -> dict[str, Any]:
+        """The options of the compiler."""
+
+    @property
+    def quick_options(self) -> dict[str, Any]:
+        """The additional options of a quick plan."""
+
+    def of_one_host(self) -> "DeviceTopology":
+        """Returns the chips of one host, which predicts separately."""
+
+    def machine(self) -> Machine:
+        """Returns its devices, which need not exist."""
+
+
+@functools.cache
+def libtpu_devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
+    """Returns the devices of a topology, which compile programs but cannot run them.
+
+    Returns the same devices in each call.
+
+    Args:
+        topology: Its name in libtpu, such as "v5e:4x4".
+        **options: Options of libtpu beside the name.
 
     Raises:
-        ValueError: There are no boards of that shape.
+        ModuleNotFoundError: libtpu is not installed.
+        ValueError: libtpu does not support the topology.
 
     Example:
 
     >>> from keras_tpu_estimator.planning import topologies
-    >>> board = topologies.parse("v5litepod-16")
-    >>> board.name, board.num_cores, board.num_hosts
+    >>> len(topologies.libtpu_devices("v5e:2x2"))
+    4
+    """
+    if not is_libtpu_installed():
+        raise ModuleNotFoundError(
+            "Compiling for a TPU needs libtpu, which contains its compiler. "
+            "Install it on x86-64 Linux: pip install "
+            "'keras-tpu-estimator[tpu]'. It needs no TPU.",
+            name="libtpu",
+        )
+    try:
+        described = topologies.get_topology_desc(topology, platform="tpu", **options)
+    except jax.errors.JaxRuntimeError as error:
+        if "INVALID_ARGUMENT" not in str(error):
+            raise
+        raise ValueError(
+            f"The installed libtpu does not support the topology {topology!r} with "
+            f"{options}. Choose another topology, or update libtpu and JAX."
+        ) from error
+    return tuple(described.devices)
+
+
+def is_libtpu_installed() -> bool:
+    """Whether JAX will find libtpu.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import topologies
+    >>> topologies.is_libtpu_installed()
+    True
+    """
+    return (
+        "TPU_LIBRARY_PATH" in os.environ
+        or importlib.util.find_spec("libtpu") is not None
+    )
+
+
+def _least_effort() -> dict[str, Any]:
+    """Returns the options of a compilation that optimizes as little as possible."""
+    if "jax_exec_time_optimization_effort" in jax.config.values:  # To 0.10.
+        return {"exec_time_optimization_effort": -1.0}
+    return {"optimization_level": _LOWEST_LEVEL}
+
+
+@dataclasses.dataclass(frozen=True)
+class TpuTopology:
+    """Connected TPU chips of one kind, and their hosts.
+
+    Raises:
+        ValueError: No slice has that shape.
+
+    Attributes:
+        shape: The number of chips along each axis.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import topologies
+    >>> topology = topologies.parse("v5litepod-16")
+    >>> topology.name, topology.num_cores, topology.num_hosts
     ('v5e:4x4', 16, 4)
     """
 
@@ -84,50 +199,50 @@ class TpuBoard:
     def __post_init__(self) -> None:
         if self.shape not in shapes(self.chip.kind):
             raise ValueError(
-                f"There is no {self.chip.kind} of {_written(self.shape)} "
-                f"chips. {_expected(self.chip.kind)}"
+                f"No {self.chip.kind} has {_written(self.shape)} chips. "
+                f"{_expected(self.chip.kind)}"
             )
 
     @property
     def platform(self) -> str:
-        """What JAX calls its devices."""
+        """JAX's name for the kind of devices."""
         return "tpu"
 
     @property
     def name(self) -> str:
-        """The same name, however it was asked for: "v5e:4x4"."""
+        """The canonical name, such as "v5e:4x4"."""
         return f"{self.chip.kind}:{_written(self.shape)}"
 
     @property
     def num_chips(self) -> int:
-        """Chips of all hosts."""
+        """The number of chips of all hosts."""
         return math.prod(self.shape)
 
     @property
     def num_cores(self) -> int:
-        """Cores of all chips, which are the devices of JAX."""
+        """The number of cores of all chips, which are JAX's devices."""
         return self.num_chips * self.chip.cores
 
     @property
     def host_shape(self) -> tuple[int, ...]:
-        """How many chips of one host there are along each axis."""
+        """The number of chips of one host along each axis."""
         if self.shape in _LONE_HOSTS:
             return self.shape
         return (*_HOST, 1)[: len(self.shape)]
 
     @property
     def chips_per_host(self) -> int:
-        """Chips of one host."""
+        """The number of chips of one host."""
         return math.prod(self.host_shape)
 
     @property
     def num_hosts(self) -> int:
-        """Hosts, each of which is a process."""
+        """The number of hosts, each of which is a process."""
         return self.num_chips // self.chips_per_host
 
     @property
     def options(self) -> dict[str, object]:
-        """What `get_topology_desc` has to be told beside the name."""
+        """The options of `get_topology_desc` beside the name."""
         bounds = (*self.host_shape, 1)[:3]
         options: dict[str, object] = {"chips_per_host_bounds": bounds}
         if self.chip.cores < self.chip.tensor_cores:
@@ -136,39 +251,38 @@ class TpuBoard:
 
     @property
     def compiler_options(self) -> dict[str, Any]:
-        """Nothing beside what it has for all."""
+        """The options of the compiler: none beside its defaults."""
         return {}
 
     @property
     def quick_options(self) -> dict[str, Any]:
-        """Has it search less for the fastest way."""
-        return least_effort()
+        """The additional options of a quick plan, which reduce the optimization."""
+        return _least_effort()
 
     def of_one_host(self) -> Self:
-        """The chips of a host by itself, as it predicts."""
+        """Returns the chips of one host, which predicts separately."""
         return dataclasses.replace(self, shape=self.host_shape)
 
     def machine(self) -> Machine:
-        """Its devices, which need not be there.
+        """Returns its devices, which need not exist.
 
         Raises:
-            ModuleNotFoundError: The TPU's compiler is not installed.
+            ModuleNotFoundError: The TPU compiler is not installed.
         """
-        return Machine(libtpu.devices(self.name, **self.options))
+        return Machine(libtpu_devices(self.name, **self.options))
 
 
-def parse(name: str) -> Board:
-    """The board of a name.
+def parse(name: str) -> DeviceTopology:
+    """Returns the topology of a name.
 
     Args:
-        name: A kind and a shape, such as "v5e:4x4" or "v4:2x2x1", or what
-            Cloud TPU calls an accelerator type, such as "v5litepod-16" or
-            "v4-32". Case, spaces and what stands between them do not matter.
-            Or GPUs, such as "h100:1x8".
+        name: A kind and a shape, such as "v5e:4x4" or "v4:2x2x1", or an accelerator
+            type of Cloud TPU, such as "v5litepod-16" or "v4-32". Case, spaces and
+            separators are ignored. Or GPUs, such as "h100:1x8".
 
     Raises:
-        TypeError: The name is no string.
-        ValueError: Nothing has that name.
+        TypeError: The name is not a string.
+        ValueError: No topology has that name.
 
     Example:
 
@@ -178,55 +292,52 @@ def parse(name: str) -> Board:
     >>> topologies.parse("v5e:4x5")
     Traceback (most recent call last):
     ...
-    ValueError: There is no TPU topology 'v5e:4x5'. Did you mean 'v5e:4x4'? ...
+    ValueError: Unknown TPU topology 'v5e:4x5'. Did you mean 'v5e:4x4'? ...
     """
     if not isinstance(name, str):
         raise TypeError(
-            f"`topology` should be a string. Received: {shown(name)}. Pass one "
+            f"`topology` must be a string. Received: {shown(name)}. Pass a name "
             "such as 'v5e:4x4'."
         )
     of_gpus = gpus.parse(name)
     if of_gpus is not None:
         return of_gpus
     kind, size = _split(name)
-    board = _boards(kind).get(size) if kind else None
-    if board is None:
+    topology = _by_name(kind).get(size) if kind else None
+    if topology is None:
         raise ValueError(_unknown(name, kind, size))
-    return board
+    return topology
 
 
-def parse_each(names: Sequence[str]) -> tuple[Board, ...]:
-    """The boards of several names.
-
-    Args:
-        names: As for `parse`.
+def parse_each(names: Sequence[str]) -> tuple[DeviceTopology, ...]:
+    """Returns the topologies of several names.
 
     Raises:
-        TypeError: They are no list of names, or one is no string.
-        ValueError: There is none, or nothing has that name.
+        TypeError: The argument is not a list of strings.
+        ValueError: The list is empty, or no topology has one of the names.
 
     Example:
 
     >>> from keras_tpu_estimator.planning import topologies
-    >>> [board.name for board in topologies.parse_each(["v5e-4", "v4-8"])]
+    >>> [topology.name for topology in topologies.parse_each(["v5e-4", "v4-8"])]
     ['v5e:2x2', 'v4:2x2x1']
     """
     if not isinstance(names, Sequence):
         parse(names)
     if not names:
         raise ValueError(
-            "`topology` should be one at least. Received an empty list. Pass "
-            "one such as 'v5e:4x4'."
+            "`topology` must be a name or a list of names. Received: an empty list. "
+            "Pass a name such as 'v5e:4x4'."
         )
     return tuple(map(parse, names))
 
 
 @functools.cache
 def shapes(kind: str) -> tuple[tuple[int, ...], ...]:
-    """The shapes of boards of a kind, from the smallest.
+    """Returns the shapes of slices of a kind, starting with the smallest.
 
     Args:
-        kind: That of a chip, such as "v4".
+        kind: The kind of a chip, such as "v4".
 
     Example:
 
@@ -252,23 +363,23 @@ def shapes(kind: str) -> tuple[tuple[int, ...], ...]:
 
 
 @functools.cache
-def _boards(kind: str) -> dict[str, TpuBoard]:
-    """Those of a kind, by shape ("4x4") and by size ("16")."""
-    chip, boards = CHIPS[kind], {}
+def _by_name(kind: str) -> dict[str, TpuTopology]:
+    """Returns the topologies of a kind, by shape ("4x4") and by size ("16")."""
+    chip, found = CHIPS[kind], {}
     for shape in shapes(kind):
-        board = TpuBoard(chip, shape)
-        boards[_written(shape)] = board
-        # Of several shapes of one size, the first is most like a cube.
-        boards.setdefault(str(board.num_chips * chip.tensor_cores), board)
-    return boards
+        topology = TpuTopology(chip, shape)
+        found[_written(shape)] = topology
+        # If several shapes have the same size, the first is most like a cube.
+        found.setdefault(str(topology.num_chips * chip.tensor_cores), topology)
+    return found
 
 
 def _split(name: str) -> tuple[str, str]:
-    """The kind of a name, or "", and its size."""
+    """Splits a name into its kind, or "", and its size."""
     plain = re.sub(r"[\s_]", "", name.lower())
     if not plain.startswith("tpu7x"):
         plain = plain.removeprefix("tpu").lstrip("-:")
-    # The longest first: "v5" is another kind than "v5litepod".
+    # The longest names come first, because "v5" is another kind than "v5litepod".
     for written in sorted(_KINDS, key=len, reverse=True):
         if plain.startswith(written):
             return _KINDS[written], plain.removeprefix(written).lstrip("-:")
@@ -278,14 +389,14 @@ def _split(name: str) -> tuple[str, str]:
 def _unknown(name: str, kind: str, size: str) -> str:
     meant = _nearest(kind, size) or did_you_mean(
         name.strip().lower(),
-        (_type(board) for each in CHIPS for board in _boards(each).values()),
+        (_type(topology) for each in CHIPS for topology in _by_name(each).values()),
     )
     expected = _expected(kind) if kind else _EXPECTED
-    return f"There is no TPU topology {name!r}.{meant} {expected}"
+    return f"Unknown TPU topology {name!r}.{meant} {expected}"
 
 
 def _nearest(kind: str, size: str) -> str:
-    """A question after a board of about that many chips, or ""."""
+    """Returns a question that suggests a topology of about the same size, or ""."""
     if not kind or not re.fullmatch(r"\d+(x\d+)*", size):
         return ""
     sides = [int(side) for side in size.split("x")]
@@ -293,12 +404,12 @@ def _nearest(kind: str, size: str) -> str:
     if len(sides) == 1:
         chips = max(1, chips // CHIPS[kind].tensor_cores)
 
-    def distance(board: TpuBoard) -> tuple[bool, float]:
-        is_turned = sorted(board.shape) == sorted(sides)
-        return not is_turned, abs(math.log(board.num_chips / chips))
+    def distance(topology: TpuTopology) -> tuple[bool, float]:
+        is_turned = sorted(topology.shape) == sorted(sides)
+        return not is_turned, abs(math.log(topology.num_chips / chips))
 
-    board = min(_boards(kind).values(), key=distance)
-    nearest = _type(board) if len(sides) == 1 else board.name
+    topology = min(_by_name(kind).values(), key=distance)
+    nearest = _type(topology) if len(sides) == 1 else topology.name
     return f" Did you mean {nearest!r}?"
 
 
@@ -308,15 +419,15 @@ def _expected(kind: str) -> str:
     counted = "TensorCores" if CHIPS[kind].tensor_cores > 1 else "chips"
     return (
         f"Expected one of the shapes {listed} after '{kind}:', or "
-        f"{_type(_boards(kind)[names[2]])!r} and its like, which give the "
+        f"a name such as {_type(_by_name(kind)[names[2]])!r}, which gives the "
         f"number of {counted}."
     )
 
 
-def _type(board: TpuBoard) -> str:
-    """What Cloud TPU calls an accelerator type."""
-    kind = board.chip.kind
-    size = board.num_chips * board.chip.tensor_cores
+def _type(topology: TpuTopology) -> str:
+    """Returns the accelerator type of Cloud TPU."""
+    kind = topology.chip.kind
+    size = topology.num_chips * topology.chip.tensor_cores
     return f"{'v5litepod' if kind == 'v5e' else kind}-{size}"
 
 

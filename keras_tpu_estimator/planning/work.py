@@ -1,14 +1,16 @@
-"""What instructions compute, and what of a chip's memory they move."""
+"""The work of instructions: floating point operations, memory traffic, collectives."""
 
+import collections
+import dataclasses
+import math
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
-from keras_tpu_estimator.planning import products
-from keras_tpu_estimator.planning.array_types import ArrayType
-from keras_tpu_estimator.planning.hlo import Computation, Instruction
+from keras_tpu_estimator.planning import hlo
+from keras_tpu_estimator.planning.hlo import ArrayType, Computation, Instruction
 from keras_tpu_estimator.planning.loops import Run
 
-# They move or name what there is, or belong to another instruction.
+# These instructions name or move values, or belong to another instruction.
 _FREE = frozenset(
     "parameter tuple get-tuple-element bitcast constant while conditional call "
     "after-all add-dependency opt-barrier partition-id replica-id domain "
@@ -19,33 +21,63 @@ _WITHOUT_ARITHMETIC = _FREE | frozenset(
     "reverse iota gather dynamic-slice dynamic-update-slice custom-call "
     "rng-bit-generator bitcast-convert sort infeed outfeed send recv".split()
 )
-# XLA counts them apart: a core has a unit of its own for them.
+# XLA counts these separately, because a core has a separate unit for them.
 _TRANSCENDENTAL = frozenset(
     "atan2 cbrt cosine erf exponential exponential-minus-one log log-plus-one "
     "logistic power rsqrt sine sqrt tan tanh".split()
 )
 _SLICES = ("dynamic-slice", "gather", "slice")
-# Code that is not XLA's: Pallas kernels, and the libraries of other devices.
+# Code from outside XLA: Pallas kernels, and the libraries of other devices.
 _KERNELS = re.compile(r"tpu_custom_call|__.*|triton.*|mosaic.*|lapack.*|.*_ffi")
 
 
-def flops(runs: Iterable[Run]) -> float:
-    """Floating point operations, as XLA counts them.
+_LABELS = re.compile(r"(\w+)_(\w+)->(\w+)")
+_WINDOW = re.compile(r"(\w+)=(-?[\dx_\-]+)")
+_CONTRACTED = re.compile(r'lhs_contracting_dim(?:s=\{|ensions":\[)([^\]}]*)')
+# The positions of a convolution's input, kernel and output among the operands and
+# the result (-1). GPU libraries have a separate call for each gradient.
+_CONVOLUTIONS = {
+    "": (0, 1, -1),
+    "__cudnn$convForward": (0, 1, -1),
+    "__cudnn$convBiasActivationForward": (0, 1, -1),
+    "__cudnn$convBackwardInput": (-1, 1, 0),
+    "__cudnn$convBackwardFilter": (0, -1, 1),
+}
+_PRODUCTS = ("", "__cublas$gemm", "__cublas$lt$matmul")
 
-    Two for each pair of factors in a product; one for each element that other
-    operations make, but those such as `tanh` and what only moves elements.
+
+KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+    "ragged-all-to-all",
+    "collective-broadcast",
+)
+_GROUPS = re.compile(
+    r"replica_groups=(?:\{\{([\d,]*)\}|\[\d+,(\d+)\]<=|"
+    r"mesh\[([^\]]*)\] \{(.*?)\})"
+)
+_IDENTITY = re.compile(r"\bchannel_id=(\d+)|\bchain_id=\"(\d+)\"")
+
+
+def flops(runs: Iterable[Run]) -> float:
+    """Returns the floating point operations, as XLA counts them.
+
+    A product counts two for each pair of factors. Other operations count one for each
+    element of the result, except transcendental functions such as `tanh` and operations
+    that only move elements.
     """
     return float(sum(run.times * _flops(run) for run in runs))
 
 
 def bytes_moved(runs: Iterable[Run], computations: Mapping[str, Computation]) -> float:
-    """Bytes that instructions read from a chip's large memory, or write to it.
+    """Returns the bytes that instructions read from a chip's main memory or write to
+    it.
 
-    What stays in the small memory of a core counts only where it gets there
-    from the large one, or back.
-
-    Args:
-        computations: Those of the program, by name.
+    Values in a core's small memory count only when they are copied from or to the main
+    memory.
     """
     return float(
         sum(run.times * _bytes(run, computations) for run in runs if not run.is_fused)
@@ -53,7 +85,7 @@ def bytes_moved(runs: Iterable[Run], computations: Mapping[str, Computation]) ->
 
 
 def bytes_copied(runs: Iterable[Run]) -> float:
-    """Bytes of copies that are made in a chip's large memory."""
+    """Returns the bytes of copies in a chip's main memory."""
     return float(
         sum(
             run.times * _held(run.instruction.type)
@@ -64,23 +96,23 @@ def bytes_copied(runs: Iterable[Run]) -> float:
 
 
 def kernels(runs: Iterable[Run]) -> tuple[str, ...]:
-    """Kernels that are run, of whose work nothing is known."""
+    """Returns the kernels whose work is unknown."""
     targets = {run.instruction.target for run in runs}
     found = filter(_KERNELS.fullmatch, targets)
-    return tuple(sorted(each for each in found if not products.is_counted(each)))
+    return tuple(sorted(each for each in found if not is_product(each)))
 
 
 def _flops(run: Run) -> float:
     each = run.instruction
     opcode = each.opcode
     operands = _operands(each, run.computation)
-    of_product = products.flops(each, operands)
+    of_product = product_flops(each, operands)
     if of_product is not None:
         return of_product
     if opcode in _WITHOUT_ARITHMETIC or opcode.endswith(("-start", "-done")):
         return 0
     if opcode == "reduce":
-        # The second half of the operands is what sums start from.
+        # The second half of the operands are the initial values.
         return _size(operands[: len(operands) // 2])
     return 0 if opcode in _TRANSCENDENTAL else _size(each.type)
 
@@ -103,7 +135,7 @@ def _bytes(run: Run, computations: Mapping[str, Computation]) -> int:
     if each.opcode == "dynamic-update-slice" and len(operands) > 1:
         return 2 * _held(operands[1])
     if each.opcode.startswith(_SLICES):
-        # Started: the result names what it is cut from as well.
+        # The result of a started slice also contains its operand.
         return _sized(each.type[1:]) + _held(each.type[1:])
     if each.opcode.endswith("-start") and each.opcode != "all-reduce-start":
         return _held(each.type)
@@ -128,7 +160,7 @@ def _bytes_of_fusion(
             and user.operands[0] == instruction.name
             for user in users
         ):
-            # Written where it is; only the part that is new.
+            # Only the updated part of the array is written.
             parts = sum(
                 _sized(inner.by_name[user.operands[1]].type)
                 for user in users
@@ -141,7 +173,7 @@ def _bytes_of_fusion(
 
 
 def _users(computation: Computation, name: str) -> list[Instruction]:
-    """Who reads a value, under whatever name."""
+    """Returns the instructions that read a value, also through bitcasts."""
     found = []
     for each in computation.instructions:
         if name in each.operands:
@@ -158,7 +190,7 @@ def _operands(each: Instruction, computation: Computation) -> tuple[ArrayType, .
 
 
 def _held(arrays: tuple[ArrayType, ...]) -> int:
-    """Bytes of those in the large memory."""
+    """Returns the bytes of the arrays in the main memory."""
     return sum(array.padded_bytes for array in arrays if not array.space)
 
 
@@ -168,3 +200,217 @@ def _sized(arrays: tuple[ArrayType, ...]) -> int:
 
 def _size(arrays: tuple[ArrayType, ...]) -> int:
     return sum(array.size for array in arrays)
+
+
+def is_product(target: str) -> bool:
+    """Whether `product_flops` counts calls of a library function.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import work
+    >>> work.is_product("__cublas$gemm")
+    True
+    """
+    return target in _PRODUCTS or target in _CONVOLUTIONS
+
+
+def product_flops(each: Instruction, operands: tuple[ArrayType, ...]) -> float | None:
+    """Returns two operations for each pair of factors; `None` if it is no product."""
+    target = each.target
+    if each.opcode not in ("dot", "convolution", "custom-call"):
+        return None
+    if len(operands) < 2 or not each.type:
+        return None
+    arrays = (*operands[:2], each.type[0])
+    if each.opcode != "dot" and target in _CONVOLUTIONS:
+        first, second, third = _CONVOLUTIONS[target]
+        return _of_convolution(each, arrays[first], arrays[second], arrays[third])
+    if each.opcode != "convolution" and target in _PRODUCTS:
+        found = _CONTRACTED.search(each.text)
+        axes = re.findall(r"\d+", found[1] if found else "")
+        contracted = math.prod(arrays[0].shape[int(axis)] for axis in axes)
+        return 2.0 * arrays[2].size * contracted
+    return None
+
+
+def _of_convolution(
+    each: Instruction, inputs: ArrayType, kernel: ArrayType, output: ArrayType
+) -> float | None:
+    labels = _LABELS.match(each.attribute("dim_labels") or "")
+    if not labels:
+        return None
+    window = dict(_WINDOW.findall(each.attribute("window") or ""))
+    groups = int(each.attribute("batch_group_count") or 1)
+    products = (
+        inputs.shape[labels[1].index("b")]
+        // groups
+        * kernel.shape[labels[2].index("i")]
+        * kernel.shape[labels[2].index("o")]
+    )
+    spatial = sorted(set(labels[1]) - {"b", "f"})
+    for number, axis in enumerate(spatial):
+        products *= _positions(
+            inputs.shape[labels[1].index(axis)],
+            output.shape[labels[3].index(axis)],
+            {name: _part(text, number) for name, text in window.items()},
+        )
+    return 2.0 * products
+
+
+def _part(text: str, number: int) -> tuple[int, ...]:
+    """Returns a window's numbers for one axis, such as of "2x1" or "0_1x0_0"."""
+    return tuple(map(int, text.split("x")[number].split("_")))
+
+
+def _positions(size: int, outputs: int, window: dict[str, tuple[int, ...]]) -> int:
+    """Counts the pairs of input and kernel elements along an axis, without padding."""
+    (width,) = window.get("size", (1,))
+    (stride,) = window.get("stride", (1,))
+    (before, _) = window.get("pad", (0, 0))
+    (apart,) = window.get("lhs_dilate", (1,))
+    (spread,) = window.get("rhs_dilate", (1,))
+    end = (size - 1) * apart + 1
+    return sum(
+        sum(
+            1
+            for at in range(
+                place * spread - before,
+                place * spread - before + outputs * stride,
+                stride,
+            )
+            if 0 <= at < end and at % apart == 0
+        )
+        for place in range(width)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """All collectives of one kind.
+
+    Attributes:
+        kind: The kind, such as "all-reduce".
+        count: The number of collectives.
+        bytes: Bytes by dtype of the complete arrays, as one core would hold them:
+            reduced values, gathered results.
+        sent: Bytes that each core sends if all cores send as little as possible.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.work import Collective
+    >>> Collective("all-reduce", 1, {"float32": 4096}, 6144.0).total
+    4096
+    """
+
+    kind: str
+    count: float
+    bytes: Mapping[str, float]
+    sent: float
+
+    @property
+    def total(self) -> float:
+        """The bytes of all dtypes."""
+        return sum(self.bytes.values())
+
+
+def collectives(
+    runs: Iterable[Run], cores: int, share: float = 1.0
+) -> tuple[Collective, ...]:
+    """Returns the collectives of instructions, by kind.
+
+    Args:
+        cores: The number of cores that run the instructions.
+        share: The share of each that counts. Defaults to 1.
+    """
+    found: dict[str, list[tuple[float, Mapping[str, float], float]]]
+    found = collections.defaultdict(list)
+    for kind, run in _without_repetition(runs):
+        times = run.times * share
+        size = _group_size(run.instruction.text, cores)
+        arrays = _operands_of(run) * (size if kind == "all-gather" else 1)
+        amounts: dict[str, float] = collections.defaultdict(float)
+        for array in arrays:
+            amounts[hlo.dtype_name(array.dtype)] += times * array.bytes
+        sent = sum(amounts.values()) * _sent_share(kind, size)
+        found[kind].append((times, amounts, sent))
+    return tuple(
+        Collective(
+            kind,
+            _whole(sum(times for times, _, _ in found[kind])),
+            _summed(amounts for _, amounts, _ in found[kind]),
+            sum(sent for _, _, sent in found[kind]),
+        )
+        for kind in KINDS
+        if kind in found
+    )
+
+
+def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
+    """Yields each collective once, although several fusions may contain it.
+
+    The fusion that starts it, those that compute meanwhile, and the one that ends it
+    all contain it.
+    """
+    seen = set()
+    for run in runs:
+        kind = run.instruction.opcode.removesuffix("-start")
+        if kind not in KINDS:
+            continue
+        if _is_scattered(run):
+            # Reduce-scatters share a channel, but appear once.
+            yield "reduce-scatter", run
+            continue
+        if run.is_fused:
+            identity = (kind, *_IDENTITY.findall(run.instruction.text))
+            if identity in seen:
+                continue
+            seen.add(identity)
+        yield kind, run
+
+
+def _is_scattered(run: Run) -> bool:
+    """Whether a fusion keeps only the core's own part of a sum."""
+    root = run.computation.root
+    return (
+        run.is_fused
+        and root is not None
+        and root.opcode == "dynamic-slice"
+        and root.operands[0] == run.instruction.name
+    )
+
+
+def _operands_of(run: Run) -> tuple[ArrayType, ...]:
+    made = (run.computation.by_name.get(name) for name in run.instruction.operands)
+    return tuple(array for each in made if each for array in each.type)
+
+
+def _group_size(text: str, cores: int) -> int:
+    """Returns the number of cores that exchange data."""
+    groups = _GROUPS.search(text)
+    if not groups:
+        return cores
+    listed, size, axes, used = groups.groups()
+    if listed is not None:
+        return len(listed.split(",")) if listed else cores
+    if size is not None:
+        return int(size)
+    sizes = dict(re.findall(r"'(\w+)'=(\d+)", axes))
+    return math.prod(int(sizes[name]) for name in re.findall(r"'(\w+)'", used))
+
+
+def _sent_share(kind: str, size: int) -> float:
+    if kind in ("collective-permute", "ragged-all-to-all"):
+        return 1.0
+    return (2 if kind == "all-reduce" else 1) * (size - 1) / size
+
+
+def _summed(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
+    total: dict[str, float] = collections.defaultdict(float)
+    for each in amounts:
+        for dtype, number in each.items():
+            total[dtype] += number
+    return {dtype: _whole(number) for dtype, number in total.items()}
+
+
+def _whole(number: float) -> float:
+    return int(number) if number == int(number) else number

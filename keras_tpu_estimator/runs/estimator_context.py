@@ -14,7 +14,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.engine.device.placement import Placement
+from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
@@ -62,7 +62,7 @@ class EstimatorContext:
     Attributes:
         params: The user's hyperparameters.
         model_dir: The directory that is used.
-        placement: Where each mode runs.
+        mode_devices: Where each mode runs.
         warm_start: As in `TPUEstimator`, or `None`.
         log_every: Steps between two reports of training, or `None`.
         seed: Makes initial values and random layers repeatable; `None` on a
@@ -74,7 +74,7 @@ class EstimatorContext:
     params: Any
     config: RunConfig
     model_dir: str
-    placement: Placement
+    mode_devices: ModeDevices
     warm_start: WarmStartSettings | None = None
     log_every: int | None = None
     seed: int | None = None
@@ -97,7 +97,7 @@ class EstimatorContext:
 
         As in the original: the default number on a TPU, and one elsewhere.
         """
-        if not self.placement.use_tpu:
+        if not self.mode_devices.use_tpu:
             return 1
         return self.config.tpu_config.iterations.value
 
@@ -126,8 +126,8 @@ class EstimatorContext:
         )
         options = TraceOptions.of(self.config)
         modes = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
-        layouts = {mode: self.placement.layout(mode) for mode in modes}
-        cores = self.placement.cores
+        layouts = {mode: self.mode_devices.layout(mode) for mode in modes}
+        cores = self.mode_devices.cores
         with self._variables_off_devices():
             program = self.front_end.make_program(call, self.seed, options, cores)
             distributed = DistributedProgram(program, layouts)
@@ -148,7 +148,7 @@ class EstimatorContext:
 
     def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
         """Has Keras put no variables on devices that need not be there."""
-        if self.placement.machine is None:
+        if self.mode_devices.machine is None:
             return contextlib.nullcontext()
         return keras_internals.without_distribution()
 
@@ -192,7 +192,7 @@ class EstimatorContext:
             {
                 **{f"version of {n}": metadata.version(n) for n in names},
                 "model_dir": self.model_dir,
-                "number of cores": self.placement.cores.topology.num_replicas,
+                "number of cores": self.mode_devices.cores.topology.num_replicas,
                 **arguments,
             }
         )
@@ -203,7 +203,7 @@ class EstimatorContext:
         Raises:
             ValueError: Each would train by itself.
         """
-        if self.placement.cores.are_on_hosts:
+        if self.mode_devices.cores.are_on_hosts:
             return
         raise ValueError(
             f"On {hosts} hosts, an estimator should use the cores of all. "
@@ -308,7 +308,7 @@ class EstimatorContext:
             start: Where to read on, if not at the beginning.
         """
         repeat = mode == ModeKeys.TRAIN or steps is not None
-        request = self.placement.request(
+        request = self.mode_devices.request(
             mode, self.params, repeat, min(chunk, steps or chunk)
         )
         source_of = functools.partial(self.front_end.source_of, seed=self.seed)
@@ -333,7 +333,7 @@ class EstimatorContext:
             mode,
             pipeline,
             self.hosts,
-            self.placement.cores.topology,
+            self.mode_devices.cores.topology,
         )
 
     @functools.cached_property

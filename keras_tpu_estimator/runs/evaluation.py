@@ -89,7 +89,7 @@ class Evaluation:
         checks.check_eval_steps(steps)
         file_names.check_folder("`name`", eval_dir(context.model_dir, name))
         user_hooks = validate_hooks(hooks)
-        context.placement.check(ModeKeys.EVAL)
+        context.mode_devices.check(ModeKeys.EVAL)
         if context.config.fast_dev_run:
             steps = 1
         return cls(context, input_fn, user_hooks, steps, name)
@@ -214,7 +214,7 @@ class EvaluationLoop:
         self._result: dict[str, Any] = {}
         self._progress: progress.Progress = progress.NoProgress()
         if progress.shows_progress(context.config.progress):
-            size = context.placement.batch_sizes[ModeKeys.EVAL]
+            size = context.mode_devices.batch_sizes[ModeKeys.EVAL]
             self._progress = progress.started(0, steps, size, "evaluation step")
 
     @property
@@ -238,10 +238,10 @@ class EvaluationLoop:
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph
         )
-        if not self._context.placement.use_tpu:
+        if not self._context.mode_devices.use_tpu:
             first = self._end_where_wanted(first, hook_list)
         hook_list.begin()
-        self._runtime.values.take_up(self._loop_state.values, self._step)
+        self._runtime.values.add_hook_variables(self._loop_state.values, self._step)
         hook_list.after_create_session()
         with self._outfeed, call.reported_errors():
             for staged in begin_loops(first, self._infeed, hook_list):

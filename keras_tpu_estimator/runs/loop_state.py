@@ -9,7 +9,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.step_values import StepValues
-from keras_tpu_estimator.engine.program import cut_integers
+from keras_tpu_estimator.engine.program.outputs import check_not_truncated
 from keras_tpu_estimator.engine.program.steps import (
     CUT,
     NAMED,
@@ -152,7 +152,7 @@ class LoopState:
         """
         jax.block_until_ready(self._newest_losses.rows)
         self.note_if_made()
-        cut_integers.check(self._cut)
+        check_not_truncated(self._cut)
 
     def _unknown(self, name: str, always: str) -> KeyError:
         names = sorted({**self.values, **self.fetched})

@@ -61,14 +61,14 @@ class Prediction:
             shown_at_end(),
             context.pipeline(mode, self.input_fn, None, 1) as pipeline,
         ):
-            steps = PaddedSteps(pipeline, context.placement.input_size(mode))
+            steps = PaddedSteps(pipeline, context.mode_devices.input_size(mode))
             first = steps.next()
             if first is None:
                 return
             step = context.runtime.prepare(mode, first.features, first.is_padding)
             hooks = (*self.hooks, *step.hooks)
             slots = bool(callbacks_of(hooks))
-            with context.runtime.values.lent(step, checkpoint, slots) as values:
+            with context.runtime.values.borrowed(step, checkpoint, slots) as values:
                 loop = PredictionLoop(context, step, values, pipeline)
                 yield from loop.run(first, steps.next, hooks)
 
@@ -136,7 +136,7 @@ class PredictionLoop:
             hooks, self._context, self._loop_state, self._step.graph
         )
         hook_list.begin()
-        self._runtime.values.take_up(self._values, self._step)
+        self._runtime.values.add_hook_variables(self._values, self._step)
         hook_list.after_create_session()
         if hook_list.see_every_run:
             self._rooms = Rooms(self._batch_bytes, is_single=True)
@@ -168,7 +168,7 @@ class PredictionLoop:
         """Shows the number of batches while the caller waits for one."""
         progress = prediction_started(
             self._context.config.progress,
-            self._context.placement.batch_sizes[ModeKeys.PREDICT],
+            self._context.mode_devices.batch_sizes[ModeKeys.PREDICT],
         )
         try:
             yield progress

@@ -5,7 +5,7 @@ import dataclasses
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.program import cut_integers
+from keras_tpu_estimator.engine.program.outputs import check_not_truncated
 from keras_tpu_estimator.engine.program.steps import CUT, Outputs, Step
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
@@ -84,7 +84,7 @@ class Running:
         """
         if self.error is not None:
             raise self.error
-        cut_integers.check(self.outputs.get(CUT, {}))
+        check_not_truncated(self.outputs.get(CUT, {}))
         outputs = {k: v for k, v in self.outputs.items() if k != CUT}
         whole = jax.tree.map(np.asarray, outputs)
         if self.fed.room == 1:

@@ -17,6 +17,7 @@ from keras_tpu_estimator.files.directory.location import name_for
 from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats.checkpoint_format import Shards
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.runs import shard_writers
 from keras_tpu_estimator.runs.begun_save import BegunSave
@@ -59,8 +60,9 @@ class Saver:
         formats.check_can_write(self._format, os.fsdecode(context.model_dir))
         # Where there are none, all is written whole.
         self._shards: ShardWriter | None = None
-        if self._format in shard_writers.OF_FORMAT:
-            self._shards = shard_writers.OF_FORMAT[self._format](
+        kind = formats.named(self._format).shards
+        if kind is not None:
+            self._shards = shard_writers.OF_KIND[kind](
                 context.hosts.index, self._others
             )
         self._runtime = context.runtime
@@ -116,7 +118,7 @@ class Saver:
             # It is written; if it is gone already, the values are nowhere.
             with contextlib.suppress(Exception):
                 if key == self._own_key:
-                    values.held(version, Source.of(begun.files.prefix))
+                    values.set_source(version, Source.of(begun.files.prefix))
 
         self._writer.start(directory, complete)
         self._writing = {key: version}
@@ -151,7 +153,7 @@ class Saver:
             values,
             in_parts=self._shards is not None,
             is_chief=self._hosts.is_chief,
-            as_tree=self._format == formats.ORBAX,
+            as_tree=formats.named(self._format).shards is Shards.FOLDER,
         )
         # On a slow disk, others wait longer for the chief.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC

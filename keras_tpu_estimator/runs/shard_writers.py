@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.files.formats.checkpoint_format import Shards
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
@@ -123,8 +123,7 @@ class TreeWriter(ShardWriter):
         return BegunShards(described, finish)
 
 
-# In TensorFlow's format nothing is in shards.
-OF_FORMAT: Mapping[str, type[ShardWriter]] = {
-    formats.HDF5: FileWriter,
-    formats.ORBAX: TreeWriter,
+OF_KIND: Mapping[Shards, type[ShardWriter]] = {
+    Shards.FILES: FileWriter,
+    Shards.FOLDER: TreeWriter,
 }

@@ -104,17 +104,17 @@ class TrainedEstimator:
     def _described(self) -> dict[str, str]:
         """What it is made of, and how far it has come, by name."""
         context = self._context
-        placement = context.placement
+        mode_devices = context.mode_devices
         sizes = {
-            f"{called}_batch_size": placement.batch_sizes[mode]
+            f"{called}_batch_size": mode_devices.batch_sizes[mode]
             for called, mode in _SIZES.items()
-            if placement.batch_sizes[mode] is not None
+            if mode_devices.batch_sizes[mode] is not None
         }
         told = {
             "model_fn": _place_of(context.model_fn),
             "model_dir": context.model_dir,
             "checkpoint": _newest_of(context.model_dir),
-            "use_tpu": placement.use_tpu,
+            "use_tpu": mode_devices.use_tpu,
             **sizes,
             "params": context.params or None,
             "config": ", ".join(self._set_fields()) or None,

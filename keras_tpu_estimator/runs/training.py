@@ -258,7 +258,7 @@ class TrainingLoop:
             steps: How many steps there will be, or `None` if that is open.
             hooks: Called around each loop, before those of the spec.
         """
-        kept = self._runtime.values.handed_over(self._step, checkpoint)
+        kept = self._runtime.values.donated(self._step, checkpoint)
         with self._context.reading(kept) as values:
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")
@@ -282,7 +282,7 @@ class TrainingLoop:
                 states = self._hook_states(hook_list, checkpoint)
                 self._positions.states = states
                 hook_list.begin()
-                self._runtime.values.take_up(values, self._step)
+                self._runtime.values.add_hook_variables(values, self._step)
                 hook_list.after_create_session(states.resuming)
                 with self._outfeed, self._call.reported_errors():
                     for staged in self._begin_loops(first):
@@ -317,7 +317,7 @@ class TrainingLoop:
 
     def _count_by_value(self, first: StagedSteps) -> StagedSteps:
         """Plans each loop after the one before; returns the first of them."""
-        plan, use_tpu = self._plan, self._context.placement.use_tpu
+        plan, use_tpu = self._plan, self._context.mode_devices.use_tpu
         unchosen = self._context.steps_between_hooks
         self._infeed = RecutLoops(
             *(first, self._infeed),
@@ -433,7 +433,7 @@ class TrainingLoop:
         """All hooks of this call, and what they may ask."""
         context, training = self._context, self._training
         if shows_progress(context.config.progress):
-            size = context.placement.batch_sizes[ModeKeys.TRAIN]
+            size = context.mode_devices.batch_sizes[ModeKeys.TRAIN]
             hooks = (*hooks, ProgressHook(steps, size))
         report = TrainingReport(self._loop_state, self._infeed, self._metrics)
         all_hooks = training_hooks(

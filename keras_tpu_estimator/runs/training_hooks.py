@@ -196,7 +196,7 @@ class TrainingReport:
         timed = iterations.unit == "seconds"
         writes = bool(config.save_summary_steps) and context.hosts.is_chief
         return TrainingLogHook(
-            batch_size=context.placement.batch_sizes[ModeKeys.TRAIN],
+            batch_size=context.mode_devices.batch_sizes[ModeKeys.TRAIN],
             report=self.numbers,
             writer=context.metric_writer() if writes else None,
             is_brief=notebook.is_here(),

@@ -1,7 +1,7 @@
-"""TF1 code as it is: a `model_fn` that builds a TensorFlow graph.
+"""The front end for a `model_fn` that builds a TensorFlow 1 graph.
 
-The graph is built by the TensorFlow that is installed, once for each mode and
-shape, and becomes a step of the device loop. TensorFlow is imported only then.
+The installed TensorFlow builds the graph once for each mode and shape, and the graph
+becomes a step of the device loop. TensorFlow is imported only then.
 """
 
 from keras_tpu_estimator.tf1.marking import model_fn

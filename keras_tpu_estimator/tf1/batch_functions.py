@@ -11,15 +11,15 @@ from keras_tpu_estimator.tf1 import internals
 def call_batched(
     config: BatchConfig, function: Callable[..., Nest], args: list[Nest]
 ) -> Nest:
-    """Calls a function of tensors, whose variables are those of the graph.
+    """Calls a function of tensors on batches of requests.
 
     Args:
-        config: How requests are put together.
-        function: Builds a part of the graph.
-        args: What it is given: nests of tensors, batch first.
+        config: The batching options.
+        function: A function that builds a part of the graph and uses its variables.
+        args: A pytree of tensors, batch first.
 
     Returns:
-        Its results for the rows of a request.
+        The results for the rows of one request.
     """
     import tensorflow as tf
 
@@ -33,7 +33,7 @@ def call_batched(
         return tensors
 
     defined = internals.function_of_graph(body, inputs)
-    captured = defined.captured_inputs  # From here, it is built.
+    captured = defined.captured_inputs  # This builds the function.
     inner = tf.nest.flatten(returned[-1])
     outputs = tf.raw_ops.BatchFunction(
         in_tensors=inputs,

@@ -1,7 +1,7 @@
-"""Branches and loops that run only what is needed, as in TensorFlow 1.15.
+"""Branches and loops that run only the operations that TensorFlow 1.15 runs.
 
-There, an operation in a branch of `tf.cond` or in the body of a loop runs only
-if a result depends on it, or an operation that waits for it. An operation that
+In TensorFlow 1.15, an operation in a branch of `tf.cond` or in the body of a loop runs
+only if a result, or an operation that waits for it, depends on it. An operation that
 waits for one in a branch runs only if that branch is taken.
 """
 
@@ -27,12 +27,12 @@ from keras_tpu_estimator.tf1.inner_ops import RUNS
 from keras_tpu_estimator.tf1.running_if import running_if
 from keras_tpu_estimator.tf1.writing import Writer, type_number
 
-# The conditions from the outermost to the innermost, and each one's branch.
+# The conditions from the outermost to the innermost, each with the branch taken.
 Path = tuple[tuple[str, int], ...]
 
 
 class Wanted(NamedTuple):
-    """An operation in a branch that operations outside wait for."""
+    """An operation in a branch for which operations outside the branch wait."""
 
     path: Path
     name: str
@@ -41,12 +41,12 @@ class Wanted(NamedTuple):
 def as_run(
     ops: Mapping[str, Any], body: Body, library: Library
 ) -> tuple[Body, Library]:
-    """Returns a step that runs what TensorFlow 1.15 would run of it.
+    """Returns a step with only the operations that TensorFlow 1.15 would run.
 
     Args:
-        ops: Its operations by name.
+        ops: The operations of the step by name.
         body: The step.
-        library: The functions that it calls.
+        library: The functions that the step calls.
     """
     marks = {n.name: _wanted(n) for n in body.nodes if RUNS in n.attr}
     narrowed = _Narrowed(library, {**library})
@@ -65,12 +65,12 @@ def _wanted(mark: Node) -> Wanted:
 
 @dataclasses.dataclass
 class _Narrowed:
-    """Functions that have only what is needed of them.
+    """Functions that contain only the operations they need.
 
     Attributes:
-        library: Those of the graph.
-        functions: The same, and those that are narrowed.
-        numbers: The numbers of new names.
+        library: The functions of the graph.
+        functions: The functions of the graph, and the narrowed ones.
+        numbers: Numbers for new names.
     """
 
     library: Library
@@ -89,7 +89,7 @@ class _Narrowed:
         ]
 
     def _call(self, node: Node, wanted: Sequence[Wanted]) -> Node:
-        """Returns a call, which also returns whether each path was taken."""
+        """Returns a call that also returns whether each path was taken."""
         paths = _paths(wanted)
         names = [
             self._function(self.library[each.name], number, wanted)
@@ -112,7 +112,7 @@ class _Narrowed:
     def _function(
         self, function: Function, branch: int, wanted: Sequence[Wanted]
     ) -> str:
-        """Returns the name of a function of what is needed of one."""
+        """Adds a function that contains only what is needed, and returns its name."""
         here = [each for each in wanted if each.path[0][1] == branch]
         inner = [Wanted(w.path[1:], w.name) for w in here if len(w.path) > 1]
         roots = [w.name for w in here if len(w.path) == 1]
@@ -146,7 +146,7 @@ def _was_taken(
     branch: int,
     inner: Sequence[Wanted],
 ) -> str:
-    """Returns a reference to whether a path was taken, in one branch."""
+    """Returns a reference to a boolean: whether a path was taken in one branch."""
     if path[0][1] != branch or len(path) == 1:
         return writer.constant(name, np.bool_(path[0][1] == branch))
     nodes = {node.name: node for node in writer.nodes}
@@ -155,7 +155,7 @@ def _was_taken(
 
 
 def _position(call: Node, path: Path, wanted: Sequence[Wanted]) -> int:
-    """Returns which output of a call says whether a path was taken."""
+    """Returns the position of the output that tells whether a path was taken."""
     paths = _paths(_inside(call.name, wanted))
     return len(call.attr["Tout"].list.type) - len(paths) + paths.index(path)
 
@@ -169,7 +169,7 @@ def _paths(wanted: Sequence[Wanted]) -> list[Path]:
 
 
 def _needed(function: Function, roots: Sequence[str]) -> list[Node]:
-    """Returns the nodes that the results of a function, and roots, need."""
+    """Returns the nodes on which the results of a function and the roots depend."""
     nodes = {node.name: node for node in function.node_def}
     missing = sorted({*roots} - nodes.keys())
     if missing:
@@ -193,7 +193,7 @@ def _with_conditions(
     narrowed: _Narrowed,
     marks: Mapping[str, Wanted],
 ) -> Body:
-    """Has what waits for marks write variables only if these were reached."""
+    """Makes nodes that wait for marks write variables only if the marks ran."""
     calls = {node.name: node for node in body.nodes}
     wanted = [*marks.values()]
     library = narrowed.functions
@@ -216,12 +216,13 @@ def _with_conditions(
 
 @dataclasses.dataclass
 class _Conditions:
-    """References to whether all of some paths were taken.
+    """References to booleans: whether all of some paths were taken.
 
     Attributes:
         calls: The nodes of a step by name.
-        wanted: What is waited for in branches.
-        nodes: Where nodes are added.
+        wanted: The operations in branches that others wait for.
+        nodes: The list to which nodes are added.
+        known: The references by set of paths.
     """
 
     calls: Mapping[str, Node]
@@ -230,7 +231,7 @@ class _Conditions:
     known: dict[frozenset[Path], str] = dataclasses.field(default_factory=dict)
 
     def all_of(self, paths: frozenset[Path]) -> str:
-        """Returns a reference to whether all of these paths were taken."""
+        """Returns a reference to a boolean: whether all of these paths were taken."""
         if paths not in self.known:
             first, *others = sorted(paths)
             reference = self._was_taken(first)

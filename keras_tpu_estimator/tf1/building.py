@@ -1,4 +1,4 @@
-"""Whether a graph is being built, where a `model_fn` of TF1 may be called."""
+"""The context in which a TF1 `model_fn` builds its graph."""
 
 import contextlib
 import contextvars
@@ -18,7 +18,7 @@ _is_building: contextvars.ContextVar[bool] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
-    """A new graph, in which a `TF1ModelFn` may be called in a `with` block."""
+    """Makes a new graph in which a `TF1ModelFn` can be called."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -45,7 +45,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
 
 @contextlib.contextmanager
 def in_any_graph() -> Iterator[None]:
-    """Lets a `TF1ModelFn` add to the program's own graph in a `with` block."""
+    """Allows a `TF1ModelFn` to build in the caller's own graph."""
     token = _is_building.set(True)
     try:
         yield
@@ -54,5 +54,5 @@ def in_any_graph() -> Iterator[None]:
 
 
 def is_building() -> bool:
-    """Returns whether the current code runs in such a block."""
+    """Returns whether the current code runs in one of these contexts."""
     return _is_building.get()

@@ -1,11 +1,11 @@
-"""Sums over cores: `CrossReplicaSum` becomes an all-reduce."""
+"""Sums over devices: `CrossReplicaSum` becomes an all-reduce."""
 
 from collections.abc import Mapping
 
 from keras_tpu_estimator.tf1.functions import Node, data_inputs, source
 
 SUM = "CrossReplicaSum"
-# Its relatives, which have no meaning here yet.
+# Related operations that are not supported.
 UNSUPPORTED = frozenset(
     {
         "AllToAll",
@@ -20,10 +20,7 @@ UNSUPPORTED = frozenset(
 
 
 def is_total(node: Node, nodes: Mapping[str, Node]) -> bool:
-    """Whether a node sums over all cores: those of one group.
-
-    The groups may be in a node beside it.
-    """
+    """Returns whether a node sums over all devices, which form one group."""
     if node.op != SUM:
         return False
     groups = nodes.get(source(data_inputs(node)[1]))

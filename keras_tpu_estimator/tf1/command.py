@@ -1,4 +1,4 @@
-"""The command `tf1`: runs a program of TensorFlow 1 as it is."""
+"""The command `tf1`, which runs a TensorFlow 1 script unchanged."""
 
 import argparse
 import os
@@ -8,19 +8,15 @@ from keras_tpu_estimator.tf1.running import run
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Reads the command line and runs the program.
-
-    Args:
-        name: That of the command.
-        arguments: What follows it on the command line.
+    """Reads the command line and runs the script.
 
     Returns:
-        0; a program that ends with another status does so itself.
+        0. A script that ends with another status exits with it directly.
     """
     parser = argparse.ArgumentParser(
         f"python -m keras_tpu_estimator {name}",
-        description="Runs a program of TensorFlow 1. What follows the script "
-        "is the script's. A module is given with -m, as to Python itself.",
+        description="Runs a TensorFlow 1 script. All arguments after the script "
+        "are passed to it. Use -m to run a module, as with python -m.",
     )
     parser.add_argument(
         "-m", action="store_true", help="SCRIPT is the name of a module"
@@ -30,8 +26,8 @@ def main(name: str, arguments: Sequence[str]) -> int:
     given = parser.parse_args(arguments)
     if not given.m and not os.path.isfile(given.script):
         parser.error(
-            f"Expected the path of a script. Received: {given.script!r}, which "
-            "is no file. Give a module with -m."
+            f"SCRIPT must be the path of a script. Received: {given.script!r}, which "
+            "is not a file. Use -m for a module."
         )
     run(given.script, given.arguments, given.m)
     return 0

@@ -1,4 +1,4 @@
-"""Errors of conversion: first the operation and its line, XLA's text last."""
+"""Errors of graph conversion, which name the operation and the user's line."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -13,7 +13,7 @@ _MISSING = r"No registered '(\w+)' OpKernel"
 _ATTRIBUTES = r"attributes didn't match\) Requested Attributes: ([^)}]*)"
 _CONSTANT = r"Input (\d+) to node `([^`]+)` with op \w+ must be a compile-time"
 _NODE = r"\{\{node ([^}]+)\}\}|\[\[([^\]{]+)\]\]"
-# Parts of messages that do not concern the user's program.
+# Parts of messages that do not concern the user's code.
 _NOISE = (
     r"^Failed getting HLO text: '",
     r"\s*tf2xla conversion failed while converting [^']*?compiled functions\.",
@@ -29,9 +29,9 @@ def explained(
     """Returns an error about a graph that TensorFlow cannot compile.
 
     Args:
-        error: What TensorFlow or MLIR raised.
+        error: The error of TensorFlow or MLIR.
         ops: The operations of the graph.
-        body: The same as nodes.
+        body: The nodes of the same operations.
         library: The functions that they call.
     """
     text = str(error)
@@ -59,7 +59,7 @@ def explained(
 def _found(
     body: Body, library: Library, kinds: set[str], names: set[str]
 ) -> Mapping[str, str]:
-    """Describes nodes of some kinds or names, by the node that has them."""
+    """Describes nodes of some kinds or names, by the top-level node that has them."""
 
     def matching() -> Iterator[tuple[Any, Any]]:
         for node in body.nodes:
@@ -79,8 +79,8 @@ def _advice(text: str, kinds: set[str], ops: Sequence[Any]) -> str:
     constant = re.search(_CONSTANT, text)
     if constant:
         return (
-            f"Input {constant[1]} of {constant[2]}, a shape, a size or an "
-            "axis, depends on values, which XLA does not know when it "
+            f"Input {constant[1]} of {constant[2]} is a shape, a size or an axis "
+            "that depends on values, which XLA does not know when it "
             "compiles. Compute it from static shapes such as `x.shape`, or "
             "from numbers in `params`."
         )

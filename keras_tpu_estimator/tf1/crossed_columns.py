@@ -1,6 +1,6 @@
-"""Crossed columns of features without sparse tensors.
+"""Crossed feature columns without sparse tensors.
 
-They have all combinations of all cells here, hashed as the original does it.
+They contain all combinations of all cells, hashed as in TensorFlow.
 """
 
 import math
@@ -15,15 +15,15 @@ from keras_tpu_estimator.tf1.feature_columns import (
     shape_of,
 )
 
-# TensorFlow's own.
+# TensorFlow's default hash key.
 _HASH_KEY = 0xDECAFCAFFE
-# Those of FarmHash's `FingerprintCat64`.
+# The constants of FarmHash's `FingerprintCat64`.
 _MULTIPLIER = 0xC6A4A7935BD1E995
 _SHIFT = 47
 
 
 def crossed(original: Function) -> Function:
-    """Adapts `tf.sparse.cross_hashed` to numbers with all cells."""
+    """Adapts `tf.sparse.cross_hashed` to integers in dense rows and columns."""
     import tensorflow as tf
 
     def cross(
@@ -36,7 +36,7 @@ def crossed(original: Function) -> Function:
             return original(inputs, num_buckets, hash_key, name)
         sparse = [x for x in inputs if isinstance(x, tf.SparseTensor)]
         dense = [x for x in inputs if not isinstance(x, tf.SparseTensor)]
-        # In the original's order, which the numbers depend on.
+        # The hashes depend on the order of the original.
         tables = [tf.reshape(x.values, shape_of(x)) for x in sparse] + dense
         apart = [
             _along(tf.cast(table, tf.int64), number, len(tables))
@@ -56,7 +56,7 @@ def crossed(original: Function) -> Function:
 
 
 def _is_table(tensor: Any) -> bool:
-    """Whether a tensor has numbers in rows and columns, and all cells."""
+    """Returns whether a tensor is a dense matrix of integers."""
     import tensorflow as tf
 
     if not tensor.dtype.is_integer:
@@ -68,7 +68,7 @@ def _is_table(tensor: Any) -> bool:
 
 
 def _along(table: Any, number: int, count: int) -> Any:
-    """A table whose columns lie along an axis of their own."""
+    """Reshapes a matrix so that its columns have a separate axis."""
     import tensorflow as tf
 
     shape = [1] * (count + 1)
@@ -77,7 +77,7 @@ def _along(table: Any, number: int, count: int) -> Any:
 
 
 def _fingerprint(first: Any, second: Any) -> Any:
-    """The hash of two numbers of 64 bits."""
+    """Returns the hash of two 64-bit integers."""
     import tensorflow as tf
 
     multiplier = tf.constant(_MULTIPLIER, tf.uint64)

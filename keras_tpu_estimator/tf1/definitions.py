@@ -1,4 +1,4 @@
-"""What defines the operations of a graph, and which of them others need."""
+"""The definition of a graph, and the operations that others depend on."""
 
 import dataclasses
 import weakref
@@ -11,13 +11,13 @@ from keras_tpu_estimator.tf1.functions import Library, Node, library_of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Definition:
-    """A graph as protocol buffers, which nobody may change.
+    """A graph as read-only protocol buffers.
 
     Attributes:
-        whole: The whole graph.
-        version: That of the graph, which grows with it.
-        nodes: Its nodes by name.
-        library: The functions that they call.
+        whole: The `GraphDef`.
+        version: The version of the graph, which grows when operations are added.
+        nodes: The nodes by name.
+        library: The functions that the nodes call.
     """
 
     whole: Any = dataclasses.field(repr=False)
@@ -30,7 +30,7 @@ _known: weakref.WeakKeyDictionary[Any, Definition] = weakref.WeakKeyDictionary()
 
 
 def definition_of(graph: Any) -> Definition:
-    """The definition of a graph; of a large one it is made once."""
+    """Returns the definition of a graph, cached by its version."""
     known = _known.get(graph)
     if known is None or known.version != graph.version:
         whole = graph.as_graph_def()
@@ -46,9 +46,9 @@ def definition_of(graph: Any) -> Definition:
 
 
 def reachable(graph: Any, fetches: Sequence[Any]) -> list[Any]:
-    """The operations that some need, in the order in which they were made.
+    """Returns the operations that some depend on, in the order of creation.
 
-    What one of them was told later to wait for comes before it, too.
+    Operations with control inputs that were added later come after these inputs.
     """
     stack = [getattr(each, "op", each) for each in fetches]
     needed = set()

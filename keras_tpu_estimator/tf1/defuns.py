@@ -1,7 +1,7 @@
-"""Calls of `function.Defun` as calls that name their function.
+"""Calls of `function.Defun`, rewritten as calls that name their function.
 
-The type of such an operation is the name of a function. Everything else here
-knows calls by `PartitionedCall`.
+The type of such an operation is the name of a function. All other modules know calls as
+`PartitionedCall`.
 """
 
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from keras_tpu_estimator.tf1.functions import Function, Library, Node, library_o
 
 
 def name_functions(graph_def: Any) -> None:
-    """Makes nodes of a graph and of its functions name what they call."""
+    """Rewrites the calls in a graph and its functions to name their functions."""
     library = library_of(graph_def)
     for node in graph_def.node:
         _name_function(node, library)
@@ -45,7 +45,7 @@ def _name_function(node: Node, library: Library) -> Mapping[str, str]:
 
 
 def _rename(function: Function, names: Mapping[str, str]) -> None:
-    """Gives references within a function their new names."""
+    """Renames the references within a function."""
     for node in function.node_def:
         inputs = [names.get(each, each) for each in node.input]
         del node.input[:]

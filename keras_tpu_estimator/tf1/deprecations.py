@@ -1,7 +1,7 @@
-"""TensorFlow's log messages that its own functions are deprecated.
+"""A filter for TensorFlow's deprecation messages about its own functions.
 
-They advise new TensorFlow code, which a program that stays on TensorFlow 1
-cannot use. The program's own deprecations keep their messages.
+They recommend TensorFlow 2 code, which a TensorFlow 1 script cannot use. The script's
+own deprecation messages are kept.
 """
 
 import logging
@@ -13,12 +13,12 @@ _PACKAGES = {"keras", "tensorflow", "tf_keras", "tf_slim"}
 
 
 def silence() -> None:
-    """Leaves them out of TensorFlow's log from now on."""
+    """Hides these messages in TensorFlow's log from now on."""
     logging.getLogger("tensorflow").addFilter(_is_for_users)
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-    """Whether a message is none of them."""
+    """Returns whether a message is not one of these."""
     message, values = str(record.msg), record.args
     if message.startswith(_OF_A_NAME):
         return False

@@ -1,9 +1,10 @@
 """The order in which a step reads and writes each variable.
 
-TF1 leaves it to chance unless a program says it. Here it is the order in which
-the operations were made, with one exception. A read that waits for less than an
-earlier-made write, and not for that write, comes first, because TensorFlow runs
-what is ready: a global step that is read after `minimize` is that of before.
+TF1 does not define an order unless the script does. Here it is the order in which the
+operations were made, with one exception: a read comes before an earlier write that it
+does not wait for if it waits for fewer operations than the write. TensorFlow runs an
+operation as soon as it is ready, so a global step that is read after `minimize` has the
+value before the step.
 """
 
 import collections
@@ -21,7 +22,7 @@ from keras_tpu_estimator.tf1.functions import (
     source,
 )
 
-# What returns a variable that it is given, at the same position.
+# Operations that return a variable they receive, at the same position.
 PASSING_ON = frozenset({"Identity", *LOOPS})
 _READS = frozenset(
     {
@@ -36,14 +37,12 @@ _READS = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class Effects:
-    """What a body does with its variables.
+    """The reads and writes of a body.
 
     Attributes:
-        used: By the name of a node, its inputs that are variables: their
-            positions and the variables' names.
-        last_writes: By the name of a variable that it may assign, the last
-            node that does.
-        earlier: By the name of a node, those that it must not overtake.
+        used: By node name, the inputs that are variables: positions and variable names.
+        last_writes: The last node that writes each variable that may be assigned.
+        earlier: By node name, the nodes that must run before it.
     """
 
     used: Mapping[str, list[tuple[int, str]]]
@@ -52,7 +51,7 @@ class Effects:
 
 
 def effects_of(body: Body, library: Library) -> Effects:
-    """Finds out what a body does with its variables."""
+    """Finds the reads and writes of a body."""
     aliases = {name: name for name in body.variables}
     used: dict[str, list[tuple[int, str]]] = {}
     order = _Order()
@@ -80,39 +79,39 @@ def effects_of(body: Body, library: Library) -> Effects:
 
 
 class _Order:
-    """The order of reads and writes, as far as it is settled."""
+    """The order of reads and writes, as far as it is known."""
 
     def __init__(self) -> None:
         self._before: dict[str, list[str]] = {}
         self._waits: dict[str, int] = {}
         self._writes: dict[str, list[str]] = {}
-        # By variable and the number of writes before.
+        # By variable and the number of earlier writes.
         self._reads = collections.defaultdict[tuple[str, int], list[str]](list)
         self._added = collections.defaultdict[str, list[str]](list)
 
     def enter(self, node: Node) -> None:
-        """Enters a node, after those whose outputs it takes."""
+        """Enters a node, after the nodes of its inputs."""
         inputs = [source(each) for each in node.input]
         self._before[node.name] = inputs
-        # An argument or a variable is not entered. What comes of constants
-        # alone is a constant, which waits for nothing.
+        # Arguments and variables are not entered. A value that depends only on
+        # constants is a constant, which waits for nothing.
         most = max((self._waits.get(name, 1) for name in inputs), default=0)
         self._waits[node.name] = most + 1 if most else 0
 
     def write(self, node: Node, variable: str) -> None:
-        """Settles a write: after all that was made before it."""
+        """Orders a write after all earlier reads and writes."""
         writes = self._writes.setdefault(variable, [])
         reads = self._reads[variable, len(writes)]
         self._add(node.name, [*writes[-1:], *reads])
         writes.append(node.name)
 
     def read_in_place(self, node: Node, variable: str) -> None:
-        """Settles a read: after the writes that were made before it."""
+        """Orders a read after all earlier writes."""
         writes = self._writes.get(variable, [])
         self._read_after(node.name, variable, writes)
 
     def read(self, node: Node, variable: str) -> None:
-        """Settles a read that may come before writes made before it."""
+        """Orders a read, which may come before earlier writes."""
         writes = self._writes.get(variable, [])
         count = len(writes)
         while count and self._comes_before(node.name, writes[count - 1]):
@@ -126,7 +125,7 @@ class _Order:
         return {name: writes[-1] for name, writes in self._writes.items()}
 
     def earlier(self) -> dict[str, tuple[str, ...]]:
-        """Returns by the name of a node those that it must not overtake."""
+        """Returns, by node name, the nodes that must run before it."""
         return {
             # A node may use one variable at two positions.
             name: tuple(dict.fromkeys(n for n in names if n != name))
@@ -158,7 +157,7 @@ class _Order:
 
 
 def _passed_on(node: Node, used: list[tuple[int, str]]) -> dict[str, str]:
-    """The variables that are outputs of a node, by all ways to refer to it."""
+    """Returns the variables that are outputs of a node, by each reference to them."""
     aliases = {}
     for position, variable in used:
         aliases[f"{node.name}:{position}"] = variable
@@ -169,7 +168,7 @@ def _passed_on(node: Node, used: list[tuple[int, str]]) -> dict[str, str]:
 
 
 def written(node: Node, positions: Collection[int], library: Library) -> set[int]:
-    """Which of its inputs, at the positions of variables, a node may assign."""
+    """Returns the positions of variables among the inputs that a node may assign."""
     functions = called(node)
     if not functions or not positions:
         return set() if node.op in _READS else set(positions)

@@ -1,7 +1,7 @@
-"""Columns of features without sparse tensors, which XLA does not know.
+"""Feature columns without sparse tensors, which XLA does not support.
 
-A column of ids has all cells of its rows here. Those that are missing have the
-id -1, which stands for a missing one in dense features, too.
+A column of ids has all cells of its rows. A missing cell has the id -1, which also
+marks a missing id in dense features.
 """
 
 from collections.abc import Callable, Sequence
@@ -16,7 +16,7 @@ Function = Callable[..., Any]
 
 
 def to_cells(original: Function) -> Function:
-    """Adapts what makes tensors sparse: they have all cells then."""
+    """Adapts the function that makes tensors sparse, so that they keep all cells."""
     import tensorflow as tf
 
     def with_all_cells(values: Any, ignore_value: Any = None) -> Any:
@@ -33,7 +33,7 @@ def to_cells(original: Function) -> Function:
 
 
 def with_default(original: Function) -> Function:
-    """Adapts the method that makes ids of numbers: it keeps missing ones."""
+    """Adapts the method that converts numbers to ids to keep missing ids."""
     import tensorflow as tf
 
     def transformed(column: Any, numbers: Any) -> Any:
@@ -49,9 +49,9 @@ def with_default(original: Function) -> Function:
 
 
 def in_vocabulary(original: Function) -> Function:
-    """Adapts the method that looks up ids of a list: without a table if it can.
+    """Adapts the method that looks up ids in a vocabulary list, without a lookup table.
 
-    TensorFlow's own hashes numbers beyond the list as strings.
+    TensorFlow's own method hashes numbers beyond the list as strings.
     """
     import tensorflow as tf
 
@@ -76,7 +76,7 @@ def in_vocabulary(original: Function) -> Function:
 
 
 def reshaped(original: Function) -> Function:
-    """Adapts `tf.sparse.reshape`, which needs no operation on all cells."""
+    """Adapts `tf.sparse.reshape` to tensors with all cells."""
 
     import tensorflow as tf
 
@@ -127,8 +127,8 @@ def looked_up(original: Function) -> Function:
                 shares *= tf.reshape(sparse_weights.values, [-1, cells])
             if sparse_weights is not None and combiner != "sum":
                 shares = tf.maximum(shares, 0)
-            # Rows that are looked up are updated, even by nothing. So a
-            # missing cell has an id of its row, or 0 if there is none.
+            # A lookup updates its rows even if their gradient is zero. Therefore a
+            # missing cell uses an id of its own row, or 0 if the row has none.
             others = tf.reduce_max(ids, axis=1, keepdims=True)
             ids = tf.where(ids < 0, tf.maximum(others, 0), ids)
             strategy = settings.get("partition_strategy", "div")
@@ -143,7 +143,7 @@ def looked_up(original: Function) -> Function:
 
 
 def _combined(rows: Any, shares: Any, combiner: str) -> Any:
-    """The sum of each example's rows, or their mean."""
+    """Returns the sum or mean of each example's rows."""
     import tensorflow as tf
 
     total = tf.reduce_sum(rows * shares[..., None], axis=1)
@@ -158,7 +158,7 @@ def _combined(rows: Any, shares: Any, combiner: str) -> Any:
 
 
 def all_cells(values: Any, shape: Sequence[int]) -> Any:
-    """A sparse tensor with all cells."""
+    """Returns a sparse tensor that contains all cells."""
     import tensorflow as tf
 
     cells = np.argwhere(np.ones(shape, bool))
@@ -168,7 +168,7 @@ def all_cells(values: Any, shape: Sequence[int]) -> Any:
 
 
 def has_all_cells(tensor: Any) -> bool:
-    """Whether a sparse tensor has all cells."""
+    """Returns whether a sparse tensor contains all cells."""
     shape = shape_of(tensor)
     if not shape.is_fully_defined():
         return False
@@ -177,7 +177,7 @@ def has_all_cells(tensor: Any) -> bool:
 
 
 def shape_of(tensor: Any) -> Any:
-    """The shape of a sparse tensor, as far as TensorFlow can infer it."""
+    """Returns the shape of a sparse tensor, as far as TensorFlow can infer it."""
     import tensorflow as tf
 
     return tf.zeros(tensor.dense_shape, tf.bool).shape

@@ -1,4 +1,4 @@
-"""The front end of a `model_fn` that builds graphs of TensorFlow 1."""
+"""The front end of a `model_fn` that builds TensorFlow 1 graphs."""
 
 import dataclasses
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.program import Program
+from keras_tpu_estimator.engine.program.steps import Program
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
@@ -21,14 +21,14 @@ from keras_tpu_estimator.tf1.serving_graph import ServedTF1ModelFn, build_tf1_gr
 
 
 class TF1FrontEnd:
-    """The front end of TF1 graphs; see `FrontEnd`."""
+    """The front end of TF1 graphs. See `FrontEnd`."""
 
     checkpoint_format = formats.TENSORFLOW
     why_no_tables: str | None = (
-        "With embedding_config_spec model_fn should be written with Keras or "
-        "JAX. Received one that builds graphs of TensorFlow 1. Make its "
-        "columns with tf.feature_column.embedding_column there, and leave "
-        "embedding_config_spec out."
+        "With `embedding_config_spec`, `model_fn` must be written with Keras or "
+        "JAX. Received one that builds TensorFlow 1 graphs. Make its "
+        "columns with tf.feature_column.embedding_column, and leave out "
+        "`embedding_config_spec`."
     )
 
     keras_model = None
@@ -40,7 +40,7 @@ class TF1FrontEnd:
         options: TraceOptions | None = None,
         cores: Cores = ONE_CORE,
     ) -> Program:
-        """The program of a graph, which every core has whole."""
+        """Returns the program of a graph, which is replicated on all devices."""
         del cores
         return TF1Program(call_model_fn, seed, options)
 
@@ -51,13 +51,13 @@ class TF1FrontEnd:
         return source_in_graph(call, number, seed)
 
     def pair_of(self, value: Any) -> tuple[Features, Labels]:
-        """The features and the labels of a batch."""
+        """Returns the features and labels of a batch."""
         return batch.pair_of(value)
 
     def like(
         self, model_fn: Callable[..., Any], function: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """The function, marked as one that builds a graph."""
+        """Marks a function as a TF1 `model_fn`, like another one."""
         kind: Any = next(
             type(each) for each in layers_of(model_fn) if hasattr(each, "front_end")
         )
@@ -67,23 +67,23 @@ class TF1FrontEnd:
     def graph_builder(
         self, model_fn: BoundModelFn, settings: ExportSettings
     ) -> "TF1Graphs":
-        """What builds the graphs of an export."""
+        """Returns the builder of the graphs of an export."""
         return TF1Graphs(model_fn, settings)
 
 
 @dataclasses.dataclass(frozen=True)
 class TF1Graphs:
-    """Has the user's function build its graph again; see `GraphBuilder`.
+    """Builds the graph of an export by another call of `model_fn`. See `GraphBuilder`.
 
     Attributes:
         model_fn: The user's function.
-        settings: What the estimator says about its exports.
+        settings: The export settings of the estimator.
     """
 
     model_fn: BoundModelFn
     settings: ExportSettings
 
-    # It is the model's own graph.
+    # The export is the model's own graph, so its results are not compared.
     is_tried = False
 
     def build(self, plan: GraphPlan, checkpoint: str) -> ServingGraph:

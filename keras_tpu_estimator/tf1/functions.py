@@ -1,13 +1,13 @@
 """The functions of a graph: bodies of `tf.cond`, `tf.while_loop` and calls.
 
-A graph and its functions are alike, but for how inputs refer to outputs.
+A graph and its functions differ only in how inputs refer to outputs.
 """
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
-# Protocol buffers, which have no types.
+# Protocol buffers, which have no static types.
 Node: TypeAlias = Any
 Function: TypeAlias = Any
 Library: TypeAlias = Mapping[str, Function]
@@ -24,12 +24,12 @@ _RESOURCE = 20  # The number of `tf.resource`.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Body:
-    """Nodes of a graph or of a function.
+    """The nodes of a graph or of a function.
 
     Attributes:
-        nodes: Each after those whose outputs it takes.
-        arguments: The names under which values are given.
-        variables: The names under which variables are given.
+        nodes: The nodes, each after the nodes of its inputs.
+        arguments: The names of the arguments that are values.
+        variables: The names of the arguments that are variables.
     """
 
     nodes: Sequence[Node]
@@ -38,7 +38,7 @@ class Body:
 
     @classmethod
     def of(cls, function: Function) -> "Body":
-        """The body of a function."""
+        """Returns the body of a function."""
         arguments = function.signature.input_arg
         return cls(
             function.node_def,
@@ -48,16 +48,16 @@ class Body:
 
 
 def library_of(graph_def: Any) -> dict[str, Function]:
-    """The functions of a graph by name."""
+    """Returns the functions of a graph by name."""
     return {
         function.signature.name: function for function in graph_def.library.function
     }
 
 
 def called(node: Node) -> list[Any]:
-    """What a node calls, as the protocol buffers that hold the names.
+    """Returns the functions that a node calls, as protocol buffers with their names.
 
-    Those of a loop are its condition and its body.
+    The functions of a loop are its condition and its body.
     """
     if node.op in ("Case", "StatelessCase"):
         return list(node.attr["branches"].list.func)
@@ -65,22 +65,22 @@ def called(node: Node) -> list[Any]:
 
 
 def first_argument(node: Node) -> int:
-    """Which input of a calling node is the first argument of what it calls."""
+    """Returns the position of the input that is the callee's first argument."""
     return 1 if node.op in BRANCHES else 0
 
 
 def data_inputs(node: Node) -> list[str]:
-    """The references of a node to outputs of others."""
+    """Returns the inputs of a node that are outputs of other nodes."""
     return [name for name in node.input if not name.startswith("^")]
 
 
 def source(reference: str) -> str:
-    """The name of the node or the argument that an input refers to."""
+    """Returns the name of the node or argument that an input refers to."""
     return reference.removeprefix("^").partition(":")[0]
 
 
 def nodes_within(node: Node, library: Library) -> Iterator[Node]:
-    """A node, and all nodes of what it calls."""
+    """Yields a node, and all nodes of the functions that it calls."""
     yield node
     for each in called(node):
         for inner in library[each.name].node_def:

@@ -1,8 +1,4 @@
-"""Gradients of operations that XLA has, but whose own gradients it lacks.
-
-TensorFlow makes the gradients of such an operation by one of the host. These
-are made of operations that devices have.
-"""
+"""Gradients that TensorFlow computes on the host, made of operations that XLA has."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,10 +9,10 @@ Gradient = Callable[..., Any]
 
 
 def of_nearest(original: Gradient) -> Gradient:
-    """The gradient of `ResizeNearestNeighbor`.
+    """Adapts the gradient of `ResizeNearestNeighbor`.
 
     Args:
-        original: TensorFlow's own, for sizes that are not known in the graph.
+        original: TensorFlow's gradient, which is used for unknown sizes.
     """
 
     def gradient(op: Any, grad: Any) -> Any:
@@ -40,12 +36,12 @@ def of_nearest(original: Gradient) -> Gradient:
 
 
 def of_quantizing(original: Gradient) -> Gradient:
-    """The gradient of `QuantizeAndDequantizeV4`: 1 inside of the range.
+    """Adapts the gradient of `QuantizeAndDequantizeV4`: 1 inside the range.
 
-    As in TensorFlow's kernel, that of the range itself is zero.
+    The gradient of the range itself is zero, as in TensorFlow's kernel.
 
     Args:
-        original: TensorFlow's own, which is not needed.
+        original: TensorFlow's gradient, which is not used.
     """
     del original
 
@@ -61,7 +57,7 @@ def of_quantizing(original: Gradient) -> Gradient:
     return gradient
 
 
-# By the type of an operation.
+# The gradients by operation type.
 GRADIENTS = {
     "QuantizeAndDequantizeV4": of_quantizing,
     "ResizeNearestNeighbor": of_nearest,
@@ -69,7 +65,7 @@ GRADIENTS = {
 
 
 def _along(op: Any, ends: Any) -> Any:
-    """Returns ends of ranges in the shape that an operation's axis needs."""
+    """Returns the ends of ranges in the shape that an operation's axis needs."""
     import tensorflow as tf
 
     axis = op.get_attr("axis")
@@ -83,7 +79,7 @@ def _along(op: Any, ends: Any) -> Any:
 def _nearest(
     old: int, new: int, align_corners: bool, half_pixel_centers: bool
 ) -> np.ndarray:
-    """Returns which row each new row was, in numbers of TensorFlow's kernel."""
+    """Returns the source row of each new row, computed as in TensorFlow's kernel."""
     aligned = align_corners and new > 1
     ratio = (old - 1) / (new - 1) if aligned else old / new
     rows = np.arange(new, dtype=np.float32)
@@ -98,7 +94,7 @@ def _nearest(
 
 
 def _summed(grad: Any, axis: int, counts: np.ndarray) -> Any:
-    """Sums rows that follow one another, as many as there are for each."""
+    """Sums consecutive rows, in groups of these sizes."""
     import tensorflow as tf
 
     most, shape = int(counts.max()), tf.shape(grad)

@@ -21,12 +21,12 @@ class ModelGraph:
 
     Attributes:
         graph: The graph.
-        spec: What `model_fn` returned.
-        inputs: The placeholders of features and labels, flat.
-        variables: The variables that belong to the model, by name.
-        local: Those that belong to one call, such as what metrics count in.
-        trainable: The names of those that are trained.
-        scaffold: What the program has set of its `tf.train.Scaffold`.
+        spec: The spec that `model_fn` returned.
+        inputs: The placeholders of features and labels, as a flat list.
+        variables: The variables of the model, by name.
+        local: The variables of one estimator call, such as metric counters.
+        trainable: The names of the trainable variables.
+        scaffold: The fields of `tf.train.Scaffold` that the script has set.
     """
 
     graph: Any
@@ -38,7 +38,7 @@ class ModelGraph:
     scaffold: GraphScaffold
 
     def made_since(self) -> tuple[dict[str, Any], dict[str, Any]]:
-        """Returns later variables by name, first those of the model."""
+        """Returns variables that were made later, by name: global, then local ones."""
         import tensorflow as tf
 
         v1 = tf.compat.v1
@@ -61,20 +61,20 @@ def build(
     example: StepInput,
     seed: int | None,
 ) -> ModelGraph:
-    """Calls a `model_fn` in a graph of its own; it returns a spec of `tf1`."""
+    """Calls a `model_fn`, which returns a spec of `tf1`, in a new graph."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
     cores = example.cores.topology.num_replicas
     with building(seed, cores) as graph, internals.for_xla(graph):
         features, labels = _placeholders(mode, example)
-        # Before the program puts others in their place.
+        # The script may replace the features or labels.
         inputs = jax.tree.leaves((features, labels))
         additional = dict(example.additional)
         spec = call_model_fn(features, labels, mode, additional)
         if not isinstance(spec, Spec):
             raise TypeError(
-                "A TF1 model_fn should return a tf1.TPUEstimatorSpec or a "
+                "A TF1 model_fn must return a tf1.TPUEstimatorSpec or a "
                 f"tf1.EstimatorSpec. Received: {spec!r} of type "
                 f"{type(spec).__name__}"
             )
@@ -88,7 +88,7 @@ def build(
 
 
 def _placeholders(mode: str, example: StepInput) -> tuple[Features, Labels]:
-    """What `model_fn` is given of one core's features and labels."""
+    """Returns the features and labels of one device as placeholders."""
     import tensorflow as tf
 
     features, labels = example.of_one_call()

@@ -1,4 +1,4 @@
-"""Cutting a graph in two: what the devices run, and what the host has to."""
+"""Cuts a graph in two: a part for the devices, and a part for the host."""
 
 import dataclasses
 from collections.abc import Collection, Mapping, Sequence
@@ -12,17 +12,16 @@ from keras_tpu_estimator.tf1.writing import add_copy
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cut:
-    """The part of a graph that the host has to run.
+    """The part of a graph that the host must run.
 
-    It has what the devices cannot run, some variables, and all that comes of
-    these. Constants it has for itself.
+    It contains operations that no device can run, some variables, and all that depends
+    on these. It has its own copies of constants.
 
     Attributes:
-        definition: Its nodes.
-        boundary: The tensors that go into it, which the devices compute.
+        definition: The nodes.
+        boundary: The tensors that the devices compute for it.
         variables: The names of its variables.
-        initializers: The names of the operations that give them their initial
-            values, if they have any.
+        initializers: The names of the operations that initialize its variables.
     """
 
     definition: Any = dataclasses.field(repr=False)
@@ -31,7 +30,7 @@ class Cut:
     initializers: Sequence[str] = ()
 
     def graph(self) -> HostGraph:
-        """The part as a graph, whose inputs are those at the boundary."""
+        """Returns the part as a graph, whose inputs are the boundary."""
         import tensorflow as tf
 
         graph = tf.Graph()
@@ -57,9 +56,9 @@ class Cut:
 
 
 def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut:
-    """Cuts a graph: what is fetched, and some variables, are the host's.
+    """Cuts a graph so that the fetches and some variables are on the host.
 
-    What the devices can compute of the fetches should be an input of another.
+    The part of a fetch that the devices can compute must be an input of another fetch.
     """
     initializers = {n: v.initializer for n, v in variables.items()}
     ops = reachable(graph, [*fetches, *initializers.values()])
@@ -91,18 +90,18 @@ def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut
 
 
 def _before(op: Any) -> set[str]:
-    """The names of the operations that come before one."""
+    """Returns the names of the operations that come directly before one."""
     inputs = {tensor.op.name for tensor in op.inputs}
     return inputs | {other.name for other in op.control_inputs}
 
 
 def part_of(definition: Definition, names: Sequence[str], kept: Collection[str]) -> Any:
-    """A graph of the nodes that are kept, which do not wait for others.
+    """Returns a graph of some nodes, without control inputs from other nodes.
 
     Args:
-        definition: The whole.
-        names: Those of nodes in the order in which they were made.
-        kept: Which of them are kept.
+        definition: The complete graph.
+        names: The names of nodes in the order of creation.
+        kept: The names of the nodes to keep.
     """
     import tensorflow as tf
 

@@ -1,7 +1,7 @@
-"""Metrics that a `model_fn` has in its own graph: `eval_metric_ops`.
+"""Metrics in the graph of a `model_fn`: `eval_metric_ops`.
 
-What they count in are local variables. The graph is cut there: the devices
-compute what goes in, and the rest runs in a session on the host.
+Local variables hold their counts. The graph is cut there: the devices compute the
+inputs, and the rest runs in a session on the host.
 """
 
 import dataclasses
@@ -24,15 +24,15 @@ class GraphMetrics(Metrics):
         self._graphs: list[_Cut] = []
 
     def enter(self, graph: Any, pairs: Mapping[str, tuple[Any, Any]]) -> Nest:
-        """Cuts a graph; returns the tensors that the function is to be given.
+        """Cuts a graph, and returns the tensors that the function needs.
 
-        Of each metric there is its value, and what counts a batch.
+        Each metric is a pair of its value and the operation that counts a batch.
         """
         import tensorflow as tf
 
         v1 = tf.compat.v1
         with graph.as_default():
-            # Which graph it was that batches of this size had.
+            # The position of the graph that belongs to batches of this size.
             number = tf.constant([len(self._graphs)], tf.int32)
             wanted = jax.tree.map(
                 lambda t: tf.identity(t) if tf.is_tensor(t) else t, dict(pairs)
@@ -47,11 +47,11 @@ class GraphMetrics(Metrics):
         return part.boundary
 
     def key(self, tensors: Nest) -> Any:
-        """The number of the graph."""
+        """Returns the position of the graph."""
         return int(tensors[0][0])
 
     def session(self, tensors: Nest) -> MetricSession:
-        """A session for the host's part of that graph."""
+        """Returns a session for the host's part of that graph."""
         return self._graphs[self.key(tensors)].session()
 
 

@@ -1,7 +1,7 @@
-"""What leaves the devices of a TF1 graph, as far as anybody wants it.
+"""The outputs of a TF1 graph that leave the devices.
 
-Hooks may ask for any tensor of the graph. A step is compiled when it is run
-first; once more, if more is asked for after that.
+Hooks may fetch any tensor of the graph. A step is compiled on its first run, and again
+if hooks request more later.
 """
 
 import dataclasses
@@ -19,14 +19,14 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:
-    """A compiled step, and what the tensors are that it returns.
+    """A compiled step, and its outputs.
 
     Attributes:
         lifted: The step.
-        varying: The variables that cores come to have different values of.
-        summaries: After the first outputs, what is recorded.
-        names: After these, the names of the tensors that hooks ask for.
-        tensors: These tensors.
+        varying: The variables whose values differ between devices after the step.
+        summaries: The summaries, which follow the first outputs.
+        names: The names of the tensors that hooks fetch, which follow the summaries.
+        tensors: The tensors with these names.
     """
 
     lifted: Lifted
@@ -42,18 +42,18 @@ class GraphOutputs:
     Args:
         model: The graph.
         first: The tensors that always leave the devices.
-        done: Operations or tensors that are run, too.
-        summaries: What is recorded.
-        is_split: Whether each core feeds inputs of its own.
-        counts: Whether hooks and summaries may count in any variable of the
-            call; else only in those of the step.
+        done: Operations or tensors that run without being returned.
+        summaries: The summaries of the graph.
+        is_split: Whether each device receives its own inputs.
+        counts: Whether hooks and summaries may use all local variables, or only those
+            of the step.
 
     Attributes:
-        pruned: The step without what hooks ask for.
-        local: The names of the variables of the call that it may have.
+        pruned: The step without the fetches of hooks.
+        local: The names of the local variables that the step may have.
 
     Raises:
-        ValueError: An operation can be run by no device.
+        ValueError: No device can run an operation.
     """
 
     def __init__(
@@ -82,9 +82,9 @@ class GraphOutputs:
         return bool(self._summaries)
 
     def intersection(self, names: Iterable[str]) -> set[str]:
-        """Those of some names that are tensors, which leave the devices then.
+        """Returns the names that are tensors, and makes these leave the devices.
 
-        Their ":0" may be missing. It refuses what no device can compute.
+        Names may lack their ":0". A tensor that no device can compute raises an error.
         """
         found = {name: self._tensor(name) for name in names}
         wanted = {n: tensor for n, tensor in found.items() if tensor is not None}
@@ -96,7 +96,7 @@ class GraphOutputs:
         return {*wanted}
 
     def compiled(self) -> Compiled:
-        """The step with all that was asked for so far."""
+        """Returns the step with all that has been requested so far."""
         if self._compiled is None:
             try:
                 self._compiled = self._compile(self._summaries)
@@ -125,12 +125,12 @@ class GraphOutputs:
         return pruned
 
     def _possible(self, summaries: Sequence[Recorded]) -> list[Recorded]:
-        """The summaries of what devices compute."""
+        """Returns the summaries of tensors that devices can compute."""
         found, left = [], [[*summaries]] if summaries else []
         while left:
             some = left.pop()
             try:
-                # All at once: there may be one for each variable.
+                # Checks all together, because there may be one for each variable.
                 self._check({e.summary.tag: e.tensor for e in some})
                 found += some
             except ValueError as error:
@@ -143,28 +143,28 @@ class GraphOutputs:
         return found
 
     def _check(self, tensors: dict[str, Any]) -> None:
-        """Checks that tensors are computed without other effects."""
+        """Checks that tensors can be computed without other effects."""
         model = self._model
         pruned = Pruned.of(model.graph, model.inputs, [*tensors.values()])
         own = {*self.local, *model.variables}
         unknown = sorted({*pruned.body.variables} - own)
         if unknown:
             raise ValueError(
-                "What hooks fetch in evaluation and prediction should come of "
-                f"no metrics of the graph. Received one of {sorted(tensors)}, "
-                f"which counts in {unknown}. Make it one of `eval_metrics`."
+                "Hooks in evaluation and prediction must not fetch tensors that "
+                f"metrics of the graph update. Received one of {sorted(tensors)}, "
+                f"which reads {unknown}. Return it in `eval_metrics`."
             )
         known = {*self.pruned.effects.last_writes, *self.local}
         others = sorted(pruned.effects.last_writes.keys() - known)
         if others:
             raise ValueError(
-                "What hooks fetch should assign no variable of the model. "
+                "Tensors that hooks fetch must not assign variables of the model. "
                 f"Received one of {sorted(tensors)}, which assigns {others}. "
                 "Make it part of train_op."
             )
 
     def _tensor(self, name: str) -> Any:
-        """The tensor of a name; `None` if there is none."""
+        """Returns the tensor with a name, or `None` if there is none."""
         import tensorflow as tf
 
         if name in self._model.variables or name in self._model.local:

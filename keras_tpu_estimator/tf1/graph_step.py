@@ -1,4 +1,4 @@
-"""A TF1 graph as one step for all cores."""
+"""A TF1 graph as one step for all devices."""
 
 import functools
 from collections.abc import Sequence
@@ -7,13 +7,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.engine.program.cut_integers import flags
 from keras_tpu_estimator.engine.program.outputs import (
     check_concatenable,
     metrics_of,
     outputs_of,
     same_on_all,
     splits,
+    truncation_flags,
 )
 from keras_tpu_estimator.engine.program.steps import (
     CUT,
@@ -36,7 +36,7 @@ from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.graph_metrics import GraphMetrics
 from keras_tpu_estimator.tf1.graph_outputs import Compiled, GraphOutputs
 from keras_tpu_estimator.tf1.hook_fetches import FetchedGraph
-from keras_tpu_estimator.tf1.host_arguments import tensors_alone
+from keras_tpu_estimator.tf1.host_arguments import only_tensors
 from keras_tpu_estimator.tf1.host_session import CloseHostCall, HostCall
 from keras_tpu_estimator.tf1.metric_session import MetricFn
 from keras_tpu_estimator.tf1.refusals import check_platform
@@ -47,7 +47,7 @@ from keras_tpu_estimator.tf1.step_writers import taken_out
 from keras_tpu_estimator.tf1.summaries import Recorded, recorded
 from keras_tpu_estimator.tf1.variables import REPEATS, SEED
 
-# Odd, so that multiples of it are distinct modulo 2**32.
+# An odd number, so that its multiples are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1
 _REPEATS_STRIDE = 0x85EBCA6B
 
@@ -58,14 +58,13 @@ class GraphStep:
     Args:
         model: The graph.
         mode: A value of `ModeKeys`.
-        example: What the step is given.
-        metrics: Where metrics of the graph itself are entered.
+        example: The inputs of the step.
+        metrics: The record of metrics in graphs.
         bits: The generator of random bits, as in `RunConfig`.
 
     Attributes:
-        local: The names of the variables that belong to one call, and that
-            the step may have.
-        counts_once: Whether each run of TRAIN adds one to the global step.
+        local: The names of the local variables that the step may have.
+        counts_once: Whether each TRAIN step adds one to the global step.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class GraphStep:
         self._split: dict[str, Any] = dict(splits(tensors, example.is_split))
 
     def of_all_cores(self) -> Step:
-        """The step that runs on all cores."""
+        """Returns the step that runs on all devices."""
         model = self._model
         changes = {*self._outputs.pruned.effects.last_writes, *self.local}
         own = {SEED}
@@ -141,7 +140,7 @@ class GraphStep:
     def _run(
         self, values: AnyArraysByPath, features: Features, labels: Labels
     ) -> tuple[ArraysByPath, Outputs]:
-        """Compiled when it is traced: with all that is wanted by then."""
+        """Compiles when traced, with all that has been requested by then."""
         compiled = self._outputs.compiled()
         cores, split = self._example.cores, self._example.is_split
         check_platform(compiled.lifted.module, cores.platform)
@@ -198,7 +197,9 @@ class GraphStep:
             for name, tensor in named.items()
         }
         outputs[REPORTS] = {}
-        outputs[CUT] = flags(dict(zip(lifted.wide.values(), cut, strict=True)))
+        outputs[CUT] = truncation_flags(
+            dict(zip(lifted.wide.values(), cut, strict=True))
+        )
         changed = dict(zip(lifted.changes, results, strict=True))
         for name in compiled.varying:
             changed[name] = same_on_all(cores, changed[name])
@@ -213,19 +214,19 @@ class GraphStep:
         return recorded(model.graph, model.scaffold.summary_op)
 
     def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:
-        """The tensors of the graph that leave the device."""
+        """Returns the tensors of the graph that leave the devices."""
         spec, mode = self._model.spec, self._mode
-        tensors = outputs_of(spec, mode, lambda f: _fed(tensors_alone(f)))
+        tensors = outputs_of(spec, mode, lambda f: _fed(only_tensors(f)))
         metrics_fn = metrics_of(spec, mode)
         if metrics_fn is not None:
-            self._metric_fn = HostFunction(*MetricFn.of(tensors_alone(metrics_fn)))
+            self._metric_fn = HostFunction(*MetricFn.of(only_tensors(metrics_fn)))
         if isinstance(spec, EstimatorSpec) and mode == ModeKeys.EVAL:
             if spec.eval_metric_ops:
                 fed = metrics.enter(self._model.graph, spec.eval_metric_ops)
                 tensors["eval_metrics"] = fed
                 self._metric_fn = HostFunction(metrics, fed)
         if spec.host_call is not None:
-            own, dtypes = HostCall.of(tensors_alone(spec.host_call))
+            own, dtypes = HostCall.of(only_tensors(spec.host_call))
             self._own_host_call = own
             self._host_call = HostFunction(own, dtypes)
             self._hooks = (*self._hooks, CloseHostCall(own))
@@ -233,7 +234,7 @@ class GraphStep:
         return tensors
 
     def _write_too(self, tensors: dict[str, Nest], done: Sequence[Any]) -> None:
-        """Has the host write the files that the graph itself would write."""
+        """Makes the host write the files that the graph would write."""
         wanted = [*jax.tree.leaves(tensors), *done]
         taken = taken_out(self._model.graph, wanted)
         if taken is None:
@@ -248,7 +249,7 @@ class GraphStep:
 
 
 def _both(first: HostFunction, second: HostFunction) -> HostFunction:
-    """What calls two functions, and is fed what each of them is."""
+    """Returns a host function that calls two others with their own tensors."""
 
     def call(of_first: Nest, of_second: Nest) -> None:
         first.call(of_first)
@@ -258,7 +259,7 @@ def _both(first: HostFunction, second: HostFunction) -> HostFunction:
 
 
 def _fed(host: HostFunction) -> Nest:
-    """What a function is given of each step: something, to count them."""
+    """Returns the tensors of a host function, with at least one to count steps."""
     import tensorflow as tf
 
     return host.tensors or [tf.zeros([1], tf.int32)]

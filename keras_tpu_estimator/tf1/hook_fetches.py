@@ -1,7 +1,7 @@
-"""What hooks fetch from a TF1 graph, as names that the loop has values of.
+"""The fetches of hooks from a TF1 graph, computed from named values.
 
-Most tensors leave the devices under their names. What makes strings of them,
-such as a summary, runs on the host; so does what comes of variables alone.
+Most tensors leave the devices under their names. Operations on strings, such as
+summaries, run on the host, as do values that depend only on variables.
 """
 
 import contextlib
@@ -35,7 +35,7 @@ ArraysByPath = Mapping[str, Any]
 
 
 class _Part(NamedTuple):
-    """One thing that is fetched: names, and what makes it of their values."""
+    """One fetched value: the names it needs, and a function of their values."""
 
     names: Sequence[str]
     make: Callable[[ArraysByPath], Any]
@@ -44,7 +44,7 @@ class _Part(NamedTuple):
 def _remembered(
     find: Callable[["FetchedGraph", Any], _Part | None],
 ) -> Callable[["FetchedGraph", Any], _Part | None]:
-    """Finds something for each tensor of a graph once: that takes a while."""
+    """Caches the result of a search for each tensor of a graph."""
 
     @functools.wraps(find)
     def remembered(graph: "FetchedGraph", tensor: Any) -> _Part | None:
@@ -63,9 +63,9 @@ class FetchedGraph:
         model: The graph.
 
     Attributes:
-        graph: The graph of TensorFlow.
-        fetched: What each run fetches without hooks.
-        found: What was found out so far of its tensors.
+        graph: The TensorFlow graph.
+        fetched: The fetches of each run without hooks.
+        found: Cached results about its tensors.
     """
 
     def __init__(self, model: ModelGraph):
@@ -76,18 +76,18 @@ class FetchedGraph:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Makes the graph the default one, as while it was built."""
+        """Makes the graph the default graph, as while it was built."""
         import tensorflow as tf
 
         v1 = tf.compat.v1
         with as_in_tf2(), self.graph.as_default():
-            # A later call of the estimator finds the hook's variables.
+            # Variables of a hook are reused in later calls of the estimator.
             own = v1.variable_scope(v1.get_variable_scope(), reuse=v1.AUTO_REUSE)
             with own:
                 yield
 
     def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
-        """What has to be fetched for some tensors; see `HookedGraph`."""
+        """Returns the request for some tensors. See `HookedGraph`."""
         leaves, structure = jax.tree.flatten(fetches)
         parts = [self._part(leaf, asked) for leaf in leaves]
 
@@ -98,7 +98,7 @@ class FetchedGraph:
         return Request({n for part in parts for n in part.names}, results)
 
     def enter_new(self, store: VariableStore) -> bool:
-        """Enters variables that hooks have made; see `HookedGraph`."""
+        """Enters variables that hooks have made. See `HookedGraph`."""
         model = self._model
         new, local = model.made_since()
         if not new and not local:
@@ -115,7 +115,7 @@ class FetchedGraph:
     def host_run(
         self, fetches: Any, feed_dict: Mapping[Any, Any] | None
     ) -> HostRun | None:
-        """Returns what runs only on the host; see `HookedGraph`."""
+        """Returns a run on the host only. See `HookedGraph`."""
         return host_run(self._model, fetches, feed_dict)
 
     def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:
@@ -132,7 +132,7 @@ class FetchedGraph:
         return self._tensor(element, asked)
 
     def _operation(self, op: Any) -> _Part:
-        """An operation, which is run for nothing but its effects."""
+        """Returns an empty part for an operation, which has no value."""
         stateful = [
             each
             for each in reachable(self.graph, [op])
@@ -140,11 +140,11 @@ class FetchedGraph:
         ]
         if stateful:
             raise ValueError(
-                "Hooks should fetch tensors: what they run within the step "
-                f"has no effect on the devices. Received: {op.name} "
+                "Hooks must fetch tensors, because operations within the step "
+                f"have no effect on the devices. Received: {op.name} "
                 f"({op.type}), made at {line_of(op)}. Make it part of "
-                "train_op or of host_call, or run it between steps, by "
-                "`session.run`, if it assigns variables from others alone."
+                "train_op or of host_call. If it assigns variables only from "
+                "other variables, run it between steps with `session.run`."
             )
         return _Part([], lambda values: None)
 
@@ -182,7 +182,7 @@ class FetchedGraph:
 
     @_remembered
     def _of_strings(self, tensor: Any) -> _Part | None:
-        """What the host makes of tensors; `None` if the devices make it."""
+        """Returns a part that the host computes from tensors, or `None`."""
         known = definition_of(self.graph)
         ops = reachable(self.graph, [tensor])
         if not any(
@@ -201,7 +201,7 @@ class FetchedGraph:
 
     @_remembered
     def _of_variables(self, tensor: Any) -> _Part | None:
-        """What the host makes of variables; `None` if it needs more."""
+        """Returns a part that the host computes from variables, or `None`."""
         run = of_variables(self._model, tensor, [tensor])
         if run is None or run.assigned:
             return None
@@ -216,7 +216,7 @@ def _fetched(spec: Spec) -> Any:
 
 
 def _with_eval_step(model: ModelGraph) -> ModelGraph:
-    """A graph whose hooks read the number of evaluated batches."""
+    """Returns a graph whose hooks can read the number of evaluated batches."""
     step = model.local.get(EVAL_STEP)
     if step is None:
         return model
@@ -225,15 +225,15 @@ def _with_eval_step(model: ModelGraph) -> ModelGraph:
 
 
 def _one(name: str, dtype: Any) -> _Part:
-    """The value of a name, in the dtype that it has in the graph.
+    """Returns a named value in the dtype that it has in the graph.
 
-    A session of TensorFlow returns NumPy's scalars, too.
+    Like a TensorFlow session, it returns scalars as NumPy scalars.
     """
     return _Part([name], lambda values: np.asarray(values[name], dtype)[()])
 
 
 def _variable_read(op: Any) -> str | None:
-    """The name of the variable that an operation has the value of."""
+    """Returns the name of the variable that an operation reads, or `None`."""
     for each in _passed_on(op):
         if each.type == "VarHandleOp":
             return str(each.name)
@@ -241,7 +241,7 @@ def _variable_read(op: Any) -> str | None:
 
 
 def _passed_on(op: Any) -> Iterator[Any]:
-    """An operation, and those whose value it has."""
+    """Yields an operation, and those that have the same value."""
     yield op
     while op.type in ("Identity", "ReadVariableOp"):
         op = op.inputs[0].op

@@ -1,7 +1,7 @@
-"""What hooks run besides the steps: operations that assign variables.
+"""Operations that hooks run between steps to assign variables.
 
-They run on the host, between two runs of the device loop: a hook that restores
-averages before an evaluation, say. What they assign the next step begins with.
+They run on the host between two runs of the device loop. For example, a hook restores
+averages before an evaluation. The next step starts with the assigned values.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from keras_tpu_estimator.tf1.sessions import load_values
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostRun:
-    """Operations that assign variables, and need nothing of a step.
+    """Operations that assign variables, and need no inputs of a step.
 
     Attributes:
-        fetches: A nest of operations, tensors, variables and names.
-        feed_dict: What is fed.
+        fetches: A pytree of operations, tensors, variables and names.
+        feed_dict: The fed values.
         model: The graph.
         names: The variables that are used.
-        assigned: Those of them that may be assigned.
+        assigned: The variables that may be assigned.
     """
 
     fetches: Any
@@ -41,7 +41,7 @@ class HostRun:
     assigned: Sequence[str]
 
     def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
-        """Runs them; returns what was fetched, and what was assigned."""
+        """Runs the operations, and returns the fetched and the assigned values."""
         variables = self.model.variables
         with host_session(self.model.graph) as session:
             own = {name: values[name] for name in self.names}
@@ -54,9 +54,9 @@ class HostRun:
 def host_run(
     model: ModelGraph, fetches: Any, feed_dict: Mapping[Any, Any] | None
 ) -> HostRun | None:
-    """Returns what a hook runs, if it needs nothing of a step.
+    """Returns a run for the fetches of a hook, if it needs no inputs of a step.
 
-    Values that are only read need no session: see `of_variables`.
+    A run that only reads variables needs no session. See `of_variables`.
     """
     leaves = [element_of(model.graph, each) for each in jax.tree.leaves(fetches)]
     elements = [each for each in leaves if each is not None]
@@ -68,7 +68,7 @@ def host_run(
         or not model.variables.keys() >= {*run.names}
     ):
         return None
-    # Only the loop counts.
+    # Only the loop increments these counters.
     counted = (GLOBAL_STEP, EVAL_STEP)
     assigned = [name for name in run.assigned if name not in counted]
     return dataclasses.replace(run, assigned=assigned)
@@ -80,10 +80,7 @@ def of_variables(
     elements: Sequence[Any],
     feed_dict: Mapping[Any, Any] = types.MappingProxyType({}),
 ) -> HostRun | None:
-    """What runs fetches, whose operations and tensors are these.
-
-    `None` if they need what a step is given.
-    """
+    """Returns a run of fetches, or `None` if they need the inputs of a step."""
     known = definition_of(model.graph)
     ops = reachable(model.graph, elements)
     of_steps = {each.op.name for each in model.inputs}
@@ -96,9 +93,9 @@ def of_variables(
 
 
 def element_of(graph: Any, leaf: Any) -> Any:
-    """The operation or tensor that is fetched; `None` for a name of ours.
+    """Returns the fetched operation or tensor, or `None` for a name of this package.
 
-    The graph refuses what is none, or of another graph.
+    The graph raises an error for other values and for other graphs.
     """
     import tensorflow as tf
 
@@ -111,5 +108,5 @@ def element_of(graph: Any, leaf: Any) -> Any:
                 raise
             return None
     check_outside("What a hook fetches", graph, element)
-    # A variable; what assigns one looks the same but for its operation.
+    # A variable is returned as the operation of its handle.
     return element.op if hasattr(element, "handle") else element

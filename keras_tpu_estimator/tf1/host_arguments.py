@@ -1,8 +1,8 @@
 """Arguments of host functions: tensors and other values.
 
-A `metric_fn` may take the number of classes, `None` or a dict of settings
-beside its tensors. Only tensors leave the devices; the function gets all other
-values as `model_fn` passed them.
+Besides tensors, a `metric_fn` may receive the number of classes, `None` or a dict of
+settings. Only tensors leave the devices. The function gets all other values as
+`model_fn` passed them.
 """
 
 import dataclasses
@@ -22,18 +22,18 @@ class FilledIn:
 
     Attributes:
         function: The user's function.
-        arguments: Its arguments: a list or a dict of nests of any values.
+        arguments: A list or dict of its arguments, which are pytrees of any values.
     """
 
     function: Callable[..., Any]
     arguments: Nest
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function with its other values beside these tensors.
+        """Calls the function with these tensors and its other values.
 
         Args:
-            args: Values in place of the tensors, in the nest of
-                `tensors_alone`; nothing if there are no tensors.
+            args: Values for the tensors, in the structure of `only_tensors`, or nothing
+                if there are no tensors.
             kwargs: The same by name, if the arguments have names.
         """
         given = iter(jax.tree.leaves(kwargs or list(args)))
@@ -44,11 +44,11 @@ class FilledIn:
         return HostFunction(self.function, self.arguments).call(nest)
 
 
-def tensors_alone(host: HostFunction) -> HostFunction:
+def only_tensors(host: HostFunction) -> HostFunction:
     """Returns a host function whose arguments are tensors.
 
-    In the nest of its tensors, `None` stands for each other value; the nest is
-    empty if there is no tensor.
+    In its pytree of tensors, `None` replaces each other value. The pytree is empty if
+    there is no tensor.
     """
     arguments = host.tensors
     if all(map(_is_tensor, _leaves(arguments))):
@@ -61,13 +61,13 @@ def tensors_alone(host: HostFunction) -> HostFunction:
 
 
 def map_arguments(function: Callable[[Any], Any], arguments: Nest) -> Nest:
-    """Returns the nest of what a function returns for each value, or `None`."""
+    """Maps a function over arguments, including those that are `None`."""
     mapped: Nest = jax.tree.map(function, arguments, is_leaf=_is_none)
     return mapped
 
 
 def names_of(function: Callable[..., Any], arguments: Nest) -> Nest:
-    """Returns the nest of the names by which a function knows its arguments."""
+    """Returns the pytree of the names of a function's arguments."""
     function = _users(function)
     if isinstance(arguments, Mapping):
         names = {name: str(name) for name in arguments}

@@ -1,4 +1,4 @@
-"""Graphs that run on the host, each in a session of its own."""
+"""Graphs that run on the host, each in a separate session."""
 
 import itertools
 import re
@@ -17,21 +17,21 @@ from keras_tpu_estimator.tf1.sessions import load_values, loader_of
 from keras_tpu_estimator.tf1.source_lines import raising_line
 from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
 
-# The scope of the tensors that a function is given.
+# The name scope of a function's arguments.
 _ARGUMENTS = "arguments"
 WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
 
 
 class HostGraph:
-    """A graph, and a session in which its variables have initial values.
+    """A graph, and a session in which its variables are initialized.
 
     Args:
         graph: The graph.
-        inputs: What it is given: tensors.
-        handles: The resources of its variables by name.
-        initializers: Operations that give them initial values.
-        others: Operations to run at first, too, beside those that open the
-            files of summaries. Defaults to none.
+        inputs: The tensors that are fed.
+        handles: The resources of its variables, by name.
+        initializers: Operations that initialize the variables.
+        others: More operations to run first, in addition to those that open event
+            files. Defaults to none.
     """
 
     def __init__(
@@ -60,8 +60,8 @@ class HostGraph:
         self._session.run([*initializers, *others, *_writers(graph)])
 
     def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
-        """A function of arrays, one for each input, that runs fetches."""
-        # Copying arrays that nothing reads would cost more than the rest.
+        """Returns a function of arrays, one for each input, that runs fetches."""
+        # Copying arrays that nothing reads would take most of the time.
         ops = {op.name for op in reachable(self.graph, fetches)}
         needed = [each.op.name in ops for each in self._inputs]
         run = self._session.make_callable(
@@ -70,26 +70,26 @@ class HostGraph:
         return lambda *arrays: run(*itertools.compress(arrays, needed))
 
     def assigning(self, name: str) -> Callable[..., Any]:
-        """A function of an array that gives a variable this value."""
+        """Returns a function of an array that assigns it to a variable."""
         value, assign = loader_of(self._handles[name])
         made: Callable[..., Any] = self._session.make_callable(assign, [value])
         return made
 
     def reset(self) -> None:
-        """Gives the variables their initial values again."""
+        """Initializes the variables again."""
         self._session.run(self._initializers)
 
     def values(self) -> dict[str, np.ndarray]:
-        """The values of the variables by name."""
+        """Returns the values of the variables by name."""
         values: dict[str, np.ndarray] = self._session.run(self._reads)
         return values
 
     def load(self, values: Mapping[str, np.ndarray]) -> None:
-        """Gives variables values."""
+        """Assigns values to variables."""
         load_values(self._session, self._handles, values)
 
     def close(self) -> None:
-        """Closes the session, and the files that summaries are in."""
+        """Closes the session and the event files."""
         import tensorflow as tf
 
         writers = _writers(self.graph)
@@ -109,7 +109,7 @@ class CalledGraph(HostGraph):
         tensors: The arrays.
 
     Attributes:
-        returned: What the function returned.
+        returned: The result of the function.
     """
 
     def __init__(self, function: Callable[..., Any], tensors: Nest):
@@ -145,18 +145,18 @@ class CalledGraph(HostGraph):
             self._set_step = self.assigning(step.op.name)
 
     def set_step(self, number: int) -> None:
-        """Sets the global step, if something in the graph reads it."""
+        """Sets the global step, if an operation of the graph reads it."""
         if self._set_step is not None:
             self._set_step(np.int64(number))
 
 
 class GraphFunction:
-    """A function that builds graphs, as one of NumPy arrays.
+    """A function that builds graphs, as a function of NumPy arrays.
 
     Args:
         function: The user's function.
-        dtypes: Those of the tensors that it takes, in their nest. The devices
-            have no 64-bit numbers; the function is to get them.
+        dtypes: A pytree with the dtypes of its tensors. The function receives 64-bit
+            numbers, which the devices do not have.
     """
 
     def __init__(self, function: Callable[..., Any], dtypes: Nest):
@@ -165,13 +165,13 @@ class GraphFunction:
 
     @classmethod
     def of(cls, host: HostFunction) -> tuple[Self, Nest]:
-        """The function for the host, and what stands for its tensors there."""
+        """Returns the function for the host, and the dtypes of its tensors."""
         dtypes = dtypes_of(host.tensors)
         return cls(host.function, dtypes), dtypes
 
     def arrays(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Nest:
-        """What it is called with, of the dtypes that it is to get."""
-        # Under a trace this fails, and the caller goes on without one.
+        """Returns the arguments in the dtypes that the function expects."""
+        # Under a trace this raises an error, and the caller skips the function.
         tensors: Nest = jax.tree.map(np.asarray, kwargs or list(args))
         return jax.tree.map(
             lambda array, dtype: array.astype(dtype, copy=False),
@@ -181,23 +181,23 @@ class GraphFunction:
 
 
 def _node_name(argument: str) -> str:
-    """A name for the tensor of an argument, which a node may have."""
+    """Converts the name of an argument to a valid node name."""
     return re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", argument)
 
 
 def dtypes_of(tensors: Nest) -> Nest:
-    """The NumPy dtypes of tensors of a graph."""
+    """Returns the NumPy dtypes of graph tensors."""
     return jax.tree.map(lambda tensor: np.dtype(tensor.dtype.as_numpy_dtype), tensors)
 
 
 def shapes_of(tensors: Nest) -> Any:
-    """Equal for arrays that one graph serves."""
+    """Returns a key that is equal for arrays that the same graph accepts."""
     leaves, structure = jax.tree.flatten(tensors)
     return (structure, *(leaf.shape for leaf in leaves))
 
 
 def _returned(function: Callable[..., Any], nest: Nest) -> Any:
-    """Calls a function with tensors; an error names them."""
+    """Calls a function with tensors, and adds their names to errors."""
     try:
         return function(**nest) if isinstance(nest, dict) else function(*nest)
     except Exception as error:
@@ -220,5 +220,5 @@ def _returned(function: Callable[..., Any], nest: Nest) -> Any:
 
 
 def _writers(graph: Any) -> list[Any]:
-    """The operations that open the files of summaries."""
+    """Returns the operations that open event files."""
     return [op for op in graph.get_operations() if op.type in WRITERS]

@@ -1,4 +1,4 @@
-"""What is called for each step, in a TensorFlow session on the host."""
+"""Functions that the host calls for each step, in a TensorFlow session."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
@@ -24,16 +24,18 @@ from keras_tpu_estimator.tf1.host_graph import (
 class HostCall(GraphFunction):
     """A `host_call` that builds a graph, as a function of NumPy arrays.
 
-    Each call runs what the user's function returned. That one is called once
-    for each shape of its tensors, in each `train`, `evaluate` or `predict`.
+    Each call runs the operations that the user's function returned. The user's function
+    itself is called once for each shape of its tensors in each `train`, `evaluate` or
+    `predict`.
 
     Args:
         function: The user's function.
         dtypes: As in `GraphFunction`.
 
     Attributes:
-        steps_counted: How many steps a run has counted when it is called, since
-            programs read the global step of before. Defaults to 0.
+        steps_counted: The number of steps that a run has already counted when it is
+            called, because scripts read the global step before the increment. Defaults
+            to 0.
     """
 
     def __init__(self, function: Callable[..., Any], dtypes: Nest):
@@ -51,14 +53,14 @@ class HostCall(GraphFunction):
         self._sessions[shapes].run(jax.tree.leaves(tensors), step)
 
     def close(self) -> None:
-        """Ends the sessions; the event files are whole then."""
+        """Closes the sessions, so that the event files are complete."""
         while self._sessions:
             _, session = self._sessions.popitem()
             session.close()
 
 
 class StepWriter:
-    """The part of a graph that writes, as a function of NumPy arrays.
+    """The part of a graph that writes files, as a function of NumPy arrays.
 
     Args:
         part: The part.
@@ -72,10 +74,11 @@ class StepWriter:
         self._graph: HostGraph | None = None
 
     def __call__(self, *arrays: Any) -> None:
-        """Writes what there is to be written of one step.
+        """Writes the output of one step.
 
         Args:
-            arrays: By core the values of the boundary, and then of variables.
+            arrays: The values of the boundary and then of the variables, one row per
+                device.
         """
         if self._graph is None:
             self._open()
@@ -87,7 +90,7 @@ class StepWriter:
         self._run(*(v.astype(dtype, copy=False) for v, dtype in pairs))
 
     def close(self) -> None:
-        """Ends the session; the event files are whole then."""
+        """Closes the session, so that the event files are complete."""
         if self._graph is not None:
             self._graph.close()
             self._graph = None
@@ -101,7 +104,7 @@ class StepWriter:
 
 
 class CloseHostCall(LoopHook):
-    """Ends the sessions of a function with the call of the estimator.
+    """Closes the sessions of a function when the call of the estimator ends.
 
     Args:
         host_call: The function.
@@ -113,18 +116,18 @@ class CloseHostCall(LoopHook):
         self._host_call = host_call
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """None: any end will do."""
+        """Returns no steps, because the hook accepts any."""
         del start
         return ()
 
     def close(self, session: Session) -> None:
-        """Ends them, before the `end` of any hook."""
+        """Closes the sessions before the `end` of any hook."""
         del session
         self._host_call.close()
 
 
 class _HostSession:
-    """A graph of a `host_call` for tensors of some shapes, and its session."""
+    """The graph of a `host_call` for tensors of some shapes, with its session."""
 
     def __init__(self, function: Callable[..., Any], tensors: Nest):
         graph = CalledGraph(function, tensors)
@@ -132,17 +135,17 @@ class _HostSession:
         self._run = graph.callable(_operations(graph))
 
     def run(self, leaves: list[Any], step: int) -> None:
-        """Runs what the function returned, with the tensors, flat."""
+        """Runs the operations with these tensors."""
         self._graph.set_step(step)
         self._run(*leaves)
 
     def close(self) -> None:
-        """Ends the session."""
+        """Closes the session."""
         self._graph.close()
 
 
 def _operations(graph: CalledGraph) -> list[Any]:
-    """What a `host_call` returned, as operations to run."""
+    """Returns the result of a `host_call` as operations."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -150,7 +153,7 @@ def _operations(graph: CalledGraph) -> list[Any]:
         summaries = v1.get_collection(v1.GraphKeys.SUMMARIES)
     if summaries:
         raise ValueError(
-            "host_call should make its summaries with tf.compat.v2.summary or "
+            "host_call must make its summaries with tf.compat.v2.summary or "
             "tf.contrib.summary, inside `writer.as_default()`, and return "
             "tf.compat.v1.summary.all_v2_summary_ops(). Received summaries of "
             f"tf.summary: {[each.op.name for each in summaries[:5]]}."
@@ -161,7 +164,7 @@ def _operations(graph: CalledGraph) -> list[Any]:
             continue
         if not isinstance(each, tf.Operation) and not tf.is_tensor(each):
             raise TypeError(
-                "host_call should return operations or tensors of the graph "
+                "host_call must return operations or tensors of the graph "
                 f"that it builds. Received: {each!r} of type "
                 f"{type(each).__name__}"
             )
@@ -170,7 +173,7 @@ def _operations(graph: CalledGraph) -> list[Any]:
 
 
 def _of_cores(rows: np.ndarray) -> np.ndarray:
-    """The mean of what is one number; else what the first core has."""
+    """Returns the mean of scalars, or else the value of the first device."""
     if rows.ndim == 1 and jnp.issubdtype(rows.dtype, jnp.inexact):
         return np.asarray(rows.mean(), rows.dtype)
     return np.asarray(rows[0])

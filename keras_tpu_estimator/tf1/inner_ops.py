@@ -1,9 +1,9 @@
-"""A graph in which operations may wait for those in a branch of `tf.cond`.
+"""A graph in which operations can wait for operations in a branch of `tf.cond`.
 
-In TensorFlow 1.15 a branch is part of the graph around it. Operations outside
-may wait for one inside, such as an update of batch normalization, and run only
-if it does. Here a branch is a function: what is outside waits for a mark that
-names the inner operation, and `branches` gives the mark its meaning.
+In TensorFlow 1.15 a branch is part of the graph around it. Operations outside can wait
+for one inside, such as an update of batch normalization, and run only if it runs. Here
+a branch is a function. Therefore operations outside wait for a mark that names the
+inner operation, and `branches` replaces the mark by a condition.
 """
 
 import functools
@@ -20,14 +20,14 @@ RUNS = "_kte_runs"
 
 @functools.cache
 def graph_class() -> Any:
-    """Returns the class of the graphs that a `model_fn` is called in."""
+    """Returns the class of the graphs in which a `model_fn` is called."""
     import tensorflow as tf
 
     class ModelGraph(tf.Graph):
-        """A graph whose operations may wait for those in branches."""
+        """A graph whose operations can wait for operations in branches."""
 
         def control_dependencies(self, control_inputs: Any) -> Any:
-            """Has operations made in a `with` block wait for others."""
+            """Makes operations in a `with` block wait for others."""
             if control_inputs is not None:
                 control_inputs = [_outside(self, c) for c in control_inputs]
             return super().control_dependencies(control_inputs)
@@ -46,7 +46,7 @@ def without_inner(elements: Sequence[Any]) -> list[Any]:
 
 
 def _outside(graph: Any, waited: Any) -> Any:
-    """Returns what an operation of a graph may wait for: a mark or itself."""
+    """Returns an operation itself, or the mark for one in a branch."""
     op = getattr(waited, "op", waited)
     inner, path = getattr(op, "graph", graph), []
     while inner is not graph:
@@ -62,7 +62,7 @@ def _outside(graph: Any, waited: Any) -> Any:
 
 
 def _call_of(inner: Any) -> Any:
-    """Returns the condition or loop that a function's graph belongs to."""
+    """Returns the condition or loop that calls a function's graph."""
     outer = getattr(inner, "outer_graph", None)
     if outer is None:
         return None
@@ -74,7 +74,7 @@ def _call_of(inner: Any) -> Any:
 
 
 def _mark(graph: Any, op: Any, path: list[str]) -> Any:
-    """Returns the mark that stands for an operation in a branch."""
+    """Returns the mark for an operation in a branch."""
     import tensorflow as tf
 
     call = graph.get_operation_by_name(path[0].rpartition(":")[0])

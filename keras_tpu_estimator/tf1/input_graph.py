@@ -1,7 +1,7 @@
-"""The `input_fn` of a TF1 program, called in a graph of its own as it was.
+"""The `input_fn` of a TF1 script, called in a separate graph.
 
-A dataset of the graph becomes one that is read eagerly, with all that is known
-of datasets. Tensors of the graph are run in a session, once for each batch.
+A dataset of the graph is converted to one that is read eagerly. Tensors of the graph
+are evaluated in a session, once for each batch.
 """
 
 import re
@@ -19,28 +19,29 @@ from keras_tpu_estimator.tf1 import internals
 from keras_tpu_estimator.tf1.definitions import reachable
 from keras_tpu_estimator.tf1.input_session import InputSession
 
-# What TensorFlow says of tensors that have no values yet.
+# TensorFlow's messages about tensors that have no values yet.
 _WANTS_EAGER = re.compile("eager|SymbolicTensor|numpy", re.IGNORECASE)
-# Dense features of columns have -1 for a missing id.
+# Missing ids are -1 in dense features of columns.
 _MISSING = {"f": 0, "i": -1}
-# The states of random ops and of Python functions are not a dataset's own.
+# The states of random ops and Python functions are not part of a dataset's state.
 _IGNORE_STATE = 1
 
 
 def source_in_graph(
     call: Callable[[], Any], number: int, seed: int | None
 ) -> BatchSource:
-    """Calls an `input_fn` in a graph, and makes a source of what it returned.
+    """Calls an `input_fn` in a graph, and makes a source of its result.
 
-    One that wants tensors with values is called again, in no graph, unless the
-    program has disabled that. `number` tells it from others that feed a step.
+    An `input_fn` that needs eager tensors is called again outside of a graph, unless
+    the script has disabled eager execution. `number` distinguishes the input functions
+    that feed one step.
     """
     import tensorflow as tf
 
     graph, is_eager = tf.Graph(), tf.executing_eagerly()
     with graph.as_default():
         if seed is not None:
-            # What several calls shuffle is in as many orders.
+            # Several input functions shuffle in different orders.
             tf.compat.v1.set_random_seed((seed + number) % 2**31)
         try:
             value = call()
@@ -57,7 +58,7 @@ def source_in_graph(
 
 
 def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
-    """The source of a dataset, which may be one of the graph."""
+    """Returns the source of a dataset, in the graph or outside of it."""
     import tensorflow as tf
 
     variant = tf.data.experimental.to_variant(dataset)
@@ -84,12 +85,12 @@ def _of_dataset(graph: Any, dataset: Any) -> BatchSource:
     with internals.eagerly():
         variant = tf.raw_ops.DatasetFromGraph(graph_def=serialized)
         copy = tf.data.experimental.from_variant(variant, dataset.element_spec)
-        # With the graph go the Python functions in it.
+        # The source keeps the graph, which owns the dataset's Python functions.
         return _Eager(source_of(copy), graph)
 
 
 def _dense(value: Any) -> Any:
-    """A dataset with dense tensors, or another value as it is."""
+    """Makes the tensors of a dataset dense, and returns other values unchanged."""
     import tensorflow as tf
 
     is_dataset = isinstance(value, tf.data.Dataset)
@@ -97,7 +98,7 @@ def _dense(value: Any) -> Any:
 
 
 def _of_tensors(graph: Any, value: Any) -> BatchSource:
-    """The source of tensors of the graph, or of a nest of them."""
+    """Returns the source of a pytree of graph tensors."""
     import tensorflow as tf
 
     value = jax.tree.map(
@@ -108,7 +109,7 @@ def _of_tensors(graph: Any, value: Any) -> BatchSource:
         if isinstance(leaf, sparse):
             raise TypeError(
                 f"The tensor{jax.tree_util.keystr(path)} that input_fn returns "
-                f"should be dense. Received: {leaf}. Make it dense there, for "
+                f"must be dense. Received: {leaf}. Make it dense there, for "
                 "instance with tf.sparse.to_dense or .to_tensor()."
             )
     tensors = jax.tree.map(tf.convert_to_tensor, value)
@@ -123,14 +124,14 @@ def _of_tensors(graph: Any, value: Any) -> BatchSource:
 
 
 def _is_leaf(value: Any) -> bool:
-    """Whether a value is no nest, such as a generator."""
+    """Returns whether a value, such as a generator, is not a container."""
     return not isinstance(value, Mapping | tuple | list)
 
 
 class _Tensors(BatchSource):
-    """Tensors of a graph, run until they are out of range.
+    """Tensors of a graph, evaluated until they are out of range.
 
-    They are allowed where the source is that they are `like`.
+    They are allowed wherever the source `like` is.
     """
 
     def __init__(self, like: BatchSource, graph: Any, tensors: Any, *initializers: Any):
@@ -139,13 +140,13 @@ class _Tensors(BatchSource):
         self._initializers = initializers
 
     def check(self, plan: InputPlan) -> None:
-        """Checks that the way of calling `input_fn` allows such tensors."""
+        """Checks that this way of calling `input_fn` allows such tensors."""
         self._like.check(plan)
 
     def items(self, state: Any = None) -> Iterator[Any]:
-        """The batches from the first on."""
+        """Yields the batches from the first one."""
         if state is not None:
-            raise ValueError("Tensors of a graph have no state. Received one.")
+            raise ValueError("`state` must be None for tensors of a graph.")
         session = InputSession(self._graph, self._initializers)
         try:
             yield from session.batches(self._value)
@@ -154,7 +155,7 @@ class _Tensors(BatchSource):
 
 
 class _Eager(BatchSource):
-    """A source that is read eagerly, whatever the program has disabled."""
+    """A source that is read eagerly, even if the script has disabled that."""
 
     def __init__(self, source: BatchSource, kept: Any = None):
         super().__init__(kept)
@@ -163,33 +164,33 @@ class _Eager(BatchSource):
         self.may_stay = source.may_stay
 
     def check(self, plan: InputPlan) -> None:
-        """Checks as the source does."""
+        """Checks the plan as the source does."""
         self._source.check(plan)
 
     def items(self, state: Any = None) -> Iterator[Any]:
-        """An iterator over what is in it, from a state on."""
+        """Returns an iterator over the items, from a state on."""
         with internals.eagerly():
             return _EagerIterator(self._source.items(state))
 
     def state_of(self, items: Any) -> Any:
-        """The state of an iterator over it."""
+        """Returns the state of an iterator over the items."""
         with internals.eagerly():
             return self._source.state_of(items.iterator)
 
     def stacked_for(
         self, steps: int, batch_size: int | None, stack_size: StackSize
     ) -> int:
-        """How many batches to read at once."""
+        """Returns the number of batches to read at once."""
         with internals.eagerly():
             return self._source.stacked_for(steps, batch_size, stack_size)
 
     def in_stacks(self, batches: int) -> "_Eager":
-        """The same with so many batches an item."""
+        """Returns the same source with this number of batches per item."""
         with internals.eagerly():
             return _Eager(self._source.in_stacks(batches), self._value)
 
     def release(self, items: list[Iterator[Any]]) -> None:  # type: ignore[override]
-        """Lets go of the iterators in a list."""
+        """Releases the iterators in a list."""
         self._source.release(items)
 
 

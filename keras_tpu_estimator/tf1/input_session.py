@@ -8,19 +8,16 @@ import jax
 from keras_tpu_estimator.engine.inputs.releasing import release
 from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
-# In TensorFlow's message about an iterator.
+# A part of TensorFlow's message about an iterator.
 _NOT_INITIALIZED = "iterator has not been initialized"
 
 
 class InputSession:
-    """A session in which all of a graph is initialised.
-
-    Its variables are, its tables, what else is in `TABLE_INITIALIZERS`, and
-    its queues are filled.
+    """A session in which a graph is initialized, and its queues are filled.
 
     Args:
         graph: The graph.
-        initializers: Operations to be run then. Defaults to none.
+        initializers: More operations to run. Defaults to none.
     """
 
     def __init__(self, graph: Any, initializers: Sequence[Any] = ()):
@@ -42,12 +39,12 @@ class InputSession:
                 v1.train.start_queue_runners(self._session, self._coordinator)
 
     def run(self, tensors: Any) -> Any:
-        """The values of a nest of tensors."""
+        """Returns the values of a pytree of tensors."""
         leaves, structure = jax.tree.flatten(tensors)
         return jax.tree.unflatten(structure, self._session.run(leaves))
 
     def batches(self, tensors: Any) -> Iterator[Any]:
-        """The values of a nest of tensors, until they are out of range."""
+        """Yields the values of a pytree of tensors until they are out of range."""
         import tensorflow as tf
 
         leaves, structure = jax.tree.flatten(tensors)
@@ -70,7 +67,7 @@ class InputSession:
             ) from error
 
     def close(self) -> None:
-        """Ends it, and the threads that fill its queues."""
+        """Closes the session, and stops the threads that fill its queues."""
         self._coordinator.request_stop()
-        # Not waited for, as with the iterators of `engine/inputs/datasets.py`.
+        # Closing does not wait, as for the iterators of `engine/inputs/datasets.py`.
         release(self._session.close)

@@ -1,4 +1,4 @@
-"""Elements of a graph that are inside of its branches and loops."""
+"""Elements inside the branches and loops of a graph."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ def check_outside(name: str, graph: Any, element: Any) -> None:
     """Raises a ValueError if an element is in a branch or a loop of a graph.
 
     Args:
-        name: What it is called in the error.
+        name: The name of the element in the error.
         graph: The graph.
         element: An operation or a tensor.
     """

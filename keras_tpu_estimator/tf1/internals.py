@@ -1,6 +1,6 @@
-"""Every private part of TensorFlow that this room touches.
+"""All private parts of TensorFlow that this package uses for TF1.
 
-`tests/tf1/test_tf1_internals.py` fails when it changes any of them.
+`tests/tf1/test_tf1_internals.py` fails when TensorFlow changes any of them.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from keras_tpu_estimator.tf1.gradients import GRADIENTS
 
 @contextlib.contextmanager
 def shards(number: int) -> Iterator[None]:
-    """Tells graphs built in a `with` block how many cores will run them."""
+    """Tells graphs built in a `with` block the number of devices that run them."""
     from tensorflow.python.tpu import tpu_function
 
     with tpu_function.tpu_shard_context(number):
@@ -27,11 +27,11 @@ def shards(number: int) -> Iterator[None]:
 
 @contextlib.contextmanager
 def for_xla(graph: Any) -> Iterator[None]:
-    """Has what is built in a `with` block be such as XLA can compile.
+    """Makes TensorFlow build graphs that XLA can compile in a `with` block.
 
-    Otherwise the gradients of loops keep the shapes of lists in other lists,
-    and in lists without a fixed size, those of conditions have optional values,
-    some need an operation of the host, and columns of features are sparse.
+    Otherwise gradients of loops use lists of lists and lists without a fixed size,
+    gradients of conditions use optional values, some gradients need an operation on the
+    host, and feature columns are sparse.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -55,10 +55,10 @@ def for_xla(graph: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _bounded_loops() -> Iterator[None]:
-    """Gives loops `maximum_iterations` where it follows from their graphs.
+    """Sets `maximum_iterations` of loops where it follows from their graphs.
 
-    Their gradients can then keep the values of all rounds in a fixed size.
-    The loops still end by their conditions.
+    Their gradients can then keep the values of all rounds in a fixed size. The loops
+    still end by their conditions.
     """
     import tensorflow as tf
     from tensorflow.python.ops import while_v2
@@ -82,7 +82,7 @@ def _bounded_loops() -> Iterator[None]:
 
 
 def _evaluated_value(tensor: Any) -> Any:
-    """Returns a tensor's value, also one that comes of static shapes."""
+    """Returns the value of a tensor, including values from static shapes."""
     from tensorflow.python.framework import tensor_util
 
     value = static_value(tensor)
@@ -93,7 +93,7 @@ def _evaluated_value(tensor: Any) -> Any:
 
 @contextlib.contextmanager
 def _own_gradients() -> Iterator[None]:
-    """Has gradients that XLA lacks made in another way in a `with` block."""
+    """Replaces gradients that XLA lacks in a `with` block."""
     from tensorflow.python.framework import ops
 
     registered = ops.gradient_registry._registry
@@ -109,7 +109,7 @@ def _own_gradients() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _dense_columns() -> Iterator[None]:
-    """Has columns of features go without sparse tensors in a `with` block."""
+    """Replaces sparse tensors in feature columns in a `with` block."""
     from tensorflow.python.feature_column import feature_column_v2
     from tensorflow.python.ops import embedding_ops, sparse_ops
 
@@ -139,7 +139,7 @@ _TO_IDS = "_transform_input_tensor"
 
 @contextlib.contextmanager
 def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
-    """Has an owner another value of an attribute in a `with` block."""
+    """Replaces an attribute in a `with` block."""
     known = getattr(owner, name)
     setattr(owner, name, value)
     try:
@@ -150,7 +150,7 @@ def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
 
 @contextlib.contextmanager
 def eagerly() -> Iterator[None]:
-    """Runs TensorFlow eagerly in a `with` block, whatever was disabled."""
+    """Runs TensorFlow eagerly in a `with` block, even if that is disabled."""
     from tensorflow.python.eager import context
 
     with context.eager_mode():
@@ -161,7 +161,7 @@ def eagerly() -> Iterator[None]:
 def functions_known(functions: Sequence[Any]) -> Iterator[None]:
     """Lets the bridge to XLA find functions in a `with` block.
 
-    Those of a graph that is imported are known to that graph alone.
+    Otherwise only an imported graph itself knows its functions.
     """
     from tensorflow.python.eager import context
 
@@ -178,9 +178,9 @@ def functions_known(functions: Sequence[Any]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def whole_variables() -> Iterator[None]:
-    """Makes variables whole in a `with` block, whatever partitioners say.
+    """Makes variables without partitions in a `with` block, whatever the partitioner.
 
-    Checkpoints also contain them whole, under the same names. Lookups find the
+    Checkpoints contain them without partitions under the same names. Lookups find the
     rows that they would find in the partitions.
     """
     from tensorflow.python.ops import embedding_ops, variable_scope
@@ -206,9 +206,9 @@ def whole_variables() -> Iterator[None]:
 
 @contextlib.contextmanager
 def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
-    """Has name scopes check only the values that a function keeps.
+    """Makes name scopes check only the values that a function keeps.
 
-    They refuse values of more than one graph, such as those of `tf.group`.
+    Name scopes reject values from several graphs, such as those of `tf.group`.
     """
     from tensorflow.python.framework import ops
 
@@ -226,10 +226,10 @@ def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Checks the inputs of operations, whose graph TensorFlow infers from them.
+    """Checks the inputs of operations, from which TensorFlow infers the graph.
 
     Args:
-        check: Called with the default graph and each input of another one.
+        check: A function of the default graph and each input from another graph.
     """
     import tensorflow as tf
     from tensorflow.python.framework import ops
@@ -250,10 +250,10 @@ def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def initialized_values() -> Iterator[None]:
-    """Gives variables the method `initialized_value` in a `with` block.
+    """Adds the method `initialized_value` to variables in a `with` block.
 
-    TensorFlow has removed it. As in TensorFlow 1.15, it reads a variable that
-    has a value, and takes the initial value of another one.
+    TensorFlow has removed it. As in TensorFlow 1.15, it reads an initialized variable,
+    and otherwise returns the initial value.
     """
     import tensorflow as tf
     from tensorflow.python.framework import ops
@@ -272,7 +272,7 @@ def initialized_values() -> Iterator[None]:
 
 
 def saved_names(saver: Any) -> dict[str, str]:
-    """The names of variables by those that a `tf.train.Saver` has for them."""
+    """Returns the variable names of a `tf.train.Saver`, by the names in checkpoints."""
     variables = saver._var_list
     if not isinstance(variables, dict):
         variables = {each.op.name: each for each in variables or ()}
@@ -282,10 +282,10 @@ def saved_names(saver: Any) -> dict[str, str]:
 
 
 def function_of_graph(body: Callable[..., Any], inputs: Sequence[Any]) -> Any:
-    """Returns a function whose variables are those of the graph around it.
+    """Returns a function that uses the variables of the graph around it.
 
     Args:
-        body: Builds the function, given tensors like the inputs.
+        body: A function of tensors like the inputs, which builds the function.
         inputs: Tensors of the graph.
     """
     from tensorflow.python.framework import function
@@ -308,29 +308,26 @@ def is_saver(value: Any) -> bool:
 
 
 def has_own_retention(saver: Any) -> bool:
-    """Returns whether a `tf.train.Saver` has other than default retention.
+    """Returns whether a `tf.train.Saver` changes the default retention.
 
-    The defaults are those of `tf.train.Saver` and of `RunConfig`.
+    `tf.train.Saver` and `RunConfig` have the same defaults.
     """
     kept = (saver._max_to_keep, saver._keep_checkpoint_every_n_hours)
     return kept != (5, 10000)
 
 
 def make_eval_step() -> None:
-    """Makes the number of batches that an evaluation has counted.
-
-    It is a variable of the default graph, unless that already contains one.
-    """
+    """Makes the counter of evaluated batches in the default graph, if it has none."""
     from tensorflow.python.training import evaluation
 
     evaluation._get_or_create_eval_step()
 
 
 def static_value(tensor: Any) -> Any:
-    """Returns the value of a tensor of a graph, or `None` if it varies.
+    """Returns the value of a graph tensor, or `None` if it varies.
 
-    `tf.get_static_value` also forbids the user's code to feed the tensor, and
-    each tensor that it depends on.
+    Unlike `tf.get_static_value`, it does not prevent users from feeding the tensor and
+    those that it depends on.
     """
     import tensorflow as tf
 
@@ -343,13 +340,13 @@ def static_value(tensor: Any) -> Any:
 
 
 def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
-    """Has an operation of a graph wait for these others, and for no more."""
+    """Replaces the control inputs of an operation."""
     op._remove_all_control_inputs()
     op._add_control_inputs(others)
 
 
 def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
-    """Gives an operation of a graph an attribute that is a list of strings."""
+    """Sets an attribute of an operation to a list of strings."""
     from tensorflow.core.framework import attr_value_pb2
 
     value = attr_value_pb2.AttrValue()

@@ -1,6 +1,6 @@
-"""Every private part of JAX that this room touches: modules of StableHLO.
+"""All private parts of JAX that this package uses for TF1: StableHLO modules.
 
-`tests/tf1/test_tf1_jax_internals.py` fails when it changes any of them.
+`tests/tf1/test_tf1_jax_internals.py` fails when JAX changes any of them.
 """
 
 import functools
@@ -17,19 +17,19 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import func, stablehlo
 from jax.interpreters import mlir
 
-# Of what `stablehlo_of` returns: another one when it makes other modules.
+# The version of the modules that `stablehlo_of` makes, for cached ones.
 FORM = 2
 _COPY = "mhlo.copy"
-# The error of MLIR for modules that it cannot convert or read.
+# MLIR's error for modules that it cannot convert or read.
 MLIRError: type[Exception] = ir.MLIRError
 
 
 def stablehlo_of(hlo: bytes) -> bytes:
-    """The StableHLO of an HLO module, both serialized."""
+    """Converts a serialized HLO module to StableHLO."""
     module: bytes = jax_mlir.hlo_to_stablehlo(hlo)
     with mlir.make_ir_context():
         parsed = ir.Module.parse(module)
-        # StableHLO has none, and XLA takes what is left for a CPU alone.
+        # StableHLO has no such operation, and XLA accepts it only for a CPU.
         copies = [op for op in _operations(parsed) if op.name == _COPY]
         for op in copies:
             op.results[0].replace_all_uses_with(op.operands[0])
@@ -42,7 +42,7 @@ def stablehlo_of(hlo: bytes) -> bytes:
 
 
 def signature_of(module: bytes) -> tuple[list[str], list[str]]:
-    """The types of what a module takes and returns, as MLIR writes them."""
+    """Returns the argument and result types of a module, as MLIR writes them."""
     with mlir.make_ir_context():
         inputs, results = _main_types(ir.Module.parse(module))
         return [str(t) for t in inputs], [str(t) for t in results]
@@ -54,13 +54,13 @@ def _main_types(module: Any) -> tuple[list[Any], list[Any]]:
 
 
 def op_names(module: bytes) -> list[str]:
-    """The ops of a module, with the target of each custom call."""
+    """Returns the operations of a module, with the targets of custom calls."""
     with mlir.make_ir_context():
         return [_name(op) for op in _operations(ir.Module.parse(module))]
 
 
 def element_types(module: bytes) -> set[str]:
-    """Of what numbers the tensors of a module are, as MLIR writes them."""
+    """Returns the element types of the tensors in a module, as MLIR writes them."""
     with mlir.make_ir_context():
         return {
             str(ir.RankedTensorType(result.type).element_type)
@@ -82,14 +82,14 @@ def register_lowering(
     lower: Callable[..., Sequence[Any]],
     platform: str | None = None,
 ) -> None:
-    """Has JAX lower a primitive by a function.
+    """Registers a function that lowers a primitive.
 
     Args:
         primitive: The primitive.
-        lower: Called with the context, operands and parameters; returns the
+        lower: A function of the context, operands and parameters that returns the
             results.
-        platform: For which kind of devices, such as "cpu". Defaults to all
-            that have none of their own.
+        platform: The kind of devices, such as "cpu". Defaults to all kinds without a
+            separate registration.
     """
     mlir.register_lowering(primitive, lower, platform=platform)
 
@@ -103,23 +103,22 @@ def inlined(
     draws_by_device: bool = False,
     checked: Sequence[int] = (),
 ) -> list[Any]:
-    """Calls a module inside the one that JAX is lowering.
+    """Calls a module inside the module that JAX is lowering.
 
     Args:
-        context: What JAX gave the lowering.
-        module: The module.
-        name: What it is to be called.
-        operands: Its operands. Their width is made to fit.
-        replacement: Given an operation of the module, returns a function of its
-            operands for JAX to put in its place, or `None` to leave it.
-        draws_by_device: Whether random bits are those of the device's own
-            generator. Defaults to `False`.
-        checked: Positions of results, each of which adds one: where its
-            numbers are others than those of the module. Defaults to none.
+        context: The context of the lowering.
+        module: The module to call.
+        name: The name of the called function.
+        operands: The operands, which are cast to the width that the module expects.
+        replacement: A function that receives an operation of the module, and returns a
+            JAX function of its operands to replace it, or `None` to keep it.
+        draws_by_device: Whether random bits come from the device's own generator.
+            Defaults to `False`.
+        checked: The positions of results for which an additional result tells where the
+            cast changed values. Defaults to none.
 
     Returns:
-        Its results as JAX has them, as many as it expects, and then what
-        `checked` adds.
+        The results as JAX expects them, followed by those for `checked`.
     """
     parsed = ir.Module.parse(module)
     for number, op in enumerate(list(_operations(parsed))):
@@ -147,21 +146,21 @@ def inlined(
 
 _BY_JAX = "kte_by_jax"
 _BITS = "stablehlo.rng_bit_generator"
-# A key and a counter of two words, as TensorFlow asks for; and what is odd, and
-# so keeps apart what it multiplies.
+# TensorFlow's state has a key and a counter of two words. Odd factors keep products
+# distinct.
 _PHILOX_STATE = (3,)
 _ODD = np.array([0xD1B54A32D192ED03, 0x9E3779B97F4A7C15], np.uint64)
-# What a draw adds to the state.
+# The increment of the state for each draw.
 _DRAWN = np.array([0, 1 << 32, 0], np.uint64)
 
 
 def _as(kind: Any, value: Any) -> Any:
-    """A value of a type: 64-bit numbers stay so inside, if not in JAX."""
+    """Casts a value to a type. Modules keep 64-bit numbers that JAX may not have."""
     return value if value.type == kind else stablehlo.convert(kind, value)
 
 
 def cut_by_jax(types: Sequence[str]) -> list[int]:
-    """The positions of integers that JAX has in fewer bits.
+    """Returns the positions of integers that JAX represents in fewer bits.
 
     Args:
         types: The types of tensors, as MLIR writes them.
@@ -192,7 +191,7 @@ def _replace(
     op: Any,
     function: Callable[..., jax.Array],
 ) -> None:
-    """Puts what JAX makes of a function in place of an operation."""
+    """Replaces an operation by the lowering of a JAX function."""
     (result,) = op.results
     kinds = [operand.type for operand in op.operands]
     own = context.replace(
@@ -201,7 +200,7 @@ def _replace(
         avals_out=[aval_of(str(result.type))],
     )
     lower = mlir.lower_fun(function, multiple_results=False)
-    # In a function of its own: not all JAX releases write where they are told.
+    # A separate function, because some JAX releases ignore the insertion point.
     begin = ir.InsertionPoint.at_block_begin(module.body)
     with op.location:
         made: Any = func.FuncOp(name, (kinds, [result.type]), ip=begin)
@@ -218,7 +217,7 @@ def _replace(
 
 @functools.cache
 def aval_of(kind: str) -> jax.core.ShapedArray:
-    """The shape and dtype, as JAX has it, of a type that MLIR has written.
+    """Returns the JAX shape and dtype of a type that MLIR has written.
 
     Raises:
         ValueError: The shape is not fixed.
@@ -233,7 +232,7 @@ def aval_of(kind: str) -> jax.core.ShapedArray:
 
 
 def _type_of(aval: Any) -> Any:
-    """The type of a tensor. JAX has a function, but of changing arguments."""
+    """Returns the MLIR type of a tensor. The signature of JAX's function varies."""
     names = {dtype: name for name, dtype in DTYPES.items()}
     shape = "".join(f"{size}x" for size in aval.shape)
     return ir.Type.parse(f"tensor<{shape}{names[aval.dtype.name]}>")
@@ -249,7 +248,7 @@ DTYPES = {
 
 
 def _operations(op: Any) -> Iterator[Any]:
-    """All operations inside a module or an operation."""
+    """Yields all operations inside a module or an operation."""
     for region in op.operation.regions:
         for block in region:
             for inner in block:
@@ -258,10 +257,10 @@ def _operations(op: Any) -> Iterator[Any]:
 
 
 def _draw_by_device(op: Any) -> None:
-    """Has an operation's bits made by the generator of the device.
+    """Makes the device's own generator draw the bits of an operation.
 
-    Its state is one word shorter, and each kind of device counts it on in a way
-    of its own: so what tells draws apart is in both of its words.
+    The state of that generator is one word shorter, and each kind of device advances it
+    in its own way. Therefore both words contain the key and the counter.
     """
     state = op.operands[0]
     kind = ir.RankedTensorType(state.type)
@@ -290,7 +289,7 @@ def _draw_by_device(op: Any) -> None:
 
 
 def _constant_words(words: np.ndarray) -> Any:
-    """A constant of 64-bit words."""
+    """Returns a constant of 64-bit words."""
     kind: Any = ir.RankedTensorType.get(words.shape, ir.IntegerType.get_unsigned(64))
     made: Any = ir.DenseElementsAttr
     return stablehlo.constant(made.get(words, type=kind))

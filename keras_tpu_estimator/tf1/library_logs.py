@@ -1,7 +1,7 @@
-"""INFO lines of JAX and of TensorFlow's internals.
+"""A filter for INFO lines of JAX and of TensorFlow's internals.
 
-`tf.app.run` shows the INFO lines of all loggers. Those of libraries that
-TensorFlow 1 did not have say nothing about the program.
+`tf.app.run` shows the INFO lines of all loggers. Lines of libraries that TensorFlow 1
+did not have do not concern the script.
 """
 
 import logging
@@ -10,7 +10,7 @@ import sys
 
 
 def silence() -> None:
-    """Leaves them out from now on, unless the program chose JAX's level."""
+    """Hides these lines from now on, unless the script has set JAX's level."""
     jax = logging.getLogger("jax")
     if jax.level == logging.NOTSET:
         jax.setLevel(logging.WARNING)
@@ -18,7 +18,7 @@ def silence() -> None:
 
 
 def _is_for_users(record: logging.LogRecord) -> bool:
-    """Whether a line is a warning, or was logged outside of TensorFlow."""
+    """Returns whether a line is a warning, or was logged outside of TensorFlow."""
     folder = os.path.dirname(sys.modules["tensorflow"].__file__ or "")
     is_internal = record.pathname.startswith(os.path.join(folder, ""))
     return record.levelno >= logging.WARNING or not is_internal

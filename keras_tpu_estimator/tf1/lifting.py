@@ -1,4 +1,4 @@
-"""From a TF1 graph to a pure function: a StableHLO module of a whole step."""
+"""The conversion of a TF1 graph to a pure function: a StableHLO module of a step."""
 
 import dataclasses
 import functools
@@ -28,12 +28,12 @@ class Lifted:
     """A step as a module that takes a key, inputs and variables.
 
     Attributes:
-        module: The module, as StableHLO.
-        avals: The shapes and dtypes of what it returns: what was fetched, and
-            then the new values of `changes`.
+        module: The StableHLO module.
+        avals: The shapes and dtypes of its results: the fetches, followed by the new
+            values of `changes`.
         reads: The names of the variables that it takes.
-        changes: Those of the variables that it assigns.
-        wide: Names of the results that JAX has in fewer bits, by position.
+        changes: The names of the variables that it assigns.
+        wide: The names of results that JAX represents in fewer bits, by position.
     """
 
     module: bytes = dataclasses.field(repr=False)
@@ -45,18 +45,18 @@ class Lifted:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Pruned:
-    """What a step needs of a graph, in which nothing is refused.
+    """The part of a graph that a step needs, which devices can run.
 
     Attributes:
-        ops: Its operations, in the order in which they were made.
-        body: The same as nodes.
+        ops: The operations, in the order of creation.
+        body: The nodes of the same operations.
         library: The functions that they call.
-        versions: Those of the graph.
+        versions: The versions of the `GraphDef`.
         inputs: Placeholders of the graph.
-        fetches: Tensors that are wanted.
-        done: Operations or tensors that are to be run, too.
-        more: The names of operations that it has for `more` alone.
-        effects: What the step does with its variables.
+        fetches: Tensors that the step returns.
+        done: Operations or tensors that the step runs without returning them.
+        more: The names of operations that only the fetches `more` need.
+        effects: The reads and writes of variables.
     """
 
     ops: Sequence[Any]
@@ -78,10 +78,10 @@ class Pruned:
         done: Sequence[Any] = (),
         more: Sequence[Any] = (),
     ) -> "Pruned":
-        """Prunes a graph, in which nothing may be that no device can run.
+        """Prunes a graph, and raises an error if no device can run an operation.
 
-        With `more` fetches, after the others, these draw the same random
-        numbers as without.
+        With and without the fetches `more`, the other fetches draw the same random
+        numbers.
         """
         first = {op.name for op in reachable(graph, [*fetches, *done])}
         ops = reachable(graph, [*fetches, *done, *more])
@@ -114,20 +114,20 @@ class Pruned:
         )
 
     def varying(self, is_split: bool) -> Varying:
-        """Returns the tensors and variables whose values differ between cores."""
+        """Returns the tensors and variables whose values differ between devices."""
         return Varying.of(self.body, self.library, is_split)
 
     def line_of(self, name: str) -> SourceLine | None:
         """Returns the user's line that made an operation, by its name.
 
-        Names of operations inside of functions are not those of the graph.
+        Names inside functions are not names of the graph.
         """
         op = self._ops_by_name.get(name)
         return None if op is None else source_line_of(op)
 
     @functools.cached_property
     def _ops_by_name(self) -> dict[str, Any]:
-        """The operations whose names no function also has inside."""
+        """The operations of the graph whose names no function uses."""
         functions = self.library.values()
         inside = {each.name for f in functions for each in f.node_def}
         return {op.name: op for op in self.ops if op.name not in inside}
@@ -137,7 +137,7 @@ class Pruned:
         return counts_once(self.body, self.library, self.effects)
 
     def compiled(self) -> Lifted:
-        """The step as a module; its tensors need fixed shapes."""
+        """Returns the step as a module. Its tensors must have fixed shapes."""
         import tensorflow as tf
 
         step = _Step(
@@ -179,7 +179,7 @@ class Pruned:
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
-    """A step as a definition, and what is wanted of it."""
+    """A step as a definition, with its inputs and outputs."""
 
     definition: Any
     is_keyed: bool
@@ -189,7 +189,7 @@ class _Step:
     effects: Effects
 
     def depends_on(self, variables: Mapping[str, Any]) -> list[bytes | str]:
-        """What its module depends on, with shapes and dtypes of variables."""
+        """Returns all that the module depends on, for variables of some shapes."""
         import tensorflow as tf
 
         return [
@@ -203,7 +203,7 @@ class _Step:
         ]
 
     def compiled(self, variables: Mapping[str, Any]) -> Module:
-        """The module, for variables of these shapes and dtypes."""
+        """Returns the module for variables of these shapes and dtypes."""
         functions = self.definition.library.function
         with internals.eagerly(), internals.functions_known(functions):
             made = {n: _untouched(*each) for n, each in variables.items()}
@@ -223,7 +223,7 @@ class _Step:
         captured = step.get_concrete_function(*specs).captured_inputs
         names = {id(v.handle): name for name, v in variables.items()}
         compiler = step.experimental_get_compiler_ir(*specs)
-        # For this platform: the devices' own may not be in this TensorFlow.
+        # The HLO is for a CPU, because this TensorFlow may lack the other platform.
         hlo = compiler(stage="hlo_serialized", platform_name="CPU")
         return hlo, [names[id(handle)] for handle in captured]
 
@@ -266,13 +266,13 @@ class _Step:
 
 
 def _shape_of(op: Any) -> list[int]:
-    """The shape of a variable."""
+    """Returns the shape of a variable."""
     import tensorflow as tf
 
     shape = tf.TensorShape(op.get_attr("shape"))
     if not shape.is_fully_defined():
         raise ValueError(
-            "A variable should have a fixed shape. Received: "
+            "A variable must have a fixed shape. Received: "
             f"{op.name} of shape {shape}, made at {line_of(op)}"
         )
     sizes: list[int] = shape.as_list()
@@ -280,7 +280,7 @@ def _shape_of(op: Any) -> list[int]:
 
 
 def _untouched(shape: Sequence[int], dtype: Any) -> Any:
-    """A variable without values, whose memory costs nothing."""
+    """Makes a variable without a value, whose memory is never touched."""
     import tensorflow as tf
 
     return tf.Variable(tf.raw_ops.Empty(shape=shape, dtype=dtype))
@@ -296,7 +296,7 @@ def _avals(
         except ValueError as error:
             op = fetches[number].op
             raise ValueError(
-                "The tensors that model_fn returns should have fixed shapes. "
+                "The tensors that model_fn returns must have fixed shapes. "
                 f"Received: {op.name} ({op.type}) of shape "
                 f"{fetches[number].shape}, made at {line_of(op)}"
             ) from error

@@ -1,4 +1,4 @@
-"""The values that a `local_init_op` gives the variables of one call."""
+"""The values that a `local_init_op` assigns to local variables."""
 
 import dataclasses
 from collections.abc import Collection, Mapping
@@ -14,7 +14,7 @@ from keras_tpu_estimator.tf1.source_lines import line_of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class LocalInit:
-    """A `local_init_op`, and what is fed to it."""
+    """A `local_init_op`, and its feed dict."""
 
     op: Any
     feed_dict: Mapping[Any, Any] | None
@@ -26,16 +26,16 @@ class LocalInit:
         given: Mapping[str, Any],
         wanted: Collection[str],
     ) -> dict[str, Any]:
-        """Returns the values that it leaves.
+        """Returns the values that the operation assigns.
 
         Args:
             variables: The variables of the model by name.
-            local: Those of one call.
-            given: Values of the former, which it may read.
-            wanted: The names of some of the latter.
+            local: The local variables by name.
+            given: The values of the model's variables, which the operation may read.
+            wanted: The names of local variables.
 
         Raises:
-            NotImplementedError: It assigns variables of the model.
+            NotImplementedError: The operation assigns variables of the model.
         """
         graph = self.op.graph
         read = {n: given[n] for n in self._names(variables) if n in variables}
@@ -47,7 +47,7 @@ class LocalInit:
         return made
 
     def _names(self, variables: Mapping[str, Any]) -> list[str]:
-        """Lists the variables that it reads or assigns."""
+        """Returns the names of variables that it reads or assigns."""
         known = definition_of(self.op.graph)
         ops = reachable(self.op.graph, [self.op])
         names = [op.name for op in ops if op.type == "VarHandleOp"]

@@ -1,8 +1,8 @@
-"""The greatest number of rounds of a loop, where it follows from its graph.
+"""An upper bound on the number of rounds of a loop, derived from its graph.
 
-XLA keeps what the gradient of a loop needs in lists of a fixed size. A counter
-that a constant is added to, compared with a constant or with a size from a
-static shape, bounds the rounds as `maximum_iterations` would.
+XLA keeps the values that a loop's gradient needs in lists of a fixed size. A counter
+that grows by a constant, and is compared with a constant or a size from a static shape,
+bounds the rounds as `maximum_iterations` would.
 """
 
 import dataclasses
@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# Returns the value of a tensor of a graph, or `None` if it varies.
+# A function that returns the value of a graph tensor, or `None` if it varies.
 StaticValue = Callable[[Any], Any]
 
 _SAME = frozenset({"Identity", "Cast", "Squeeze", "StopGradient"})
@@ -28,10 +28,10 @@ class Loop:
     """A loop before it becomes an operation.
 
     Attributes:
-        variables: The tensors that it begins with.
+        variables: The initial values of its variables.
         condition: The graph of its condition.
-        body: That of its body.
-        static_value: Evaluates tensors.
+        body: The graph of its body.
+        static_value: The function that evaluates tensors.
     """
 
     variables: Sequence[Any]
@@ -40,7 +40,7 @@ class Loop:
     static_value: StaticValue
 
     def bound(self) -> int | None:
-        """Returns a number of rounds that it never exceeds, if one is known."""
+        """Returns an upper bound on the number of rounds, if one is known."""
         return self._bound_of(self.condition.outputs[0])
 
     def _bound_of(self, predicate: Any) -> int | None:
@@ -57,7 +57,7 @@ class Loop:
         return bound
 
     def _compared(self, counter: Any, kind: str, end: Any) -> int | None:
-        """Returns the rounds while a counter compares so with an end."""
+        """Returns the number of rounds in which a comparison with an end holds."""
         position = _position(self.condition, counter)
         if position is None or not self.variables[position].dtype.is_integer:
             return None
@@ -79,7 +79,7 @@ class Loop:
         return max(whole, 0)
 
     def _step(self, position: int) -> float | None:
-        """Returns what each round adds to a variable, if it is a constant."""
+        """Returns the constant that each round adds to a variable, if there is one."""
         op = _origin(self.body.outputs[position]).op
         if op.type not in ("Add", "AddV2", "Sub"):
             return None
@@ -95,7 +95,7 @@ class Loop:
         return None if value is None else sign * value
 
     def _outer(self, tensor: Any, inner: Any = None) -> Any:
-        """Returns what a tensor is outside, if no round changes it."""
+        """Returns the value of a tensor outside of the loop, if no round changes it."""
         position = _position(inner or self.condition, tensor)
         if position is None:
             return tensor
@@ -104,7 +104,7 @@ class Loop:
         return self.variables[position]
 
     def _extreme(self, tensor: Any, is_upper: bool) -> float | None:
-        """Returns a bound of a tensor: the upper or the lower one."""
+        """Returns an upper or lower bound of a tensor."""
         value = self._value(tensor)
         origin = _origin(tensor)
         if value is None and origin.op.type == ("Minimum" if is_upper else "Maximum"):
@@ -122,21 +122,21 @@ class Loop:
 
 
 def _origin(tensor: Any) -> Any:
-    """Returns the tensor that has the same value, but is not a copy."""
+    """Returns the tensor of which this one is a copy."""
     while tensor.op.type in _SAME:
         tensor = tensor.op.inputs[0]
     return tensor
 
 
 def _position(graph: Any, tensor: Any) -> int | None:
-    """Returns which argument of a function's graph a tensor is, if any."""
+    """Returns the position of a tensor among the arguments of a function's graph."""
     tensor = _origin(tensor)
     found = (n for n, each in enumerate(graph.inputs) if each is tensor)
     return next(found, None)
 
 
 def _captured(tensor: Any) -> Any:
-    """Returns the tensor that a function's graph captures as this one."""
+    """Returns the outer tensor that a function's graph captures as this one."""
     tensor = _origin(tensor)
     for outer, inner in getattr(tensor.graph, "captures", ()):
         if inner is tensor:

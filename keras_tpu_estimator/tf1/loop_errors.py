@@ -1,4 +1,4 @@
-"""Why XLA cannot compile a loop, by its name and the line that made it."""
+"""Errors about loops that XLA cannot compile, with the user's lines."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,12 +12,7 @@ _GROWING = "Input and output shapes of loop body do not match"
 
 
 def explained_loop(text: str, ops: Sequence[Any]) -> ValueError | None:
-    """Returns an error that names the loops that XLA cannot compile, if any.
-
-    Args:
-        text: The error of TensorFlow's bridge to XLA.
-        ops: The operations of the step.
-    """
+    """Returns an error that names the loops that XLA cannot compile, if any."""
     loops = [op for op in ops if op.type in LOOPS]
     if _UNBOUNDED in text:
         found = [op for op in loops if _is_unbounded(op)]

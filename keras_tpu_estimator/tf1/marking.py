@@ -1,4 +1,4 @@
-"""Saying that a `model_fn` is written for TF1."""
+"""The mark of a `model_fn` that is written for TF1."""
 
 import functools
 import warnings
@@ -17,48 +17,47 @@ class TF1ModelFn:
     """
 
     def __init__(self, function: Callable[..., Spec]):
-        # With the signature of the function, by which arguments are passed.
+        # Arguments are passed according to the signature of the function.
         functools.update_wrapper(self, function)
         self._function = function
 
     @property
     def front_end(self) -> Any:
         """The `FrontEnd` that runs it."""
-        # Only then is what lifts graphs imported.
+        # This import loads the conversion of graphs, so it happens on first use.
         from keras_tpu_estimator.tf1 import front_end
 
         return front_end.TF1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Spec:
-        """Calls the user's function, in the graph that is being built.
+        """Calls the user's function in the graph that is being built.
 
         Raises:
-            NotImplementedError: None is being built.
+            NotImplementedError: No graph is being built.
         """
         if not is_building():
             raise NotImplementedError(
-                "A TF1 model_fn should be run by a TPUEstimator. Received a "
-                "call from elsewhere. Wrap a model_fn that calls it, too: "
+                "A TF1 model_fn must be called by a TPUEstimator. Received a "
+                "call from other code. If another model_fn calls it, wrap that: "
                 "tf1.model_fn(function)."
             )
         with warnings.catch_warnings():
-            # Of tf.layers: that one ought to use Keras.
+            # The warning of tf.layers recommends Keras layers.
             warnings.filterwarnings("ignore", r"`tf\.(layers|nn)\.")
             warnings.filterwarnings("ignore", r"`[Ll]ayer\.\w+` is deprecated")
             return self._function(*args, **kwargs)
 
 
 def model_fn(function: Callable[..., Spec]) -> TF1ModelFn:
-    """Makes a `model_fn` that is written for TF1 one that `TPUEstimator` runs.
+    """Marks a `model_fn` that is written for TF1, so that `TPUEstimator` can run it.
 
-    The function builds a graph with `tf.compat.v1`, as it did under the
-    original, and returns a `tf1.TPUEstimatorSpec` or a `tf1.EstimatorSpec`. It
-    trains, evaluates and predicts in the device loop, with the names that TF1
-    gives variables. `metric_fn` and `host_call` run in TensorFlow sessions on
-    the host.
+    The function builds a graph with `tf.compat.v1`, as with the original, and returns a
+    `tf1.TPUEstimatorSpec` or a `tf1.EstimatorSpec`. It trains, evaluates and predicts
+    in the device loop, with TF1's variable names. `metric_fn` and `host_call` run in
+    TensorFlow sessions on the host.
 
     Args:
-        function: Function of `features` and any of `labels`, `mode`, `params`
+        function: A function of `features` and any of `labels`, `mode`, `params`
             and `config`. Features and labels are placeholders.
 
     Returns:

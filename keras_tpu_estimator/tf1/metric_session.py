@@ -17,7 +17,7 @@ from keras_tpu_estimator.tf1.host_graph import (
     shapes_of,
 )
 
-# Of so many evaluations at once the variables are kept.
+# The number of evaluations at a time whose variables are kept.
 _KEPT = 4
 
 
@@ -26,8 +26,8 @@ class MetricSession:
 
     Args:
         graph: The graph.
-        pairs: By name the value of each metric, which may be a nest, and what
-            counts a batch.
+        pairs: By name, the value of each metric, which may be a pytree, and the
+            operation that counts a batch.
     """
 
     def __init__(self, graph: HostGraph, pairs: Mapping[str, tuple[Any, Any]]):
@@ -50,8 +50,8 @@ class MetricSession:
 class Metrics(GraphFunction, abc.ABC):
     """Metrics of `tf.metrics`, as a function of NumPy arrays.
 
-    Each call counts one batch. What was counted is kept in the sessions of an
-    evaluation, which the one Keras variable that it makes tells from others.
+    Each call counts one batch. The counts are kept in the sessions of an evaluation. A
+    Keras variable with the number of the evaluation tells evaluations apart.
 
     Args:
         function: As in `GraphFunction`.
@@ -66,17 +66,17 @@ class Metrics(GraphFunction, abc.ABC):
 
     @abc.abstractmethod
     def key(self, tensors: Nest) -> Any:
-        """Equal for arrays that one session serves."""
+        """Returns a key that is equal for arrays that the same session accepts."""
 
     @abc.abstractmethod
     def session(self, tensors: Nest) -> MetricSession:
-        """A new session for arrays like these."""
+        """Returns a new session for arrays like these."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
         """Counts a batch.
 
         Returns:
-            The values so far by name, in pairs as `tf.metrics` has them.
+            The values so far by name, in pairs like those of `tf.metrics`.
         """
         tensors = self.arrays(args, kwargs)
         number = keras.Variable(
@@ -94,7 +94,7 @@ class Metrics(GraphFunction, abc.ABC):
         return {name: (HostValue(v), None) for name, v in values.items()}
 
     def take(self, key: Any, tensors: Nest) -> MetricSession:
-        """A session that has counted nothing, for arrays of a key."""
+        """Returns a session without counts, for arrays with this key."""
         if not self._idle.get(key):
             return self.session(tensors)
         session = self._idle[key].pop()
@@ -103,7 +103,7 @@ class Metrics(GraphFunction, abc.ABC):
 
 
 class _Evaluation:
-    """What one evaluation has counted, over batches of any size."""
+    """The counts of one evaluation, over batches of any size."""
 
     def __init__(self, take: Callable[[Any, Nest], MetricSession]):
         self._take = take
@@ -122,29 +122,29 @@ class _Evaluation:
 
 
 class MetricFn(Metrics):
-    """A `metric_fn`, which builds a graph for each size of batches."""
+    """A `metric_fn`, which builds a graph for each batch size."""
 
     def key(self, tensors: Nest) -> Any:
-        """The shapes."""
+        """Returns the shapes."""
         return shapes_of(tensors)
 
     def session(self, tensors: Nest) -> MetricSession:
-        """A session for what the function builds."""
+        """Returns a session for the graph that the function builds."""
         graph = CalledGraph(self._function, tensors)
         return MetricSession(graph, checked_pairs("metric_fn", graph.returned))
 
 
 def checked_pairs(owner: str, metrics: Any) -> dict[str, tuple[Any, Any]]:
-    """The pairs that metrics should be."""
+    """Returns metrics after checking that they are pairs."""
     if not isinstance(metrics, dict):
         raise TypeError(
-            f"{owner} should return a dict from names to metrics. Received: "
+            f"{owner} must return a dict from names to metrics. Received: "
             f"{metrics!r} of type {type(metrics).__name__}"
         )
     for name, pair in metrics.items():
         if not isinstance(pair, tuple) or len(pair) != 2:
             raise TypeError(
-                f"The metric {name!r} should be a (value, update_op) pair, as "
+                f"The metric {name!r} must be a (value, update_op) pair, as "
                 "tf.compat.v1.metrics makes them. Received: "
                 f"{pair!r} of type {type(pair).__name__}"
             )

@@ -1,7 +1,6 @@
-"""Modules that were lifted before, beside what JAX has compiled.
+"""A cache of converted modules in the directory of JAX's compilation cache.
 
-A program that is started again has them from there, if JAX has a directory for
-its compile cache.
+A restarted process reads its modules from there.
 """
 
 import contextlib
@@ -20,10 +19,10 @@ from keras_tpu_estimator.tf1 import jax_internals
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A module, and what it is to be given.
+    """A module, and its variables.
 
     Attributes:
-        code: The module, as StableHLO.
+        code: The StableHLO module.
         variables: The names of the variables that it takes.
     """
 
@@ -32,9 +31,11 @@ class Module:
 
 
 def cached(parts: Sequence[bytes | str], lift: Callable[[], Module]) -> Module:
-    """A module from the directory of the compile cache, or made for it.
+    """Returns a module from the cache, or makes it and adds it to the cache.
 
-    The parts are all that it depends on.
+    Args:
+        parts: All data on which the module depends.
+        lift: The function that makes the module.
     """
     directory = jax.config.values["jax_compilation_cache_dir"]
     if not directory or is_url(directory):
@@ -45,7 +46,7 @@ def cached(parts: Sequence[bytes | str], lift: Callable[[], Module]) -> Module:
     if module is not None:
         return module
     module = lift()
-    # Who cannot write there goes without.
+    # A process without write permission does not use the cache.
     with contextlib.suppress(OSError):
         _write(path, module)
     return module
@@ -55,7 +56,7 @@ def _digest(parts: Sequence[bytes | str]) -> str:
     digest = hashlib.sha256()
     for part in parts:
         content = part.encode() if isinstance(part, str) else part
-        # With lengths, so that nothing moves from one part to the next.
+        # Lengths keep the parts distinct.
         digest.update(f"{len(content)}:".encode() + content)
     return digest.hexdigest()
 

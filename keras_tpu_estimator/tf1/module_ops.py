@@ -1,4 +1,4 @@
-"""Operations of a StableHLO module as functions of JAX."""
+"""Operations of a StableHLO module as JAX functions."""
 
 import functools
 from collections.abc import Callable, Mapping
@@ -29,15 +29,15 @@ _SELECTIONS = {
 
 
 def groups_of(op: Any) -> list[list[int]]:
-    """The groups of cores that an all-reduce is about."""
+    """Returns the groups of devices of an all-reduce."""
     groups: Any = ir.DenseIntElementsAttr(op.attributes["replica_groups"])
     return _rows(groups, groups.type.shape[1])
 
 
 def windowed(op: Any) -> Function | None:
-    """A convolution, a pooling or the gradient of one, as a function of JAX.
+    """Returns a JAX function for a convolution, a pooling or the gradient of one.
 
-    `None` for others, and for what JAX has no primitive for.
+    It returns `None` for other operations, and for those without a JAX primitive.
     """
     read = _READERS.get(str(op.name))
     if read is None or _dtype_of(op) not in _FLOATS:
@@ -157,18 +157,18 @@ def _precision(op: Any) -> tuple[lax.Precision, lax.Precision] | None:
 
 
 def _enumerated(value: Any) -> str:
-    """The name of a value, which MLIR writes as `#stablehlo<kind NAME>`."""
+    """Returns the name of a value, which MLIR writes as `#stablehlo<kind NAME>`."""
     return str(value).removesuffix(">").split()[-1]
 
 
 def _dtype_of(op: Any) -> str:
-    """The name of the dtype of an operation's first result."""
+    """Returns the name of the dtype of an operation's first result."""
     element = ir.RankedTensorType(op.results[0].type).element_type
     return DTYPES.get(str(element), "")
 
 
 def _done_in(region: Any) -> str:
-    """The only operation of a region, of its arguments as they stand."""
+    """Returns the only operation of a region, applied to its arguments, or ""."""
     (block,) = region.blocks
     first, *others = block.operations
     if len(others) != 1 or list(first.operands) != list(block.arguments):
@@ -181,7 +181,7 @@ def _done_in(region: Any) -> str:
 
 
 def _constant(value: Any) -> float | None:
-    """The number that a scalar is, if it is a constant."""
+    """Returns the value of a scalar constant, or `None`."""
     owner = value.owner
     if getattr(owner, "name", None) != "stablehlo.constant":
         return None

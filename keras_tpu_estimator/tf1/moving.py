@@ -1,4 +1,4 @@
-"""Advice for operations that no device can run: a place on the host."""
+"""Advice for operations that no device can run."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -7,7 +7,7 @@ from keras_tpu_estimator.tf1.definitions import reachable
 
 
 def where_to_move(ops: Sequence[Any]) -> str:
-    """Returns advice on operations of a graph, as one sentence or two."""
+    """Returns advice on where to move operations of a graph."""
     if not any(map(_needs_variables, ops)):
         return (
             "They need no variables: move them into input_fn, which runs on "

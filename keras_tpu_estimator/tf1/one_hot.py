@@ -1,6 +1,6 @@
-"""One-hot tensors of indices whose dtype has no number for each place.
+"""One-hot tensors of indices whose dtype is too narrow for all positions.
 
-XLA would count places in that dtype, and begin anew at the 257th, say.
+XLA counts positions in that dtype, so uint8 would start again at position 256.
 """
 
 from keras_tpu_estimator.tf1.functions import Node, data_inputs
@@ -10,12 +10,12 @@ _NARROW = ("int8", "uint8")
 
 
 def is_of_narrow(node: Node) -> bool:
-    """Whether a node makes one-hot tensors of such indices."""
+    """Returns whether a node makes one-hot tensors of narrow indices."""
     return node.op == "OneHot" and (node.attr["TI"].type in map(type_number, _NARROW))
 
 
 def widen(node: Node, writer: Writer) -> None:
-    """Makes the indices of a node int32."""
+    """Casts the indices of a node to int32."""
     indices, *others = data_inputs(node)
     types = {"SrcT": node.attr["TI"].type, "DstT": type_number("int32")}
     wide = writer.node(f"{node.name}/kte_wide", "Cast", [indices], types, "y")

@@ -1,21 +1,21 @@
-"""Rows of variables that TensorFlow 1 would cut into partitions.
+"""Rows of variables that TensorFlow 1 would partition.
 
-Variables are whole here, and so they are in checkpoints. Lookups with the
-strategy "mod", the default of `tf.nn.embedding_lookup`, assign id `i` to
-partition `i % n`, so the row of an id depends on the number of partitions.
+Variables and checkpoints have no partitions here. Lookups with the strategy "mod", the
+default of `tf.nn.embedding_lookup`, assign id `i` to partition `i % n`, so the row of
+an id depends on the number of partitions.
 """
 
 from collections.abc import Callable, Sequence
 from typing import Any
 
-# An attribute of variables: how many partitions their rows would have.
+# The attribute of variables with the number of partitions of their rows.
 _PARTITIONS = "_partitions_of_rows"
 
 
 def note_partitions(
     variable: Any, partitioner: Callable[..., Sequence[int]] | None
 ) -> None:
-    """Notes on a whole variable how its rows would be partitioned."""
+    """Records on a variable how its rows would be partitioned."""
     shape = variable.shape
     if partitioner is None or not shape.rank or not shape.is_fully_defined():
         return
@@ -40,15 +40,15 @@ def looked_up_by_partition(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def rows_of(params: Any, ids: Any, partition_strategy: str) -> Any:
-    """Returns the rows of ids in a variable that is whole.
+    """Returns the rows of ids in a variable without partitions.
 
     Args:
-        params: The variable, or a list of it or of several others.
+        params: The variable, or a list of variables.
         ids: A tensor of integers.
         partition_strategy: "mod" or "div", as in `tf.nn.embedding_lookup`.
 
     Returns:
-        `ids` if there is one partition, or the strategy is "div".
+        The rows, which are `ids` with one partition or the strategy "div".
     """
     import tensorflow as tf
 
@@ -65,7 +65,7 @@ def rows_of(params: Any, ids: Any, partition_strategy: str) -> Any:
             f"{partition_strategy!r}. Leave it out for the default."
         )
     ids = tf.convert_to_tensor(ids)
-    # The first partitions have one row more if the rows are not a multiple.
+    # The first partitions have one more row if the rows do not divide evenly.
     size, larger = divmod(params.shape.as_list()[0], partitions)
     partition = ids % partitions
     return partition * size + tf.minimum(partition, larger) + ids // partitions

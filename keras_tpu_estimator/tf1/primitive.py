@@ -1,4 +1,4 @@
-"""A lifted step as one JAX primitive, inlined where it is called."""
+"""A converted step as a JAX primitive, inlined where it is called."""
 
 import functools
 from collections.abc import Callable, Sequence
@@ -22,19 +22,19 @@ def run(
     axes: tuple[str, ...],
     by_device: bool = False,
 ) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Runs a lifted step.
+    """Runs a converted step.
 
     Args:
         lifted: The step.
-        key: Two integers of 32 bits, without sign, for random numbers.
-        args: Its inputs, and then the values of what it reads.
-        axes: The mesh axes that sums over cores are about; none for one core.
-        by_device: Whether each kind of devices draws numbers of its own.
-            Defaults to `False`.
+        key: Two uint32 numbers for random ops.
+        args: The inputs, followed by the values of the variables that it reads.
+        axes: The mesh axes for sums over devices, or none for one device.
+        by_device: Whether each kind of device draws its own random numbers. Defaults to
+            `False`.
 
     Returns:
-        The fetched tensors, and then the new values of what it changes; and for
-        each result of `lifted.wide` where its numbers were cut off.
+        The fetched tensors followed by the new values of variables, and for each result
+        of `lifted.wide` the positions where values were cut off.
     """
     results: list[jax.Array] = _step.bind(
         key, *args, lifted=lifted, axes=axes, by_device=by_device
@@ -80,7 +80,7 @@ def _lower(
 
 
 def _total(axes: tuple[str, ...], groups: list[list[int]], x: jax.Array) -> jax.Array:
-    """A sum over cores."""
+    """Sums over devices."""
     if not axes:
         return x
     total: jax.Array = sum_over(x, axes, groups if len(groups) > 1 else None)

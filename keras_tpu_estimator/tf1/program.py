@@ -18,18 +18,17 @@ class TF1Program:
     """The program of a `model_fn` that builds TF1 graphs.
 
     Args:
-        call_model_fn: Called with features, labels, mode and the additional
-            `params`; returns a `tf1.TPUEstimatorSpec`.
-        seed: Makes initial values and random ops repeatable. Defaults to
-            `None`.
-        options: How it is traced, of which graphs know nothing. Defaults to
+        call_model_fn: A function of features, labels, mode and the additional `params`
+            that returns a spec of `tf1`.
+        seed: Makes initial values and random ops repeatable. Defaults to `None`.
+        options: Tracing options, most of which graphs do not support. Defaults to
             `TraceOptions()`.
 
     Attributes:
         store: The variables.
 
     Raises:
-        NotImplementedError: An option is set that graphs know nothing of.
+        NotImplementedError: An option is set that graphs do not support.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class TF1Program:
         self._metrics = GraphMetrics()
 
     def step(self, mode: str, example: StepInput) -> Step:
-        """The step for inputs of this shape, lifted if it is the first."""
+        """Returns the step for inputs of this shape, which is converted once."""
         key = (mode, example.key)
         if key not in self._steps:
             tell(f"Calling model_fn for mode {mode!r}")
@@ -72,6 +71,6 @@ def _check_options(options: TraceOptions) -> None:
     for name, value in received.items():
         if value is not None:
             raise NotImplementedError(
-                f"RunConfig.{name} should not be set: a TF1 model_fn builds "
-                "its graph itself, and knows nothing of it. Leave it out."
+                f"RunConfig.{name} must not be set, because a TF1 model_fn builds "
+                "its own graph, which does not support it. Leave it out."
             )

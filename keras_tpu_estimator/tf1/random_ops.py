@@ -1,6 +1,6 @@
-"""Random ops as functions of a key: of the seed, the core and the step.
+"""Random ops as functions of a key: of the seed, the device and the step.
 
-Each has a stream of numbers of its own.
+Each op has a separate stream of numbers.
 """
 
 import functools
@@ -19,7 +19,7 @@ _STATELESS = {
     "RandomStandardNormal": "StatelessRandomNormalV2",
     "TruncatedNormal": "StatelessTruncatedNormalV2",
 }
-# What the bridge would make a generator of that no seed repeats.
+# Ops for which the bridge uses a generator that no seed repeats.
 UNSUPPORTED = frozenset(
     {
         "ParameterizedTruncatedNormal",
@@ -38,12 +38,12 @@ _PHILOX = np.int32(1)
 
 
 def is_random(node: Node) -> bool:
-    """Whether a node draws numbers that no seed of its own determines."""
+    """Returns whether a node draws numbers that its own seed does not determine."""
     return node.op in _STATELESS or node.op in (_SAMPLE, _SHUFFLE)
 
 
 def make_stateless(node: Node, stream: int, writer: Writer) -> None:
-    """Makes a random node a function of the key, by a stream of its own."""
+    """Makes a random node a function of the key, with a separate stream."""
     if node.op == _SAMPLE:
         _make_sample_stateless(node, stream, writer)
         return
@@ -52,7 +52,7 @@ def make_stateless(node: Node, stream: int, writer: Writer) -> None:
         return
     shape, *bounds = data_inputs(node)
     state = _state(stream, writer)
-    # `T` is the type of the shape, but that of bounds if these are integers.
+    # `T` is the type of the shape, or of the bounds if these are integers.
     types = {
         "dtype": node.attr["Tout" if bounds else "dtype"].type,
         "Tshape": node.attr["T"].type,
@@ -62,14 +62,14 @@ def make_stateless(node: Node, stream: int, writer: Writer) -> None:
 
 
 def _state(stream: int, writer: Writer) -> list[str]:
-    """Where a stream begins: the key, a counter, and an algorithm."""
+    """Returns the start of a stream: the key, a counter and an algorithm."""
     counter = writer.constant(f"kte_counter_{stream}", np.array([0, stream], np.uint64))
     algorithm = writer.constant(f"kte_algorithm_{stream}", _PHILOX)
     return [KEY, counter, algorithm]
 
 
 def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
-    """Takes rows in the order of random numbers, of which each has one."""
+    """Reorders rows by random numbers, one for each row."""
     made = functools.partial(_made, writer, stream)
     (rows,) = data_inputs(node)
     dtype, integer = node.attr["T"].type, type_number("int32")
@@ -101,7 +101,7 @@ def _make_shuffle_stateless(node: Node, stream: int, writer: Writer) -> None:
 
 
 def _make_sample_stateless(node: Node, stream: int, writer: Writer) -> None:
-    """Draws from a categorical distribution, by a seed of two integers."""
+    """Draws from a categorical distribution, with a seed of two integers."""
     made = functools.partial(_made, writer, stream)
     logits, count = data_inputs(node)
     whole = {"T": type_number("uint64"), "type": type_number("int32")}

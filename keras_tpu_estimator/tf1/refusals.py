@@ -1,4 +1,4 @@
-"""What no device can run, by its name and the line that made it."""
+"""Errors about operations that no device can run, with the user's lines."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,9 +11,9 @@ from keras_tpu_estimator.tf1.source_lines import line_of
 
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
 _REFS = ("TemporaryVariable", "Variable", "VariableV2")
-# Reading them costs nothing: the bridge leaves assertions out.
+# Tensors of strings are harmless here, because the bridge removes assertions.
 _MAY_HAVE_STRINGS = ("Assert", "Const")
-# Calls that XLA itself writes out, for every kind of devices.
+# Custom calls that XLA expands for every kind of device.
 _EXPANDED = {"Eigh", "ProductOfElementaryHouseholderReflectors", "Qr"}
 _WIDEST = "complex<f64>"
 _VARIABLES = PASSING_ON | {"VarHandleOp"}
@@ -22,7 +22,7 @@ _VARIABLES = PASSING_ON | {"VarHandleOp"}
 def check_can_run(
     ops: Sequence[Any], nodes: Mapping[str, Node], library: Library
 ) -> None:
-    """Refuses operations of a step that no device can run."""
+    """Raises an error if no device can run an operation of a step."""
     found = {}
     for op in ops:
         reason = reason_against(op, nodes[op.name], library)
@@ -31,21 +31,21 @@ def check_can_run(
     if found:
         shown = "; ".join([*found.values()][:5])
         raise ValueError(
-            "model_fn should have only operations that a device can run. "
+            "model_fn must contain only operations that a device can run. "
             f"Received {len(found)} others: {shown}. {where_to_move([*found])}"
         )
 
 
 def reason_against(op: Any, node: Node, library: Library) -> str | None:
-    """Why no device can run an operation; `None` if one can."""
+    """Returns the reason why no device can run an operation, or `None`."""
     reasons = [_reason(each) for each in nodes_within(node, library)]
     return next(filter(None, [*reasons, _of_tensors(op)]), None)
 
 
 def check_platform(module: bytes, platform: str) -> None:
-    """Refuses what XLA cannot compile for a platform, such as "cpu".
+    """Raises an error if XLA cannot compile a module for a platform, such as "cpu".
 
-    Some calls only the CPU may know, and some numbers end the process on a TPU.
+    Some custom calls work only on a CPU, and complex128 ends the process on a TPU.
     """
     prefix = "stablehlo.custom_call "
     names = jax_internals.op_names(module)
@@ -53,15 +53,15 @@ def check_platform(module: bytes, platform: str) -> None:
     unknown = sorted(calls - _EXPANDED)
     if unknown and platform != "cpu":
         raise ValueError(
-            "model_fn has operations that TensorFlow compiles for the CPU "
-            f"alone. Expected some that run on {platform!r}. Received calls "
-            f"of {unknown}."
+            "model_fn must contain only operations that run on "
+            f"{platform!r}. Received operations that TensorFlow compiles only "
+            f"for a CPU, with calls of {unknown}."
         )
     wide = _WIDEST in jax_internals.element_types(module)
     if wide and platform == "tpu":
         raise ValueError(
-            "model_fn has tensors of complex128, which a TPU does not have. "
-            "Expected complex64 at most: cast them with tf.cast."
+            "model_fn must not have tensors of complex128 on a TPU. Cast them "
+            "to complex64 with tf.cast."
         )
 
 
@@ -69,11 +69,11 @@ def _reason(node: Node) -> str | None:
     if node.op in _OF_PYTHON:
         return f"a {node.op}, which calls Python"
     if node.op in _REFS:
-        return f"a {node.op}, a variable that is no resource"
+        return f"a {node.op}, which is not a resource variable"
     if node.op in random_ops.UNSUPPORTED:
         return f"a {node.op}, whose numbers no seed can repeat"
     if node.op in collectives.UNSUPPORTED:
-        return f"a {node.op}; of the sums over cores only CrossReplicaSum is"
+        return f"a {node.op}. CrossReplicaSum is the only supported collective"
     return None
 
 
@@ -86,5 +86,5 @@ def _of_tensors(op: Any) -> str | None:
         return f"a {op.type} with strings"
     resources = [t for t in tensors if t.dtype == tf.resource]
     if any(tensor.op.type not in _VARIABLES for tensor in resources):
-        return f"a {op.type} with a resource that is no variable"
+        return f"a {op.type} with a resource that is not a variable"
     return None

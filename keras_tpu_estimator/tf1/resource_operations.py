@@ -1,7 +1,7 @@
-"""Operations on variables that XLA lacks, by the same ones on tensors.
+"""Operations on variables that XLA lacks, replaced by operations on tensors.
 
-Each becomes a read of the variable and the plain operation; what writes also
-becomes an assignment.
+Each becomes a read of the variable and the plain operation, and an assignment if the
+operation writes.
 """
 
 import dataclasses
@@ -15,11 +15,12 @@ class Plain:
     """An operation on a tensor.
 
     Attributes:
-        op: Its type. Its tensor and the other inputs are those of the
-            operation on a variable.
-        dtype: The attribute of that one that is the variable's dtype.
-        types: Its attributes that are types, and those of that one.
-        is_written: Whether the variable gets its result.
+        op: The operation type. It has the same inputs except that a tensor replaces the
+            variable.
+        dtype: The attribute of the original operation with the variable's dtype.
+        types: Pairs of type attributes: of the plain operation, and of the original
+            one.
+        is_written: Whether the result is assigned to the variable.
     """
 
     op: str
@@ -39,12 +40,12 @@ PLAIN = {
 
 
 def has_plain(node: Node) -> bool:
-    """Whether a node is such an operation."""
+    """Returns whether a node has a plain counterpart."""
     return node.op in PLAIN
 
 
 def make_plain(node: Node, writer: Writer) -> None:
-    """Makes a node the operation on what is read of its variable."""
+    """Replaces a node by its plain operation on the value of the variable."""
     plain = PLAIN[node.op]
     variable, *others = data_inputs(node)
     controls = [name for name in node.input if name.startswith("^")]

@@ -1,9 +1,8 @@
-"""The graph of a step as TensorFlow's bridge to XLA shall get it.
+"""The graph of a step as TensorFlow's bridge to XLA requires it.
 
-Reads and writes of variables are in order, random ops are functions of a key,
-sums over cores are all-reduces, and updates of some rows those of all; in the
-bodies of `tf.cond` and `tf.while_loop`, too, each of which becomes a function
-of its own.
+Reads and writes of variables are in order, random ops are functions of a key, sums over
+devices are all-reduces, and updates of some rows update all rows. The same holds in the
+bodies of `tf.cond` and `tf.while_loop`, which become separate functions.
 """
 
 import dataclasses
@@ -32,31 +31,31 @@ from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update, make_dense
 from keras_tpu_estimator.tf1.writing import Writer, add_copy, set_inputs, type_number
 
 _NEXT = "kte_next_key"
-# The gradient of a function, made of the gradients of its operations.
+# The gradient of a function, which TensorFlow derives from its operations.
 _GRADIENT = "SymbolicGradient"
-# Odd, so that its multiples are distinct; and no two loops may have one.
+# An odd number, so that its multiples are distinct. Each loop has a different one.
 _STRIDE = 0x9E3779B97F4A7C15
 
 
-# From where on nodes are numbered that a step may be without.
+# The first number of nodes that a step may lack.
 _MORE = 2**20
 
 
 def rewritten(
     body: Body, library: Library, versions: Any, more: Collection[str] = ()
 ) -> Any:
-    """The definition of a graph with the nodes of a step.
+    """Returns the definition of a graph with the nodes of a step.
 
     Args:
         body: The step.
         library: The functions that it calls.
-        versions: Those of the graph that it is of.
-        more: The names of nodes without which the others draw the same random
-            numbers. Defaults to none.
+        versions: The versions of its graph.
+        more: The names of nodes whose presence does not change the random numbers of
+            others. Defaults to none.
 
     Returns:
-        A `GraphDef`. What it does not have are the arguments and variables of
-        the step, and the key, which it refers to as `KEY`.
+        A `GraphDef` that lacks the arguments and variables of the step, and the key,
+        which it refers to as `KEY`.
     """
     import tensorflow as tf
 
@@ -67,13 +66,13 @@ def rewritten(
 
 
 def needs_key(node: Node, library: Library) -> bool:
-    """Whether a node, or one that it calls, draws random numbers."""
+    """Returns whether a node, or one that it calls, draws random numbers."""
     return any(is_random(each) for each in nodes_within(node, library))
 
 
 @dataclasses.dataclass
 class _Rewriter:
-    """Writes bodies anew, and adds the functions that they call."""
+    """Rewrites bodies, and adds the functions that they call."""
 
     library: Library
     functions: Any
@@ -93,7 +92,7 @@ class _Rewriter:
         for old in body.nodes:
             self.numbers = self.others if old.name in more else numbers
             order = [f"^{n}" for n in effects.earlier.get(old.name, ())]
-            # What is given is there before, and no node any more.
+            # Arguments and variables are ready at the start, and are no longer nodes.
             kept = [name for name in old.input if name not in given]
             node = add_copy(writer.nodes, old, [*kept, *order])
             if is_random(node):
@@ -130,7 +129,7 @@ class _Rewriter:
             node.attr["output_shapes"].list.shape.add().dim.add(size=1)
 
     def _keep(self, name: str) -> None:
-        """Adds a function as it is, whose gradient TensorFlow makes of it."""
+        """Adds an unchanged function, from which TensorFlow derives a gradient."""
         if name in self.kept:
             return
         self.kept.add(name)
@@ -141,7 +140,7 @@ class _Rewriter:
                 self._keep(each.name)
 
     def _copy(self, function: Function, is_keyed: bool) -> Function:
-        """A function of its own for one call, as it draws its own numbers."""
+        """Copies a function for one call, which draws separate random numbers."""
         name = f"{function.signature.name}_kte_{next(self.numbers)}"
         new = self.functions.add()
         new.CopyFrom(function)
@@ -154,7 +153,7 @@ class _Rewriter:
         return new
 
     def _return_next_key(self, function: Function) -> None:
-        """Has the body of a loop return another key for the next round."""
+        """Makes the body of a loop return a different key for the next round."""
         writer = Writer(function.node_def, is_function=True)
         stride = _STRIDE * (2 * next(self.numbers) + 1) % 2**64
         constant = writer.constant("kte_stride", np.array([stride], np.uint64))

@@ -1,4 +1,4 @@
-"""Running a program of TF1 as it is."""
+"""Running a TF1 script unchanged."""
 
 import os
 import pathlib
@@ -14,16 +14,15 @@ from keras_tpu_estimator.tf1.shims.importing import BUILTINS, tf1_for
 def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> None:
     """Runs a script as `python SCRIPT ARGUMENTS` did with TensorFlow 1.
 
-    Its `tensorflow`, and that of modules in its folder, in those of PYTHONPATH
-    and in those that it adds to `sys.path`, is `tf.compat.v1` with what
-    TensorFlow has lost since. The process is one of TF1 afterwards: without
-    eager execution.
+    In the script, and in modules in its folder, in folders of PYTHONPATH and in those
+    that it adds to `sys.path`, `tensorflow` is `tf.compat.v1` with the names that
+    TensorFlow has removed. Afterwards the process behaves as with TF1, without eager
+    execution.
 
     Args:
         script: The path of a script, or the name of a module.
-        arguments: What it finds in `sys.argv`. Defaults to none.
-        is_module: Whether it is a module, as for `python -m`. Defaults to
-            `False`.
+        arguments: Its arguments in `sys.argv`. Defaults to none.
+        is_module: Whether it is a module, as for `python -m`. Defaults to `False`.
     """
     folder = scripts.folder_of(script, is_module)
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -35,7 +34,7 @@ def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> 
 
 
 def _behave_as_tf1() -> None:
-    """Sets what was so in TF1: graphs, and shapes of `Dimension`s."""
+    """Sets TF1's global settings: graphs, and shapes of `Dimension`s."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -45,5 +44,5 @@ def _behave_as_tf1() -> None:
     give_back()
     deprecations.silence()
     library_logs.silence()
-    # At the verbosity of tf.logging.
+    # Joins at the verbosity of tf.logging.
     join_tensorflow()

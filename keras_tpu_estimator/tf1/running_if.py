@@ -15,8 +15,8 @@ def running_if(
     Args:
         predicate: A reference to the condition.
         op: The operation.
-        node: The same as a node, which may have more outputs: booleans.
-        library: Where the functions are entered.
+        node: The node of the operation, which may have additional boolean outputs.
+        library: The library to which new functions are added.
     """
     import tensorflow as tf
 
@@ -50,7 +50,7 @@ def running_if(
 
 
 def _if(predicate: str, node: Node, taken: Function, other: Function) -> Node:
-    """Returns the condition in place of a node, with its name."""
+    """Returns the conditional that replaces a node, with its name."""
     new = type(node)(name=node.name, op="If", input=node.input)
     set_inputs(new, [predicate, *data_inputs(node)])
     new.attr["Tcond"].type = type_number("bool")
@@ -63,7 +63,7 @@ def _if(predicate: str, node: Node, taken: Function, other: Function) -> Node:
 
 
 def _function(name: str, op: Any, library: dict[str, Function]) -> Function:
-    """Returns a new function with the arguments of an operation."""
+    """Adds a function with the arguments of an operation."""
     from tensorflow.core.framework import function_pb2
 
     function = function_pb2.FunctionDef()
@@ -77,7 +77,7 @@ def _function(name: str, op: Any, library: dict[str, Function]) -> Function:
 
 
 def _outputs(op: Any, count: int) -> list[str]:
-    """Lists how references in a function name the outputs of an operation."""
+    """Returns the references by which a function names the outputs of an operation."""
     args = op.op_def.output_arg
     if len(args) == 1 and args[0].type_list_attr:
         return [f"{args[0].name}:{number}" for number in range(count)]

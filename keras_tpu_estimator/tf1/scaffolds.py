@@ -1,7 +1,7 @@
-"""A `tf.train.Scaffold` as ours: where values come from before the first step.
+"""A `tf.train.Scaffold`, converted to this package's `Scaffold`.
 
-Its `init_op` and `init_fn` run in a session with the variables of the graph,
-and its `saver` says under which names evaluation and prediction read variables.
+Its `init_op` and `init_fn` run in a session with the variables of the graph. Its
+`saver` defines the names under which evaluation and prediction read variables.
 """
 
 import contextlib
@@ -21,8 +21,7 @@ from keras_tpu_estimator.tf1.local_values import LocalInit
 from keras_tpu_estimator.tf1.sessions import load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec, Spec
 
-# By field, the collection in which TensorFlow looks for it and enters what it
-# makes itself.
+# By field, the collection in which TensorFlow looks for it and stores defaults.
 _COLLECTIONS = {
     "init_op": "init_op",
     "ready_op": "ready_op",
@@ -36,17 +35,17 @@ _WITHOUT_EFFECT = ("ready_op", "ready_for_local_init_op")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class GraphScaffold:
-    """The fields of a `tf.train.Scaffold` that a program has set.
+    """The fields of a `tf.train.Scaffold` that a script has set.
 
-    Each field is `None` where TensorFlow would make a default.
+    A field is `None` if TensorFlow would make a default.
 
     Attributes:
-        init_op: Gives variables initial values if there is no checkpoint.
-        init_feed_dict: What is fed to it.
-        init_fn: Called after it with a session.
-        local_init: Gives variables of one call their values in each call.
+        init_op: Assigns initial values if there is no checkpoint.
+        init_feed_dict: The feed dict of `init_op`.
+        init_fn: A function of a session that runs after `init_op`.
+        local_init: Assigns values to local variables in each call.
         summary_op: The summaries of training.
-        saver: Names the variables in checkpoints.
+        saver: The names of variables in checkpoints.
     """
 
     init_op: Any = None
@@ -58,14 +57,14 @@ class GraphScaffold:
 
 
 def scaffold_of(spec: Spec, use_tpu: bool) -> GraphScaffold:
-    """Reads the `tf.train.Scaffold` of a spec; called in the graph."""
+    """Reads the `tf.train.Scaffold` of a spec. The graph must be the default graph."""
     import tensorflow as tf
 
     scaffold = _given(spec)
     if scaffold is None and use_tpu and not isinstance(spec, EstimatorSpec):
         if spec.scaffold_fn is not None:
             raise ValueError(
-                "`scaffold_fn` should return a tf.train.Scaffold. Received: "
+                "`scaffold_fn` must return a tf.train.Scaffold. Received: "
                 "None. Return tf.compat.v1.train.Scaffold()."
             )
     kind = tf.compat.v1.train.Scaffold
@@ -104,7 +103,7 @@ def _given(spec: Spec) -> Any:
 
 @contextlib.contextmanager
 def _open(graph: Any) -> Iterator[None]:
-    """Keeps a graph from being finalized, since hooks still add to it."""
+    """Keeps a graph from being finalized, because hooks still add to it."""
     graph.finalize = lambda: None
     try:
         yield
@@ -113,7 +112,7 @@ def _open(graph: Any) -> Iterator[None]:
 
 
 def _own(name: str, value: Any, collected: Sequence[Any]) -> Any:
-    """Returns a field's value, unless `finalize` made it by default."""
+    """Returns the value of a field, unless `finalize` made it by default."""
     import tensorflow as tf
 
     if len(collected) == 1 and value is None:
@@ -124,7 +123,7 @@ def _own(name: str, value: Any, collected: Sequence[Any]) -> Any:
 
 
 def _warn(own: Mapping[str, Any]) -> None:
-    """Warns of fields that are set and have no effect here."""
+    """Warns about fields that are set but have no effect."""
     for name in _WITHOUT_EFFECT:
         if own[name] is not None:
             warn_once(
@@ -155,32 +154,33 @@ def as_ours(
     variables: Mapping[str, Any],
     local: Mapping[str, Any] = types.MappingProxyType({}),
 ) -> Scaffold:
-    """What a step does before it is run first.
-
-    In TRAIN a `saver` with names of its own is refused.
+    """Returns the scaffold of a step.
 
     Args:
-        scaffold: What the program has set.
+        scaffold: The fields that the script has set.
         mode: A value of `ModeKeys`.
         graph: The graph.
-        variables: Its variables by name.
-        local: Those of one call that the step has. Defaults to none.
+        variables: The variables of the graph by name.
+        local: The local variables of the step. Defaults to none.
+
+    Raises:
+        NotImplementedError: In TRAIN, the `saver` renames variables.
     """
     is_init = scaffold.init_op is not None or scaffold.init_fn is not None
     init_fn = _Init(scaffold, graph, variables, local) if is_init else None
     restored = _renamed(scaffold.saver, variables)
     if restored and mode == ModeKeys.TRAIN:
         raise NotImplementedError(
-            "The `saver` of a Scaffold should save variables under their own "
+            "The `saver` of a Scaffold must save variables under their own "
             "names in training, as checkpoints do. Received others: "
-            f"{restored}. Give it in evaluation and prediction, which then "
+            f"{restored}. Pass it in evaluation and prediction, which then "
             "read variables under these names."
         )
     return Scaffold(init_fn=init_fn, variables_to_restore=restored or None)
 
 
 def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:
-    """By the names that a saver has for variables their own, if they differ."""
+    """Returns variable names by the names in a saver, where they differ."""
     if saver is None or not internals.is_saver(saver):
         return {}
     return {
@@ -191,7 +191,7 @@ def _renamed(saver: Any, variables: Mapping[str, Any]) -> dict[str, str]:
 
 
 class _Init:
-    """What a scaffold runs, in a session with the variables of its graph."""
+    """Runs a scaffold in a session with the variables of its graph."""
 
     def __init__(
         self,
@@ -206,7 +206,7 @@ class _Init:
         self._local = local
 
     def __call__(self, scaffold: Scaffold, session: InitSession) -> None:
-        """Runs it; what has changed are initial values."""
+        """Runs the scaffold, and assigns the changed values as initial values."""
         del scaffold
         own = self._scaffold
         before: dict[str, np.ndarray] = session.run(
@@ -227,7 +227,7 @@ class _Init:
             }
         )
         if own.local_init is not None and self._local:
-            # Once more: it may read what was initialized.
+            # Runs it again, because it may read initialized variables.
             made = own.local_init.values(
                 self._variables, self._local, after, self._local
             )

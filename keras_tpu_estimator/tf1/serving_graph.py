@@ -1,4 +1,4 @@
-"""The graph of a served TF1 model: its own, behind the receivers."""
+"""The graph of a served TF1 model: its own graph, after the receivers."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -27,10 +27,10 @@ from keras_tpu_estimator.tf1.scaffolds import as_ours, scaffold_of
 
 @dataclasses.dataclass(frozen=True)
 class GraphModel:
-    """A model that is part of its graph, so that nobody has to call it.
+    """A model that is part of its graph.
 
     Attributes:
-        values: Values of the variables by path.
+        values: The values of the variables by path.
     """
 
     values: Mapping[str, np.ndarray]
@@ -40,7 +40,7 @@ class ServedTF1ModelFn(ServedModelFn):
     """A `ServedModelFn` of TF1, called in the graph that is served."""
 
     def _metric_tensors(self, spec: Any) -> dict[str, Any]:
-        """Both tensors of each metric, as the original returned them."""
+        """Returns both tensors of each metric, as the original returned them."""
         metrics = getattr(spec, "eval_metric_ops", None)
         if metrics is None and spec.eval_metrics is not None:
             metrics = spec.eval_metrics.call(spec.eval_metrics.tensors)
@@ -52,7 +52,7 @@ class ServedTF1ModelFn(ServedModelFn):
 
 
 def _as_tensor(each: Any) -> Any:
-    """An operation as an empty tensor, as signatures have tensors only."""
+    """Converts an operation to an empty tensor, because signatures contain tensors."""
     import tensorflow as tf
 
     if not isinstance(each, tf.Operation):
@@ -68,10 +68,7 @@ def build_tf1_graph(
     checkpoint: str,
     seed: int | None,
 ) -> ServingGraph:
-    """Builds the graph of a served TF1 model, behind its receivers.
-
-    Receivers, model, signatures and checkpoint have to fit each other.
-    """
+    """Builds the graph of a served TF1 model, after its receivers."""
     import tensorflow as tf
 
     hide_gpus()
@@ -105,15 +102,15 @@ def _values(
     checkpoint: str,
     mode: str,
 ) -> dict[str, np.ndarray]:
-    """The values that a checkpoint has of variables, by their names."""
+    """Reads the values of variables from a checkpoint, by variable name."""
     sources = {name: names.get(name, name) for name in variables}
     try:
         read = loading.read(checkpoint, sorted(set(sources.values())))
     except VariableNotFoundError as error:
         raise ValueError(
-            f"In mode {mode!r}: the checkpoint does not fit the model. {error} "
+            f"In mode {mode!r}: the checkpoint does not match the model. {error} "
             "Restore the variable's name, or export with the model_fn that the "
-            "checkpoint is of."
+            "checkpoint is from."
         ) from error
     values = {name: read[source] for name, source in sources.items()}
     for name, value in values.items():

@@ -1,4 +1,4 @@
-"""Giving variables values in TensorFlow sessions."""
+"""Assigning values to variables in TensorFlow sessions."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -9,7 +9,7 @@ import numpy as np
 def load_values(
     session: Any, variables: Mapping[str, Any], values: Mapping[str, Any]
 ) -> None:
-    """Gives variables, or their resources, values in a session, by name."""
+    """Assigns values to variables, or to their resources, by name."""
     loaders = {name: loader_of(variables[name]) for name in values}
     session.run(
         [assign for _, assign in loaders.values()],
@@ -18,9 +18,9 @@ def load_values(
 
 
 def loader_of(variable: Any) -> tuple[Any, Any]:
-    """A placeholder, and the operation that assigns its value to a variable.
+    """Returns a placeholder, and the operation that assigns it to a variable.
 
-    What gives the variable its initial value cannot always be fed.
+    The initializer of a variable cannot always be fed.
     """
     import tensorflow as tf
 

@@ -19,9 +19,9 @@ _PACKAGES = (
 
 
 def line_of(op: Any) -> str:
-    """Returns the line of the user's code that made an operation, in words.
+    """Returns the user's line that made an operation, as text.
 
-    That of an operation of a gradient also names what it is the gradient of.
+    For an operation of a gradient, the text also names the forward operation.
     """
     line, forward = _in_words(op), getattr(op, "_original_op", None)
     if forward is None:
@@ -35,12 +35,12 @@ def _in_words(op: Any) -> str:
 
 
 def source_line_of(op: Any) -> SourceLine | None:
-    """Returns the line of the user's code that made an operation, if known."""
+    """Returns the user's line that made an operation, if known."""
     return _last_of_user(op.traceback)
 
 
 def raising_line(error: BaseException) -> SourceLine | None:
-    """Returns the line of the user's code that raised an error, if known."""
+    """Returns the user's line that raised an error, if known."""
     return _last_of_user(traceback.extract_tb(error.__traceback__))
 
 

@@ -1,6 +1,6 @@
 """Updates of some rows of a variable, for which XLA has no operations.
 
-All rows are updated, and those that were not meant get their values back.
+All rows are updated, and then the other rows get their old values back.
 """
 
 import dataclasses
@@ -16,11 +16,11 @@ _SPARSE, _DENSE = "ResourceSparseApply", "ResourceApply"
 
 @dataclasses.dataclass(frozen=True)
 class _Signature:
-    """Where the inputs of an update are.
+    """The positions of the inputs of an update.
 
     Attributes:
-        variables: How many come first: the variable and its slots.
-        gradient: The position of the gradient; after it are the indices.
+        variables: The number of variables at the start: the variable and its slots.
+        gradient: The position of the gradient, which the indices follow.
     """
 
     variables: int
@@ -44,13 +44,13 @@ _SIGNATURES = {
 
 
 def is_sparse_update(node: Node) -> bool:
-    """Whether a node updates some rows of a variable, and of its slots."""
+    """Returns whether a node updates some rows of a variable and its slots."""
     prefix, _, kind = node.op.partition(_SPARSE)
     return not prefix and kind in _SIGNATURES
 
 
 def make_dense(node: Node, writer: Writer) -> None:
-    """Makes a node one that waits for an update of all rows beside it."""
+    """Replaces a node by one that waits for an update of all rows."""
     rewriting = _Rewriting(
         node.name, node.attr["T"].type, node.attr["Tindices"].type, writer
     )
@@ -76,10 +76,10 @@ class _Rewriting:
     """Writes the nodes of one update.
 
     Attributes:
-        name: That of the node.
-        dtype: The number of the type of the variable.
-        indices: That of the type of the indices.
-        writer: Writes nodes beside it.
+        name: The name of the node.
+        dtype: The number of the variable's dtype.
+        indices: The number of the dtype of the indices.
+        writer: Adds nodes.
     """
 
     name: str
@@ -90,7 +90,7 @@ class _Rewriting:
     def read(
         self, what: str, variables: Sequence[str], controls: Sequence[str]
     ) -> list[str]:
-        """The values of variables, after some nodes."""
+        """Returns the values of variables, read after some nodes."""
         return [
             self._node(
                 f"{what}_{number}",
@@ -103,7 +103,7 @@ class _Rewriting:
         ]
 
     def spread(self, like: str, gradient: str, indices: str) -> tuple[str, str]:
-        """A gradient of all rows, and whether each has one."""
+        """Returns a gradient of all rows, and a mask of the rows that had one."""
         own = {"T": self.dtype}
         last = self.writer.constant(f"{self.name}/kte_last", np.int32(-1))
         places = self._node(
@@ -127,7 +127,7 @@ class _Rewriting:
     def update(
         self, node: Node, op: str, inputs: Sequence[str], after: Sequence[str]
     ) -> str:
-        """Updates all rows; returns a reference to wait for it."""
+        """Updates all rows, and returns a reference to wait for."""
         waiting = [*inputs, *map(_waiting, after)]
         new = add_copy(self.writer.nodes, node, waiting)
         new.name, new.op = f"{self.name}/kte_update", op
@@ -141,7 +141,7 @@ class _Rewriting:
         new: Sequence[str],
         old: Sequence[str],
     ) -> list[str]:
-        """Assigns new values where meant; returns references to wait for."""
+        """Assigns new values to the masked rows, and returns references to wait for."""
         assigned = []
         parts = zip(variables, new, old, strict=True)
         for number, (variable, *values) in enumerate(parts):
@@ -173,5 +173,5 @@ class _Rewriting:
 
 
 def _waiting(reference: str) -> str:
-    """A control input that waits for what a reference is to."""
+    """Returns a control input that waits for a reference."""
     return f"^{source(reference)}"

@@ -1,4 +1,4 @@
-"""What a TF1 `model_fn` returns: tensors and operations of its graph."""
+"""The specs that a TF1 `model_fn` returns: tensors and operations of its graph."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -37,21 +37,21 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
         mode: A value of `ModeKeys`.
         predictions: Tensor or dict of tensors of the graph, batch-major.
             Required in PREDICT.
-        loss: Scalar tensor, or one of shape `[1]`. Required in TRAIN and EVAL.
-        train_op: Operation or tensor that makes a step, and increments the
+        loss: A scalar tensor, or a tensor of shape `[1]`. Required in TRAIN and EVAL.
+        train_op: An operation or tensor that runs a step and increments the
             global step. Required in TRAIN.
         eval_metrics: A pair `(metric_fn, tensors)`. `metric_fn` builds a graph
             for a session on the host, and returns a dict from names to pairs
-            `(value, update_op)`, as `tf.metrics` makes them. It gets values
-            beside the tensors, such as a number or `None`, as they are.
-        export_outputs: Dict from signature names to export outputs.
-        scaffold_fn: Called in the graph, as where `init_from_checkpoint` is
-            called. Returns a `tf.train.Scaffold`; a warning names those of its
-            fields that have no effect.
+            `(value, update_op)`, as `tf.metrics` makes them. It receives values
+            other than tensors, such as a number or `None`, unchanged.
+        export_outputs: A dict from signature names to export outputs.
+        scaffold_fn: A function that is called in the graph, for example to
+            call `init_from_checkpoint`, and returns a `tf.train.Scaffold`. A
+            warning names fields that have no effect.
         host_call: A pair `(function, tensors)`. The function builds a graph
-            for a session on the host, and returns what is to be run there
-            after every step, such as `all_v2_summary_ops()`. It gets values
-            beside the tensors as they are.
+            for a session on the host, and returns the operations to run
+            after each step, such as `all_v2_summary_ops()`. It receives values
+            other than tensors unchanged.
         training_hooks: Hooks of TensorFlow or of this package, and callbacks,
             for training.
         evaluation_hooks: The same for evaluation.
@@ -60,36 +60,35 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
             reports.
 
     Raises:
-        ValueError: Something required is missing or malformed.
-        TypeError: Something is of a wrong type.
-        RuntimeError: A host function takes another number of arguments than it
-            has tensors.
+        ValueError: A required field is missing or malformed.
+        TypeError: A field has a wrong type.
+        RuntimeError: The number of arguments of a host function differs from
+            the number of its tensors.
     """
 
     def __post_init__(self) -> None:
         _check_host_functions(self, "eval_metrics")
         if self.scaffold_fn is not None and not callable(self.scaffold_fn):
             raise TypeError(
-                "`scaffold_fn` should be a function that returns a "
+                "`scaffold_fn` must be a function that returns a "
                 f"tf.train.Scaffold. Received: {self.scaffold_fn!r} of type "
                 f"{type(self.scaffold_fn).__name__}"
             )
         _check_common(self)
 
     def as_estimator_spec(self) -> "EstimatorSpec":
-        """This spec for one core, with its metrics in the graph.
+        """Returns this spec for one device, with its metrics in the graph.
 
         Returns:
-            An `EstimatorSpec` whose `eval_metric_ops` are what `metric_fn`
-            returned for these tensors, with the same `host_call` and
-            `train_metrics`.
+            An `EstimatorSpec` whose `eval_metric_ops` are the result of `metric_fn` for
+            these tensors, with the same `host_call` and `train_metrics`.
         """
         return spec.for_one_core(self, EstimatorSpec)
 
 
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec(spec.EstimatorSpec):
-    """The operations of a TF1 model in one mode, for one core.
+    """The operations of a TF1 model in one mode, for one device.
 
     The counterpart of `tf.compat.v1.estimator.EstimatorSpec` for a
     `tf1.model_fn`.
@@ -99,23 +98,23 @@ class EstimatorSpec(spec.EstimatorSpec):
         predictions: As in `TPUEstimatorSpec`.
         loss: As in `TPUEstimatorSpec`.
         train_op: As in `TPUEstimatorSpec`.
-        eval_metric_ops: Dict from names to pairs `(value, update_op)` of the
+        eval_metric_ops: A dict from names to pairs `(value, update_op)` of the
             graph, as `tf.metrics` makes them.
         export_outputs: As in `TPUEstimatorSpec`.
         training_chief_hooks: More hooks for training.
         training_hooks: As in `TPUEstimatorSpec`.
-        scaffold: A `tf.train.Scaffold`; a warning names those of its fields
-            that have no effect. Defaults to `tf.train.Scaffold()`.
+        scaffold: A `tf.train.Scaffold`. A warning names fields that have no
+            effect. Defaults to `tf.train.Scaffold()`.
         evaluation_hooks: As in `TPUEstimatorSpec`.
         prediction_hooks: As in `TPUEstimatorSpec`.
         host_call: As in `TPUEstimatorSpec`.
         train_metrics: As in `TPUEstimatorSpec`.
 
     Raises:
-        ValueError: Something required is missing or malformed.
-        TypeError: Something is of a wrong type.
-        RuntimeError: A host function takes another number of arguments than it
-            has tensors.
+        ValueError: A required field is missing or malformed.
+        TypeError: A field has a wrong type.
+        RuntimeError: The number of arguments of a host function differs from
+            the number of its tensors.
     """
 
     def __post_init__(self) -> None:
@@ -126,7 +125,7 @@ class EstimatorSpec(spec.EstimatorSpec):
             _set(self, "scaffold", kind())
         if not isinstance(self.scaffold, kind):
             raise TypeError(
-                "`scaffold` should be a tf.train.Scaffold. Received: "
+                "`scaffold` must be a tf.train.Scaffold. Received: "
                 f"{self.scaffold!r} of type {type(self.scaffold).__name__}"
             )
         _check_host_functions(self)
@@ -141,7 +140,7 @@ Spec = TPUEstimatorSpec | EstimatorSpec
 
 
 def _set(record: Spec, name: str, value: Any) -> None:
-    """Normalises a field of a frozen record while it is made."""
+    """Replaces a field of a frozen record while it is made."""
     object.__setattr__(record, name, value)
 
 
@@ -177,7 +176,7 @@ def _export_outputs(record: Spec) -> Any:
     given, predictions = record.export_outputs, record.predictions
     if record.mode != ModeKeys.PREDICT or tf.executing_eagerly():
         return given
-    # An export explains what is wrong with the names of others.
+    # An export reports invalid names with a specific error.
     is_plain = tf.is_tensor(predictions) or (
         isinstance(predictions, Mapping)
         and all(isinstance(name, str) for name in predictions)
@@ -196,8 +195,8 @@ def _check_required(record: Spec) -> None:
     for name in required.get(str(record.mode), ()):
         if getattr(record, name) is None:
             raise ValueError(
-                f"Missing {name}: in mode {record.mode!r} a spec should "
-                f"have it. Received: {name}=None"
+                f"`{name}` must be set in a spec of mode {record.mode!r}. "
+                f"Received: {name}=None. Pass it."
             )
 
 
@@ -210,14 +209,14 @@ def _check_train_op(op: Any) -> None:
         _check_graph("train_op", op)
         return
     raise TypeError(
-        "`train_op` should be an operation or a tensor of the graph, such "
-        f"as `optimizer.minimize(loss, global_step)` returns. Received: "
+        "`train_op` must be an operation or a tensor of the graph, such "
+        f"as the result of `optimizer.minimize(loss, global_step)`. Received: "
         f"{op!r} of type {type(op).__name__}. Put several into tf.group."
     )
 
 
 def _metric_ops(metric_ops: Any, own_names: OwnNames) -> dict[str, tuple[Any, Any]]:
-    """The metrics of the graph, those of Keras as pairs."""
+    """Returns the metrics of the graph, with Keras metrics as pairs."""
     import tensorflow as tf
 
     if isinstance(metric_ops, Mapping):
@@ -237,7 +236,7 @@ def _metric_ops(metric_ops: Any, own_names: OwnNames) -> dict[str, tuple[Any, An
 
 
 def _metric_value(name: str, value: Any) -> Any:
-    """The elements of a metric's value, which may be a nest of tuples."""
+    """Returns the elements of a metric's value, which may be nested tuples."""
     import tensorflow as tf
 
     if isinstance(value, list | tuple):
@@ -249,14 +248,14 @@ def _metric_value(name: str, value: Any) -> Any:
 
 
 def _of_keras(metric: Any) -> tuple[Any, Any]:
-    """A metric of the old Keras as a pair; its variables are a call's."""
+    """Returns a metric of tf-keras as a pair, and makes its variables local."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
     if not metric.updates:
         raise ValueError(
-            f"The metric {metric.name!r} was never updated. Expected a call "
-            "of its `update_state` with this batch before it is returned."
+            f"The metric {metric.name!r} must be updated before it is returned. "
+            "Call its `update_state` with this batch."
         )
     for update in metric.updates:
         _check_graph(f"eval_metric_ops[{metric.name!r}]", update)
@@ -274,14 +273,14 @@ def _scalar(loss: Any) -> Any:
     loss = _as_tensor("loss", loss)
     if loss.shape.num_elements() != 1:
         raise ValueError(
-            "`loss` should be a scalar. Received a tensor of shape "
+            "`loss` must be a scalar. Received a tensor of shape "
             f"{loss.shape}. Take its mean or its sum."
         )
     return loss if loss.shape.rank == 0 else tf.reshape(loss, ())
 
 
 def _as_tensors(name: str, nest: Any) -> Any:
-    """Tensors of the graph in place of variables and numbers."""
+    """Converts variables and numbers to tensors of the graph."""
     if isinstance(nest, Mapping):
         return {
             key: _as_tensor(f"{name}[{key!r}]", value) for key, value in nest.items()
@@ -292,7 +291,7 @@ def _as_tensors(name: str, nest: Any) -> Any:
 
 
 def _host_arguments(name: str, arguments: Any) -> Any:
-    """Values for a host function: checked tensors, and others as they are."""
+    """Returns values for a host function, after checking their tensors."""
     if isinstance(arguments, Mapping):
         return {
             key: _host_argument(f"{name}[{key!r}]", value)
@@ -305,7 +304,7 @@ def _host_arguments(name: str, arguments: Any) -> Any:
 
 
 def _host_argument(name: str, value: Any) -> Any:
-    """A value for a host function, with the tensors in it checked."""
+    """Returns a value for a host function, after checking its tensors."""
     import tensorflow as tf
 
     def checked(leaf: Any) -> Any:
@@ -321,7 +320,7 @@ def _as_tensor(name: str, value: Any) -> Any:
         tensor = tf.convert_to_tensor(value)
     except (TypeError, ValueError) as error:
         raise TypeError(
-            f"`{name}` should be a tensor of the graph that model_fn builds. "
+            f"`{name}` must be a tensor of the graph that model_fn builds. "
             f"Received: {value!r} of type {type(value).__name__}"
         ) from error
     _check_graph(name, tensor)
@@ -329,7 +328,7 @@ def _as_tensor(name: str, value: Any) -> Any:
 
 
 def _check_graph(name: str, element: Any) -> None:
-    """Raises a ValueError if something is of another graph than the spec."""
+    """Raises a ValueError if an element is in a different graph than the spec."""
     import tensorflow as tf
 
     graph = tf.compat.v1.get_default_graph()

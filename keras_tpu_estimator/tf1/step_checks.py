@@ -1,4 +1,4 @@
-"""What is checked of a step of a TF1 graph before it is compiled."""
+"""Checks of a step of a TF1 graph before it is compiled."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,22 +12,21 @@ from keras_tpu_estimator.tf1.lifting import Pruned
 
 
 def check_variables(model: ModelGraph, step: Pruned) -> None:
-    """Checks that a step has only variables that belong to somebody."""
+    """Checks that all variables of a step are global or local."""
     others = sorted({*step.body.variables} - {*model.variables, *model.local})
     if others:
         raise ValueError(
-            "The variables of a model_fn should be global ones, which belong "
-            "to the model, or local ones, which belong to a call. Received: "
+            "The variables of a model_fn must be global variables, which belong "
+            "to the model, or local variables, which belong to a call. Received: "
             f"{others}. Leave `collections` out where they are made."
         )
 
 
 def warn_of_writes(model: ModelGraph, step: Pruned, mode: str) -> None:
-    """Warns if a step that does not train writes what its results depend on.
+    """Warns if a step that does not train writes variables that its results read.
 
-    An example is a batch normalization for training and one for evaluation,
-    one of which a condition chooses: the first writes averages that the second
-    reads.
+    For example, a condition chooses between batch normalization for training and for
+    evaluation. The first writes averages that the second reads.
     """
     written = step.effects.last_writes.keys() & model.variables.keys()
     both = sorted(written & _read_by(step.fetches) - {GLOBAL_STEP})
@@ -46,7 +45,7 @@ def warn_of_writes(model: ModelGraph, step: Pruned, mode: str) -> None:
 
 
 def _read_by(fetches: Sequence[Any]) -> set[str]:
-    """The names of variables whose values tensors are computed from."""
+    """Returns the names of the variables from which tensors are computed."""
     found, left = set(), [tensor.op for tensor in fetches]
     names = set()
     while left:
@@ -61,13 +60,13 @@ def _read_by(fetches: Sequence[Any]) -> set[str]:
 
 
 def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
-    """Checks that a step trains, and all cores the same."""
+    """Checks that a step trains, with the same result on all devices."""
     changes = step.effects.last_writes
     if GLOBAL_STEP not in changes:
         raise ValueError(
-            "`train_op` should increment the global step. Expected "
-            "`optimizer.minimize(loss, tf.train.get_global_step())`. Received "
-            f"one that assigns {sorted(changes)}."
+            "`train_op` must increment the global step. Received one that "
+            f"assigns {sorted(changes)}. Use "
+            "`optimizer.minimize(loss, tf.train.get_global_step())`."
         )
     varying = step.varying(example.is_split)
     if varying.sums and example.cores.axes:
@@ -75,12 +74,12 @@ def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
     differing = sorted(varying.variables & model.trainable)
     if differing and example.cores.axes:
         raise ValueError(
-            "On several cores gradients should be combined over them. "
+            "On several cores gradients must be combined over them. "
             "Received a train op without CrossShardOptimizer that changes "
-            f"{differing}on each core separately: wrap the optimizer, "
+            f"{differing} on each device separately. Wrap the optimizer: "
             "tf.compat.v1.tpu.CrossShardOptimizer(optimizer), or sum the "
             "gradients with tf.compat.v1.tpu.cross_replica_sum, or set "
-            "use_tpu=False to train on one core."
+            "use_tpu=False to train on one device."
         )
 
 
@@ -90,10 +89,10 @@ def _sums_that_differ(step: Pruned, names: Sequence[str]) -> str:
         name if line is None else f"{name}, made at {line}" for name, line in lines
     )
     return (
-        "On several cores all of them must run each sum over cores, such as "
+        "All devices must run each sum over devices, such as "
         "that of a CrossShardOptimizer. Received a sum in a branch or a loop "
-        f"that depends on the batch of each core: {made}. Let the same value "
-        "decide on all cores, such as "
+        f"that depends on the batch of each device: {made}. Use the same value "
+        "in the condition on all devices, such as "
         "tf.compat.v1.tpu.cross_replica_sum(loss) > 1.0, or set use_tpu=False "
-        "to train on one core."
+        "to train on one device."
     )

@@ -1,4 +1,4 @@
-"""Whether a graph increments its global step by one in each run."""
+"""A check that a graph increments its global step by one in each run."""
 
 from collections.abc import Mapping
 
@@ -12,10 +12,9 @@ _SAME_VALUE = frozenset({"Identity", "Cast", "StopGradient"})
 def counts_once(body: Body, library: Library, effects: Effects) -> bool:
     """Returns whether every run adds exactly one to the global step.
 
-    It recognizes `assign_add(step, 1)` and `assign(step, step + 1)`, outside of
-    conditions, loops and functions, where nothing else assigns the step.
-    Everything else may count in another way: gradient accumulation, loss
-    scaling, or two optimizers.
+    It recognizes `assign_add(step, 1)` and `assign(step, step + 1)` outside of
+    conditions, loops and functions if nothing else assigns the step. Other graphs may
+    count differently, with gradient accumulation, loss scaling or two optimizers.
     """
     nodes = {node.name: node for node in body.nodes}
     writers = [
@@ -41,10 +40,10 @@ def _writes_step(node: Node, used: list[tuple[int, str]], library: Library) -> b
 def _is_step_plus_one(
     reference: str, nodes: Mapping[str, Node], effects: Effects
 ) -> bool:
-    """Returns whether a value is the global step of before the run, plus one.
+    """Returns whether a value is the global step before the run, plus one.
 
-    The only node that assigns the step takes the value, so each read that the
-    value depends on comes before.
+    Only one node assigns the step, and it depends on this value, so all reads in the
+    value come before the assignment.
     """
     node = _origin(reference, nodes)
     if node is None or node.op not in ("Add", "AddV2"):
@@ -75,7 +74,7 @@ def _is_one(reference: str, nodes: Mapping[str, Node]) -> bool:
 
 
 def _origin(reference: str, nodes: Mapping[str, Node]) -> Node | None:
-    """Returns the node that a value comes from unchanged, if it has one."""
+    """Returns the node from which a value comes unchanged, if there is one."""
     node = nodes.get(source(reference))
     while node is not None and node.op in _SAME_VALUE:
         node = nodes.get(source(data_inputs(node)[0]))

@@ -1,7 +1,7 @@
-"""Files that a `model_fn` writes by itself: `tf.compat.v2.summary` in a step.
+"""Files that a `model_fn` writes in a step, such as `tf.compat.v2.summary`.
 
-No device can. What writes is taken out of the graph, and runs on the host for
-each step, with what the devices have computed for it.
+No device can write files. The writing operations are removed from the graph, and run on
+the host for each step, with inputs that the devices compute.
 """
 
 import dataclasses
@@ -23,17 +23,17 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def taken_out(graph: Any, wanted: Sequence[Any]) -> tuple[StepWriter, list[Any]] | None:
-    """Takes what writes out of a graph, as far as a step would run it.
+    """Removes the operations that write files from a graph.
 
-    What writes nothing, or cannot be told from the step, stays.
+    Operations that the step depends on remain.
 
     Args:
         graph: The graph.
         wanted: The operations and tensors of the step.
 
     Returns:
-        What the host is to call for each step, and the tensors it is given, one
-        row for each core; `None` if nothing was taken.
+        The function that the host calls for each step, and its tensors, one row for
+        each device, or `None` if nothing was removed.
     """
     writing = _writing(graph)
     runs = [op for op in reachable(graph, wanted) if op.name in writing]
@@ -49,8 +49,9 @@ def taken_out(graph: Any, wanted: Sequence[Any]) -> tuple[StepWriter, list[Any]]
         rows = [_row(each) for each in (*part.boundary.values(), *reads)]
     before = [_all_before(each.op) for each in reads]
     for op in waiting:
-        # As what writes would have read them: before what waited for it. Some
-        # operations have waited only for the writer to be opened.
+        # Variables are read when the removed operations would have read them: before
+        # operations that waited for these. Some operations have waited only for the
+        # writer to be opened.
         first = [
             read.op
             for read, names in zip(reads, before, strict=True)
@@ -62,14 +63,14 @@ def taken_out(graph: Any, wanted: Sequence[Any]) -> tuple[StepWriter, list[Any]]
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _Part:
-    """What the host has to have, in order to write.
+    """The part of a graph that the host runs to write files.
 
     Attributes:
-        names: Of the operations to run.
-        ops: All that come before these, by the order in which they were made.
-        kept: The names of those that the host runs.
-        boundary: By name the tensors that the devices compute.
-        variables: By name the handles of those that are read.
+        names: The names of the operations to run.
+        ops: All operations that come before these, in the order of creation.
+        kept: The names of the operations that the host runs.
+        boundary: The tensors that the devices compute, by name.
+        variables: The handles of the variables that are read, by name.
     """
 
     names: Sequence[str]
@@ -87,14 +88,14 @@ class _Part:
         runs: Sequence[Any],
         others: set[str],
     ) -> "_Part":
-        """The part without what depends on tensors of no fixed shape.
+        """Makes a part without operations on tensors of unknown shape.
 
         Args:
             graph: The graph.
-            definition: The same as nodes.
-            writing: What writes, by name.
-            runs: What of it is to run.
-            others: The names of what the devices compute anyway.
+            definition: The definition of the graph.
+            writing: The operations that write, by name.
+            runs: The operations that must run.
+            others: The names of operations that the devices run anyway.
         """
         used = {op.name for op in runs}
         openers = [
@@ -121,15 +122,15 @@ class _Part:
         for op in runs:
             if op.name in lost and op.type != "Identity":
                 _logger.warning(
-                    "The summary %s, made at %s, is not written: it should be "
-                    "of tensors whose shapes are fixed.",
+                    "The summary %s, made at %s, is not written, because its tensors "
+                    "must have fixed shapes.",
                     op.name,
                     line_of(op),
                 )
         return cls.of(graph, definition, writing, left, others)
 
     def cut(self, definition: Definition) -> Cut:
-        """The same, ready to be run."""
+        """Returns the part as a `Cut`."""
         return Cut(
             part_of(definition, [op.name for op in self.ops], self.kept),
             list(self.boundary.values()),
@@ -138,7 +139,7 @@ class _Part:
 
 
 def _writing(graph: Any) -> dict[str, Any]:
-    """By name the writers of a graph, and all that comes of them."""
+    """Returns the writers of a graph and all operations on them, by name."""
     found: dict[str, Any] = {}
     for op in graph.get_operations():
         if op.type == "SummaryWriter" or any(
@@ -149,7 +150,7 @@ def _writing(graph: Any) -> dict[str, Any]:
 
 
 def _assigns(ops: Sequence[Any], definition: Definition) -> bool:
-    """Whether operations assign variables."""
+    """Returns whether operations assign variables."""
     variables = {
         tensor.op.name
         for op in ops
@@ -162,12 +163,9 @@ def _assigns(ops: Sequence[Any], definition: Definition) -> bool:
 
 
 def _leave_out(graph: Any, writing: Mapping[str, Any]) -> list[Any]:
-    """Has operations no longer wait for those that write.
+    """Removes waits for operations that write, and returns the changed operations.
 
-    They wait for what these waited for.
-
-    Returns:
-        Those operations.
+    The changed operations wait for the control inputs of the removed ones.
     """
     before: dict[str, dict[str, Any]] = {}
     waiting = []
@@ -187,7 +185,7 @@ def _leave_out(graph: Any, writing: Mapping[str, Any]) -> list[Any]:
 
 
 def _before(graph: Any, ops: Sequence[Any]) -> list[Any]:
-    """Operations, and those whose tensors they take, in order."""
+    """Returns operations and those whose tensors they take, in order."""
     stack, found = [*ops], set()
     while stack:
         op = stack.pop()
@@ -198,7 +196,7 @@ def _before(graph: Any, ops: Sequence[Any]) -> list[Any]:
 
 
 def _after(ops: Sequence[Any], names: set[str]) -> set[str]:
-    """The names of operations to which tensors of others go."""
+    """Returns the names of operations that depend on the tensors of some."""
     found = {*names}
     for op in ops:
         if any(tensor.op.name in found for tensor in op.inputs):
@@ -207,7 +205,7 @@ def _after(ops: Sequence[Any], names: set[str]) -> set[str]:
 
 
 def _is_hosts(op: Any, definition: Definition) -> bool:
-    """Whether the host is to run an operation that only a writer needs."""
+    """Returns whether the host must run an operation that only a writer needs."""
     import tensorflow as tf
 
     if any(tensor.dtype == tf.resource for tensor in (*op.inputs, *op.outputs)):
@@ -219,7 +217,7 @@ def _is_hosts(op: Any, definition: Definition) -> bool:
 
 
 def _spread(ops: Sequence[Any], own: set[str]) -> None:
-    """Adds to what the host runs what comes of it, and what is no number."""
+    """Adds operations that depend on the host's, and those that make no numbers."""
     size = 0
     while size < len(own):
         size = len(own)
@@ -239,10 +237,10 @@ def _is_number(tensor: Any) -> bool:
 
 
 def _around(ops: Sequence[Any], own: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Completes what the host runs by what it can have for itself.
+    """Adds constants and variables to the host's operations.
 
     Returns:
-        By name the tensors that it does not have, and the handles of variables.
+        The missing tensors and the handles of variables, both by name.
     """
     constant = set[str]()
     for op in ops:
@@ -292,7 +290,7 @@ def _all_before(op: Any) -> set[str]:
 
 
 def _waited_for(ops: Sequence[Any], kept: set[str]) -> list[Any]:
-    """Lists the devices' operations that those of the host wait for."""
+    """Returns the devices' operations for which operations of the host wait."""
     stack, found = [*ops], dict[str, Any]()
     while stack:
         op = stack.pop()
@@ -304,7 +302,7 @@ def _waited_for(ops: Sequence[Any], kept: set[str]) -> list[Any]:
 
 
 def _row(tensor: Any) -> Any:
-    """A tensor as one row: rows of cores are put together."""
+    """Returns a tensor as one row, because rows of devices are concatenated."""
     import tensorflow as tf
 
     return tf.expand_dims(tensor, 0)

@@ -1,6 +1,6 @@
-"""`tf.summary` in a TF1 `model_fn`: what it records, as tensors of the graph.
+"""The summaries of `tf.summary` in a TF1 `model_fn`, as tensors of the graph.
 
-The operations themselves make strings, which no device can.
+The original operations make strings, which no device can.
 """
 
 import dataclasses
@@ -30,9 +30,9 @@ class Recorded:
     """One summary of a graph.
 
     Attributes:
-        summary: What it is.
-        tensor: The tensor that it is of.
-        prepare: What makes its data of the tensor's value.
+        summary: The summary.
+        tensor: The tensor that it records.
+        prepare: A function that converts the tensor's value to the data.
     """
 
     summary: Summary
@@ -40,7 +40,7 @@ class Recorded:
     prepare: Callable[[jax.Array], jax.Array]
 
     def collected(self, value: Any) -> Collected:
-        """The summary of a value."""
+        """Returns the summary of a value."""
         data = self.prepare(value)
         return Collected(self.summary, self.summary.tensors(data, jnp))
 
@@ -50,7 +50,7 @@ class Recorded:
 
 
 class NumberedImages(Image):
-    """Images as TF1 names them: 'x/image', or 'x/image/0' and so on."""
+    """Images with the tags of TF1: 'x/image', or 'x/image/0' and so on."""
 
     def serialized(self, reduced: Any) -> bytes:
         """Returns one record for each image."""
@@ -58,7 +58,7 @@ class NumberedImages(Image):
 
 
 class NumberedSounds(Audio):
-    """Sounds as TF1 names them: 'x/audio', or 'x/audio/0' and so on."""
+    """Sounds with the tags of TF1: 'x/audio', or 'x/audio/0' and so on."""
 
     def serialized(self, reduced: Any) -> bytes:
         """Returns one record for each sound."""
@@ -68,10 +68,10 @@ class NumberedSounds(Audio):
 def _each(
     summary: Image | Audio, serialized: Callable[[Any, Any], bytes], rows: Any
 ) -> bytes:
-    """Returns records, with numbers where several may have been asked for."""
+    """Returns records, with numbers if several outputs are allowed."""
     if summary.max_outputs == 1:
         return serialized(summary, rows)
-    # Messages in a row are one message with all their values.
+    # Concatenated messages are one message with all their values.
     return b"".join(
         serialized(
             dataclasses.replace(summary, tag=f"{summary.tag}/{number}"),
@@ -111,7 +111,7 @@ def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
 
 
 def _merged(summary_op: Any) -> list[Any]:
-    """Lists the summaries that an operation merges, each once."""
+    """Returns the summaries that an operation merges, each once."""
     import tensorflow as tf
 
     found: dict[str, Any] = {}
@@ -165,13 +165,13 @@ def _audio(tag: str, op: Any) -> tuple[Summary, Any]:
 
 
 def _as_bytes(images: jax.Array) -> jax.Array:
-    """Images in the range that TF1 shows each of them in."""
+    """Scales images to bytes as TF1 does."""
     if images.dtype == jnp.uint8:
         return images
     images = images.astype("float32")
     low = images.min((1, 2, 3), keepdims=True)
     high = images.max((1, 2, 3), keepdims=True)
-    # Zero is in the middle if there is anything below it.
+    # Zero is in the middle if there are negative values.
     most = jnp.maximum(jnp.maximum(high, -low), 1e-9)
     signed = images / most * 127 + 128
     shown = jnp.where(low < 0, signed, images / most * 255)

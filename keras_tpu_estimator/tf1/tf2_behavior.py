@@ -1,4 +1,4 @@
-"""Global settings of TensorFlow, as graphs that XLA compiles need them."""
+"""Global settings of TensorFlow for graphs that XLA compiles."""
 
 import contextlib
 import threading
@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 
 class _AsInTF2:
-    """Keeps global settings of TensorFlow while some thread needs them."""
+    """Keeps global settings of TensorFlow while any thread needs them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -39,8 +39,8 @@ _as_in_tf2 = _AsInTF2()
 
 
 def as_in_tf2() -> contextlib.AbstractContextManager[None]:
-    """Has variables be resources and bodies functions, as XLA needs them.
+    """Enables resource variables and functional control flow, which XLA needs.
 
-    `tf.disable_v2_behavior()`, which many programs call, has it otherwise.
+    `tf.disable_v2_behavior()`, which many scripts call, disables them.
     """
     return _as_in_tf2

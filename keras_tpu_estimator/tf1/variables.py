@@ -20,19 +20,16 @@ from keras_tpu_estimator.tf1.graph import ModelGraph
 from keras_tpu_estimator.tf1.internals import static_value
 from keras_tpu_estimator.tf1.sessions import load_values
 
-# No variable of TensorFlow has such a name.
+# No TensorFlow variable can have such a name.
 SEED = "<seed>"
-# How many runs have left the global step as it is.
+# The number of runs since the global step changed.
 REPEATS = "<repeats>"
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> None:
-    """Enters the variables that a graph is the first to have.
-
-    Of those of one call, these are `local` to its step.
-    """
+    """Enters the new variables of a graph, with the local variables of its step."""
     new = {}
     own = {name: model.local[name] for name in local}
     for name, variable in {**own, **model.variables}.items():
@@ -47,7 +44,7 @@ def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> No
                 shape=shape,
                 dtype=on_devices.name,
                 trainable=name in model.trainable,
-                # Metrics are the values of one call, and in no checkpoint.
+                # Metric variables belong to one call, and are in no checkpoint.
                 synchronization="on_read" if name in own else "auto",
             )
         elif tuple(store.variables[name].shape) != shape:
@@ -64,10 +61,9 @@ def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> No
 def enter_seed(store: VariableStore, seed: int) -> None:
     """Enters the seed of random ops.
 
-    As a constant, one that was drawn would have XLA compile anew each time that
-    a program starts.
+    If a random seed were a constant, XLA would compile again for each process.
     """
-    # Of one call, so that it is in no checkpoint.
+    # It belongs to one call, so that it is in no checkpoint.
     variable = _keras_variable(
         SEED,
         shape=(),
@@ -82,8 +78,8 @@ def enter_seed(store: VariableStore, seed: int) -> None:
 def enter_repeats(store: VariableStore) -> None:
     """Enters the number of runs since the global step changed.
 
-    Random ops draw by it, too. A checkpoint follows a change of the step, so
-    that the number is zero again when training resumes.
+    Random ops also depend on it. A checkpoint follows a change of the step, so the
+    number is zero again when training resumes.
     """
     if REPEATS in store.variables:
         return
@@ -102,7 +98,7 @@ def enter_repeats(store: VariableStore) -> None:
 
 
 def _keras_variable(path: str, **settings: Any) -> keras.Variable:
-    """A variable that has no value yet."""
+    """Makes a variable without a value."""
     stateless = keras.StatelessScope(initialize_variables=False)
     with keras_internals.fresh_names(), stateless:
         variable = keras.Variable("zeros", name=path.rpartition("/")[2], **settings)
@@ -117,10 +113,10 @@ def _initial_values(
     values: AnyArraysByPath,
     places: object = None,
 ) -> ArraysByPath:
-    """What the initializers of a graph make of its `own` variables.
+    """Returns the initial values of a graph's `own` variables.
 
-    A session has them whole, wherever their `places` are. The values are those
-    of others, which initializers may read.
+    A session computes them unsharded, whatever their `places`. Initializers may read
+    the `values` of other variables.
     """
     del places
     wanted = [name for name in own if name in paths]
@@ -167,7 +163,7 @@ def _initial_values(
 
 
 def _constants(variables: Mapping[str, Any]) -> dict[str, Any]:
-    """Initial values that need no session, as those of most slots."""
+    """Returns the initial values that need no session, such as those of most slots."""
     found = {}
     for name, variable in variables.items():
         value = _constant(variable.initializer.inputs[1])
@@ -177,11 +173,11 @@ def _constants(variables: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
-    """The value of a tensor, or `None` if it varies."""
+    """Returns the value of a tensor, or `None` if it varies."""
     if tensor.op.type != "Fill":
         value: np.ndarray | None = static_value(tensor)
         return value
-    # As a whole it would be made on the host, and then be copied.
+    # A constant would be made on the host, and then copied.
     shape, number = map(static_value, tensor.op.inputs)
     if shape is None or number is None:
         return None
@@ -191,8 +187,8 @@ def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
 
 
 def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:
-    """Tells how many variables get their values from which checkpoint."""
-    # Each value is read by an operation of its own.
+    """Logs how many variables are initialized from each checkpoint."""
+    # A separate operation reads each value.
     counts = collections.Counter(
         static_value(op.inputs[0]).item().decode()
         for op in reachable(graph, initializers)
@@ -210,7 +206,7 @@ def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:
 def _needed(
     graph: Any, variables: Mapping[str, Any], wanted: Collection[str]
 ) -> set[str]:
-    """The variables that initializers are about, and those that they read."""
+    """Returns the variables that initializers assign or read."""
     needed: set[str] = set()
     more = set(wanted)
     while more - needed:

@@ -1,6 +1,6 @@
-"""What differs between cores: what comes of a batch or of random numbers.
+"""Values that differ between devices: those of a batch, or random numbers.
 
-A sum over all cores is the same on each of them.
+A sum over all devices is the same on each of them.
 """
 
 import dataclasses
@@ -24,14 +24,14 @@ from keras_tpu_estimator.tf1.random_ops import is_random
 
 @dataclasses.dataclass(frozen=True)
 class Varying:
-    """The tensors and variables whose values differ between the cores of a step.
+    """The tensors and variables whose values differ between devices.
 
     They depend on inputs that are split, or on random numbers.
 
     Attributes:
-        variables: The variables that it leaves with different values.
-        sums: The names of branches and loops that contain a sum over all
-            cores, and that not all cores may run equally often.
+        variables: The variables whose values differ after the step.
+        sums: The names of branches and loops with a sum over all devices that some
+            devices may run more often than others.
     """
 
     variables: frozenset[str]
@@ -39,7 +39,7 @@ class Varying:
 
     @classmethod
     def of(cls, body: Body, library: Library, is_split: bool) -> "Varying":
-        """Follows what differs through a step."""
+        """Finds the values of a step that differ."""
         found = _Walk(library, set(body.arguments) if is_split else set())
         found.follow(body, effects_of(body, library))
         return cls(frozenset(found.assigned), tuple(found.sums))
@@ -47,14 +47,14 @@ class Varying:
 
 @dataclasses.dataclass
 class _Walk:
-    """What is known to differ in a body.
+    """The values of a body that differ.
 
     Attributes:
         library: The functions that may be called.
-        whole: Nodes of which all outputs do, arguments and variables.
-        outputs: By the name of a calling node, whether each output does.
-        assigned: The variables that were assigned such values.
-        sums: Branches and loops with a sum over cores that differ.
+        whole: Nodes of which all outputs differ, arguments and variables.
+        outputs: By the name of a calling node, whether each output differs.
+        assigned: The variables that were assigned differing values.
+        sums: Branches and loops with a sum that devices may run differently.
     """
 
     library: Library
@@ -64,7 +64,7 @@ class _Walk:
     sums: list[str] = dataclasses.field(default_factory=list)
 
     def follow(self, body: Body, effects: Effects) -> None:
-        """Follows what differs through all nodes."""
+        """Follows differing values through all nodes."""
         nodes = {node.name: node for node in body.nodes}
         for node in body.nodes:
             inputs = [self.has(each) for each in data_inputs(node)]
@@ -78,7 +78,7 @@ class _Walk:
                 self.assigned.add(names[position])
 
     def has(self, reference: str) -> bool:
-        """Whether an output or an argument differs."""
+        """Returns whether an output or an argument differs."""
         name, *rest = reference.split(":")
         if name not in self.outputs:
             return name in self.whole
@@ -87,7 +87,7 @@ class _Walk:
     def _enter(
         self, node: Node, inputs: list[bool], nodes: Mapping[str, Node]
     ) -> set[int]:
-        """Enters a node; returns the inputs that it may give such values."""
+        """Enters a node, and returns the inputs that it may make differ."""
         functions = [self.library[each.name] for each in called(node)]
         if not functions:
             differs = any(inputs) and not is_total(node, nodes)
@@ -103,12 +103,12 @@ class _Walk:
         else:
             outputs, assigned = self._any(functions, arguments)
         if chosen:
-            # Cores that go different ways come to have different values.
+            # Devices that take different paths get different values.
             outputs, assigned = [True] * len(outputs), set(range(len(inputs)))
         if chosen and _has_total(node, self.library):
             self.sums.append(node.name)
         if len(self.sums) > before:
-            # Names inside of functions are not those of the graph.
+            # Names inside functions are not names of the graph.
             self.sums[before:] = [node.name]
         self.outputs[node.name] = outputs
         return {own + position for position in assigned}
@@ -123,7 +123,7 @@ class _Walk:
     def _loop(
         self, functions: Sequence[Function], arguments: list[bool]
     ) -> tuple[list[bool], set[int], bool]:
-        """Returns the values of a loop that differ, and whether its rounds do."""
+        """Returns the differing values of a loop, and whether the rounds differ."""
         condition, body = functions
         while True:
             outputs, assigned = self._call(body, arguments)
@@ -142,7 +142,7 @@ class _Walk:
     def _call(
         self, function: Function, arguments: list[bool]
     ) -> tuple[list[bool], set[int]]:
-        """Which outputs differ, and which arguments are assigned such."""
+        """Returns the outputs that differ, and the arguments made to differ."""
         signature, body = function.signature, Body.of(function)
         names = [argument.name for argument in signature.input_arg]
         differing = {n for n, d in zip(names, arguments, strict=True) if d}
@@ -154,5 +154,5 @@ class _Walk:
 
 
 def _has_total(node: Node, library: Library) -> bool:
-    """Whether a branch or loop contains a sum over all cores."""
+    """Returns whether a branch or loop contains a sum over all devices."""
     return any(each.op == SUM for each in nodes_within(node, library))

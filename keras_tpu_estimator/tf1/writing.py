@@ -10,7 +10,7 @@ from keras_tpu_estimator.tf1.functions import Node
 
 
 def type_number(dtype: str) -> int:
-    """The number that protocol buffers have for a dtype."""
+    """Returns the number of a dtype in protocol buffers."""
     import tensorflow as tf
 
     number: int = tf.as_dtype(dtype).as_datatype_enum
@@ -18,14 +18,14 @@ def type_number(dtype: str) -> int:
 
 
 def set_inputs(node: Node, data: Sequence[str]) -> None:
-    """Gives a node other data inputs; control inputs stay."""
+    """Replaces the data inputs of a node, and keeps its control inputs."""
     controls = [name for name in node.input if name.startswith("^")]
     del node.input[:]
     node.input.extend([*data, *controls])
 
 
 def add_copy(nodes: Any, node: Node, inputs: Sequence[str]) -> Node:
-    """Adds a copy of a node with these inputs, which may run anywhere."""
+    """Adds a copy of a node with these inputs and without a device."""
     copy = nodes.add()
     copy.CopyFrom(node)
     copy.device = ""
@@ -37,12 +37,12 @@ def add_copy(nodes: Any, node: Node, inputs: Sequence[str]) -> Node:
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """Writes nodes beside others.
+    """Adds nodes to a graph or a function.
 
     Attributes:
-        nodes: Where nodes are added.
-        is_function: Whether they are those of a function, which refer to the
-            outputs of others by the names of these.
+        nodes: The list of nodes.
+        is_function: Whether the nodes are in a function, where references contain the
+            names of outputs.
     """
 
     nodes: Any
@@ -71,11 +71,11 @@ class Writer:
 
         Args:
             name: The name of the node.
-            op: The type of op.
+            op: The operation type.
             inputs: References to its inputs.
             types: The attributes that are types.
-            output: What the op calls that output.
-            number: Which one it is. Defaults to the first.
+            output: The name of the output in the op definition.
+            number: The position of the output. Defaults to 0.
         """
         node = self.nodes.add(name=name, op=op)
         node.input.extend(inputs)

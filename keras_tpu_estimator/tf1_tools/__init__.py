@@ -1,1 +1,1 @@
-"""For those who have programs of TensorFlow 1: `tf.estimator`, and advice."""
+"""Tools for TF1 scripts: a `tf.estimator` for them, and a checker."""

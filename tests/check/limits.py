@@ -73,20 +73,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "if cores assign different values": None,
         "an operation in a `tf.cond` branch": None,
         "without an operation that changes the global step": None,
-        "`tf.summary` in a `host_call`": Code(
-            "refused", f"{_HOST_CALL}\nhost_call = (host_call_fn, [y])"
-        ),
         "64-bit numbers": Code("depends", "tf.get_variable('a', [], tf.int64)"),
-        "`ready_op` and `ready_for_local_init_op`": Code(
-            "differs", "tf.train.Scaffold(ready_op=tf.no_op())"
-        ),
-        "`local_init_op` may assign": Code(
-            "depends", "tf.train.Scaffold(local_init_op=tf.no_op())"
-        ),
-        "partitioners split variables": Code(
-            "differs",
-            "tf.get_variable('a', [4], partitioner=tf.fixed_size_partitioner(2))",
-        ),
         "columns of ids are sparse": Code(
             "refused",
             "fc.input_layer(features, "
@@ -94,11 +81,6 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         ),
         "shapes that are unknown": None,
         "`tf.while_loop` has a gradient": Code("depends", f"y += {_LOOP})"),
-        "the tensors of a `tf.while_loop` may grow": Code(
-            "depends",
-            f"y += {_LOOP}, shape_invariants=[tf.TensorShape([None])], "
-            "maximum_iterations=3)",
-        ),
         "a summary or another tensor of a `tf.cond`": Code(
             "differs",
             "def branch():\n    tf.summary.scalar('y', y[0, 0])\n    return y\n"
@@ -106,10 +88,6 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         ),
         "a hook may initialize": None,
         "constants that `input_fn` returns": None,
-        "on a TPU, a `tf.cond` around": Code(
-            "depends",
-            "y = tf.cond(y[0, 0] > 0, lambda: tf.tpu.cross_replica_sum(y), lambda: y)",
-        ),
         "optimizers update the rows": None,
     },
     ("lifting_limits", "### Of the estimator"): {
@@ -222,6 +200,28 @@ _TABLE = 'tf.contrib.lookup.index_table_from_tensor(["a"])'
 
 # Programs that once differed from TensorFlow 1.15, or stopped.
 PROGRAMS = {
+    "`tf.summary` in a `host_call`": Code(
+        "refused", f"{_HOST_CALL}\nhost_call = (host_call_fn, [y])"
+    ),
+    "`ready_op` and `ready_for_local_init_op`": Code(
+        "differs", "tf.train.Scaffold(ready_op=tf.no_op())"
+    ),
+    "`local_init_op` may assign": Code(
+        "depends", "tf.train.Scaffold(local_init_op=tf.no_op())"
+    ),
+    "partitioners split variables": Code(
+        "differs",
+        "tf.get_variable('a', [4], partitioner=tf.fixed_size_partitioner(2))",
+    ),
+    "the tensors of a `tf.while_loop` may grow": Code(
+        "depends",
+        f"y += {_LOOP}, shape_invariants=[tf.TensorShape([None])], "
+        "maximum_iterations=3)",
+    ),
+    "on a TPU, a `tf.cond` around": Code(
+        "depends",
+        "y = tf.cond(y[0, 0] > 0, lambda: tf.tpu.cross_replica_sum(y), lambda: y)",
+    ),
     "`build_supervised_input_receiver_fn_from": host(
         "differs",
         "tf.estimator.export."

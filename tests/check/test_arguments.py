@@ -11,7 +11,7 @@ from helpers import at_length
 
 from keras_tpu_estimator.tf1.names.calls import CallRule, Value, Where
 from keras_tpu_estimator.tf1_tools.check.checking import check
-from keras_tpu_estimator.tf1_tools.check.printing import as_text
+from keras_tpu_estimator.tf1_tools.check.command import as_text
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 

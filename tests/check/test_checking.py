@@ -301,7 +301,7 @@ def test_the_table_is_printed(program, tmp_path, capsys) -> None:
     assert refused in printed
     assert "In a port to Keras: `kte.outside_compilation`" in printed
     assert re.search(r"(?m)^  tf.Session +1  nothing$", printed)
-    assert "6 things to change before" in printed
+    assert "6 places must change before" in printed
 
 
 def test_a_program_that_runs_has_status_0(program, tmp_path, capsys) -> None:
@@ -475,7 +475,7 @@ def test_a_branch_alone_is_no_failure(program, tmp_path, capsys) -> None:
     printed = capsys.readouterr().out
     assert "\nMissing, in a branch\n  tf.nowhere  main.py:4\n" in printed
     assert (
-        "No name or argument that was checked stops it, unless it comes to the "
+        "No name or argument that was checked stops it, unless it reaches the "
         "name listed above as in a branch: python" in printed
     )
     assert main(["check", str(tmp_path / "main.py"), "--json"]) == 0

@@ -5,7 +5,7 @@ import textwrap
 import pytest
 
 from keras_tpu_estimator.tf1_tools.check.checking import check
-from keras_tpu_estimator.tf1_tools.check.printing import as_text
+from keras_tpu_estimator.tf1_tools.check.command import as_text
 from keras_tpu_estimator.tf1_tools.check.python_2 import python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
@@ -99,13 +99,13 @@ def test_a_library_that_is_not_installed_stops_a_program(report, tmp_path) -> No
     title = "\nLibraries that are not installed, and needed\n"
     assert f"{title}  gin_of_nobody  main.py:3\n" in printed
     assert "Run `pip install gin_of_nobody`, or put the folder" in printed
-    assert "2 things to change before" in printed
+    assert "2 places must change before" in printed
 
 
 def test_a_library_of_python_2_has_a_new_name(report) -> None:
     (found,) = report("import cPickle\n").needed
     assert found.advice == (
-        "It is of Python 2. `2to3 -w FILE` writes pickle in its place."
+        "It is a Python 2 module. `2to3 -w FILE` replaces it with pickle."
     )
 
 
@@ -120,7 +120,7 @@ def test_a_library_that_a_program_does_without_is_no_failure(report) -> None:
     )
     assert found.runs
     assert [each.what for each in found.unfollowed] == [
-        "cPickle, which is absent, where it may be"
+        "cPickle is absent, but its use is guarded"
     ]
 
 

@@ -128,25 +128,25 @@ REFUSED = {
     "11 no model_fn": (
         {"model_fn": None},
         TypeError,
-        "Expected a callable as `model_fn`. Received: None of type NoneType",
+        "`model_fn` must be callable. Received: None of type NoneType",
     ),
     "11 model_fn without features": (
         {"model_fn": without_features},
         ValueError,
-        "should take an argument `features`. Received a function of "
+        "must take an argument `features`. Received a function of "
         r"\['labels', 'mode', 'params'\]",
     ),
     "12 model_fn without params": (
         {"model_fn": without_params, "params": {}},
         ValueError,
-        r"`params` were given, but .* a function of \['features', 'labels', "
-        r"'mode'\]. Add an argument `params`",
+        r"must take an argument `params`, .* a function of \['features', "
+        r"'labels', 'mode'\]. Add the argument",
     ),
     "14 model_fn with more arguments": (
         {"model_fn": with_more},
         ValueError,
-        r"nothing gives it: \['depth', 'width'\]. Expected some of features, "
-        "labels, mode, params and config. Pass other values in `params`",
+        "must be among features, labels, mode, params and config. Received "
+        r"others: \['depth', 'width'\]. Pass their values in `params`",
     ),
     "15 a method is overridden": (
         {"estimator_class": Overriding},

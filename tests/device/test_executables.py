@@ -23,9 +23,8 @@ from helpers import (
 )
 from stored_programs import ran, store
 
-from keras_tpu_estimator.engine.device import executable_key, executables
-from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
-from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device import executables
+from keras_tpu_estimator.engine.device.executables import ExecutableKey, Executables
 from keras_tpu_estimator.planning.compiling import without_cache
 
 X, Y = regression_data(examples=64)
@@ -126,8 +125,8 @@ def test_what_is_assigned_is_used_up(tmp_path, folder, log):
     runtime = estimator(tmp_path, folder)._context.runtime
     steps = X[None, :16].repeat(4, 0), Y[None, :16].repeat(4, 0)
     step = runtime.prepare("train", X[:16], Y[:16])
-    with runtime.values.lent(step, None) as lent:
-        values = jax.tree.map(jax.numpy.copy, dict(lent))
+    with runtime.values.borrowed(step, None) as borrowed:
+        values = jax.tree.map(jax.numpy.copy, dict(borrowed))
     assigned, others = step.split(values)
     metrics = runtime.program.metrics_state()
     data = runtime.loop.put("train", *steps)
@@ -146,11 +145,11 @@ def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
     other = repeated(X.astype("float16"), Y)
     own.train(other, steps=6)
     assert (
-        f"There is no executable for mode 'train' in {folder} (1 there: the "
+        f"No executable for mode 'train' exists in {folder} (1 with other keys: the "
         "nearest has another program): compiling." in log.text
     )
     own.evaluate(INPUTS["eval"], steps=2)
-    assert f"for mode 'eval' in {folder}: compiling." in log.text
+    assert f"for mode 'eval' exists in {folder}: compiling." in log.text
     # Each is looked for once.
     log.clear()
     own.train(other, steps=6)
@@ -172,7 +171,7 @@ def test_calls_of_few_steps(tmp_path, folder, log):
 
 def test_without_a_folder(tmp_path, folder, log):
     estimator(tmp_path / "run", folder).train(INPUTS["train"], steps=4)
-    assert f"in {folder}, which is no folder: compiling." in log.text
+    assert f"in {folder}, which is not a folder: compiling." in log.text
     assert not os.path.exists(folder)
 
 
@@ -393,7 +392,7 @@ def test_flags_are_a_part_of_the_key(program, monkeypatch):
 def test_the_processor_is_a_part_of_the_key(program, monkeypatch):
     lowered, own, devices = program
     assert f"processor {platform.machine()}" in own.compiler
-    monkeypatch.setattr(executable_key, "_processor", lambda: "of another kind")
+    monkeypatch.setattr(executables, "_processor", lambda: "of another kind")
     other = ExecutableKey.of("three", lowered, devices)
     (found,) = own.unlike(other)
     assert found.startswith("compiler (") and "another kind" in found

@@ -56,8 +56,8 @@ def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
     step = runtime.prepare(mode, *one)
     batches = shapes.of_steps(runtime.program.layout(mode), mode, *nest)
     compiled = runtime.loop.trace(step, batches).lower().compile()
-    with runtime.values.lent(step, None) as lent:
-        values = dict(lent)
+    with runtime.values.borrowed(step, None) as borrowed:
+        values = dict(borrowed)
     assigned, others = step.split(values)
     if mode == "infer":
         took = compiled(assigned, others, batches_of(data, batches))
@@ -90,7 +90,7 @@ def batches_of(data, batches):
 def test_parts_of_hosts_are_as_wide_as_all(tmp_path):
     layout = estimator_of(
         model_fn_of(linear), tmp_path, use_tpu=True, batch=32
-    )._context.placement.layout("train")
+    )._context.mode_devices.layout("train")
     topology = dataclasses.replace(layout.cores.topology, num_hosts=4)
     cores = dataclasses.replace(layout.cores, topology=topology)
     features = {"id": jax.ShapeDtypeStruct((5, 8), "int64")}

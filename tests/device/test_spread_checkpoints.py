@@ -105,7 +105,7 @@ def assert_close(values, expected):
 def test_parts_are_in_files_of_their_own(saved, one):
     assert_close(values_of(saved), one[0])
     names = os.listdir(saved)
-    part = SaveFiles.at(str(saved / "model.ckpt-2")).part(0, 1)
+    part = SaveFiles.at(str(saved / "model.ckpt-2")).named("shard-0-of-1")
     assert os.path.basename(part) in names
     with h5py.File(saved / "model.ckpt-2.h5") as file:
         assert file["wide/kernel"].is_virtual
@@ -153,7 +153,7 @@ def test_bundles_of_tensorflow_have_all_whole(one, tmp_path):
     made = estimator_of(tmp_path, 8, RULES)
     made.train(repeated(X, Y), steps=2)
     assert_close(values_of(tmp_path), one[1])
-    part = SaveFiles.at(str(tmp_path / "model.ckpt-4")).part(0, 1)
+    part = SaveFiles.at(str(tmp_path / "model.ckpt-4")).named("shard-0-of-1")
     assert os.path.isfile(part)
 
 

@@ -16,9 +16,9 @@ from keras_tpu_estimator.engine.inputs.position import Position, StepRecipe
 from keras_tpu_estimator.files.atomic.checksum import stamp
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory import (
+    layouts,
     location,
     save_files,
-    save_names,
     state_file,
 )
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -189,13 +189,13 @@ def test_a_link_in_a_folder_of_orbax_is_not_followed(tmp_path):
     run, disk = tmp_path / "run", tmp_path / "disk"
     disk.mkdir()
     saved = save(run, 10, way="orbax")
-    data = os.path.join(saved.tree, "d")
+    data = os.path.join(saved.named("orbax"), "d")
     shutil.move(data, disk / "d")
     os.symlink(disk / "d", data)
     before = {p: p.is_dir() or p.read_bytes() for p in disk.rglob("*")}
     for step in (20, 30):
         save(run, step, way="orbax", best=1)
-    assert not os.path.lexists(saved.tree)
+    assert not os.path.lexists(saved.named("orbax"))
     after = {p: p.is_dir() or p.read_bytes() for p in disk.rglob("*")}
     assert after == before
 
@@ -391,8 +391,8 @@ def test_a_step_that_is_saved_again(tmp_path, before, after):
     names = {f"{prefix}.{end}" for end in ENDS[after]}
     names |= {SaveFiles.at(prefix).position(0, 1), str(tmp_path / "checkpoint")}
     if after == "parts":
-        names.add(SaveFiles.at(prefix).part(0, 1))
-    names |= {*save_names.data_files(prefix)}
+        names.add(SaveFiles.at(prefix).named("shard-0-of-1"))
+    names |= {*layouts.data_files(prefix)}
     assert {*map(str, tmp_path.iterdir())} == names
 
 
@@ -420,7 +420,7 @@ def test_a_bundle_has_data_of_its_own_whenever_it_is_saved(tmp_path):
     counts = []
     for value in (1.0, 2.0, 3.0):
         prefix = save(tmp_path, 10, value, "tensorflow").prefix
-        counts.append(len(save_names.data_files(prefix)))
+        counts.append(len(layouts.data_files(prefix)))
         reader = tf.train.NewCheckpointReader(prefix)
         assert reader.get_tensor("table").tolist() == [value] * 4
         with tf.Graph().as_default(), tf.Session() as session:
@@ -461,4 +461,4 @@ def test_another_models_description_is_not_beside_the_wrong_index(
 @pytest.mark.parametrize("head", [b"", b"\0", b"\0\0\x06", bytes(64)])
 def test_an_index_that_makes_no_sense_has_no_data(tmp_path, head):
     (tmp_path / "model.ckpt-10.index").write_bytes(head)
-    assert save_names.data_files(str(tmp_path / "model.ckpt-10")) == []
+    assert layouts.data_files(str(tmp_path / "model.ckpt-10")) == []

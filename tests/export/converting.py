@@ -1,8 +1,8 @@
-"""A script: converts an export, and writes what the converted model answers.
+"""A script that converts an export, and writes the outputs of the converted model.
 
-    python converting.py TOOL EXPORT INPUTS.npz OUTPUTS.npz
+python converting.py TOOL EXPORT INPUTS.npz OUTPUTS.npz
 
-It is a process of its own, as that of whoever serves it would be.
+It runs in a separate process, as a server would.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""Servers that nobody here wrote, in processes without JAX and this package.
+"""Independent servers, in processes without JAX and this package.
 
-Each starts in a `with` block, with exports of digits by name, and gives a
-function of a name and inputs, which returns the outputs that came back.
+Each starts in a `with` block with exports of digits by name, and yields a function from
+a name and inputs to the outputs of the server.
 """
 
 import contextlib

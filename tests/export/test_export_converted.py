@@ -1,4 +1,4 @@
-"""Exports of examples in the hands of other runtimes."""
+"""Exports of examples in other runtimes."""
 
 import importlib.util
 import subprocess
@@ -79,7 +79,7 @@ def exported(request, forked_rebuilding, forked_trials, tmp_path_factory):
 @pytest.mark.parametrize(
     "tool", some_at_length(converting.TOOLS, {"onnx", "tflite", "keras"})
 )
-def test_what_is_converted_answers_as_predict_does(tool, exported, tmp_path):
+def test_converted_models_match_predict(tool, exported, tmp_path):
     # Not imported here: some start processes of their own.
     if not all(map(importlib.util.find_spec, NEEDS[tool])):
         pytest.skip(f"{tool} cannot be installed here")

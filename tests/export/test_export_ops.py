@@ -1,4 +1,4 @@
-"""What models are made of computes the same where there is no JAX."""
+"""Operations of models compute the same without JAX."""
 
 import keras
 import numpy as np

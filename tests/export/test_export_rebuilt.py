@@ -1,20 +1,25 @@
-"""Exports made of TensorFlow's own ops, by way of Keras."""
+"""Exports that consist of TensorFlow operations, rebuilt by Keras."""
 
 import keras
 import numpy as np
 import pytest
+import tensorflow as tf  # noqa: TID253 - its graphs are rewritten
 from export_helpers import data, input_fn
 from helpers import estimator_of
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export import rebuilding
+from keras_tpu_estimator.export.rebuilding import in_plain_ops
 
 pytestmark = pytest.mark.usefixtures("forked_rebuilding", "forked_trials")
 
 X, _ = data()
 RAW = kte.export.build_raw_serving_input_receiver_fn(X)
 REBUILT = {"config": {"export_backend": "tensorflow"}}
+
+
+NUMBERS = np.array([[-1.5, 0.0, -0.0, 2.5], [3.0, -4.0, 0.5, 3.0]], "float32")
 
 
 def model_fn_of(network):
@@ -188,13 +193,13 @@ def line_of(function, number):
         (
             not_of_keras,
             ValueError,
-            r"Expected only Keras's layers.*at .*test_export_rebuilt.py:\d+: "
+            r"must use only Keras layers.*at .*test_export_rebuilt.py:\d+: "
             ".*export_backend='jax'",
         ),
         (
             own_layer,
             kte.export.UnservableError,
-            "cannot be rebuilt under Keras's TensorFlow backend.* at "
+            "rebuilt under Keras's TensorFlow backend must consist.* at "
             rf".*test_export_rebuilt.py:{line_of(own_layer, 1)}: .*'Unknown'",
         ),
         (
@@ -205,7 +210,7 @@ def line_of(function, number):
         ),
     ],
 )
-def test_what_cannot_be_rebuilt(network, exception, message, tmp_path):
+def test_models_that_cannot_be_rebuilt(network, exception, message, tmp_path):
     estimator = estimator_of(model_fn_of(network), tmp_path, **REBUILT)
     estimator.train(input_fn, steps=1)
     with pytest.raises(exception, match=f"(?s){message}"):
@@ -220,6 +225,80 @@ def test_a_process_that_hangs(tmp_path, monkeypatch):
     config = {**REBUILT["config"], "export_timeout_secs": 0.1}
     estimator = estimator_of(model_fn_of(solving), tmp_path, config=config)
     estimator.train(input_fn, steps=1)
-    with pytest.raises(TimeoutError, match="in 0.1 s.*export_timeout_secs"):
+    with pytest.raises(TimeoutError, match="within 0.1 s.*export_timeout_secs"):
         estimator.export_saved_model(tmp_path / "export", RAW)
     assert not (tmp_path / "export").exists()
+
+
+def made_plain(function, dtype="float32"):
+    """The types of its ops, and a function that runs them."""
+    traced = tf.function(function, autograph=False).get_concrete_function(
+        tf.TensorSpec([None, 4], dtype)
+    )
+    names = [tensor.name for tensor in (*traced.inputs, *traced.outputs)]
+    graph = in_plain_ops(traced.graph.as_graph_def(), names)
+
+    def run(x):
+        with tf.Graph().as_default() as imported:
+            x = tf.constant(x, dtype)
+            results = tf.graph_util.import_graph_def(graph, {names[0]: x}, names[1:])
+            with tf.compat.v1.Session(graph=imported) as session:
+                return session.run(results)[0]
+
+    return {node.op for node in graph.node}, run
+
+
+def of_keras(find, x):
+    """As Keras finds the place of a maximum on TensorFlow."""
+    bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), tf.int32.min)
+    is_negative_zero = tf.logical_and(tf.equal(x, 0.0), tf.less(bits, 0))
+    x = tf.where(is_negative_zero, -np.finfo("float32").tiny, x)
+    return find(tf.reshape(x, [-1]), output_type=tf.int32)
+
+
+def test_argmax_and_argmin_ignore_the_sign_bit():
+    for find, place in ((tf.argmax, 4), (tf.argmin, 5)):
+        ops, run = made_plain(lambda x, find=find: of_keras(find, x))
+        assert not ops & {"Bitcast", "SelectV2", "BitwiseAnd"}
+        assert run(NUMBERS) == place
+
+
+def test_a_users_selection_stays():
+    def chosen(x):
+        return tf.argmax(tf.where(x > 2.0, -1.0, x), axis=-1)
+
+    ops, run = made_plain(chosen)
+    assert "SelectV2" in ops
+    np.testing.assert_array_equal(run(NUMBERS), [1, 2])
+
+
+def test_a_users_bitcast_stays():
+    ops, run = made_plain(lambda x: tf.bitcast(x, tf.int32))
+    assert "Bitcast" in ops
+    np.testing.assert_array_equal(run(NUMBERS), NUMBERS.view("int32"))
+
+
+def test_the_complement_of_the_error_function():
+    for dtype, error in (("float32", 1e-6), ("float64", 1e-12)):
+        for function in (tf.math.erfc, lambda x: tf.math.erfc(-x)):
+            ops, run = made_plain(function, dtype)
+            assert "Erfc" not in ops
+            expected = function(NUMBERS.astype(dtype))
+            np.testing.assert_allclose(run(NUMBERS), expected, error, error)
+
+
+def test_gelu_has_the_form_of_tensorflow_lite():
+    ops, run = made_plain(lambda x: tf.nn.gelu(x, approximate=False))
+    assert {"AddV2", "Erf"} <= ops
+    assert not ops & {"Erfc", "Sub"}
+    expected = tf.nn.gelu(NUMBERS, approximate=False)
+    np.testing.assert_allclose(run(NUMBERS), expected, 1e-5, 1e-6)
+
+
+def test_unused_nodes_are_removed():
+    def unread(x):
+        tf.sqrt(x)
+        return tf.identity(x)
+
+    ops, _ = made_plain(unread)
+    assert "Sqrt" not in ops

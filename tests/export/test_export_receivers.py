@@ -1,4 +1,4 @@
-"""What requests look like: every way to receive, served once each."""
+"""Each kind of receiver, served once."""
 
 import dataclasses
 

@@ -1,4 +1,4 @@
-"""The folder that an export writes: its name, its files, its metagraphs."""
+"""The folder of an export: its name, its files, its metagraphs."""
 
 import os
 import pathlib
@@ -130,7 +130,7 @@ def test_text_and_the_older_name(estimator, tmp_path, untried):
 
 
 @pytest.mark.filterwarnings("ignore:`export_savedmodel`:DeprecationWarning")
-def test_default_attributes_are_left_out(estimator, tmp_path, untried):
+def test_default_attributes_are_omitted(estimator, tmp_path, untried):
     stripped, whole = (
         estimator.export_savedmodel(tmp_path, RAW, strip_default_attrs=strip)
         for strip in (None, False)
@@ -215,7 +215,7 @@ def test_modes_checkpoints_and_tags_are_served(estimator, model_dir, tmp_path, u
     np.testing.assert_allclose(without_tags["logits"], latest["logits"], rtol=1e-4)
 
 
-def test_training_goes_on_after_an_export(tmp_path, untried):
+def test_training_continues_after_an_export(tmp_path, untried):
     def trained(model_dir, exports):
         estimator = estimator_of(classifier, tmp_path / model_dir)
         estimator.train(input_fn, steps=2)
@@ -229,7 +229,7 @@ def test_training_goes_on_after_an_export(tmp_path, untried):
     )
 
 
-def test_another_second_is_taken_if_a_folder_exists(tmp_path):
+def test_an_existing_name_is_skipped(tmp_path):
     (tmp_path / "70").mkdir()
     (tmp_path / "temp-71").mkdir()
     with export_folder(tmp_path, clock=lambda: 70.5) as (temporary, final):
@@ -242,7 +242,7 @@ def test_no_name_is_free(tmp_path):
     for stamp in range(70, 80):
         (tmp_path / str(stamp)).mkdir()
     with (
-        pytest.raises(RuntimeError, match="a free name from 70 to 79 in .*All"),
+        pytest.raises(RuntimeError, match="a free name.*from 70 to 79 in "),
         export_folder(tmp_path, clock=lambda: 70),
     ):
         pass
@@ -256,7 +256,7 @@ class Refusing(export_helpers.NoRequest):
         raise KeyboardInterrupt
 
 
-def test_nothing_is_left_of_a_failed_export(estimator, tmp_path, monkeypatch):
+def test_a_failed_export_leaves_no_files(estimator, tmp_path, monkeypatch):
     monkeypatch.setattr("keras_tpu_estimator.export.exporting.FirstRequest", Refusing)
     with pytest.raises(KeyboardInterrupt):
         estimator.export_saved_model(tmp_path / "new", RAW)
@@ -267,7 +267,7 @@ def test_nothing_is_left_of_a_failed_export(estimator, tmp_path, monkeypatch):
     assert os.listdir(tmp_path / "exports") == []
 
 
-def test_averages_in_place_of_weights(tmp_path, untried):
+def test_averages_instead_of_weights(tmp_path, untried):
     def model_fn(features, labels, mode, params):
         outputs = keras.layers.Dense(3)(features["x"])
         averages = kte.ExponentialMovingAverage(0.5)

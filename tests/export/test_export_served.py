@@ -1,4 +1,4 @@
-"""Exports of examples, served by servers that nobody here wrote."""
+"""Exports of examples on independent servers."""
 
 import importlib
 import importlib.util
@@ -113,9 +113,7 @@ def python():
         ("mlserver", ["open-tf1"]),
     ],
 )
-def test_servers_of_others_answer_as_predict_does(
-    server, names, python, exports, tmp_path
-):
+def test_independent_servers_match_predict(server, names, python, exports, tmp_path):
     folders = {name: exports[name][0] for name in names}
     with SERVERS[server](python, folders, tmp_path) as ask:
         for name in names:

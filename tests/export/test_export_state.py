@@ -1,4 +1,4 @@
-"""State that a served model keeps from one request to the next."""
+"""State that a served model keeps between requests."""
 
 import keras
 import numpy as np
@@ -53,7 +53,7 @@ def trained(model_dir, model_fn, **settings):
     return made.train(input_fn, steps=2)
 
 
-def test_requests_continue_as_batches_do(tmp_path):
+def test_state_continues_between_requests(tmp_path):
     import tensorflow as tf
 
     made = trained(tmp_path / "model", model_fn_of())
@@ -78,7 +78,7 @@ def test_requests_continue_as_batches_do(tmp_path):
 
 
 @pytest.mark.parametrize("export_backend", ["jax", "tensorflow"])
-def test_state_that_cannot_be_kept_is_named(tmp_path, export_backend, untried):
+def test_unsupported_state_is_named(tmp_path, export_backend, untried):
     batch_config = (1, 16, 0) if export_backend == "jax" else None
     made = trained(
         tmp_path / "model",

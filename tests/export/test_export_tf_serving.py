@@ -153,7 +153,7 @@ def test_regress(served):
     assert outputs["outputs"].shape in {(16,), (16, 1)}
 
 
-def test_several_inferences_are_made_of_one_input(served):
+def test_several_inferences_of_one_input(served):
     """Classification and regression in a `MultiInferenceRequest`."""
     signatures = served["parsing"][1]
     first, second = (
@@ -179,7 +179,7 @@ def test_metadata_of_signatures(served):
     assert shape == [-1, 4]
 
 
-def test_requests_that_warm_up(served, predictions):
+def test_warmup_requests(served, predictions):
     """Where a server looks for them, which answers them before others."""
     import tensorflow as tf
     from tensorflow_serving.apis import prediction_log_pb2

@@ -1,4 +1,4 @@
-"""Requests with 64-bit numbers that the model's 32 bits do not hold."""
+"""Requests with 64-bit numbers that do not fit 32 bits."""
 
 import keras
 import numpy as np
@@ -7,7 +7,7 @@ from helpers import estimator_of
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.export.dtype_checks import in_dtype
+from keras_tpu_estimator.export.serving_graph import in_dtype
 
 pytestmark = pytest.mark.usefixtures("forked_rebuilding", "forked_trials")
 
@@ -45,7 +45,7 @@ def receiver_fn():
 
 
 @pytest.mark.parametrize("backend", ["jax", "tensorflow"])
-def test_a_served_model_refuses_what_predict_refuses(backend, tmp_path):
+def test_served_models_reject_the_same_numbers_as_predict(backend, tmp_path):
     import tensorflow as tf
 
     estimator = estimator_of(

@@ -77,14 +77,14 @@ def of_jax(logits):
     return {"y": jax.nn.softmax(logits)}
 
 
-def test_other_functions_are_refused(trained_dir, tmp_path):
+def test_other_functions_are_rejected(trained_dir, tmp_path):
     estimator = estimator_of(model_fn_of(of_jax), trained_dir)
-    with pytest.raises(ValueError, match="only Keras's layers and keras.ops"):
+    with pytest.raises(ValueError, match="only Keras layers and keras.ops"):
         kte.export_keras(estimator, tmp_path / "model.keras", X)
     assert os.listdir(tmp_path) == []
 
 
-def test_other_results_are_refused(trained, tmp_path, monkeypatch):
+def test_other_results_are_rejected(trained, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "keras_tpu_estimator.front_ends.keras.keras_file.set_weights",
         lambda model, loaded: None,

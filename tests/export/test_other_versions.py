@@ -31,7 +31,7 @@ OF_OTHER_JAX = [
         ("shards", False),
     ],
 )
-def test_training_goes_on_as_if_it_had_not_ended(tmp_path, name, in_shards, versions):
+def test_training_continues_from_other_versions(tmp_path, name, in_shards, versions):
     model_dir = tmp_path / "model"
     shutil.copytree(make_versions.HERE / versions / name, model_dir)
     assert list(model_dir.glob("model.ckpt-2.input.*"))
@@ -47,7 +47,7 @@ def test_training_goes_on_as_if_it_had_not_ended(tmp_path, name, in_shards, vers
         np.testing.assert_allclose(value, want, 0, 1e-6, err_msg=variable)
 
 
-def test_tensorflow_alone_runs_exports():
+def test_exports_run_with_only_tensorflow():
     x, _ = make_versions.data()
     requests = [(name, size) for name in WRITTEN for size in (12, 5)]
     answers = serve(
@@ -73,7 +73,7 @@ def test_tensorflow_alone_runs_exports():
 
 
 @pytest.mark.parametrize("versions", OF_OTHER_JAX)
-def test_an_executable_is_compiled_anew(tmp_path, caplog, versions):
+def test_an_executable_is_compiled_again(tmp_path, caplog, versions):
     for name in ("hdf5", "executables"):
         # As the permissions of files are where nobody else may write.
         shutil.copytree(

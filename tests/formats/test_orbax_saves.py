@@ -71,7 +71,7 @@ def save(directory, step=20, values=VALUES, name="orbax", **more):
 
 
 def folder_of(prefix):
-    return pathlib.Path(SaveFiles.at(str(prefix)).tree)
+    return pathlib.Path(SaveFiles.at(str(prefix)).named("orbax"))
 
 
 def assert_equal(values, expected):
@@ -140,8 +140,8 @@ def test_what_a_killed_removal_leaves_is_swept(tmp_path):
 @pytest.mark.parametrize("where", [".", "d"])
 def test_what_is_still_written_is_swept_later(tmp_path, monkeypatch, where):
     saved = SaveFiles(str(tmp_path / "model.ckpt-20"))
-    saved.make_tree()
-    folder = pathlib.Path(saved.tree, where)
+    saved.make_folder("orbax")
+    folder = pathlib.Path(saved.named("orbax"), where)
     folder.mkdir(exist_ok=True)
     (folder / "one").touch()
     remove = os.remove

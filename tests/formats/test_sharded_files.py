@@ -58,7 +58,7 @@ def save(directory, step=20, scale=1, retention=None):
 
 def part_of(prefix, number):
     """The file of a host."""
-    return SaveFiles.at(prefix).part(number, 2)
+    return SaveFiles.at(prefix).named(f"shard-{number}-of-2")
 
 
 def damage(path):

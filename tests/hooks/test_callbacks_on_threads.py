@@ -205,4 +205,4 @@ def test_waiting_for_each_other_is_logged(tmp_path, monkeypatch, caplog):
         looking = Outliving(training)
         estimator.evaluate(batches_of(X, Y), steps=1, hooks=[looking])
         training.join()
-    assert "give the two calls estimators of their own" in caplog.text
+    assert "use a separate estimator for each of the two calls" in caplog.text

@@ -163,7 +163,7 @@ def test_the_same_calls_and_steps(name, mode, estimator, tmp_path):
     else:
         place.run(mode, hooks)
     assert recorder.calls == expected_calls(
-        name, mode, estimator._context.placement.use_tpu
+        name, mode, estimator._context.mode_devices.use_tpu
     )
     for step, kernel in recorder.kernels.items():
         np.testing.assert_allclose(kernel, KERNELS[step], rtol=1e-5)

@@ -8,7 +8,7 @@ import tensorflow as tf  # noqa: TID253 - one test uses tf.data
 from helpers import estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.engine.device import placement
+from keras_tpu_estimator.engine.device import mode_devices
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of
@@ -79,7 +79,7 @@ def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
 
     # All steps of x and y, eight, and each by itself.
     for limit in (2**23, 8 * 16 * 4 * 4, 3 * 16 * 4 * 4):
-        monkeypatch.setattr(placement, "_ON_CPU", StackSize(limit))
+        monkeypatch.setattr(mode_devices, "_ON_CPU", StackSize(limit))
         estimator = estimator_of(
             model_fn_of(linear), tmp_path / str(limit), iterations=9, batch=16
         )
@@ -211,7 +211,7 @@ def test_few_parts_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
         return linear(features, is_training) + 0 * busy[0, 0]
 
     x, y = regression_data(examples=12)
-    monkeypatch.setattr(placement, "_ON_CPU", StackSize(4 * 4 * 4))
+    monkeypatch.setattr(mode_devices, "_ON_CPU", StackSize(4 * 4 * 4))
     monkeypatch.setattr(DeviceLoop, "run", spy)
     estimator = estimator_of(model_fn_of(slow), tmp_path, iterations=6, batch=2)
     getattr(estimator, mode)(

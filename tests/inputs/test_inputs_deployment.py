@@ -16,8 +16,8 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.engine.device import placement as placement_module
-from keras_tpu_estimator.engine.device.placement import Placement
+from keras_tpu_estimator.engine.device import mode_devices as mode_devices_module
+from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.context import Deployment, TPUContext
@@ -44,7 +44,7 @@ def on(monkeypatch):
 
     def made(topology, way=PER_HOST_1, sliced=False, **settings):
         cores = dataclasses.replace(all_cores(), topology=topology)
-        monkeypatch.setattr(placement_module, "all_cores", lambda *_: cores)
+        monkeypatch.setattr(mode_devices_module, "all_cores", lambda *_: cores)
         config = kte.TPUConfig(
             per_host_input_for_training=way,
             eval_training_input_configuration=SLICED if sliced else PER_HOST_1,
@@ -56,12 +56,12 @@ def on(monkeypatch):
             "batch_axis": None,
         }
         config = kte.RunConfig(tpu_config=config)
-        return Placement(config, **(defaults | settings))
+        return ModeDevices(config, **(defaults | settings))
 
     return made
 
 
-def params_of_calls(placement, mode, user_params=None):
+def params_of_calls(mode_devices, mode, user_params=None):
     """The params of all calls of input_fn in a mode."""
     seen = []
 
@@ -69,7 +69,7 @@ def params_of_calls(placement, mode, user_params=None):
         seen.append(params)
         return iter(())
 
-    request = placement.request(mode, user_params or {}, repeat=True, chunk=1)
+    request = mode_devices.request(mode, user_params or {}, repeat=True, chunk=1)
     with Pipeline(input_fn, request):
         return seen
 
@@ -123,20 +123,20 @@ def test_calls_and_batch_sizes(on, way, mode, topology, expected):
 
 @pytest.mark.parametrize("way", [PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST])
 def test_sliced_is_for_evaluation_and_prediction(on, way):
-    placement = on(ONE_HOST, way, sliced=True)
+    mode_devices = on(ONE_HOST, way, sliced=True)
     for mode in (EVAL, PREDICT):
-        (params,) = params_of_calls(placement, mode)
+        (params,) = params_of_calls(mode_devices, mode)
         assert params["batch_size"] == SIZE
         call = params["context"].current_input_fn_deployment()
         assert call[1:] == (0, 1, 8)
-        assert placement.layout(mode).is_split
+        assert mode_devices.layout(mode).is_split
     # Training is called in its own way.
     plain = params_of_calls(on(ONE_HOST, way), TRAIN)
-    sliced = params_of_calls(placement, TRAIN)
+    sliced = params_of_calls(mode_devices, TRAIN)
     assert [each["batch_size"] for each in sliced] == [
         each["batch_size"] for each in plain
     ]
-    assert placement.layout(TRAIN).is_split == (way != BROADCAST)
+    assert mode_devices.layout(TRAIN).is_split == (way != BROADCAST)
 
 
 @pytest.mark.parametrize(
@@ -150,13 +150,13 @@ def test_sliced_is_for_evaluation_and_prediction(on, way):
 )
 @pytest.mark.parametrize("way", [PER_SHARD, PER_HOST_2, BROADCAST])
 def test_one_core_is_called_once_without_a_context(on, mode, settings, way):
-    placement = on(ONE_HOST, way, **settings)
-    assert params_of_calls(placement, mode) == [{"batch_size": SIZE}]
+    mode_devices = on(ONE_HOST, way, **settings)
+    assert params_of_calls(mode_devices, mode) == [{"batch_size": SIZE}]
 
 
 def test_without_a_batch_size_there_is_no_key(on):
-    placement = on(ONE_HOST, use_tpu=False, batch_sizes=dict.fromkeys((EVAL,), None))
-    assert params_of_calls(placement, EVAL, {"rate": 1}) == [{"rate": 1}]
+    mode_devices = on(ONE_HOST, use_tpu=False, batch_sizes=dict.fromkeys((EVAL,), None))
+    assert params_of_calls(mode_devices, EVAL, {"rate": 1}) == [{"rate": 1}]
 
 
 @pytest.mark.parametrize(
@@ -168,10 +168,10 @@ def test_without_a_batch_size_there_is_no_key(on):
     ],
 )
 def test_sliced_without_cores_is_an_error(on, mode, settings):
-    placement = on(ONE_HOST, sliced=True, **settings)
+    mode_devices = on(ONE_HOST, sliced=True, **settings)
     with pytest.raises(ValueError, match="only works with use_tpu=True"):
-        placement.check(mode)
-    placement.check(TRAIN)
+        mode_devices.check(mode)
+    mode_devices.check(TRAIN)
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
@@ -246,8 +246,8 @@ def forever(size):
         yield X[:size], Y[:size]
 
 
-def opened(placement, mode, returned):
-    request = placement.request(mode, {}, repeat=mode == TRAIN, chunk=2)
+def opened(mode_devices, mode, returned):
+    request = mode_devices.request(mode, {}, repeat=mode == TRAIN, chunk=2)
     return Pipeline(lambda params: returned(params["batch_size"]), request)
 
 
@@ -413,7 +413,7 @@ def test_batch_axes_are_given_back_in_model_fn(tmp_path):
         rtol=1e-4,
     )
     assert set(seen) == {((2,), (3, 2), (1, 2))}
-    with pytest.raises(TypeError, match="`batch_axis` should be None for pred"):
+    with pytest.raises(TypeError, match="`batch_axis` must be None for pred"):
         next(estimator.predict(transposed))
 
 
@@ -443,25 +443,25 @@ WRONG_AXES = {
 @pytest.mark.parametrize("name", WRONG_AXES)
 def test_wrong_batch_axes(on, mode, name):
     axes, features, message = WRONG_AXES[name]
-    placement = on(ONE_HOST, batch_axis=axes)
+    mode_devices = on(ONE_HOST, batch_axis=axes)
     returned = features, X[:12].T
-    with opened(placement, mode, lambda size: returned) as pipe:
+    with opened(mode_devices, mode, lambda size: returned) as pipe:
         with pytest.raises(ValueError, match=message):
             pipe.take(1)
 
 
 def test_a_host_divides_by_its_own_cores(on):
-    placement = on(SECOND_OF_TWO, batch_axis=[1])
-    with opened(placement, TRAIN, lambda size: X[:12].T) as pipe:
+    mode_devices = on(SECOND_OF_TWO, batch_axis=[1])
+    with opened(mode_devices, TRAIN, lambda size: X[:12].T) as pipe:
         assert pipe.take(1).features.shape == (1, 12, 3)
 
 
 @pytest.mark.parametrize("way", [PER_SHARD, PER_HOST_2, BROADCAST])
 def test_other_ways_ignore_batch_axes(on, way):
     # Not even the number of axes is looked at.
-    placement = on(ONE_HOST, way, batch_axis=[1, 1, 1])
+    mode_devices = on(ONE_HOST, way, batch_axis=[1, 1, 1])
     for mode in (TRAIN, EVAL):
-        with opened(placement, mode, forever) as pipe:
+        with opened(mode_devices, mode, forever) as pipe:
             assert pipe.take(1).features.shape == (1, 64, 3)
 
 
@@ -520,8 +520,8 @@ def test_axes_go_to_the_front_and_back():
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
 def test_input_fn_takes_params(on, use_tpu, mode):
-    placement = on(ONE_HOST, use_tpu=use_tpu)
-    request = placement.request(mode, {}, repeat=True, chunk=1)
+    mode_devices = on(ONE_HOST, use_tpu=use_tpu)
+    request = mode_devices.request(mode, {}, repeat=True, chunk=1)
     for input_fn in (
         lambda: X,
         lambda config: X,
@@ -545,13 +545,13 @@ def test_input_fn_is_given_what_it_names(on, use_tpu, mode):
 
     def input_fn(mode, config, params, input_context, other="default"):
         seen.append((mode, config.tpu_config, input_context, other))
-        assert config is not placement.config
+        assert config is not mode_devices.config
         return X
 
-    placement = on(ONE_HOST, use_tpu=use_tpu)
-    request = placement.request(mode, {}, repeat=True, chunk=1)
+    mode_devices = on(ONE_HOST, use_tpu=use_tpu)
+    request = mode_devices.request(mode, {}, repeat=True, chunk=1)
     Pipeline(input_fn, request)
-    assert seen == [(mode, placement.config.tpu_config, None, "default")]
+    assert seen == [(mode, mode_devices.config.tpu_config, None, "default")]
 
 
 def test_what_nothing_gives_is_pythons_error(on):
@@ -607,9 +607,9 @@ def test_params_are_copied_deeply_for_each_call(on):
         params["new"] = True
         return X[: params["batch_size"]], Y[: params["batch_size"]]
 
-    placement = on(ONE_HOST, PER_SHARD)
+    mode_devices = on(ONE_HOST, PER_SHARD)
     for mode in (TRAIN, EVAL):
-        request = placement.request(mode, user_params, repeat=True, chunk=1)
+        request = mode_devices.request(mode, user_params, repeat=True, chunk=1)
         Pipeline(input_fn, request)
     assert user_params == {"layers": [1], "batch_size": "own"}
 

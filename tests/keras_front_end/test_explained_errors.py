@@ -51,7 +51,7 @@ def test_other_width_after_training(tmp_path):
     model_fn = model_fn_of(linear)
     estimator = estimator_of(model_fn, tmp_path)
     estimator.train(batches_of(X, Y), steps=1)
-    given = r"model_fn was given features: float32 of shape \(16, 4\)"
+    given = r"model_fn received features: float32 of shape \(16, 4\)"
     with pytest.raises(ValueError, match="in the calls before") as caught:
         estimator.evaluate(wide(4))
     assert "features: float32 of shape (16, 4)" in notes_of(caught.value)
@@ -76,4 +76,4 @@ def test_other_errors_are_left_alone(tmp_path):
 
     with pytest.raises(ValueError, match="own") as caught:
         estimator_of(model_fn, tmp_path).evaluate(batches_of(X, Y))
-    assert "model_fn was given" not in notes_of(caught.value)
+    assert "model_fn received" not in notes_of(caught.value)

@@ -63,7 +63,7 @@ def test_labels_not_taken(mode, use_tpu, model_dir):
     with pytest.raises(
         ValueError,
         match="does not take labels, but the input has labels. Add an "
-        "argument `labels`, or return features alone from `input_fn`",
+        "argument `labels`, or return only features from `input_fn`",
     ):
         run(make(model_fn, model_dir, use_tpu), mode)
 
@@ -76,7 +76,7 @@ def test_params_not_taken(mode, use_tpu, model_dir):
 
     with pytest.raises(
         ValueError,
-        match="should take an argument `params`: .*the batch size of one core "
+        match="must take an argument `params`, .*the batch size of one core "
         r"in params\['batch_size'\]. Received a function of \['features', "
         r"'labels', 'mode'\]",
     ):
@@ -100,7 +100,7 @@ def test_returns_no_spec(mode, use_tpu, model_dir):
     for returned in (None, {"loss": 1}, (1, 2)):
         with pytest.raises(
             ValueError,
-            match="should return a TPUEstimatorSpec or an EstimatorSpec. "
+            match="must return a TPUEstimatorSpec or an EstimatorSpec. "
             f"Received: .* of type {type(returned).__name__}",
         ):
             run(make(model_fn, model_dir, use_tpu), mode)
@@ -116,7 +116,7 @@ def test_spec_of_one_core_on_several(mode, model_dir):
     with pytest.raises(
         RuntimeError,
         match=f"In mode '{mode}' with use_tpu=True .* a TPUEstimatorSpec. "
-        r"Received an EstimatorSpec: return TPUEstimatorSpec\(",
+        r"Received an EstimatorSpec. Return TPUEstimatorSpec\(",
     ):
         run(make(model_fn, model_dir, use_tpu=True), mode)
 
@@ -142,7 +142,7 @@ def test_predictions_without_names_on_several_cores(model_dir):
 
     with pytest.raises(
         TypeError,
-        match="predictions should be a dict of tensors. Received: .* Give the "
+        match="predictions must be a dict of tensors. Received: .* Give the "
         r"tensor a name: predictions=\{'output': tensor\}",
     ):
         run(make(model_fn, model_dir, use_tpu=True), PREDICT)

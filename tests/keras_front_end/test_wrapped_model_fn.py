@@ -114,7 +114,7 @@ def test_several_cores_train_it_and_want_another_spec_otherwise(tmp_path):
     )
     wrapped.train(repeated(X, Y), steps=2)
     assert wrapped.get_variable_value("dense/kernel").any()
-    with pytest.raises(RuntimeError, match="should return a TPUEstimatorSpec"):
+    with pytest.raises(RuntimeError, match="must return a TPUEstimatorSpec"):
         wrapped.evaluate(batches_of(X, Y))
-    with pytest.raises(RuntimeError, match="should return a TPUEstimatorSpec"):
+    with pytest.raises(RuntimeError, match="must return a TPUEstimatorSpec"):
         list(wrapped.predict(batches_of(X)))

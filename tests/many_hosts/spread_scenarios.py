@@ -115,7 +115,7 @@ def damaged_part(here: Here) -> dict[str, Any]:
         estimator.train(dealt, max_steps=steps)
         if steps == 4 and here.is_last:
             prefix = os.path.join(here.directory, "model.ckpt-4")
-            path = SaveFiles.at(prefix).part(1, 2)
+            path = SaveFiles.at(prefix).named("shard-1-of-2")
             os.truncate(path, os.path.getsize(path) - 1)
     return weights(estimator)
 
@@ -263,7 +263,7 @@ def part(estimator: kte.TPUEstimator, steps: int, here: Here) -> dict[str, Any]:
 
 def _readers(here: Here, estimator: kte.TPUEstimator) -> Here:
     """Those that read parts of the input: hosts, or pairs of them."""
-    topology = estimator._context.placement.cores.topology
+    topology = estimator._context.mode_devices.cores.topology
     return dataclasses.replace(
         here, host=topology.reader_index, hosts=topology.num_readers
     )

@@ -144,7 +144,7 @@ def test_cores_of_the_users_own_distribution(tmp_path):
     try:
         estimator = estimator_of(model_fn_of(two_layers), tmp_path, True)
         estimator.train(repeated(X, Y), steps=2)
-        assert estimator._context.placement.cores.topology.num_replicas == 4
+        assert estimator._context.mode_devices.cores.topology.num_replicas == 4
     finally:
         keras.distribution.set_distribution(None)
 
@@ -157,7 +157,7 @@ def test_one_shard_uses_one_core(tmp_path):
         model_fn_of(two_layers), config=config, train_batch_size=5
     )
     estimator.train(repeated(X, Y), steps=1)
-    assert estimator._context.placement.cores.topology.num_replicas == 1
+    assert estimator._context.mode_devices.cores.topology.num_replicas == 1
 
 
 def test_training_moves_between_one_core_and_eight(tmp_path):

@@ -249,7 +249,7 @@ def test_large_variables_are_split_by_default_and_named(tmp_path, caplog):
     estimator = estimator_of(wide, tmp_path, 4)
     with caplog.at_level("INFO", "keras_tpu_estimator"):
         estimator.train(repeated(x, y), steps=4)
-    split = "up/kernel of shape (32, 512) is split into parts of (32, 128)"
+    split = "up/kernel of shape (32, 512) is split into shards of (32, 128)"
     assert split in caplog.text
     assert "dense/kernel" not in caplog.text
 

@@ -1,4 +1,4 @@
-"""Functions lowered for the cores of a board."""
+"""Functions lowered for the cores of a topology."""
 
 import jax
 import numpy as np
@@ -7,23 +7,23 @@ from jax.sharding import NamedSharding, PartitionSpec
 from keras_tpu_estimator.planning import topologies
 
 
-def mesh_of(board):
-    """All cores of a board along the axis "batch"."""
-    return jax.sharding.Mesh(np.array(board.machine().devices), ("batch",))
+def mesh_of(topology):
+    """All cores of a topology along the axis "batch"."""
+    return jax.sharding.Mesh(np.array(topology.machine().devices), ("batch",))
 
 
-def array(board, shape, dtype="float32", spec=()):
-    """A shape that lies on the cores of a board."""
-    place = NamedSharding(mesh_of(board), PartitionSpec(*spec))
+def array(topology, shape, dtype="float32", spec=()):
+    """A shape that lies on the cores of a topology."""
+    place = NamedSharding(mesh_of(topology), PartitionSpec(*spec))
     return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
 
 
-def training(board, rows, width=256, steps=3, depth=2):
+def training(topology, rows, width=256, steps=3, depth=2):
     """Steps of a small network with momentum, and what they take by kind.
 
     On every core rows of its own, and the gradients summed.
     """
-    cores = board.num_cores
+    cores = topology.num_cores
 
     def run(weights, slots, batches):
         def step(state, batch):
@@ -46,13 +46,13 @@ def training(board, rows, width=256, steps=3, depth=2):
     whole, split = PartitionSpec(), PartitionSpec(None, "batch")
     function = jax.shard_map(
         run,
-        mesh=mesh_of(board),
+        mesh=mesh_of(topology),
         in_specs=(whole, whole, split),
         out_specs=whole,
         check_vma=False,
     )
-    weights = [array(board, (width, width))] * depth
-    batches = array(board, (steps, rows * cores, width), spec=(None, "batch"))
+    weights = [array(topology, (width, width))] * depth
+    batches = array(topology, (steps, rows * cores, width), spec=(None, "batch"))
     lowered = jax.jit(function, donate_argnums=(0, 1)).lower(weights, weights, batches)
     return lowered, {"variables": weights, "slots": weights, "input": batches}
 

@@ -1,4 +1,4 @@
-"""Short texts in the way that XLA writes programs."""
+"""Short programs in XLA's text format."""
 
 # Three steps, in each of which an inner loop runs ceil((9 - 1) / 2) times.
 LOOPS = """\

@@ -1,4 +1,4 @@
-"""What is said of chips is what XLA's compiler takes for granted of them."""
+"""The published numbers of chips match those of XLA's compiler."""
 
 import dataclasses
 import re
@@ -16,8 +16,8 @@ _SMALLEST = {kind: topologies.shapes(kind)[0] for kind in CHIPS}
 
 def _lowered(kind, function, *shapes):
     """A function of arrays in bfloat16, for one core of a kind."""
-    board = topologies.TpuBoard(CHIPS[kind], _SMALLEST[kind])
-    core = jax.sharding.SingleDeviceSharding(board.machine().first)
+    topology = topologies.TpuTopology(CHIPS[kind], _SMALLEST[kind])
+    core = jax.sharding.SingleDeviceSharding(topology.machine().first)
     arrays = (
         jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=core) for shape in shapes
     )
@@ -25,7 +25,7 @@ def _lowered(kind, function, *shapes):
 
 
 @pytest.mark.parametrize("kind", CHIPS)
-def test_programs_have_what_a_chip_leaves_to_them(kind):
+def test_the_memory_left_to_programs(kind):
     core = CHIPS[kind].core
     lowered = _lowered(kind, lambda x: jnp.tanh(x) + x[::-1], (2**18, 2**20))
     with pytest.raises(jax.errors.JaxRuntimeError, match="RESOURCE") as raised:
@@ -54,5 +54,5 @@ def test_a_core_has_its_share_of_a_chip():
 
 
 def test_a_chip_does_something():
-    with pytest.raises(ValueError, match="`flops` should be positive"):
+    with pytest.raises(ValueError, match="`flops` must be positive"):
         dataclasses.replace(CHIPS["v4"], flops=0.0)

@@ -1,18 +1,18 @@
-"""What cores send is counted once, whole, and by dtype."""
+"""Each collective counts once, with its complete arrays, by dtype."""
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.sharding import PartitionSpec
 
-from keras_tpu_estimator.planning import collectives, hlo, loops, topologies
+from keras_tpu_estimator.planning import hlo, loops, topologies, work
 from tests.planning import lowering, recorded
 
 
 def _of(*instructions, others="", cores=8):
     module = hlo.parse(recorded.entry(*instructions, others=others))
     runs = loops.split(module, steps=1).step
-    return {each.kind: each for each in collectives.of(runs, cores)}
+    return {each.kind: each for each in work.collectives(runs, cores)}
 
 
 _X = "%x = bf16[16,128]{1,0:T(8,128)(2,1)} parameter(0)"
@@ -66,7 +66,7 @@ def test_several_arrays_travel_together():
     assert found.total == _BYTES + 16
 
 
-def test_what_is_started_and_ended_counts_once():
+def test_asynchronous_collectives_count_once():
     found = _of(
         _X,
         "%s = (bf16[16,128], bf16[16,128], u32[], u32[]) "
@@ -94,7 +94,7 @@ def _fusions(chain):
 
 
 @pytest.mark.parametrize(("chain", "count"), [("0", 1), ("1", 2)])
-def test_what_several_fusions_hold_counts_once(chain, count):
+def test_collectives_in_several_fusions_count_once(chain, count):
     (found,) = _of(
         _X,
         "%f = bf16[128,128] fusion(%x), kind=kCustom, calls=%one",
@@ -104,7 +104,7 @@ def test_what_several_fusions_hold_counts_once(chain, count):
     assert found.count == count
 
 
-def test_a_sum_of_which_a_core_keeps_a_part_is_scattered():
+def test_a_sliced_sum_is_a_reduce_scatter():
     # As libtpu writes it, all of them under one number.
     scattered = "".join(
         f"%all-reduce-scatter.{number} (p: bf16[16,128]) -> bf16[2,128] {{\n"
@@ -126,22 +126,22 @@ def test_a_sum_of_which_a_core_keeps_a_part_is_scattered():
     assert found.sent == 2 * _BYTES * 7 / 8
 
 
-def test_collectives_of_loops_count_as_often_as_they_run():
+def test_collectives_of_loops_count_in_each_round():
     module = hlo.parse(recorded.LOOPS)
     parts = loops.split(module, steps=3)
-    (step,) = collectives.of(parts.step, cores=4)
+    (step,) = work.collectives(parts.step, cores=4)
     assert (step.kind, step.count) == ("all-reduce", 1)
     assert step.bytes == {"float32": 4096}
-    (other,) = collectives.of(parts.others, cores=4)
+    (other,) = work.collectives(parts.others, cores=4)
     assert (other.count, other.total) == (1, 4096)
-    (half,) = collectives.of(parts.step, 4, share=0.5)
+    (half,) = work.collectives(parts.step, 4, share=0.5)
     assert (half.count, half.total, half.sent) == (0.5, 2048, 3072)
 
 
 @pytest.mark.parametrize("name", ["v5e:2x2", "tpu7x:2x2x1"])
 def test_collectives_of_compiled_programs(name):
-    board = topologies.parse(name)
-    cores = board.num_cores
+    topology = topologies.parse(name)
+    cores = topology.num_cores
 
     def exchange(x):
         part = jax.lax.psum_scatter(x, "batch", tiled=True)
@@ -155,15 +155,15 @@ def test_collectives_of_compiled_programs(name):
     spec = PartitionSpec()
     function = jax.shard_map(
         exchange,
-        mesh=lowering.mesh_of(board),
+        mesh=lowering.mesh_of(topology),
         in_specs=spec,
         out_specs=spec,
         check_vma=False,
     )
-    x = lowering.array(board, (1024, 128))
+    x = lowering.array(topology, (1024, 128))
     text = jax.jit(function).lower(x).compile().as_text()
     runs = loops.split(hlo.parse(text), steps=1).step
-    found = {each.kind: each for each in collectives.of(runs, cores)}
+    found = {each.kind: each for each in work.collectives(runs, cores)}
     size = 1024 * 128 * 4
     assert {kind: each.bytes for kind, each in found.items()} == {
         "reduce-scatter": {"float32": size},

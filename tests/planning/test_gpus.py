@@ -1,25 +1,25 @@
-"""GPUs that are not there have names and figures, too."""
+"""GPU topologies have names and peaks without a GPU."""
 
 import pytest
 
 from keras_tpu_estimator.planning import gpus, topologies
-from keras_tpu_estimator.planning.gpus import GPUS, GpuBoard
+from keras_tpu_estimator.planning.gpus import GPUS, GpuTopology
 
 
 @pytest.mark.parametrize(
-    ("name", "board"),
+    ("name", "topology"),
     [
-        ("h100:1x8", GpuBoard("h100", 1, 8)),
-        ("H100: 2x8", GpuBoard("h100", 2, 8)),
-        ("h100:4", GpuBoard("h100", 1, 4)),
-        ("h100-16", GpuBoard("h100", 2, 8)),
-        ("a100-8", GpuBoard("a100", 1, 8)),
-        ("h200:1x1", GpuBoard("h200", 1, 1)),
+        ("h100:1x8", GpuTopology("h100", 1, 8)),
+        ("H100: 2x8", GpuTopology("h100", 2, 8)),
+        ("h100:4", GpuTopology("h100", 1, 4)),
+        ("h100-16", GpuTopology("h100", 2, 8)),
+        ("a100-8", GpuTopology("a100", 1, 8)),
+        ("h200:1x1", GpuTopology("h200", 1, 1)),
     ],
 )
-def test_names(name, board):
-    assert topologies.parse(name) == board
-    assert topologies.parse(board.name) == board
+def test_names(name, topology):
+    assert topologies.parse(name) == topology
+    assert topologies.parse(topology.name) == topology
 
 
 @pytest.mark.parametrize(
@@ -27,9 +27,9 @@ def test_names(name, board):
     [
         ("h100", "such as 'h100:1x8'"),
         ("h100:1x1x8", "such as 'h100:1x8'"),
-        ("h100:0x8", "expected hosts with 1 to 8 GPUs each"),
-        ("h100:2x9", "There are no h100:2x9: expected"),
-        ("h100-12", "There are no h100:1x12: expected"),
+        ("h100:0x8", "Hosts must have 1 to 8 GPUs each"),
+        ("h100:2x9", "Received: h100:2x9. Pass"),
+        ("h100-12", "Received: h100:1x12. Pass"),
     ],
 )
 def test_other_names_are_refused(name, said):
@@ -37,28 +37,28 @@ def test_other_names_are_refused(name, said):
         topologies.parse(name)
 
 
-def test_what_leaves_a_host_is_slower():
+def test_the_network_between_hosts_is_slower():
     one, two = topologies.parse("h100:1x8"), topologies.parse("h100:2x8")
     assert two.chip.network_speed < one.chip.network_speed
     assert two.of_one_host() == one
     assert (two.num_cores, two.num_hosts, two.chips_per_host) == (16, 2, 8)
 
 
-def test_without_the_plugin_it_is_said_how_to_get_it(monkeypatch):
+def test_an_error_without_the_plugin(monkeypatch):
     monkeypatch.setattr(gpus, "is_installed", lambda: False)
     with pytest.raises(ModuleNotFoundError, match=r"keras-tpu-estimator\[cuda"):
         topologies.parse("a100:1x7").machine()
 
 
 @pytest.mark.parametrize("kind", GPUS)
-def test_what_xla_reads_has_a_number_or_a_name_on_each_line(kind):
+def test_each_line_of_the_target_is_complete(kind):
     target = GPUS[kind].target
     assert f'device_description_str: "{GPUS[kind].chip.device_kind}"' in target
     assert target.count("{") == target.count("}") == 3
     assert GPUS[kind].chip.clock == pytest.approx(1.6e9, rel=0.2)
 
 
-def test_a_plugin_that_has_not_started_is_said(monkeypatch):
+def test_an_error_if_the_plugin_has_not_started(monkeypatch):
     def get_topology_desc(*args, **settings):
         raise NotImplementedError("topology not implemented for cuda")
 

@@ -1,7 +1,9 @@
-"""Programs are read from XLA's texts; what is not understood is left out."""
+"""The parser reads XLA's programs and array types, and skips unknown text."""
+
+import pytest
 
 from keras_tpu_estimator.planning import hlo
-from keras_tpu_estimator.planning.array_types import ArrayType
+from keras_tpu_estimator.planning.hlo import ArrayType
 from tests.planning import lowering, recorded
 
 
@@ -33,7 +35,7 @@ def test_an_instruction_is_read():
     assert body.root.name == "t"
 
 
-def test_names_need_no_sign_and_operands_may_have_types():
+def test_names_without_percent_and_operands_with_types():
     module = hlo.parse(
         recorded.entry(
             "x = f32[2]{0} parameter(0)",
@@ -75,7 +77,7 @@ def test_branches_are_called():
     assert set(choice.called.values()) == {"no", "yes"}
 
 
-def test_what_is_no_program_has_no_entry():
+def test_other_text_has_no_entry():
     for text in ("", "nothing of the kind", "HloModule m\n"):
         module = hlo.parse(text)
         assert module.entry is None
@@ -95,3 +97,60 @@ def test_a_compiled_program_is_read_to_the_last_instruction():
     stats = compiled.memory_analysis()
     taken = sum(each.padded_bytes for each in module.parameters)
     assert taken == stats.argument_size_in_bytes
+
+
+@pytest.mark.parametrize(
+    ("text", "logical", "padded"),
+    [
+        ("f32[4096,10]{1,0:T(8,128)}", 163_840, 2_097_152),
+        # The first dimension is the minor one: ten rows become sixteen.
+        ("f32[4096,10]{0,1:T(8,128)}", 163_840, 262_144),
+        ("f32[10]{0:T(128)}", 40, 512),
+        ("f32[]{:T(128)}", 4, 512),
+        ("bf16[1024,4096]{1,0:T(8,128)(2,1)}", 2**23, 2**23),
+        ("bf16[3,5]{1,0:T(8,128)(2,1)}", 30, 2048),
+        ("s32[10,1024]{1,0:T(8,128)}", 40_960, 65_536),
+        ("f32[10,1024,784]{1,2,0:T(8,128)}", 32_112_640, 32_112_640),
+        # More dimensions than those of a tile, and fewer.
+        ("f32[2,3,5]{2,1,0:T(8,128)}", 120, 8192),
+        ("f32[5]{0:T(8,128)}", 20, 512),
+        ("pred[100]{0}", 100, 100),
+        ("s4[3]{0}", 2, 2),
+        ("f8e4m3fn[16]", 16, 16),
+        ("f32[0,8]{1,0:T(8,128)}", 0, 0),
+        ("c64[4]", 32, 32),
+    ],
+)
+def test_bytes(text, logical, padded):
+    (array,) = hlo.parse_types(text)
+    assert (array.bytes, array.padded_bytes) == (logical, padded)
+
+
+def test_tuples_are_all_their_arrays():
+    text = "((f32[2,3]{1,0:T(8,128)S(1)}), /*index=1*/token[], u32[]{:S(2)})"
+    assert hlo.parse_types(text) == (
+        ArrayType("f32", (2, 3), (1, 0), (8, 128), space=1),
+        ArrayType("u32", (), space=2),
+    )
+
+
+def test_types_without_a_dtype_are_skipped():
+    assert not hlo.parse_types("token[]")
+    assert not hlo.parse_types("opaque[]")
+    assert not hlo.parse_types("")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "name"),
+    [
+        ("pred", "bool"),
+        ("bf16", "bfloat16"),
+        ("f32", "float32"),
+        ("s8", "int8"),
+        ("u64", "uint64"),
+        ("c64", "complex64"),
+        ("f8e4m3fn", "float8e4m3fn"),
+    ],
+)
+def test_names_of_dtypes(dtype, name):
+    assert hlo.dtype_name(dtype) == name

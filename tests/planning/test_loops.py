@@ -1,11 +1,11 @@
-"""Instructions count as often as they run."""
+"""Instructions count once for each time that they run."""
 
 import collections
 
 import pytest
 
 from keras_tpu_estimator.planning import hlo, loops
-from keras_tpu_estimator.planning.trip_counts import trip_count
+from keras_tpu_estimator.planning.loops import trip_count
 from tests.planning import recorded
 
 
@@ -27,13 +27,13 @@ def test_steps_are_those_of_the_longest_loop():
     assert parts.share == 1
 
 
-def test_one_step_is_all_there_is():
+def test_one_step_is_the_complete_program():
     parts = loops.split(hlo.parse(recorded.LOOPS), steps=1)
     assert not parts.others
     assert _runs(parts.step)["tanh.1"].times == 3 * 4
 
 
-def test_two_steps_may_be_made_at_once():
+def test_two_steps_in_one_round():
     parts = loops.split(hlo.parse(recorded.LOOPS), steps=6)
     assert parts.share == 0.5
 
@@ -45,14 +45,14 @@ def test_a_program_without_loops_makes_all_steps():
     assert parts.share == 1 / 5
 
 
-def test_a_loop_of_another_length_is_not_that_over_steps():
+def test_a_loop_of_another_length_is_not_over_steps():
     parts = loops.split(hlo.parse(recorded.LOOPS), steps=7)
     assert _runs(parts.step)["tanh.1"].times == 3 * 4
     assert not parts.others
     assert parts.share == 1 / 7
 
 
-def test_of_several_loops_that_over_steps_is_the_one_that_runs_as_often():
+def test_the_loop_over_steps_has_their_number_of_rounds():
     again = recorded.LOOPS.replace(
         "  %last =",
         "  %short = (s32[], f32[8,128]{1,0}) while(%first), "
@@ -69,11 +69,11 @@ def test_of_several_loops_that_over_steps_is_the_one_that_runs_as_often():
     assert "more" in _runs(parts.others)
 
 
-def test_nothing_runs_in_what_is_no_program():
+def test_nothing_runs_without_an_entry():
     assert loops.split(hlo.parse(""), steps=3) == loops.Parts((), ())
 
 
-def test_what_is_fused_or_called_runs_too():
+def test_fused_and_called_instructions_run():
     inner = "%one (a: f32[2]) -> f32[2] {\n  %in = f32[2] tanh(%a)\n}\n"
     inner += inner.replace("one", "two").replace("%in", "%in.2")
     inner += inner.replace("one", "three").replace("%in ", "%in.3 ")
@@ -119,14 +119,14 @@ def test_what_is_fused_or_called_runs_too():
         ),
     ],
 )
-def test_how_often_loops_run(old, new, count):
+def test_trip_counts(old, new, count):
     module = hlo.parse(recorded.LOOPS.replace(old, new, 1))
     body = module.computations["body"]
     found = trip_count(body, body.by_name["inner"], module.computations)
     assert found == count
 
 
-def test_loops_that_do_not_say_how_often_count_once():
+def test_loops_of_unknown_length_count_once():
     text = recorded.LOOPS.replace("constant(9)", "parameter(1)")
     run = _runs(loops.split(hlo.parse(text), steps=3).step)["tanh.1"]
     assert (run.times, run.is_known) == (1, False)

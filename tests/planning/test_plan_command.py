@@ -59,7 +59,7 @@ def test_arguments_of_the_script(plan):
     assert "['-x', '--topology', 'd'] __main__" in out
 
 
-def test_options_of_the_command_behind_the_script_are_its_own(plan):
+def test_options_of_the_command_after_the_script(plan):
     code = TRAINS + "print(sys.argv[1:])\n"
     arguments = ["-m", "--quick", "--tf1", "--no-tf1", "-x"]
     status, out, _ = plan(code, *arguments)
@@ -151,7 +151,7 @@ def test_several_topologies(plan):
     assert out.splitlines()[0].split()[-2:] == ["v5e:2x2", "v4:2x2x1"]
 
 
-def test_what_is_compiled_is_stored(plan, tmp_path):
+def test_programs_are_saved(plan, tmp_path):
     folder = tmp_path / "compiled"
     status, out, _ = plan(
         TRAINS + "estimator.evaluate(input_fn, steps=1)\n",
@@ -164,7 +164,7 @@ def test_what_is_compiled_is_stored(plan, tmp_path):
     assert f"v5e:2x2: stored as {folder}/train-" in out
 
 
-def test_a_folder_where_others_may_write(plan, tmp_path):
+def test_a_folder_that_other_users_may_write(plan, tmp_path):
     folder = tmp_path / "compiled"
     folder.mkdir()
     folder.chmod(0o777)
@@ -196,7 +196,7 @@ def test_a_status_before_and_after(plan):
     assert plan(TRAINS + "sys.exit(0)")[0] == 0
 
 
-def test_what_the_compiler_refuses(plan):
+def test_a_rejected_operation(plan):
     lines = """\
     import jax
     y += jax.numpy.linalg.eigvals(y @ y.T).real.sum()
@@ -204,20 +204,20 @@ def test_what_the_compiler_refuses(plan):
     code = HEAD.replace("    loss =", lines + "loss =")
     status, _, err = plan(code + "estimator.evaluate(input_fn)\n")
     assert status == 1
-    assert "refuses the operation 'eig'" in err
+    assert "rejects the operation 'eig'" in err
     assert "The line is: y += jax.numpy.linalg.eigvals" in err
 
 
 def test_no_call(plan):
     status, _, err = plan(HEAD)
     assert status == 2
-    assert "has called no estimator" in err
+    assert "a script without such calls" in err
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["plan", "{script}", "--topology", "v5e:3x3"], "no TPU topology"),
+        (["plan", "{script}", "--topology", "v5e:3x3"], "Unknown TPU topology"),
         (["plan", "{script}"], "--topology"),
         (["plan", "missing.py", "--topology", "v5e:2x2"], "missing.py"),
         (["info", "{script}", "--topology", "v5e:2x2"], "unrecognized"),

@@ -1,4 +1,4 @@
-"""Examples, planned from the command line as the pages say."""
+"""The plans of examples match the pages."""
 
 import pathlib
 import re
@@ -12,7 +12,7 @@ import pytest
 pytestmark = pytest.mark.usefixtures("forked_programs")
 
 ROOT = pathlib.Path(__file__).parents[2]
-# Where the figures begin in a line of the table.
+# The column of the table in which the numbers begin.
 _FIGURES = len("a step on a core computes   ")
 
 
@@ -41,7 +41,7 @@ def test_digits():
     shown = textwrap.dedent(shown).splitlines()
     compiled = ROOT / "docs" / "outputs" / "tpu_compiled.md"
     if f"libtpu {metadata.version('libtpu')}," not in compiled.read_text():
-        # Another compiler has other figures in these rows.
+        # Other compilers report other numbers in these rows.
         rows = {line[:_FIGURES] for line in lines}
         assert {line[:_FIGURES] for line in shown} <= rows
         return

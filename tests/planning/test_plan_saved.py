@@ -1,4 +1,4 @@
-"""Plans whose programs are stored for the board."""
+"""Plans save their programs for the topology."""
 
 import io
 import json
@@ -21,8 +21,7 @@ from helpers import (
     repeated,
 )
 
-from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
-from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device.executables import ExecutableKey, Executables
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 
@@ -54,9 +53,9 @@ def folder(tmp_path):
 
 
 def looked_for(own, mode, name):
-    """What a call looks for on a board of that name."""
-    board = topologies.parse(name)
-    loop = LoweredLoop.of(own._context, INPUTS[mode], mode, board.machine())
+    """What a call looks for on a topology of that name."""
+    topology = topologies.parse(name)
+    loop = LoweredLoop.of(own._context, INPUTS[mode], mode, topology.machine())
     return ExecutableKey.of(mode, loop.lowered, loop.devices), loop
 
 
@@ -77,19 +76,19 @@ def test_each_mode_has_a_file(tmp_path, folder, topology):
     assert "TPU v" in header["key"]["devices"]
 
 
-def test_several_boards_share_a_folder(tmp_path, folder, capsys):
+def test_several_topologies_share_a_folder(tmp_path, folder, capsys):
     own = estimator(tmp_path)
-    boards = ["v5e:2x2", "v5e:2x4", "v6e:2x2"]
-    plans = own.plan(INPUTS["train"], boards, save=folder)
+    names = ["v5e:2x2", "v5e:2x4", "v6e:2x2"]
+    plans = own.plan(INPUTS["train"], names, save=folder)
     out = capsys.readouterr().out
     for plan in plans:
-        assert f"{plan.board.name}: stored as {plan.saved}" in out
-        key, _ = looked_for(own, "train", plan.board.name)
+        assert f"{plan.topology.name}: stored as {plan.saved}" in out
+        key, _ = looked_for(own, "train", plan.topology.name)
         assert key.digest in plan.saved
     assert len({*os.listdir(folder)}) == 3
 
 
-def test_nothing_is_stored_if_it_is_not_asked_for(tmp_path, folder, capsys):
+def test_nothing_is_saved_by_default(tmp_path, folder, capsys):
     plan = estimator(tmp_path).plan(INPUTS["train"], "v5e:2x2")
     assert plan.saved is None
     assert "stored" not in capsys.readouterr().out
@@ -109,7 +108,7 @@ class _Parts(pickle.Unpickler):
         return self._devices.get(pid[1]) if pid[0] == "device" else None
 
 
-def test_what_is_stored_is_whole_up_to_the_board(tmp_path, folder, caplog):
+def test_saved_programs_are_complete(tmp_path, folder, caplog):
     own = estimator(tmp_path)
     saved = planned(own, "train", "v5e:2x2", folder).saved
     key, loop = looked_for(own, "train", "v5e:2x2")
@@ -124,7 +123,7 @@ def test_what_is_stored_is_whole_up_to_the_board(tmp_path, folder, caplog):
         lambda each: each.shape, loop.lowered.args_info
     )
     assert len(executable.output_avals) == loop.lowered.out_tree.num_leaves
-    # Only the board itself can do the rest.
+    # Only the topology itself can do the rest.
     assert Executables(str(folder)).load(key, loop.lowered, loop.devices) is None
     (record,) = caplog.records
     assert record.levelname == "WARNING"
@@ -144,7 +143,7 @@ for mode in ("eval", "infer", "train"):
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_another_process_looks_for_the_same(tmp_path, folder):
+def test_another_process_has_the_same_key(tmp_path, folder):
     own = estimator(tmp_path)
     saved = [planned(own, mode, "v5e:2x2", folder).saved for mode in INPUTS]
     tests = os.path.dirname(os.path.dirname(__file__))
@@ -181,7 +180,7 @@ def telling(features, is_training):
     return linear(features, is_training)
 
 
-def test_what_calls_python_is_not_stored(tmp_path, folder, caplog):
+def test_programs_that_call_python_are_not_saved(tmp_path, folder, caplog):
     caplog.set_level(logging.WARNING, "keras_tpu_estimator")
     plan = planned(estimator(tmp_path, telling), "eval", "v5e:1x1", folder)
     assert plan.saved is None
@@ -189,7 +188,7 @@ def test_what_calls_python_is_not_stored(tmp_path, folder, caplog):
     assert not os.listdir(folder)
 
 
-def test_what_looks_for_nan_is_not_stored(tmp_path, folder, caplog):
+def test_programs_that_check_for_nan_are_not_saved(tmp_path, folder, caplog):
     own = estimator(tmp_path, config={"debug_nans": True})
     caplog.set_level(logging.WARNING, "keras_tpu_estimator")
     plan = planned(own, "train", "v5e:1x1", folder)
@@ -198,7 +197,7 @@ def test_what_looks_for_nan_is_not_stored(tmp_path, folder, caplog):
     assert planned(own, "eval", "v5e:1x1", folder).saved is not None
 
 
-def test_where_others_may_write_nothing_is_compiled(tmp_path, folder):
+def test_nothing_is_compiled_for_an_unsafe_folder(tmp_path, folder):
     folder.mkdir()
     folder.chmod(0o777)
 

@@ -1,4 +1,4 @@
-"""What the compiler refuses says what to change."""
+"""The errors of compilers say what to change."""
 
 import re
 
@@ -16,7 +16,7 @@ from tests.planning import lowering
 from tests.planning.lowering import V5E
 
 
-def test_what_fits_is_compiled():
+def test_a_program_that_fits():
     lowered, arguments = lowering.training(V5E, rows=8)
     compiled = compiling.compiled(lowered, V5E, arguments, batch_size=32)
     assert "all-reduce" in compiled.as_text()
@@ -29,7 +29,7 @@ def _too_large(rows, **settings):
     return raised.value
 
 
-def test_what_does_not_fit_says_what_is_largest_and_what_would_fit():
+def test_an_error_has_the_largest_arrays_and_a_batch_size():
     rows = 6_000_000
     error = _too_large(rows)
     assert 1 < error.used / error.limit < 3
@@ -67,14 +67,14 @@ def test_without_layers_the_line_is_named_and_equal_arrays_are_counted():
     assert len(rows) == len({row.partition(" x ")[2] or row for row in rows})
 
 
-def test_a_model_that_is_too_large_by_itself_fits_with_no_batch():
+def test_a_model_that_no_batch_size_fits():
     error = _too_large(rows=8, width=30_000, depth=2)
     assert error.batch_size == 0
-    assert "does not depend on the batch is too large" in str(error)
+    assert "the program is too large" in str(error)
     assert "num_cores_per_replica" in str(error)
 
 
-def test_what_is_far_too_large_is_named_as_well():
+def test_a_far_too_large_program():
     rows = 200_000_000
     error = _too_large(rows)
     assert error.used > 30 * error.limit
@@ -82,7 +82,7 @@ def test_what_is_far_too_large_is_named_as_well():
     assert 0 < error.batch_size < rows * V5E.num_cores / 30
 
 
-def test_without_arguments_no_batch_is_named():
+def test_without_arguments_no_batch_size_is_suggested():
     lowered, _ = lowering.training(V5E, rows=6_000_000)
     with pytest.raises(DoesNotFitError, match="Choose a smaller batch") as e:
         compiling.compiled(lowered, V5E)
@@ -90,7 +90,7 @@ def test_without_arguments_no_batch_is_named():
     assert e.value.__cause__ is not None
 
 
-def test_both_ways_to_say_what_is_needed_are_read():
+def test_both_messages_about_memory_are_parsed():
     early = (
         "RESOURCE_EXHAUSTED: Ran out of memory on HBM, the total memory "
         "required for HLO temporaries (1.50T) exceeds available HBM (15.75G)."
@@ -107,7 +107,7 @@ def test_both_ways_to_say_what_is_needed_are_read():
     assert compiling._needed("INVALID_ARGUMENT: " + late[20:]) is None
 
 
-def test_a_library_that_the_tpu_lacks_is_named_with_the_line():
+def test_a_missing_library_is_named_with_the_line():
     unknown = jax.ffi.ffi_call("nonsense", jax.ShapeDtypeStruct((8,), "float32"))
     lowered = jax.jit(lambda x: unknown(x) + 1).lower(lowering.array(V5E, (8,)))
     with pytest.raises(CompileError) as raised:
@@ -135,7 +135,7 @@ def _eigenvalues_inside(x):
         (_eigenvalues_inside, "return jax.lax.cond(x[0, 0] > 0"),
     ],
 )
-def test_what_jax_itself_refuses_is_named_with_the_line(function, line):
+def test_an_operation_that_jax_rejects_is_named_with_the_line(function, line):
     x = lowering.array(V5E, (8, 8))
     with pytest.raises(CompileError) as raised:
         compiling.lowered(jax.jit(lambda x: function(x) + 1).trace(x))
@@ -162,11 +162,11 @@ def test_an_operation_that_is_illegal_is_named_with_the_line():
     lowered = jax.jit(lambda x: _ODD.bind(jnp.tanh(x))).lower(
         lowering.array(V5E, (8, 8))
     )
-    with pytest.raises(CompileError, match="refuses the operation 'mhlo.copy'"):
+    with pytest.raises(CompileError, match="rejects the operation 'mhlo.copy'"):
         compiling.compiled(lowered, V5E)
 
 
-def test_lines_of_libraries_are_passed_over():
+def test_lines_of_libraries_are_skipped():
     said = (
         f"error at {jax.__file__}:3:2\n"
         f"called from {compiling.__file__}:9:1\n"
@@ -180,10 +180,10 @@ def test_lines_of_libraries_are_passed_over():
 
 
 @pytest.mark.parametrize("kind", ["v4", "v6e"])
-def test_other_kinds_do_not_fit_in_the_same_words(kind):
-    board = topologies.TpuBoard(CHIPS[kind], topologies.shapes(kind)[1])
-    rows = board.chip.memory_left // 4000
-    lowered, _ = lowering.training(board, rows=rows)
+def test_other_kinds_have_the_same_error(kind):
+    topology = topologies.TpuTopology(CHIPS[kind], topologies.shapes(kind)[1])
+    rows = topology.chip.memory_left // 4000
+    lowered, _ = lowering.training(topology, rows=rows)
     with pytest.raises(DoesNotFitError) as raised:
-        compiling.compiled(lowered, board)
-    assert raised.value.limit == pytest.approx(board.chip.core.memory_left, rel=1e-3)
+        compiling.compiled(lowered, topology)
+    assert raised.value.limit == pytest.approx(topology.chip.core.memory_left, rel=1e-3)

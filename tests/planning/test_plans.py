@@ -1,4 +1,4 @@
-"""What `TPUEstimator.plan` says of a call."""
+"""The plans of `TPUEstimator.plan`."""
 
 import dataclasses
 
@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
-from keras_tpu_estimator.planning import libtpu
+from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.plans import Plan, Refusal
 
@@ -35,19 +35,19 @@ def test_training(tmp_path):
         BATCHES, "v5litepod-4", print_fn=shown.append, steps=10_000
     )
     assert (plan.mode, plan.steps, plan.examples) == ("train", 4, 16)
-    assert (plan.board.name, plan.predictions) == ("v5e:2x2", None)
-    figures, numbers = plan.figures, 128 * 256 + 256 + 256 + 1
-    held = figures.memory.arguments
+    assert (plan.topology.name, plan.predictions) == ("v5e:2x2", None)
+    cost, numbers = plan.cost, 128 * 256 + 256 + 256 + 1
+    held = cost.memory.arguments
     assert held.keys() == {"variables", "slots", "metrics", "input"}
     # The step and the optimizer's iterations and rate beside.
     assert held["variables"].logical == pytest.approx(4 * numbers, abs=16)
     assert held["slots"].logical == pytest.approx(2 * 4 * numbers, abs=16)
     # Four steps of four examples on each core.
     assert held["input"].logical == 4 * 4 * (128 + 1) * 4
-    (reduced,) = figures.collectives
+    (reduced,) = cost.collectives
     assert reduced.kind == "all-reduce"
     assert reduced.total == pytest.approx(4 * numbers, rel=0.01)
-    assert figures.aliases.are_complete
+    assert cost.aliases.are_complete
     (table,) = shown
     lines = dict(line.split("   ", 1) for line in table.splitlines() if line)
     lines = {name.strip(): value.strip() for name, value in lines.items()}
@@ -55,12 +55,12 @@ def test_training(tmp_path):
     assert lines["cores"] == "4 on 1 host"
     assert lines["examples of a step"] == "16"
     assert lines["all-reduce"].startswith("1 of 130.")
-    assert lines["is limited by"] == figures.bounds.by
+    assert lines["is limited by"] == cost.roofline.by
     # What the optimizer trains, and what the longest estimate says.
     assert (plan.weights, plan.call_steps) == (numbers, 10_000)
     assert lines["weights"] == f"{numbers:,}"
-    seconds = figures.bounds.at_best
-    assert seconds >= max(figures.bounds.network, figures.bounds.compiler)
+    seconds = cost.roofline.at_best
+    assert seconds >= max(cost.roofline.network, cost.roofline.compiler)
     assert plan.call_seconds == pytest.approx(10_000 * seconds)
     assert plan.examples_per_second == pytest.approx(16 / seconds)
     assert lines["examples/s, at best"] == f"{16 / seconds:,.0f}"
@@ -75,15 +75,15 @@ def test_it_is_printed(tmp_path, capsys):
 def test_evaluation_and_prediction(tmp_path):
     own = estimator(tmp_path)
     evaluation = own.plan(BATCHES, "v5e:4x4", "eval", print_fn=None)
-    assert (evaluation.board.num_hosts, evaluation.examples) == (4, 16)
-    assert "slots" not in evaluation.figures.memory.arguments or not (
-        evaluation.figures.memory.arguments["slots"].real
+    assert (evaluation.topology.num_hosts, evaluation.examples) == (4, 16)
+    assert "slots" not in evaluation.cost.memory.arguments or not (
+        evaluation.cost.memory.arguments["slots"].real
     )
     prediction = own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
     # By each host a share of the batch.
-    assert (prediction.board.name, prediction.examples) == ("v5e:2x2", 4)
+    assert (prediction.topology.name, prediction.examples) == ("v5e:2x2", 4)
     assert prediction.predictions["y"].shape == (4, 1)
-    assert not prediction.figures.collectives
+    assert not prediction.cost.collectives
 
 
 @pytest.mark.parametrize(("mode", "most"), [("train", 4), ("eval", 32)])
@@ -97,7 +97,7 @@ def test_calls_of_few_steps(tmp_path, mode, most):
             own.plan(BATCHES, "v5e:1x1", mode, steps=steps)
 
 
-def test_what_calls_python_in_each_step_is_told(tmp_path, capsys):
+def test_callbacks_are_reported(tmp_path, capsys):
     def network(features, is_training):
         del is_training
         outputs = keras.layers.Dense(1)(features)
@@ -105,14 +105,14 @@ def test_what_calls_python_in_each_step_is_told(tmp_path, capsys):
         return outputs
 
     plan = estimator(tmp_path, network).plan(BATCHES, "v5e:2x2", "eval")
-    (name,) = plan.figures.callbacks
-    said = f"waits for Python on the host, which is called by: {name}."
+    (name,) = plan.cost.callbacks
+    said = f"waits for Python on the host, called by: {name}."
     assert said in capsys.readouterr().out
 
 
 def test_several_topologies_are_side_by_side(tmp_path, capsys):
     plans = estimator(tmp_path).plan(BATCHES, ["v5e:2x2", "v4:2x2x1"])
-    assert [plan.board.name for plan in plans] == ["v5e:2x2", "v4:2x2x1"]
+    assert [plan.topology.name for plan in plans] == ["v5e:2x2", "v4:2x2x1"]
     assert all(isinstance(plan, Plan) for plan in plans)
     table = capsys.readouterr().out
     assert "v5e:2x2      " in table.splitlines()[0]
@@ -135,7 +135,7 @@ def very_wide(features, is_training):
     return keras.layers.Dense(1)(x)
 
 
-def test_what_does_not_fit_is_an_error(tmp_path):
+def test_an_error_if_a_program_does_not_fit(tmp_path):
     batch = 2**20
     own = estimator(tmp_path, very_wide, batch=batch)
 
@@ -145,17 +145,17 @@ def test_what_does_not_fit_is_an_error(tmp_path):
     with pytest.raises(DoesNotFitError, match="may fit") as raised:
         own.plan(input_fn, "v5e:2x2")
     error = raised.value
-    assert error.board == "v5e:2x2"
+    assert error.topology == "v5e:2x2"
     assert 0 < error.batch_size < batch
     # Beside another topology it is a column.
     plans = own.plan(input_fn, ["v5e:2x2", "v4:2x2x1"], print_fn=None)
     refusal, plan = plans
     assert isinstance(refusal, Refusal)
     assert isinstance(refusal.error, DoesNotFitError)
-    assert plan.figures.memory.share < 1
+    assert plan.cost.memory.share < 1
 
 
-def test_the_batch_size_that_is_advised_fits(tmp_path):
+def test_the_suggested_batch_size_fits(tmp_path):
     def input_fn(params):
         rows = params["batch_size"]
         return np.zeros((rows, 8), "float32"), np.zeros((rows, 1), "float32")
@@ -168,10 +168,10 @@ def test_the_batch_size_that_is_advised_fits(tmp_path):
     followed = estimator(tmp_path, very_wide, batch=size)
     plan = followed.plan(input_fn, "v5e:2x2", print_fn=None)
     assert plan.examples == size
-    assert plan.figures.memory.share < 1
+    assert plan.cost.memory.share < 1
 
 
-def test_where_nothing_compiles_the_first_error_is_raised(tmp_path):
+def test_the_first_error_is_raised_if_nothing_compiles(tmp_path):
     def eigenvalues(features, is_training):
         del is_training
         square = keras.ops.matmul(features.T, features)
@@ -184,7 +184,7 @@ def test_where_nothing_compiles_the_first_error_is_raised(tmp_path):
         own.plan(BATCHES, ["v5e:2x2", "v4:2x2x1"], "eval")
 
 
-def test_cores_that_do_not_fit(tmp_path):
+def test_cores_that_do_not_match(tmp_path):
     own = estimator(tmp_path, batch=8)
     with pytest.raises(ValueError, match="16"):
         own.plan(BATCHES, "v5e:4x4")
@@ -193,7 +193,7 @@ def test_cores_that_do_not_fit(tmp_path):
     assert isinstance(large, Refusal)
 
 
-def test_hosts_that_would_train_by_themselves(tmp_path):
+def test_hosts_that_would_train_separately(tmp_path):
     model_fn = model_fn_of(linear)
     own = estimator_of(model_fn, tmp_path, use_tpu=False)
     with pytest.raises(ValueError, match="On 4 hosts, an estimator should"):
@@ -201,12 +201,12 @@ def test_hosts_that_would_train_by_themselves(tmp_path):
     assert own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
 
 
-def test_a_trial_run(tmp_path):
+def test_fast_dev_run(tmp_path):
     own = estimator(tmp_path, config={"fast_dev_run": True})
     assert own.plan(BATCHES, "v5e:2x2", print_fn=None).steps == 1
 
 
-def test_errors_of_the_user_are_raised_as_they_are(tmp_path):
+def test_errors_of_the_user_are_raised(tmp_path):
     class OwnError(Exception):
         pass
 
@@ -223,15 +223,15 @@ def test_arguments(tmp_path):
         own.plan(BATCHES, "v5e:2x2", "predict")
     with pytest.raises(ValueError, match="empty list"):
         own.plan(BATCHES, [])
-    with pytest.raises(TypeError, match="should be a string. Received: 4"):
+    with pytest.raises(TypeError, match="must be a string. Received: 4"):
         own.plan(BATCHES, 4)
-    with pytest.raises(ValueError, match="Expected at least one batch"):
+    with pytest.raises(ValueError, match="must have at least one batch"):
         own.plan(batches_of(X[:0], Y[:0]), "v5e:2x2")
 
 
 def test_without_the_compiler(tmp_path, monkeypatch):
-    monkeypatch.setattr(libtpu, "is_installed", lambda: False)
-    libtpu.devices.cache_clear()
+    monkeypatch.setattr(topologies, "is_libtpu_installed", lambda: False)
+    topologies.libtpu_devices.cache_clear()
     with pytest.raises(ModuleNotFoundError, match=r"estimator\[tpu\]"):
         estimator(tmp_path).plan(BATCHES, "v5e:2x4")
 
@@ -244,32 +244,32 @@ def test_training_afterwards_is_as_before(tmp_path):
     np.testing.assert_array_equal(*kernels)
 
 
-def test_memory_is_what_the_compiler_says(tmp_path):
+def test_memory_matches_the_compiler(tmp_path):
     plan = estimator(tmp_path).plan(BATCHES, "v5e:2x2", print_fn=None)
-    memory = plan.figures.memory
+    memory = plan.cost.memory
     given = sum(held.real for held in memory.held.values())
     assert memory.peak == given + memory.results + memory.temporary
     assert "unnamed" not in memory.arguments
     assert dataclasses.replace(memory, limit=memory.peak).share == 1
 
 
-def test_a_quick_plan_tells_what_is_the_same_of_a_slow_one(tmp_path, capsys):
+def test_a_quick_plan_has_the_costs_of_a_slow_one(tmp_path, capsys):
     own = estimator(tmp_path)
-    slow = own.plan(BATCHES, "v5e:2x2", print_fn=None).figures
-    quick = own.plan(BATCHES, "v5e:2x2", quick=True).figures
+    slow = own.plan(BATCHES, "v5e:2x2", print_fn=None).cost
+    quick = own.plan(BATCHES, "v5e:2x2", quick=True).cost
     assert quick.flops == pytest.approx(slow.flops, rel=0.01)
     assert quick.memory.share == pytest.approx(slow.memory.share, abs=0.01)
     assert quick.collectives == slow.collectives
     assert quick.aliases == slow.aliases
-    assert (quick.bytes, quick.cycles, quick.bounds) == (None, None, None)
+    assert (quick.bytes, quick.cycles, quick.roofline) == (None, None, None)
     assert (quick.copied, quick.state_copies) == (None, ())
     table = capsys.readouterr().out
     assert "cycles" not in table
     assert "moves" not in table
 
 
-def test_what_is_stored_is_not_quick(tmp_path):
-    with pytest.raises(ValueError, match="as fast as it can be"):
+def test_quick_programs_are_not_saved(tmp_path):
+    with pytest.raises(ValueError, match="must not be combined"):
         estimator(tmp_path).plan(
             BATCHES, "v5e:2x2", save=tmp_path / "stored", quick=True
         )

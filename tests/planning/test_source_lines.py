@@ -1,4 +1,4 @@
-"""Instructions name the innermost line of the user's own code."""
+"""Instructions have the innermost line of the user's code."""
 
 import pathlib
 
@@ -78,14 +78,14 @@ def test_a_circle_of_frames_ends():
     assert lines.of("metadata={stack_frame_id=2}") is None
 
 
-def test_files_below_this_directory_are_shown_without_it(monkeypatch, tmp_path):
+def test_paths_are_relative_to_this_directory(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert str(SourceLine(str(tmp_path / "a" / "b.py"), 3)) == "a/b.py:3"
     assert str(SourceLine("/home/user/b.py", 3)) == "/home/user/b.py:3"
     assert str(SourceLine("<ipython-input-1>", 3)) == "<ipython-input-1>:3"
 
 
-def test_operations_are_shown_with_the_line():
+def test_operations_have_the_line():
     text = text_of([TRAIN, MODEL]) + (
         "ENTRY %main (x: f32[2]) -> f32[2] {\n"
         "  %x = f32[2]{0} parameter(0)\n"
@@ -103,7 +103,7 @@ def test_operations_are_shown_with_the_line():
     ]
 
 
-def test_lines_of_what_jax_compiles_here():
+def test_lines_of_programs_that_jax_compiles_here():
     def network(x):
         return jax.nn.softmax(x @ x.T)  # This line.
 

@@ -1,10 +1,25 @@
-"""Names of topologies become boards, whose devices are those of libtpu."""
+"""Names become topologies with the devices of libtpu."""
+
+import os
+import subprocess
+import sys
 
 import pytest
 
+from keras_tpu_estimator.ground.base import backend as _backend
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.chips import CHIPS
-from keras_tpu_estimator.planning.topologies import TpuBoard
+from keras_tpu_estimator.planning.topologies import TpuTopology
+
+_PROGRAM = """
+import keras_tpu_estimator
+import jax
+from keras_tpu_estimator.planning import topologies
+topologies.parse("v4-8").machine()
+print(jax.devices()[0].platform, float(jax.numpy.ones(3).sum()))
+topologies.parse("v5e-4").machine()
+"""
+_OF_LIBTPU = ("JAX_PLATFORMS", "TPU_", "ALLOW_MULTIPLE_LIBTPU_LOAD")
 
 
 @pytest.mark.parametrize(
@@ -36,10 +51,10 @@ from keras_tpu_estimator.planning.topologies import TpuBoard
     ],
 )
 def test_names_that_users_know(name, canonical, cores, hosts):
-    board = topologies.parse(name)
-    assert board.name == canonical
-    assert board == topologies.parse(canonical)
-    assert (board.num_cores, board.num_hosts) == (cores, hosts)
+    topology = topologies.parse(name)
+    assert topology.name == canonical
+    assert topology == topologies.parse(canonical)
+    assert (topology.num_cores, topology.num_hosts) == (cores, hosts)
 
 
 @pytest.mark.parametrize(
@@ -55,30 +70,30 @@ def test_names_that_users_know(name, canonical, cores, hosts):
         "tpu7x:2x2x2",
     ],
 )
-def test_the_devices_are_what_the_board_says(name):
-    board = topologies.parse(name)
-    machine = board.machine()
-    assert machine.first.device_kind == board.chip.device_kind
+def test_the_devices_match_the_topology(name):
+    topology = topologies.parse(name)
+    machine = topology.machine()
+    assert machine.first.device_kind == topology.chip.device_kind
     assert machine.platform == "tpu"
-    assert len(machine.devices) == board.num_cores
-    assert machine.num_hosts == board.num_hosts
-    assert len(machine.own) == board.of_one_host().num_cores
-    assert machine == board.machine()
+    assert len(machine.devices) == topology.num_cores
+    assert machine.num_hosts == topology.num_hosts
+    assert len(machine.own) == topology.of_one_host().num_cores
+    assert machine == topology.machine()
 
 
 @pytest.mark.parametrize("kind", CHIPS)
-def test_libtpu_knows_the_smallest_and_the_largest_board(kind):
+def test_libtpu_supports_the_smallest_and_the_largest_slice(kind):
     shapes = topologies.shapes(kind)
     assert len(set(shapes)) == len(shapes)
     for shape in (shapes[0], shapes[4]):
-        board = TpuBoard(CHIPS[kind], shape)
-        assert len(board.machine().devices) == board.num_cores
+        topology = TpuTopology(CHIPS[kind], shape)
+        assert len(topology.machine().devices) == topology.num_cores
 
 
-def test_a_host_is_a_board_of_its_own():
-    board = topologies.parse("v5e:4x4").of_one_host()
-    assert board.name == "v5e:2x2"
-    assert board.of_one_host() == board
+def test_one_host_is_a_topology():
+    topology = topologies.parse("v5e:4x4").of_one_host()
+    assert topology.name == "v5e:2x2"
+    assert topology.of_one_host() == topology
     assert topologies.parse("v4-32").of_one_host().name == "v4:2x2x1"
 
 
@@ -98,16 +113,79 @@ def test_a_host_is_a_board_of_its_own():
         ("k80:1x8", "kinds v4, v5e, v5p, v6e, tpu7x"),
     ],
 )
-def test_other_names_are_refused_with_what_is_like_them(name, said):
-    with pytest.raises(ValueError, match=f"no TPU topology {name!r}.*{said}"):
+def test_unknown_names_have_suggestions(name, said):
+    with pytest.raises(ValueError, match=f"Unknown TPU topology {name!r}.*{said}"):
         topologies.parse(name)
 
 
-def test_what_is_no_name_is_refused():
-    with pytest.raises(TypeError, match="should be a string. Received: 16"):
+def test_the_name_must_be_a_string():
+    with pytest.raises(TypeError, match="must be a string. Received: 16"):
         topologies.parse(16)
 
 
-def test_a_board_of_no_such_shape_is_refused():
-    with pytest.raises(ValueError, match="no v5e of 3x3 chips. Expected one"):
-        TpuBoard(CHIPS["v5e"], (3, 3))
+def test_unknown_shapes_are_rejected():
+    with pytest.raises(ValueError, match="No v5e has 3x3 chips. Expected one"):
+        TpuTopology(CHIPS["v5e"], (3, 3))
+
+
+def _started():
+    # The environment of a user who has installed it and set nothing.
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if not name.startswith(_OF_LIBTPU)
+    }
+    return subprocess.Popen(
+        [sys.executable, "-c", _PROGRAM],
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_programs_without_a_tpu_run_silently_on_the_cpu():
+    # At once, as libtpu would not have it by itself.
+    programs = [_started(), _started()]
+    outputs = [program.communicate() for program in programs]
+    assert outputs == [("cpu 3.0\n", "")] * 2
+
+
+def test_an_error_without_libtpu(monkeypatch):
+    monkeypatch.setattr(topologies, "is_libtpu_installed", lambda: False)
+    with pytest.raises(ModuleNotFoundError, match=r"keras-tpu-estimator\[tpu"):
+        topologies.libtpu_devices("v5e:8x8")
+
+
+def test_topologies_that_libtpu_does_not_support():
+    with pytest.raises(ValueError, match="does not support the topology 'v5e:3x3'"):
+        topologies.libtpu_devices("v5e:3x3")
+
+
+@pytest.fixture
+def environment(monkeypatch):
+    """Without what tells libtpu that there is no TPU."""
+    for name in _backend._WITHOUT_TPU:
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")
+    monkeypatch.setattr(_backend, "_TPU_DEVICES", ())
+    return monkeypatch
+
+
+def test_libtpu_options_without_a_tpu(environment):
+    environment.setenv("TPU_WORKER_HOSTNAMES", "own")
+    _backend.import_keras()
+    assert os.environ["TPU_ACCELERATOR_TYPE"] == "v5litepod-4"
+    assert os.environ["TPU_WORKER_HOSTNAMES"] == "own"
+
+
+def test_libtpu_options_stay_where_a_tpu_may_exist(environment, tmp_path):
+    (tmp_path / "accel0").touch()
+    devices = (str(tmp_path / "accel*"),)
+    environment.setattr(_backend, "_TPU_DEVICES", devices)
+    _backend.import_keras()
+    assert "TPU_ACCELERATOR_TYPE" not in os.environ
+    environment.setattr(_backend, "_TPU_DEVICES", ())
+    environment.delenv("TPU_SKIP_MDS_QUERY")
+    _backend.import_keras()
+    assert "TPU_ACCELERATOR_TYPE" not in os.environ

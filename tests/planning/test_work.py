@@ -1,4 +1,4 @@
-"""Products and bytes are counted as XLA counts them, or better."""
+"""Operations and bytes are counted as XLA counts them, or better."""
 
 import jax
 import jax.numpy as jnp
@@ -7,7 +7,7 @@ import pytest
 from keras_tpu_estimator.planning import hlo, loops, topologies, work
 from tests.planning import lowering, recorded
 
-_BOARD = topologies.parse("v5e:1x1")
+_TOPOLOGY = topologies.parse("v5e:1x1")
 _CONVOLVE = jax.lax.conv_general_dilated
 
 
@@ -17,7 +17,7 @@ def _convolution(**settings):
 
 
 def _compiled(function, *shapes, dtype="float32"):
-    arrays = [lowering.array(_BOARD, shape, dtype) for shape in shapes]
+    arrays = [lowering.array(_TOPOLOGY, shape, dtype) for shape in shapes]
     return jax.jit(function).lower(*arrays).compile()
 
 
@@ -71,7 +71,7 @@ def test_operations_are_those_of_xla(function, shapes):
     assert work.flops(step) == pytest.approx(expected, rel=0.02)
 
 
-def test_operations_of_inner_loops_count_as_often_as_they_run():
+def test_operations_of_inner_loops_count_in_each_round():
     def run(x, kernel):
         def inner(state, _):
             return jnp.tanh(state @ kernel), None
@@ -86,7 +86,7 @@ def test_operations_of_inner_loops_count_as_often_as_they_run():
     assert compiled.cost_analysis()["flops"] < 2 * once
 
 
-def test_products_are_counted_in_other_words():
+def test_products_in_other_notations():
     text = recorded.entry(
         "%x = f32[2,3,5] parameter(0)",
         "%y = f32[2,5,7] parameter(1)",
@@ -102,7 +102,7 @@ def test_an_array_is_read_and_written_once():
     assert work.bytes_moved(step, computations) == 2 * 4096 * 8192 * 4
 
 
-def test_of_what_is_sliced_a_slice_is_read():
+def test_a_slice_reads_only_itself():
     def run(batches):
         def step(total, batch):
             return total + jnp.sum(jnp.sin(batch)), None
@@ -114,18 +114,18 @@ def test_of_what_is_sliced_a_slice_is_read():
     assert moved == pytest.approx(1024 * 4096 * 4, rel=0.01)
 
 
-def test_of_what_is_updated_the_new_part_is_written():
+def test_an_update_writes_only_the_new_part():
     def run(whole, part):
         return jax.lax.dynamic_update_slice(whole, jnp.sin(part), (64, 0))
 
-    arrays = (lowering.array(_BOARD, shape) for shape in [(65536, 512), (4096, 512)])
+    arrays = (lowering.array(_TOPOLOGY, shape) for shape in [(65536, 512), (4096, 512)])
     compiled = jax.jit(run, donate_argnums=0).lower(*arrays).compile()
     step, computations = _step(compiled)
     moved = work.bytes_moved(step, computations)
     assert moved == pytest.approx(2 * 4096 * 512 * 4, rel=0.01)
 
 
-def test_what_is_in_the_small_memory_is_not_moved():
+def test_values_in_small_memory_are_not_moved():
     text = recorded.entry(
         "%x = f32[1024]{0:T(1024)} parameter(0)",
         "%s = (f32[1024]{0:T(1024)S(1)}, f32[1024]{0:T(1024)}, u32[]{:S(2)}) "

@@ -4,7 +4,7 @@ import keras
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.engine.program.slot_owners import slot_owners
+from keras_tpu_estimator.engine.program.store import slot_owners
 
 
 class Made:

@@ -144,7 +144,7 @@ def test_each_shape_looks_for_an_executable(tmp_path, caplog):
     looked_for = [
         each
         for each in caplog.records
-        if "no executable for mode 'train'" in each.getMessage()
+        if "No executable for mode 'train'" in each.getMessage()
     ]
     assert len(looked_for) == len({*LENGTHS})
     own, others = (kte.checkpoints.read(e.model_dir) for e in (stored, plain))

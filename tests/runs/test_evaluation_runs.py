@@ -9,7 +9,7 @@ import pytest
 from helpers import estimator_of
 from keras import ops
 
-from keras_tpu_estimator.engine.device import placement
+from keras_tpu_estimator.engine.device import mode_devices
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 
 X = np.arange(24, dtype="float32")[:, None]
@@ -136,7 +136,7 @@ def test_several_runs_of_a_loop_compile_one_program(tmp_path, monkeypatch, use_t
 
     jax.monitoring.register_event_duration_secs_listener(note)
     # Nine steps are two runs.
-    monkeypatch.setattr(placement, "_ON_CPU", StackSize(1, most=2**20))
+    monkeypatch.setattr(mode_devices, "_ON_CPU", StackSize(1, most=2**20))
     estimator = estimator_of(model_fn, tmp_path, use_tpu, batch=8, iterations=9)
     batch = np.zeros((8, 1), "float32")
     for _ in range(2):

@@ -282,7 +282,7 @@ def test_a_model_fn_of_tf1(tmp_path):
     def model_fn(features, labels, mode, params):
         raise AssertionError
 
-    with pytest.raises(NotImplementedError, match="embedding_column there"):
+    with pytest.raises(NotImplementedError, match="tf.feature_column.embedding_column"):
         estimator_of(
             kte.tf1.model_fn(model_fn),
             tmp_path,

@@ -67,9 +67,9 @@ def test_a_missing_model_fn():
 
 
 def test_params_that_nothing_takes():
-    with pytest.raises(ValueError, match="Add an argument `params` to it"):
+    with pytest.raises(ValueError, match="Add the argument"):
         Estimator(without_params, params={"rate": 1})
-    with pytest.raises(ValueError, match="Add an argument `params` to it"):
+    with pytest.raises(ValueError, match="Add the argument"):
         Estimator(without_params, params={})
 
 

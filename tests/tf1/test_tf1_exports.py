@@ -358,8 +358,8 @@ def test_receivers_that_do_not_fit_are_an_error(classifier, tmp_path):
         return export.ServingInputReceiver({"z": x}, {"z": x})
 
     for receiver_fn, message in (
-        (unfed, "should have all placeholders"),
-        (renamed, "reads 'x', which the serving input receiver"),
+        (unfed, "must contain all placeholders"),
+        (renamed, "must have the feature 'x', which `model_fn` reads"),
     ):
         with pytest.raises(ValueError, match=message):
             classifier.export_saved_model(tmp_path, receiver_fn)

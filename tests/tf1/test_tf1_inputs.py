@@ -245,7 +245,7 @@ def test_long_datasets_are_stacked(is_disabled):
     ],
 )
 def test_ragged_tensors_are_an_error(ragged):
-    with pytest.raises(TypeError, match="should be dense|dense tensor"):
+    with pytest.raises(TypeError, match="must be dense|dense tensor"):
         source_of(lambda: {"x": ragged()}).check(undivided(4))
         source_of(ragged).check(undivided(4))
 

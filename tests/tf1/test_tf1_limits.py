@@ -105,7 +105,7 @@ def test_what_it_does_not_refuse_runs(name, tmp_path):
 
 
 def test_variables_that_are_no_resources_are_refused(tmp_path):
-    with pytest.raises(ValueError, match="a variable that is no resource"):
+    with pytest.raises(ValueError, match="which is not a resource variable"):
         evaluate(
             lambda x: x * tf.get_variable("a", [], use_resource=False),
             tmp_path,

@@ -390,9 +390,9 @@ def test_a_host_call_writes_summaries_of_contrib(tmp_path):
 
 def test_strategies_are_refused():
     strategy = tf2.distribute.get_strategy()
-    with pytest.raises(ValueError, match="`train_distribute` should be None"):
+    with pytest.raises(ValueError, match="`train_distribute` must be None"):
         tf.estimator.RunConfig(train_distribute=strategy)
-    with pytest.raises(ValueError, match="`eval_distribute` should be None"):
+    with pytest.raises(ValueError, match="`eval_distribute` must be None"):
         tf.estimator.RunConfig().replace(eval_distribute=strategy)
 
 
@@ -412,7 +412,7 @@ def test_arrays_become_batches():
         [30, 40],
     ]
     assert rows[2][0]["b"].shape == (2, 2)
-    with pytest.raises(ValueError, match="`shuffle` should be True or False"):
+    with pytest.raises(ValueError, match="`shuffle` must be True or False"):
         tf.estimator.inputs.numpy_input_fn(x, y)
     with pytest.raises(ValueError, match=r"same number of rows.*\[4, 5\]"):
         tf.estimator.inputs.numpy_input_fn(x, y[:4], shuffle=False)

@@ -438,7 +438,7 @@ def test_hyperparameters_are_read_from_text():
     ("text", "message"),
     [
         ("other=1", "Expected some of .* Received: 'other'"),
-        ("rate=fast", "'rate' should be of type float. Received: 'fast'"),
+        ("rate=fast", "'rate' must be of type float. Received: 'fast'"),
         ("is_on=maybe", "'is_on' should be of type bool"),
         ("layers=4", "'layers' should be a list"),
         ("name=[a]", "'name' should be no list"),
@@ -452,11 +452,11 @@ def test_hyperparameters_that_cannot_be_read_are_named(text, message):
 
 def test_hyperparameters_have_types_and_names_of_their_own():
     own = hparams()
-    with pytest.raises(ValueError, match="'rate' should be of type float"):
+    with pytest.raises(ValueError, match="'rate' must be of type float"):
         own.set_hparam("rate", "fast")
     with pytest.raises(ValueError, match="'rate', which is taken"):
         own.add_hparam("rate", 1)
-    with pytest.raises(ValueError, match="should not be empty"):
+    with pytest.raises(ValueError, match="must not be empty"):
         own.add_hparam("more", [])
     with pytest.raises(KeyError):
         own.set_hparam("other", 1)

@@ -326,8 +326,8 @@ def test_what_is_not_tensorflows_has_no_counterpart() -> None:
         {"source": "tf.", "missing": "Leave it out."},
     ],
 )
-def test_an_entry_says_something_that_can_be(facts) -> None:
-    with pytest.raises(ValueError, match="An entry should say something"):
+def test_entries_without_facts_or_with_contradictions(facts) -> None:
+    with pytest.raises(ValueError, match="An entry must have a fact"):
         Entry("layers", "dense", **facts)
 
 

@@ -102,7 +102,7 @@ def test_a_metric_that_was_never_updated(tmp_path):
     made = with_metrics(
         lambda labels, scores: {"mean": tf_keras.metrics.Mean()}, tmp_path
     )
-    with pytest.raises(ValueError, match="'mean' was never updated"):
+    with pytest.raises(ValueError, match="'mean' must be updated"):
         made.evaluate(batches_of(16))
 
 
@@ -123,7 +123,7 @@ def test_a_spec_for_several_cores_as_one_for_one_core(tmp_path):
 
 def test_several_cores_need_a_spec_for_them(tmp_path):
     made = with_metrics(several, tmp_path, use_tpu=True)
-    with pytest.raises(RuntimeError, match="should return a TPUEstimatorSpec"):
+    with pytest.raises(RuntimeError, match="must return a TPUEstimatorSpec"):
         made.evaluate(batches_of(16))
 
 

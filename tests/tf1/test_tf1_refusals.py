@@ -84,7 +84,7 @@ def test_a_ref_variable(tmp_path):
         finally:
             tf.enable_resource_variables()
 
-    with pytest.raises(ValueError, match="ref, a VariableV2, a variable that"):
+    with pytest.raises(ValueError, match="ref, a VariableV2, which is not a resource"):
         evaluate(network, tmp_path)
 
 
@@ -108,7 +108,7 @@ def test_a_variable_that_nobody_knows(tmp_path):
     def network(x):
         return x * variable("own", 2, collections=["mine"])
 
-    with pytest.raises(ValueError, match=r"global ones.*\['own'\]"):
+    with pytest.raises(ValueError, match=r"global variables.*\['own'\]"):
         evaluate(network, tmp_path)
 
 

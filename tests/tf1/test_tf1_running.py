@@ -191,7 +191,7 @@ def test_missing_names_are_import_errors_of_their_line(imported_from):
     assert "tf1_module.py, line 2." in message
     with pytest.raises(ImportError, match=r"`tf.nothing`.*line 1\."):
         imported_from("import tensorflow.nothing")
-    with pytest.raises(ImportError, match="`tf.float32` is no module"):
+    with pytest.raises(ImportError, match="`tf.float32` is not a module"):
         imported_from("import tensorflow.float32 as x")
 
 
@@ -239,4 +239,4 @@ def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
 def test_a_script_that_is_not_there_is_named(capsys):
     with pytest.raises(SystemExit):
         __main__.main(["tf1", "no_such_script.py"])
-    assert "'no_such_script.py', which is no file" in capsys.readouterr().err
+    assert "'no_such_script.py', which is not a file" in capsys.readouterr().err

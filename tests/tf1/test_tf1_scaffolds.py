@@ -207,15 +207,15 @@ def test_no_scaffold(tmp_path):
     model_fn = model_fn_of(lambda: None)
     estimator(model_fn, tmp_path).train(fed([X]), steps=1)
     made = estimator(model_fn, tmp_path / "tpu", use_tpu=True)
-    with pytest.raises(ValueError, match="should return a tf.train.Scaffold"):
+    with pytest.raises(ValueError, match="must return a tf.train.Scaffold"):
         made.train(fed([X]), steps=1)
 
 
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"scaffold": 1}, "`scaffold` should be a tf.train.Scaffold"),
-        ({"scaffold_fn": 1}, "`scaffold_fn` should be a function"),
+        ({"scaffold": 1}, "`scaffold` must be a tf.train.Scaffold"),
+        ({"scaffold_fn": 1}, "`scaffold_fn` must be a function"),
     ],
 )
 def test_what_is_no_scaffold(fields, message):

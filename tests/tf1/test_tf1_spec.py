@@ -47,12 +47,12 @@ def test_arguments_of_host_functions_stay_as_they_are(name):
 @pytest.mark.parametrize(
     ("fields", "error", "message"),
     [
-        ({"mode": "train"}, ValueError, "Missing loss"),
-        ({"mode": "train", "loss": 1.0}, ValueError, "Missing train_op"),
-        ({"mode": "eval"}, ValueError, "Missing loss"),
-        ({"mode": "infer"}, ValueError, "Missing predictions"),
-        ({"loss": [1.0, 2.0]}, ValueError, "should be a scalar"),
-        ({"loss": object()}, TypeError, "should be a tensor of the graph"),
+        ({"mode": "train"}, ValueError, "`loss` must be set"),
+        ({"mode": "train", "loss": 1.0}, ValueError, "`train_op` must be set"),
+        ({"mode": "eval"}, ValueError, "`loss` must be set"),
+        ({"mode": "infer"}, ValueError, "`predictions` must be set"),
+        ({"loss": [1.0, 2.0]}, ValueError, "must be a scalar"),
+        ({"loss": object()}, TypeError, "must be a tensor of the graph"),
         ({"predictions": {"y": object()}}, TypeError, r"predictions\['y'\]"),
         ({"train_op": []}, TypeError, "Put several into tf.group"),
         ({"host_call": (lambda a: 1, [])}, RuntimeError, "`host_call` takes 1"),
@@ -162,5 +162,5 @@ def test_a_model_fn_keeps_its_name_and_its_arguments():
 
     made = kte.tf1.model_fn(own)
     assert (made.__name__, made.__doc__) == ("own", "Its own.")
-    with pytest.raises(NotImplementedError, match="a call from elsewhere"):
+    with pytest.raises(NotImplementedError, match="a call from other code"):
         made(1, 2, 3)

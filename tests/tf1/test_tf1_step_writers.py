@@ -299,5 +299,5 @@ def test_a_loop_that_writes_is_refused(tmp_path):
         program(tmp_path, write, loss_of=lambda loss: loops[-1]),
         tmp_path / "model",
     )
-    with pytest.raises(ValueError, match="resource that is no variable"):
+    with pytest.raises(ValueError, match="resource that is not a variable"):
         made.train(fed(DATA), steps=1)

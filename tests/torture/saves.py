@@ -13,7 +13,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.position import Position, StepRecipe
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.directory import location, save_files, save_names
+from keras_tpu_estimator.files.directory import layouts, location, save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
@@ -260,7 +260,7 @@ def leftovers(directory: str) -> set[str]:
 def _prefixes(directory: str) -> Iterator[str]:
     for name in os.listdir(directory):
         prefix, end = os.path.splitext(name)
-        if end in (location.SUFFIX, location.INDEX, location.TREE):
+        if end in (layouts.SUFFIX, layouts.INDEX, layouts.TREE):
             yield os.path.join(directory, prefix)
 
 
@@ -269,11 +269,11 @@ def _files_of(prefix: str) -> Iterator[str]:
     saved = SaveFiles.at(prefix)
     expect(saved is not None, f"{prefix} is of a save.")
     yield from (*saved.positions(), saved.callbacks)
-    if main.endswith(location.INDEX):
-        yield from save_names.data_files(prefix)
-        yield from (main, prefix + save_names.META)
-    elif main.endswith(location.TREE):
-        yield from (main, saved.tree)
+    if main.endswith(layouts.INDEX):
+        yield from layouts.data_files(prefix)
+        yield from (main, prefix + layouts.META)
+    elif main.endswith(layouts.TREE):
+        yield from (main, saved.named("orbax"))
     else:
         contents = hdf5_reader.contents(prefix)
         yield from (path for each in contents for path in each.files)

@@ -67,7 +67,7 @@ def compiles(tmp_path, told):
         except (CompileError, ValueError) as error:
             if program.refusal is None and topology in program.own:
                 raise
-            # The table may have others, on boards that are not theirs.
+            # The table may have errors of other topologies.
             assert re.search(program.refusal or "", str(error))
             told(name, mode, topology, tpu_table.refused(error))
             return None

@@ -131,7 +131,7 @@ def test_nothing_of_a_tables_size_is_sent(tmp_path):
         lambda folder: made(folder, model_fn=model_fn, embedding_config_spec=spec),
         lambda mode: input_fn,
     )
-    figures = program.plan(tmp_path, "train", "v5e:2x2").figures
+    cost = program.plan(tmp_path, "train", "v5e:2x2").cost
     # Each id of the batch, with a row for it, on its way and back.
-    assert 0 < figures.sent < 4 * BATCH * 13 * 17 * 4
-    assert not figures.state_copies
+    assert 0 < cost.sent < 4 * BATCH * 13 * 17 * 4
+    assert not cost.state_copies

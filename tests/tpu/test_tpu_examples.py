@@ -15,8 +15,8 @@ from helpers import some_at_length
 from tpu_programs import DATA_PARALLEL, check, topologies_of
 
 from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.dry_run import DryRun
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.planning.rehearsal import Rehearsal
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 
@@ -120,20 +120,20 @@ def test_an_example(name, tmp_path, monkeypatch, told):
     monkeypatch.syspath_prepend(EXAMPLES)
     own = TOPOLOGIES_OF.get(name, ("v5e:2x2",))
     names = topologies_of(own)
-    boards = topologies.parse_each(names)
+    topologies_ = topologies.parse_each(names)
     options = PlanOptions(quick=True)
-    rehearsal = Rehearsal(boards, lambda text: None, options)
-    calls = [mode for mode in PROGRAMS[name] for _ in boards]
+    dry_run = DryRun(topologies_, lambda text: None, options)
+    calls = [mode for mode in PROGRAMS[name] for _ in topologies_]
     try:
-        with rehearsing(rehearsal):
+        with rehearsing(dry_run):
             run(name, str(tmp_path / "model"))
     except Exception:
         # After its last call it may look at what it has computed.
-        if len(rehearsal.found) < len(calls):
+        if len(dry_run.found) < len(calls):
             raise
-    assert [plan.mode for plan in rehearsal.found] == calls
+    assert [plan.mode for plan in dry_run.found] == calls
     expected = DATA_PARALLEL if name in ARE_DATA_PARALLEL else {}
-    for number, plan in enumerate(rehearsal.found):
+    for number, plan in enumerate(dry_run.found):
         topology = names[number % len(names)]
         if isinstance(plan, Refusal):
             assert topology not in own, plan.error

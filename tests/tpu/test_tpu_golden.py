@@ -58,6 +58,6 @@ PROGRAMS = {
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_a_golden_program(name, mode, topology, compiles):
     plan = compiles(PROGRAMS, name, mode, topology)
-    if (name, mode) == (HAS_SUMS, "train") and plan.board.num_hosts == 1:
-        (sums,) = plan.figures.collectives
+    if (name, mode) == (HAS_SUMS, "train") and plan.topology.num_hosts == 1:
+        (sums,) = plan.cost.collectives
         assert (sums.kind, sums.count) == ("all-reduce", 11)

@@ -10,7 +10,7 @@ DATA = repeated(*regression_data(size=256))
 
 
 def planned(tmp_path, dtype, config=None, optimizer=None, **settings):
-    """The figures of a training."""
+    """Returns the cost of a training step."""
 
     def model_fn(features, labels, mode, params):
         x = keras.ops.cast(features, dtype)
@@ -23,15 +23,15 @@ def planned(tmp_path, dtype, config=None, optimizer=None, **settings):
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=wrapped.minimize(loss))
 
     made = estimator_of(model_fn, tmp_path, use_tpu=True, config=config or {})
-    return made.plan(DATA, "v5e:2x2", print_fn=None).figures
+    return made.plan(DATA, "v5e:2x2", print_fn=None).cost
 
 
 WEIGHTS = 256 * 256 + 256 + 256 + 1
 
 
-def reduced(figures):
+def reduced(cost):
     """Bytes of what is reduced, by dtype."""
-    (each,) = [c for c in figures.collectives if c.kind == "all-reduce"]
+    (each,) = [c for c in cost.collectives if c.kind == "all-reduce"]
     return dict(each.bytes)
 
 

@@ -56,7 +56,7 @@ PROGRAMS = {
     "convolutions": on_hosts(convolutional),
     "shard_optimizer": on_hosts(config={"shard_optimizer": True}, collectives=LAID_OUT),
     "two cores a replica": spread(2, others=HOSTS[1:] + PODS),
-    # A replica is a board of a host, and two of them.
+    # A replica is the chips of a host, and two of them.
     "four cores a replica": spread(4),
     "eight cores a replica": spread(8),
     # The whole batch on each core of its host, which share nothing.
@@ -83,6 +83,6 @@ def test_a_pod_sends_in_a_step_what_a_board_does(make, pod, tmp_path):
     found = []
     for name in ("v5e:2x2", pod):
         program = make(batch=8 * topologies.parse(name).num_cores)
-        figures = program.plan(tmp_path, "train", name).figures
-        found.append([(c.kind, c.count, c.bytes) for c in figures.collectives])
+        cost = program.plan(tmp_path, "train", name).cost
+        found.append([(c.kind, c.count, c.bytes) for c in cost.collectives])
     assert found[0] == found[1]

@@ -23,7 +23,7 @@ def test_one_pass_takes_less_than_two(tmp_path, kind, monkeypatch):
     def cycles():
         config = {"dtype_policy": "mixed_bfloat16"}
         made = estimator_of(model_fn_of(network), tmp_path, True, 32, config=config)
-        return made.plan(DATA, "v5e:2x2", print_fn=None).figures.cycles
+        return made.plan(DATA, "v5e:2x2", print_fn=None).cost.cycles
 
     one = cycles()
     monkeypatch.setattr(moments.keras_internals, "platform", lambda: "cpu")

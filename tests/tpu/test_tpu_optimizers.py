@@ -89,4 +89,4 @@ def test_optimizers(name, mode, topology, compiles):
     plan = compiles(PROGRAMS, name, mode, topology)
     if name.endswith(", shared"):
         # Sums of rows and columns of parts, in Adafactor.
-        assert sum(each.count for each in plan.figures.collectives) <= 6
+        assert sum(each.count for each in plan.cost.collectives) <= 6

@@ -46,7 +46,7 @@ def test_bits_of_the_device_take_less(tmp_path, kind):
             batch=1024,
             config={"random_bits": bits},
         )
-        return made.plan(DATA, "v5e:2x2", print_fn=None).figures.cycles
+        return made.plan(DATA, "v5e:2x2", print_fn=None).cost.cycles
 
     found = cycles("rbg"), cycles(None)
     assert found[0] < 0.9 * found[1], found

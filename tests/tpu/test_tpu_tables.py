@@ -33,11 +33,11 @@ def test_products_are_made_once_and_factors_are_not_sent(tmp_path):
         feature_to_config_dict={"ids": TABLES.FeatureConfig("table")},
     )
     made = estimator_of(model_fn, tmp_path, True, BATCH, embedding_config_spec=spec)
-    figures = made.plan(input_fn, "v5e:2x2", print_fn=None).figures
+    cost = made.plan(input_fn, "v5e:2x2", print_fn=None).cost
     products = 4 * BATCH * LENGTH * WIDTH
     # Without those that are permuted: five times as much.
-    assert figures.bytes < 2 * products, figures.bytes / products
-    sent = {each.kind: each.bytes for each in figures.collectives}
+    assert cost.bytes < 2 * products, cost.bytes / products
+    sent = {each.kind: each.bytes for each in cost.collectives}
     assert sent["all-gather"] == {
         "int32": 4 * BATCH * LENGTH,
         "float32": 4 * BATCH * WIDTH,

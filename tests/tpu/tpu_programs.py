@@ -91,17 +91,17 @@ def check(plan, collectives):
         plan: The program.
         collectives: How many a step has of each kind; `None` for any.
     """
-    figures = plan.figures
-    assert figures.aliases.are_complete, figures.aliases
-    assert not figures.state_copies, figures.state_copies
-    assert not figures.callbacks
-    assert figures.memory.peak > 0
+    cost = plan.cost
+    assert cost.aliases.are_complete, cost.aliases
+    assert not cost.state_copies, cost.state_copies
+    assert not cost.callbacks
+    assert cost.memory.peak > 0
     if collectives is not None:
-        found = {each.kind: each.count for each in figures.collectives}
-        if plan.mode == ModeKeys.EVAL and plan.board.num_hosts > 1:
+        found = {each.kind: each.count for each in cost.collectives}
+        if plan.mode == ModeKeys.EVAL and plan.topology.num_hosts > 1:
             # What metrics are computed of comes from all hosts.
             found.pop("all-gather", None)
-        if plan.board.name in GPUS:
+        if plan.topology.name in GPUS:
             # XLA may leave two of them apart there.
             assert found.keys() == collectives.keys()
         else:

@@ -1,7 +1,7 @@
-"""JAX's compilation cache, switched on by a setting of one estimator.
+"""JAX's compilation cache, enabled by a setting of an estimator.
 
-The cache is one for the whole process. A directory that the user or another
-estimator has chosen before is never replaced.
+A process has one cache. A directory that the user or another estimator has set
+is never replaced.
 """
 
 import importlib.util
@@ -23,12 +23,12 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def use(directory: str) -> None:
-    """Has JAX keep what it compiles, unless it already does so elsewhere.
+    """Makes JAX cache compiled programs, unless it already has a cache.
 
-    Nothing is kept if the directory cannot be used: a warning says why.
+    If the directory cannot be used, a warning reports the reason.
 
     Args:
-        directory: A path or URL. A missing directory is made.
+        directory: A path or URL. A missing directory is created.
 
     Example:
 
@@ -44,26 +44,25 @@ def use(directory: str) -> None:
         if chosen:
             if os.fspath(chosen) != directory:
                 warn_once(
-                    "RunConfig.compilation_cache_dir has no effect, because "
-                    "JAX has one compilation cache in a process, and that is "
-                    f"{os.fspath(chosen)!r}. Received: {directory!r}. Leave "
-                    "out the setting, or set JAX_COMPILATION_CACHE_DIR to its "
-                    "directory."
+                    f"RunConfig.compilation_cache_dir={directory!r} has no "
+                    "effect, because a process has one compilation cache, and "
+                    f"JAX already uses {os.fspath(chosen)!r}. Omit the setting, "
+                    "or set JAX_COMPILATION_CACHE_DIR to its directory."
                 )
             return
         reason = _made(directory)
         if reason:
             warn_once(
                 f"RunConfig.compilation_cache_dir={directory!r} cannot be "
-                f"used, so every start compiles: {reason}."
+                f"used: {reason}. Each start compiles its programs."
             )
             return
         jax.config.update(_NAME, directory)
-    _logger.info("Compiled programs are kept in %s.", directory)
+    _logger.info("Compiled programs are cached in %s.", directory)
 
 
 def advise_after_slow_compiling() -> None:
-    """Logs once, after slow compiling without a cache, how to have one."""
+    """Logs a hint about the cache once, after a slow compilation without one."""
     global _is_listening
     with _lock:
         if _is_listening:
@@ -78,7 +77,7 @@ _has_advised = False
 
 
 def _advise(event: str, duration_secs: float, **details: object) -> None:
-    """Advises, once JAX reports how long compiling took."""
+    """Logs the hint when JAX reports a slow compilation."""
     global _has_advised
     del details
     if event != _COMPILED or duration_secs <= _LONG_SECS or _has_advised:
@@ -87,14 +86,14 @@ def _advise(event: str, duration_secs: float, **details: object) -> None:
         return
     _has_advised = True
     _logger.info(
-        "Compiling took %.0f s. A later start can skip it: set "
-        "RunConfig(compilation_cache_dir=...) to a directory that is kept.",
+        "Compiling took %.0f s. To skip it at the next start, set "
+        "RunConfig(compilation_cache_dir=...) to a persistent directory.",
         duration_secs,
     )
 
 
 def _made(directory: str) -> str:
-    """Makes a directory if need be; returns why it cannot be used, or ""."""
+    """Makes a missing directory. Returns the reason if it is unusable, or ""."""
     if is_url(directory):
         if importlib.util.find_spec("etils") is None:
             return "JAX needs the package etils[epath] for URLs"

@@ -1,7 +1,7 @@
 """The device loop: many steps as one device program.
 
-A compiled loop over stacked batches, with what training assigns donated,
-replaces Keras's Python loop over single steps. The number of steps is an
+A compiled loop over stacked batches replaces Keras's Python loop over single
+steps. It donates the arrays that training assigns. The number of steps is an
 argument, so that loops of all lengths share one compiled program.
 """
 
@@ -17,11 +17,9 @@ from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
     MetricsState,
 )
-from keras_tpu_estimator.engine.device.executables import Executables
+from keras_tpu_estimator.engine.device.executables import Executables, StoredLoop
 from keras_tpu_estimator.engine.device.nan_search import Compiled, checking_nans
-from keras_tpu_estimator.engine.device.scan import scan_with_newest
-from keras_tpu_estimator.engine.device.step_values import StepValues
-from keras_tpu_estimator.engine.device.stored_loops import StoredLoop
+from keras_tpu_estimator.engine.device.step_values import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import (
@@ -40,7 +38,7 @@ from keras_tpu_estimator.ground.base.waiting import Waiting, tell
 from keras_tpu_estimator.ground.mesh import transfers
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
-# What of the outputs leaves the device in PREDICT.
+# The outputs that leave the devices in PREDICT.
 _PREDICTED: tuple[str, ...] = ("predictions", "host_call", CUT)
 
 
@@ -48,12 +46,10 @@ class DeviceLoop:
     """Runs a program's steps on the devices, compiled once for each shape.
 
     Args:
-        program: The program whose steps are run.
-        debug_nans: Whether training finds the operation that the first NaN
-            comes from. Defaults to `False`.
-        waiting: Shows what takes its time. Defaults to none that does.
-        executables: What may have been compiled ahead of time. Defaults to
-            none. What finds NaN is not among them.
+        debug_nans: Whether training finds the operation that makes the first
+            NaN. Such training does not use stored executables.
+        waiting: Shows the progress of compilation.
+        executables: Executables that were compiled ahead of time.
     """
 
     def __init__(
@@ -93,7 +89,7 @@ class DeviceLoop:
         )
         self._jitted: dict[Step, Callable[..., Nest]] = {}
         self._result_bytes: dict[Step, int] = {}
-        # Of the first batch of each mode.
+        # The sizes of the first batch of each mode.
         self._usual_sizes: dict[str, int] = {}
 
     def put(
@@ -106,23 +102,21 @@ class DeviceLoop:
         """Copies stacked steps to the devices, split over the cores.
 
         Args:
-            features: Nest of arrays of shape `[steps, batch, ...]`, which
-                nothing changes any more.
-            labels: The same, or `None`.
-            is_part: Whether they are the part of this host alone. Defaults to
-                `False`.
+            features: Pytree of arrays of shape `[steps, batch, ...]`, which must
+                not change afterwards.
+            is_part: Whether the batches are only this process's part.
 
         Returns:
-            What `run` takes.
+            The argument `batches` of `run`.
         """
         layout, cores = (
             self._program.layout(mode),
             self._program.layout(mode).cores,
         )
         if cores.mesh is None and (
-            # Few steps: a compiled function copies them by itself, and faster.
+            # A compiled function copies few steps faster by itself.
             mode != ModeKeys.TRAIN
-            # Or it takes them where they are.
+            # On a CPU it reads them in place.
             or cores.platform == "cpu"
         ):
             return features, labels
@@ -136,11 +130,11 @@ class DeviceLoop:
         """Copies one step of prediction to the devices.
 
         Args:
-            features: Nest of arrays of shape `[batch, ...]`.
+            features: Pytree of arrays of shape `[batch, ...]`.
             is_padding: Booleans of shape `[batch]`.
 
         Returns:
-            What `predict` takes.
+            The argument `data` of `predict`.
         """
         layout = self._program.layout(ModeKeys.PREDICT)
         if layout.cores.mesh is None:
@@ -151,8 +145,7 @@ class DeviceLoop:
     def no_metrics(self, mode: str) -> MetricsState:
         """Returns the metrics' values before the first step, on the devices.
 
-        JAX would compile a program for arrays of the host, and another one for
-        those that the program has returned.
+        With arrays on the host, JAX would compile the program twice.
         """
         cores = self._program.layout(mode).cores
         metrics: MetricsState = transfers.put_whole(
@@ -161,19 +154,19 @@ class DeviceLoop:
         return metrics
 
     def arguments(self, step: Step, batches: Nest) -> tuple[Nest, ...]:
-        """Shapes and places of all that `run` or `predict` passes on.
+        """Returns the shapes and shardings of a compiled function's arguments.
 
         Args:
-            batches: What `shapes.of_steps` has returned.
+            batches: The result of `shapes.of_steps`.
 
         Returns:
             The values by path that the step assigns, the others, in TRAIN and
-            EVAL the metrics' and the steps to make, and the batches.
+            EVAL the metrics and the range of steps, and the batches.
         """
-        alone = step.mode == ModeKeys.PREDICT
-        places = (self._places.own if alone else self._places).of(step.reads)
+        is_local = step.mode == ModeKeys.PREDICT
+        places = (self._places.own if is_local else self._places).of(step.reads)
         values = shapes.of_values(self._program.store, places)
-        if alone:
+        if is_local:
             return *step.split(values), batches
         whole = self._program.layout(step.mode).cores.replicated
         metrics = shapes.of_arrays(self._program.metrics_state(), whole)
@@ -181,14 +174,14 @@ class DeviceLoop:
         return *step.split(values), metrics, span, batches
 
     def devices(self, step: Step) -> tuple[jax.Device, ...]:
-        """Those that run a step, in their order."""
+        """Returns the devices that run a step, in their order."""
         return self._program.layout(step.mode).cores.devices
 
     def trace(self, step: Step, batches: Nest) -> jax.stages.Traced:
-        """Traces what `run` or `predict` compiles, without any value.
+        """Traces the function that `run` or `predict` compiles.
 
         Args:
-            batches: What `shapes.of_steps` has returned.
+            batches: The result of `shapes.of_steps`.
         """
         trace = {
             ModeKeys.TRAIN: self._train.trace,
@@ -206,20 +199,20 @@ class DeviceLoop:
         steps: range,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, list[jax.Array], StepValues, Outputs]:
-        """Makes one step of TRAIN or EVAL for each of some stacked batches.
+        """Runs one step of TRAIN or EVAL for each of some stacked batches.
 
         Args:
-            values: The variables' values by path. In TRAIN those that the
-                step assigns are used up.
+            values: The variables' values by path. TRAIN donates those that the
+                step assigns.
             metrics: The metrics' values so far.
-            batches: What `put` returned.
-            steps: The places of the batches to use, at least one.
-            fetch: Names of the tensors that are wanted of the last step.
+            batches: The result of `put`.
+            steps: The rows of the batches to use, at least one.
+            fetch: Names of tensors to return from the last step.
 
         Returns:
-            The new values of what the step assigns; those of the metrics; the
-            loss of each step in TRAIN, and the mean after it in EVAL; and the
-            other outputs: of every step as `StepValues`, or of the last.
+            The assigned values; the metrics' values; the loss of each step in
+            TRAIN, or the mean up to each step in EVAL; and the other outputs, of
+            every step as `StepValues`, or of the last step.
         """
         run = self._train if step.mode == ModeKeys.TRAIN else self._evaluate
         assigned, others = step.split(values)
@@ -243,13 +236,13 @@ class DeviceLoop:
         """Predicts for one batch.
 
         Args:
-            assigned: The values by path of what the step assigns.
-            data: What `put_one` returned.
-            fetch: Names of other tensors that are wanted.
+            assigned: The values that the step assigns, by path.
+            others: The other values that it reads.
+            data: The result of `put_one`.
+            fetch: Names of other tensors to return.
 
         Returns:
-            The new values of what the step assigns; the outputs; and the other
-            tensors by name.
+            The assigned values, the outputs, and the other tensors by name.
         """
         with self._waiting:
             return self._predict(assigned, others, data, step=step, fetch=fetch)
@@ -268,13 +261,13 @@ class DeviceLoop:
         Args:
             assigned: As in `predict`.
             others: As in `predict`.
-            data: What `put` returned.
-            steps: How many batches to predict for, at least one.
+            data: The result of `put`.
+            steps: The number of batches, at least one.
             fetch: As in `predict`.
 
         Returns:
-            What `predict` returns: the outputs stacked, in as many rows as
-            `data` has, and the other tensors of the last of the batches.
+            The results of `predict`, with the outputs stacked in the rows of
+            `data`, and the other tensors of the last batch.
         """
         with self._waiting:
             outputs: tuple[ArraysByPath, Outputs, Outputs]
@@ -288,10 +281,10 @@ class DeviceLoop:
     def result_bytes(
         self, step: Step, features: Features, is_padding: np.ndarray
     ) -> int:
-        """Returns the bytes of what a step of PREDICT makes of one batch.
+        """Returns the bytes of one batch's outputs in PREDICT.
 
         Args:
-            features: Nest of arrays of shape `[batch, ...]`.
+            features: Pytree of arrays of shape `[batch, ...]`.
             is_padding: Booleans of shape `[batch]`.
         """
         if step not in self._result_bytes:
@@ -309,19 +302,19 @@ class DeviceLoop:
         return self._result_bytes[step]
 
     def _jitted_step(self, step: Step) -> Callable[..., Nest]:
-        """A step that is traced once for all that use it here."""
+        """Returns a step's function, traced only once."""
         if step not in self._jitted:
             self._jitted[step] = jax.jit(self._program.to_compile(step))
         return self._jitted[step]
 
-    def _tell_compiling(self, step: Step, size: int) -> None:
-        """Logs that a step is compiled, and why that happens once more."""
+    def _log_compiling(self, step: Step, size: int) -> None:
+        """Logs that a step is compiled, with its size if that is unusual."""
         text = f"Compiling the steps of mode {step.mode!r}"
         usual = self._usual_sizes.setdefault(step.mode, size)
         tell(text if size == usual else f"{text} for a batch of {size}")
 
     def _arguments_for(self, step: Step, data: Nest) -> tuple[Nest, ...]:
-        """What `arguments` has for batches that were put on the devices."""
+        """Returns `arguments` for batches on the devices."""
         place = self._program.layout(step.mode).cores.replicated
         return self.arguments(step, shapes.of_data(data, place))
 
@@ -336,12 +329,13 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, list[jax.Array], jax.Array, Outputs, Outputs]:
-        self._tell_compiling(step, batch_size(batches, axis=1))
+        self._log_compiling(step, batch_size(batches, axis=1))
         run_step = functools.partial(self._program.run_step, step)
 
         def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
             assigned, metrics = state
-            # At both ends, or XLA spreads what is whole between two steps.
+            # Both ends are constrained, so that XLA does not shard replicated
+            # values between two steps.
             assigned = self._places.pinned(assigned)
             changed, metrics, outputs = run_step(others | assigned, metrics, batch)
             mean, own = outputs.pop("loss"), outputs.pop(STEP_LOSS)
@@ -372,7 +366,7 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        self._tell_compiling(step, batch_size(data))
+        self._log_compiling(step, batch_size(data))
         run_step = self._program.to_compile(step)
         changed, outputs = run_step(others | assigned, *data)
         named = _only(outputs.pop(NAMED, {}), fetch)
@@ -388,7 +382,7 @@ class DeviceLoop:
         step: Step,
         fetch: tuple[str, ...],
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        self._tell_compiling(step, batch_size(batches, axis=1))
+        self._log_compiling(step, batch_size(batches, axis=1))
         run_step, places = self._jitted_step(step), self._places.own
 
         def one(assigned: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
@@ -402,7 +396,7 @@ class DeviceLoop:
 
 
 def _called(name: str, function: Callable[..., Nest]) -> Callable[..., Nest]:
-    """The same function under the name that a profile shows."""
+    """Returns the function under a name for profiles."""
 
     @functools.wraps(function)
     def run(*args: Nest, **kwargs: Nest) -> Nest:
@@ -413,7 +407,7 @@ def _called(name: str, function: Callable[..., Nest]) -> Callable[..., Nest]:
 
 
 def _span(steps: range) -> np.ndarray:
-    """Returns the first step and the one after the last, as a program's."""
+    """Returns the first step and the one after the last, as an array."""
     return np.array([steps.start, steps.stop], "int32")
 
 

@@ -10,11 +10,11 @@ import numpy as np
 
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
-from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.engine.program.steps import (
     STEP_LOSS,
     BatchLayout,
     Outputs,
+    Program,
     Step,
     StepFunction,
 )
@@ -29,18 +29,18 @@ MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
 
 
 class DistributedProgram:
-    """A program, and how the devices share the batches of each mode.
+    """A program, with the distribution of each mode's batches over the cores.
 
     Args:
-        program: The variables and steps to run.
-        layouts: How the cores share the batches of each mode. By default one
-            core has them whole.
+        layouts: The distribution of the batches of each mode. Other modes run on
+            one core.
 
     Attributes:
-        loss_mean: The metric of the mean loss, whose values are passed around.
-        prepared: The steps that `prepare` has made first, by mode.
-        when_prepared: Called after each `prepare`, which may have brought
-            variables.
+        loss_mean: The metric of the mean loss; its values are arguments and
+            results of steps.
+        prepared: The first step that `prepare` has returned, by mode.
+        when_prepared: Functions to call after each `prepare`, which may have
+            added variables.
     """
 
     def __init__(
@@ -57,29 +57,28 @@ class DistributedProgram:
         self._host_metrics: dict[tuple[Step, OwnNames], HostMetrics] = {}
 
     def layout(self, mode: str) -> BatchLayout:
-        """How the cores share the batches of a mode."""
+        """Returns the distribution of a mode's batches over the cores."""
         return self._layouts.get(mode, BatchLayout())
 
     def step(self, mode: str, features: Features, labels: Labels = None) -> Step:
-        """The step for inputs like these, traced if they are the first.
+        """Returns the step for inputs like these, traced at the first call.
 
         Args:
-            features: Nest of arrays, batch first.
-            labels: The same, or `None`.
+            features: Pytree of arrays, batch first.
         """
-        given = self.layout(mode).step_input(features, labels)
-        return self._program.step(mode, given)
+        step_input = self.layout(mode).step_input(features, labels)
+        return self._program.step(mode, step_input)
 
     def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
-        """The same before anything runs: it tells of new variables."""
+        """Returns a step before it runs, and reports new variables."""
         step = self.step(mode, features, labels)
         self.prepared.setdefault(mode, step)
-        for tell in self.when_prepared:
-            tell()
+        for notify in self.when_prepared:
+            notify()
         return step
 
     def to_compile(self, step: Step) -> StepFunction:
-        """A step's function as it is compiled for the cores that run it."""
+        """Returns a step's function in its form for the cores that run it."""
         if self.layout(step.mode).cores.platform == "cpu":
             return tuned(step.function)
         return step.function
@@ -91,17 +90,16 @@ class DistributedProgram:
         metrics: list[jax.Array],
         batch: Nest,
     ) -> tuple[ArraysByPath, list[jax.Array], Outputs]:
-        """One step of training or evaluation, as a pure function.
+        """Runs one step of training or evaluation, as a pure function.
 
         Args:
-            values: The values that it reads, by path.
+            values: The values that the step reads, by path.
             metrics: The values of the metrics' variables.
             batch: A pair of features and labels.
 
         Returns:
-            The values that changed, the metrics' new values, and the outputs;
-            among them as `loss` the mean over examples so far, and as
-            `STEP_LOSS` that of the step.
+            The changed values, the metrics' new values, and the outputs. `loss`
+            is the mean over all steps so far, and `STEP_LOSS` the step's loss.
         """
         changed, outputs = self.to_compile(step)(values, *batch)
         weight = 1 if step.mode == ModeKeys.TRAIN else batch_size(batch)
@@ -117,11 +115,7 @@ class DistributedProgram:
     ) -> HostMetrics | None:
         """Returns new counts for a step's `metric_fn`, compiled at most once.
 
-        Args:
-            own_names: As `HostMetrics` takes them.
-
-        Returns:
-            The counts, or `None` if the step has no `metric_fn`.
+        It returns `None` if the step has no `metric_fn`.
         """
         if step.metric_fn is None:
             return None
@@ -131,15 +125,15 @@ class DistributedProgram:
         return self._host_metrics[key].another()
 
     def directions(self) -> dict[str, str]:
-        """Returns which Keras metrics should rise ("up") or fall ("down").
+        """Returns the Keras metrics that should rise ("up") or fall ("down").
 
-        Those of a `metric_fn` are known once it has been called.
+        Metrics of a `metric_fn` are known after its first call.
         """
         steps = [step.directions for step in self.prepared.values()]
         counted = [each.directions for each in self._host_metrics.values()]
         return {k: v for each in (*steps, *counted) for k, v in each.items()}
 
     def metrics_state(self) -> MetricsState:
-        """The metrics' values before anything was counted."""
+        """Returns the initial values of the metrics."""
         variables = self.loss_mean.variables
         return [np.zeros(v.shape, v.dtype) for v in variables]

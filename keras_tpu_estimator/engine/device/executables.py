@@ -1,24 +1,177 @@
 """Executables in a folder: compiled on one machine, and run on another.
 
-A file has a line of JSON, which says what it is for, and what JAX has pickled.
-It is unpickled if nobody else can have written it, it is whole, and it is for
-this program, these devices and this compiler.
+A file has a line of JSON with its key, and the bytes that JAX has pickled. They
+are unpickled only if no other user can have written the file, the checksum
+matches, and the key has this program, these devices and this compiler.
 """
 
+import contextlib
 import dataclasses
+import functools
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
-from typing import Self
+import platform
+import shlex
+from collections.abc import Callable, Iterator, Sequence
+from importlib import metadata
+from typing import Any, Self
 
 import jax
 from jax.experimental import serialize_executable
 
-from keras_tpu_estimator.engine.device.executable_key import ExecutableKey
+from keras_tpu_estimator.engine.device.nan_search import Compiled
+from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.storage import shared_files, trusted
+from keras_tpu_estimator.ground.tracing import jaxprs
+
+_PACKAGES = ("jax", "jaxlib")
+# The packages of JAX's compilers for GPUs. A TPU's client has its version.
+_PLUGINS = ("jax-cuda12-plugin", "jax-cuda13-plugin")
+# The settings of JAX that compilers use.
+_SETTINGS = (
+    "jax_compiler_enable_remat_pass",
+    "jax_exec_time_optimization_effort",
+    "jax_memory_fitting_effort",
+    "jax_memory_fitting_level",
+    "jax_optimization_level",
+)
+_INSTRUCTIONS = ("flags", "Features")
+_HASHED = ("program", "topology")
+_VARIABLES = ("XLA_FLAGS", "LIBTPU_INIT_ARGS")
+# The flags of XLA that change no program, and those that change only a CPU's.
+_OF_NONE = ("--xla_force_host_platform_device_count", "--xla_dump_")
+_OF_CPUS = ("--xla_cpu_",)
+
+
+@dataclasses.dataclass(frozen=True)
+class ExecutableKey:
+    """The program, devices and compiler of an executable.
+
+    Attributes:
+        name: The start of the file's name.
+        program: The SHA-256 of the lowered program.
+        devices: The number and kind of the devices and hosts, as a text.
+        topology: The SHA-256 of the positions and order of the devices.
+        compiler: The versions of JAX and of its compiler, as a text.
+        settings: The compiler's settings, as a text.
+
+    Example:
+
+    >>> import dataclasses, jax
+    >>> lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), "f4"))
+    >>> key = ExecutableKey.of("add", lowered, jax.devices()[:1])
+    >>> key.unlike(dataclasses.replace(key, devices="2 of 2 v9 on 1 host"))
+    ['devices (2 of 2 v9 on 1 host)']
+    """
+
+    name: str
+    program: str
+    devices: str
+    topology: str
+    compiler: str
+    settings: str
+
+    @classmethod
+    def of(
+        cls,
+        name: str,
+        lowered: jax.stages.Lowered,
+        devices: Sequence[jax.Device],
+    ) -> Self:
+        """Returns the key of a program.
+
+        Args:
+            devices: The devices that run the program, in their order. This
+                machine need not have them.
+        """
+        topology = devices[0].client.devices()
+        hosts = len({device.process_index for device in devices})
+        return cls(
+            name,
+            _digest(lowered.as_text()),
+            f"{len(devices)} of {len(topology)} {devices[0].device_kind} on "
+            f"{hosts} host{'' if hosts == 1 else 's'}",
+            _digest([[*map(_place, each)] for each in (devices, topology)]),
+            _compiler(devices[0]),
+            _settings(devices[0]),
+        )
+
+    @property
+    def digest(self) -> str:
+        """A text that is different for each key."""
+        return _digest(dataclasses.asdict(self))[:32]
+
+    def unlike(self, other: Self) -> list[str]:
+        """Returns the fields of another key that differ.
+
+        Such as "program" and "compiler (...)", with the other key's value.
+        """
+        return [
+            name if name in _HASHED else f"{name} ({value})"
+            for name, value in dataclasses.asdict(other).items()
+            if getattr(self, name) != value
+        ]
+
+
+def _digest(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def _place(device: jax.Device) -> list[object]:
+    return [
+        device.id,
+        device.process_index,
+        device.device_kind,
+        [*getattr(device, "coords", ())],
+        getattr(device, "core_on_chip", 0),
+    ]
+
+
+def _compiler(device: jax.Device) -> str:
+    versions = {name: metadata.version(name) for name in _PACKAGES}
+    if device.platform == "tpu":
+        # "Built on ...", which is the same with and without a TPU.
+        versions["libtpu"] = device.client.platform_version.splitlines()[-1]
+    elif device.platform == "cpu":
+        versions["processor"] = _processor()
+    else:
+        for name in _PLUGINS:
+            with contextlib.suppress(metadata.PackageNotFoundError):
+                versions[name] = metadata.version(name)
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
+
+
+@functools.cache
+def _processor() -> str:
+    """Returns a name of the processor that depends on its instruction sets."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            lines = [line.partition(":") for line in file]
+    except OSError:  # Not on Linux.
+        return f"{platform.machine()} {platform.processor()}"
+    # The names on x86 and on ARM.
+    found = {n.strip(): v for n, _, v in lines if n.strip() in _INSTRUCTIONS}
+    return f"{platform.machine()} {_digest(sorted(found.items()))[:8]}"
+
+
+def _settings(device: jax.Device) -> str:
+    is_cpu = device.platform == "cpu"
+    skipped = _OF_NONE if is_cpu else _OF_NONE + _OF_CPUS
+    values = jax.config.values
+    flags = [f"{n}={values[n]}" for n in _SETTINGS if n in values]
+    for name in _VARIABLES:
+        flags += [
+            flag
+            for flag in shlex.split(os.environ.get(name, ""))
+            if not flag.startswith(skipped)
+        ]
+    return " ".join(flags)
+
 
 _END = ".executable"
 _FORMAT = "keras_tpu_estimator executable 1"
@@ -31,14 +184,13 @@ class Executables:
     """A folder of executables.
 
     Attributes:
-        folder: The folder, on this machine. It need not be there.
+        folder: The path of a local folder, which need not exist.
 
     Example:
 
     >>> import jax, tempfile
-    >>> from keras_tpu_estimator.engine.device.executable_key import (
-    ...     ExecutableKey)
-    >>> from keras_tpu_estimator.engine.device.executables import Executables
+    >>> from keras_tpu_estimator.engine.device.executables import (
+    ...     ExecutableKey, Executables)
     >>> from keras_tpu_estimator.planning.compiling import without_cache
     >>> lowered = jax.jit(lambda x: x + 1).lower(jax.ShapeDtypeStruct((), "f4"))
     >>> key = ExecutableKey.of("add", lowered, jax.devices()[:1])
@@ -54,37 +206,37 @@ class Executables:
     folder: str
 
     def prepare(self) -> None:
-        """Makes the folder, if it is not there, for files to be saved.
+        """Makes the folder if it is missing, before files are saved.
 
         Raises:
-            PermissionError: Others may write there.
+            PermissionError: Other users may write there.
         """
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         trusted.check_folder(self.folder)
         commit.remove_abandoned(self.folder)
 
     def save(self, key: ExecutableKey, compiled: jax.stages.Compiled) -> str:
-        """Stores an executable, in place of one of the same key.
+        """Stores an executable in place of one with the same key.
 
         Args:
-            compiled: The executable. It may be for devices that are elsewhere.
-                It has to be new: of what was in its cache, JAX cannot store
-                that of a CPU.
+            compiled: The executable, for any devices. It must be compiled, not
+                loaded from JAX's cache, because JAX cannot store a cached
+                executable for a CPU.
 
         Returns:
-            The path of its file.
+            The path of the file.
 
         Raises:
-            PermissionError: Others may write there.
+            PermissionError: Other users may write there.
         """
         self.prepare()
-        # What the arguments and results are, a lowered program knows as well.
+        # The lowered program also has the trees of arguments and results.
         payload, _, _ = serialize_executable.serialize(compiled)
         path = self._path(key)
         with commit.partial_file(path) as partial:
             with open(partial, "wb") as file:
                 file.write(_Header.of(key, payload).as_line() + payload)
-            # Nobody else may write it, whatever new files are like here.
+            # No other user may write it, whatever the umask is.
             os.chmod(partial, 0o644)
             shared_files.replace(partial, path)
         return path
@@ -95,24 +247,19 @@ class Executables:
         lowered: jax.stages.Lowered,
         devices: tuple[jax.Device, ...],
     ) -> jax.stages.Compiled | None:
-        """Loads an executable, if there is one.
+        """Loads an executable, or returns `None` and logs the reason.
 
         Args:
-            key: What it has to be for.
-            lowered: The program that it was compiled of.
-            devices: Those that are to run it, in their order.
-
-        Returns:
-            It, or `None` if there is none, or none that works; why is logged.
+            devices: The devices that run the program, in their order.
 
         Raises:
-            PermissionError: Somebody else can have written it.
+            PermissionError: Another user can have written the file.
         """
         try:
             stored = trusted.read(self._path(key))
         except FileNotFoundError:
             _logger.info(
-                "There is no executable for mode %r in %s%s: compiling.",
+                "No executable for mode %r exists in %s%s: compiling.",
                 key.name,
                 self.folder,
                 self._instead(key),
@@ -142,17 +289,17 @@ class Executables:
         return os.path.join(self.folder, f"{key.name}-{key.digest}{_END}")
 
     def _instead(self, key: ExecutableKey) -> str:
-        """What there is under the same name, and how it is different."""
+        """Returns a note about files with the same name and another key."""
         if not os.path.isdir(self.folder):
-            return ", which is no folder"
+            return ", which is not a folder"
         found = [key.unlike(other) for other in self._keys(key.name)]
         if not found:
             return ""
         nearest = ", ".join(sorted(found, key=len)[0])
-        return f" ({len(found)} there: the nearest has another {nearest})"
+        return f" ({len(found)} with other keys: the nearest has another {nearest})"
 
     def _keys(self, name: str) -> Iterator[ExecutableKey]:
-        """Those of files of a name."""
+        """Yields the keys of the files with a name."""
         for file in sorted(os.listdir(self.folder)):
             if file.startswith(f"{name}-") and file.endswith(_END):
                 with open(os.path.join(self.folder, file), "rb") as stored:
@@ -166,7 +313,7 @@ class _Header:
     """The first line of a file.
 
     Attributes:
-        checksum: The SHA-256 of the rest.
+        checksum: The SHA-256 of the payload.
     """
 
     key: ExecutableKey
@@ -178,7 +325,7 @@ class _Header:
 
     @classmethod
     def parse(cls, line: bytes) -> Self | None:
-        """The header of a line, or `None` if it is none of this format."""
+        """Returns the header in a line, or `None` for another format."""
         try:
             fields = json.loads(line)
             if fields.pop("format") != _FORMAT:
@@ -193,12 +340,78 @@ class _Header:
 
 
 def _checked(stored: bytes, key: ExecutableKey) -> bytes:
-    """The payload of a file.
+    """Returns the payload of a file.
 
     Raises:
-        ValueError: The file is not whole, or not what its name says.
+        ValueError: The file is incomplete, or does not match its name.
     """
     line, _, payload = stored.partition(b"\n")
     if _Header.parse(line) != _Header.of(key, payload):
         raise ValueError("it is not what was stored")
     return payload
+
+
+class StoredLoop:
+    """A jitted function that runs stored executables instead of compiling.
+
+    It has the arguments and results of the function. It is lowered from shapes,
+    as stored executables are, because JAX lowers arrays to another program.
+
+    Args:
+        function: A jitted function of arrays, the last of which are the
+            batches, and of `step` and `fetch`.
+        shapes_of: Returns the shapes and shardings of all arrays for a step and
+            its batches.
+        devices_of: Returns the devices of a step, in their order.
+    """
+
+    def __init__(
+        self,
+        function: Compiled,
+        shapes_of: Callable[[Step, Nest], tuple[Nest, ...]],
+        devices_of: Callable[[Step], tuple[jax.Device, ...]],
+        executables: Executables,
+    ):
+        self._function = function
+        self._shapes_of = shapes_of
+        self._devices_of = devices_of
+        self._executables = executables
+        self._made: dict[Any, Callable[..., Any]] = {}
+
+    def __call__(self, *args: Nest, step: Step, fetch: tuple[str, ...]) -> Any:
+        """Runs the stored executable for these shapes, or else compiles one."""
+        leaves, structure = jax.tree.flatten(args[-1])
+        sizes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
+        key = step, fetch, structure, sizes
+        if key not in self._made:
+            self._made[key] = self._of(args[-1], step, fetch)
+        return self._made[key](*args)
+
+    def trace(self, *args: Nest, **static: Any) -> jax.stages.Traced:
+        """Traces the function without stored executables."""
+        return self._function.trace(*args, **static)
+
+    def _of(
+        self, batches: Nest, step: Step, fetch: tuple[str, ...]
+    ) -> Callable[..., Any]:
+        static = {"step": step, "fetch": fetch}
+        traced = self.trace(*self._shapes_of(step, batches), **static)
+        if not is_storable(traced):
+            return functools.partial(self._function, **static)
+        lowered, devices = traced.lower(), self._devices_of(step)
+        key = ExecutableKey.of(step.mode, lowered, devices)
+        stored = self._executables.load(key, lowered, devices)
+        return stored or lowered.compile()
+
+
+def is_storable(traced: jax.stages.Traced) -> bool:
+    """Whether a program has the same text in another process.
+
+    Example:
+
+    >>> from keras_tpu_estimator.engine.device.executables import is_storable
+    >>> is_storable(jax.jit(abs).trace(1.0))
+    True
+    """
+    # Its text has the address of each Python function that it calls.
+    return not jaxprs.callbacks(traced.jaxpr)

@@ -1,7 +1,7 @@
-"""The metrics of a `metric_fn`, counted on the host.
+"""The metrics of a `metric_fn`, accumulated on the host.
 
-`metric_fn` is given one step's tensors of all cores, as NumPy arrays or
-compiled for the CPU, while the devices run the next loop.
+`metric_fn` receives one step's tensors of all cores, as NumPy arrays or as
+tensors of a program for the CPU, while the devices run the next loop.
 """
 
 import contextlib
@@ -12,8 +12,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.device.scan import scan_with_newest
-from keras_tpu_estimator.engine.device.step_values import StepValues
+from keras_tpu_estimator.engine.device.step_values import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing import keras_internals, leftovers
@@ -36,18 +35,17 @@ _NEEDS_CONCRETE_VALUES = (
 class HostMetrics:
     """Accumulates the metrics of a `metric_fn` over the steps of a call.
 
-    The variables that `metric_fn` creates keep their values from step to step,
-    by path, as those of `model_fn` do. It is compiled for the CPU if it can be
-    traced, and run as Python if it needs NumPy values.
+    Variables that `metric_fn` creates keep their values between steps, by path,
+    as those of `model_fn` do. `metric_fn` is compiled for the CPU if it can be
+    traced, and runs as Python if it needs NumPy values.
 
     Args:
         host: The `metric_fn` and its tensors.
-        own_names: The names that metrics may not have. Defaults to those in
-            evaluation.
+        own_names: The names that metrics must not have.
 
     Attributes:
-        directions: Which Keras metrics among those counted so far should rise
-            ("up") or fall ("down"), by name.
+        directions: The Keras metrics so far that should rise ("up") or fall
+            ("down"), by name.
 
     Example:
 
@@ -76,13 +74,13 @@ class HostMetrics:
         self.reset()
 
     def another(self) -> "HostMetrics":
-        """Returns the same metrics with separate counts, compiled together."""
+        """Returns the same metrics with new counts, sharing compiled functions."""
         other = copy.copy(self)
         other.reset()
         return other
 
     def reset(self) -> None:
-        """Forgets what was counted."""
+        """Resets the counts."""
         self._values: ArraysByPath = dict(self._initial)
         self._result: dict[str, Any] = {}
         self._resumed: ArraysByPath = {}
@@ -92,15 +90,11 @@ class HostMetrics:
         return {path: np.asarray(value) for path, value in self._values.items()}
 
     def resume(self, counts: Mapping[str, np.ndarray]) -> None:
-        """Continues from counts, also before the variables exist.
-
-        Args:
-            counts: What `counts` returned.
-        """
+        """Continues from the result of `counts`, even before variables exist."""
         self._resumed = jax.device_put(dict(counts), self._device)
 
     def update(self, steps: Nest) -> None:
-        """Counts some steps.
+        """Adds some steps.
 
         Args:
             steps: The tensors of `metric_fn`, as `StepValues` or as arrays of
@@ -118,11 +112,10 @@ class HostMetrics:
                 self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
 
     def names(self, steps: Nest) -> tuple[str, ...]:
-        """Returns the names of the metrics, and counts nothing.
+        """Returns the names of the metrics by calling `metric_fn` with zeros.
 
         Args:
-            steps: Shapes and dtypes of what `update` takes. `metric_fn` is
-                called with one step of zeros.
+            steps: The shapes and dtypes of the argument of `update`.
         """
         other = self.another()
         other.update(
@@ -160,7 +153,7 @@ class HostMetrics:
         captured = self._store.capture(self._call, tensors)
         self._store.enter(captured, tensors)
         initial = self._store.initial_values()
-        # Changed in place, as others may have the same dict.
+        # Copies of these metrics share this dict.
         self._initial.update({**initial, **self._initial})
         self._captured[key] = captured
 
@@ -184,7 +177,7 @@ class HostMetrics:
 
     def _update_one(self, tensors: Nest) -> None:
         if self._resumed:
-            # The first call makes the variables, whose values are dropped.
+            # The first call makes the variables; their values are discarded.
             resumed = self._take_resumed()
             self._update_one(tensors)
             self._values = {**self._values, **resumed}
@@ -197,5 +190,5 @@ class HostMetrics:
 
 
 def _on_host(value: Any) -> Any:
-    # An array would cut the zeros at the end of a serialized message.
+    # An array would truncate zeros at the end of a serialized message.
     return value if isinstance(value, bytes) else np.asarray(value)[()]

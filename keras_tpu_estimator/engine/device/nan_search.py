@@ -1,4 +1,4 @@
-"""Finding the operation that the first NaN comes from."""
+"""The search for the operation that makes the first NaN."""
 
 import functools
 import traceback
@@ -12,26 +12,25 @@ from keras_tpu_estimator.ground.base.user_files import is_of_user
 
 
 class Compiled(Protocol):
-    """What `jax.jit` returns, as far as the device loop has to know it."""
+    """The methods of a jitted function that the device loop uses."""
 
     def __call__(self, *args: Any, **static: Any) -> Any:
-        """Runs it."""
+        """Runs the function."""
 
     def trace(self, *args: Any, **static: Any) -> jax.stages.Traced:
-        """Traces it for arguments of these shapes."""
+        """Traces the function for arguments of these shapes."""
 
 
 def checking_nans(function: Callable[..., Any]) -> Compiled:
     """Compiles a function that raises at the first NaN among its operations.
 
     Args:
-        function: A function of arrays, and of static keyword arguments.
+        function: A function of arrays and static keyword arguments.
 
     Returns:
-        A function of the same arguments; it raises `FloatingPointError` with
-        the operation and the line of the user's code that it stands in. It
-        has `trace` as what `jax.jit` returns, of a function that returns the
-        error, too.
+        A function of the same arguments, which raises `FloatingPointError` with
+        the operation and the user's line. Its `trace` traces a function that
+        also returns the error.
 
     Example:
 
@@ -79,6 +78,6 @@ def _message(found: BaseException) -> str:
     if own:
         where = f"{own[-1].filename}:{own[-1].lineno}, in {own[-1].name}"
     return (
-        f"Expected numbers from every operation. Received NaN: {found} It "
-        f"comes from {where}."
+        f"With `debug_nans` every operation must return numbers. Received NaN: "
+        f"{found} It comes from {where}. Correct the inputs of that operation."
     )

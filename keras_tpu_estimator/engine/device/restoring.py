@@ -1,20 +1,32 @@
-"""Where the values of a model's variables come from before its first step."""
+"""The values of a model's variables before its first step.
+
+They are initial values, values of another model's checkpoint, or values of this
+model's checkpoint, which must have all variables in their shapes.
+"""
 
 import functools
 import logging
+import re
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 
+import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.device import fitting, other_dtypes
 from keras_tpu_estimator.engine.device.run_state import check_step
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.warm_start.pairing import Described, cast, read_part
+from keras_tpu_estimator.files.warm_start.pairing import (
+    Described,
+    can_hold,
+    cast,
+    read_part,
+)
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.values import compared, values_of
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
@@ -34,16 +46,16 @@ def initial_values(
     known: AnyArraysByPath,
     warm_start: WarmStartSettings | None,
 ) -> AnyArraysByPath:
-    """The values that variables begin with.
+    """Returns initial values of variables.
 
     Args:
-        places: Where they lie. What lies over several cores is made there.
-        wanted: Paths of those whose values are wanted.
-        known: Values of others, which they may depend on.
-        warm_start: Another model's checkpoint that some of them come from.
+        places: The shardings. Sharded variables are initialized on their cores.
+        wanted: Paths of the variables.
+        known: Values of other variables, which initial values may use.
+        warm_start: Another model's checkpoint, which has some of the values.
     """
     sharded = places.sharded(wanted)
-    # Tables are made on all cores unless it is said where.
+    # Embedding tables are made on all cores unless `made_at` has their places.
     has_places = bool(sharded or wanted & store.rows.keys())
     made_at = places.of(wanted) if has_places else None
     read: AnyArraysByPath = {}
@@ -60,7 +72,7 @@ def initial_values(
 def _assigned_parts(
     store: VariableStore, places: VariablePlaces, wanted: set[str]
 ) -> ArraysByPath:
-    """What `init_from_checkpoint` has for what lies over several cores."""
+    """Returns values from `init_from_checkpoint` for sharded variables."""
     values = {}
     for path in wanted & store.target.sources.keys():
         source = store.target.sources[path]
@@ -78,12 +90,12 @@ def _warm_values(
     wanted: set[str],
     settings: WarmStartSettings,
 ) -> AnyArraysByPath:
-    """What variables take from another model's checkpoint."""
+    """Returns the values from another model's checkpoint."""
     weights = {path: store.as_saved(path) for path in store.weights()}
     reader, report = compared(settings, weights)
     _logger.info("%s", report)
     pairs = {p.path: p for p in report.matched if p.path in wanted}
-    # Rows that words have elsewhere are found in the whole.
+    # A vocabulary moves rows of the complete array.
     remapped = settings.var_name_to_vocab_info or {}
     sharded = places.sharded(pairs.keys() - remapped.keys())
     with reader.held_open():
@@ -110,12 +122,12 @@ def restored_values(
     wanted: set[str],
     required: Iterable[str],
 ) -> ArraysByPath:
-    """The values that a checkpoint has of variables, where they belong.
+    """Returns a checkpoint's values of variables, on the devices.
 
     Args:
         checkpoint: The checkpoint's prefix.
-        wanted: Paths of those whose values are wanted, if they are there.
-        required: Paths of those that have to be there.
+        wanted: Paths of the variables to restore if the checkpoint has them.
+        required: Paths of the variables that the checkpoint must have.
 
     Raises:
         ValueError: The checkpoint lacks a variable, or has it in another
@@ -123,9 +135,7 @@ def restored_values(
     """
     _logger.info("Restoring parameters from %s", checkpoint)
     reader = load_checkpoint(checkpoint)
-    return _read(
-        store, places, reader, fitting.names_of(store, reader, wanted, required)
-    )
+    return _read(store, places, reader, names_of(store, reader, wanted, required))
 
 
 def _read(
@@ -134,16 +144,15 @@ def _read(
     reader: CheckpointReader,
     names: Mapping[str, str],
 ) -> ArraysByPath:
-    """Reads values from a checkpoint of this model, to where they belong.
+    """Reads values from a checkpoint of this model to the devices.
 
-    What lies over several cores is read core by core.
+    Sharded variables are read core by core.
 
     Raises:
         ValueError: The checkpoint lacks a variable, or has it in another
             shape.
     """
-    there = fitting.described(store, reader, names)
-    other_dtypes.tell(store, names, there)
+    _warn_of_other_dtypes(store, names, described(store, reader, names))
     sharded = places.sharded(names)
     with reader.held_open():
         read = reader.get_tensors(
@@ -168,7 +177,7 @@ def _read(
 def _parts_of(
     reader: CheckpointReader, name: str, path: str, dtype: np.dtype
 ) -> Callable[[IndexRanges], np.ndarray]:
-    """Reads parts of a variable in a dtype."""
+    """Returns a function that reads slices of a variable in a dtype."""
     return lambda box: cast(
         reader.get_part(name, box.slices), dtype, path, name, reader.path
     )
@@ -177,7 +186,7 @@ def _parts_of(
 def assigned_by_init_fn(
     scaffold: Scaffold, values: AnyArraysByPath, store: VariableStore
 ) -> dict[str, np.ndarray]:
-    """The initial values that a scaffold's `init_fn` sets."""
+    """Returns the initial values that a scaffold's `init_fn` sets."""
     session = InitSession(values, store.rows)
     if scaffold.init_fn is not None:
         with without_tensors("init_fn"):
@@ -192,22 +201,21 @@ def in_place_of(
     store: VariableStore,
     places: VariablePlaces,
 ) -> ArraysByPath:
-    """The values that a scaffold wants in place of others.
+    """Returns the values that a scaffold's `variables_to_restore` replaces.
 
     Args:
-        scaffold: Says what is restored from which name.
-        checkpoint: Where names are read that are not among the values;
-            `None` for nowhere.
+        checkpoint: The prefix of a checkpoint for names that are not among the
+            values, or `None`.
 
     Raises:
-        ValueError: There is no such variable, or nothing of that name.
+        ValueError: The model lacks a variable, or the name does not exist.
     """
     sources, variables = scaffold.sources, store.variables
     unknown = sources.keys() - variables.keys()
     if unknown:
         raise ValueError(
-            "`variables_to_restore` should be about variables of the "
-            f"model. Received others: {sorted(unknown)}. The model has "
+            "`variables_to_restore` must only contain variables of the model. "
+            f"Received others: {sorted(unknown)}. Use some of "
             f"{sorted(variables)}."
         )
     missing = {p: name for p, name in sources.items() if name not in values}
@@ -218,17 +226,18 @@ def in_place_of(
         known |= reader.by_any_name() | known
     elif missing:
         raise ValueError(
-            "`variables_to_restore` names what training does not have: "
-            f"{sorted(missing.values())}. It has {sorted(values)}."
+            "`variables_to_restore` must name variables that training has. "
+            f"Received: {sorted(missing.values())}. Use some of "
+            f"{sorted(values)}."
         )
     for path, name in sources.items():
         expected = tuple(variables[path].shape)
         if name in known and expected != tuple(known[name].shape):
             raise ValueError(
-                f"`variables_to_restore` should give {path!r} values of "
+                f"`variables_to_restore` must map {path!r} to values of "
                 f"shape {expected}. Received {name!r} of shape "
-                f"{tuple(known[name].shape)}. Map it to a variable of its "
-                "own shape, such as its moving average."
+                f"{tuple(known[name].shape)}. Map it to a variable of the "
+                "same shape, such as its moving average."
             )
     read = {} if reader is None else _read(store, places, reader, missing)
     rest = {}
@@ -238,5 +247,160 @@ def in_place_of(
         value = values[name]
         if name in store.rows and path not in store.rows:
             value = own_rows(value, store.rows[name])
-        rest[path] = other_dtypes.converted(store, path, name, value)
+        rest[path] = _converted(store, path, name, value)
     return places.put(rest) | read
+
+
+def _warn_of_other_dtypes(
+    store: VariableStore,
+    names: Mapping[str, str],
+    stored: Mapping[str, Described],
+) -> None:
+    """Warns if a checkpoint has other dtypes than the model.
+
+    64-bit numbers cause no warning where devices lack them.
+
+    Args:
+        names: Names in the checkpoint, by the paths of the variables.
+        stored: Descriptions of the checkpoint's variables, by name.
+    """
+    other = [
+        path
+        for path, name in names.items()
+        if path != GLOBAL_STEP and _on_devices(stored[name]) != store.device_dtype(path)
+    ]
+    if other:
+        _logger.warning(
+            "%d of %d variables are restored in another dtype than the "
+            "checkpoint's, such as %r in %s instead of %s.",
+            len(other),
+            len(names),
+            other[0],
+            store.device_dtype(other[0]),
+            np.dtype(stored[names[other[0]]].dtype),
+        )
+
+
+def _converted(
+    store: VariableStore, path: str, name: str, value: jax.Array | np.ndarray
+) -> jax.Array | np.ndarray:
+    """Returns the value of one variable in the dtype of another.
+
+    Raises:
+        ValueError: The dtype cannot represent the value, or other values of its
+            dtype.
+    """
+    dtype, own = store.device_dtype(path), np.dtype(value.dtype)
+    is_integer = np.issubdtype(dtype, np.integer)
+    if can_hold(dtype, own) and (not is_integer or np.can_cast(own, dtype)):
+        return as_dtype(value, dtype, f"The value of {name!r}")
+    raise ValueError(
+        f"`variables_to_restore` must map {path!r} to values that {dtype} can "
+        f"represent. Received {name!r} of dtype {own}. Map it to a variable of "
+        "the same dtype."
+    )
+
+
+def _on_devices(stored: Described) -> np.dtype:
+    dtype = np.dtype(stored.dtype)
+    is_wide = dtype.kind in "iuf" and dtype.itemsize == 8
+    return jax.dtypes.canonicalize_dtype(dtype) if is_wide else dtype
+
+
+def check_fits(
+    store: VariableStore,
+    checkpoint: str,
+    wanted: set[str],
+    required: Iterable[str],
+) -> None:
+    """Checks that a checkpoint has some variables, without reading them.
+
+    Args:
+        checkpoint: The checkpoint's prefix.
+        wanted: As in `restored_values`.
+        required: As in `restored_values`.
+
+    Raises:
+        ValueError: The checkpoint lacks a variable, or has it in another
+            shape.
+    """
+    reader = load_checkpoint(checkpoint)
+    described(store, reader, names_of(store, reader, wanted, required))
+
+
+def names_of(
+    store: VariableStore,
+    reader: CheckpointReader,
+    wanted: set[str],
+    required: Iterable[str],
+) -> dict[str, str]:
+    """Returns the names to read from a checkpoint, by path, weights first."""
+    stored = reader.get_variable_to_shape_map().keys()
+    saved = set(store.saved_paths())
+    # A checkpoint has a learning rate only if a callback has set it.
+    paths = wanted & saved & ({*required} | stored)
+    paths |= wanted & stored & store.constants
+    # The error must name the weight, not its optimizer state.
+    ordered = sorted(paths, key=lambda path: (path in store.slots, path))
+    return {path: path for path in ordered}
+
+
+def described(
+    store: VariableStore, reader: CheckpointReader, names: Mapping[str, str]
+) -> Mapping[str, Described]:
+    """Checks a checkpoint's variables, and returns their descriptions by name.
+
+    Args:
+        names: Names in the checkpoint, by the paths of the variables.
+
+    Raises:
+        ValueError: The checkpoint lacks a variable, or has it in another
+            shape.
+    """
+    stored = reader.by_any_name()
+    missing = [name for name in names.values() if name not in stored]
+    if missing:
+        raise ValueError(
+            f"The checkpoint {reader.path!r} does not fit the model: "
+            f"{reader.explain_missing(missing)} "
+            f"{_advice(missing, stored.keys() - names.values())}"
+        )
+    given = f" model_fn received {store.inputs}." if store.inputs else ""
+    for path, name in names.items():
+        expected = tuple(store.variables[path].shape)
+        if stored[name].shape != expected:
+            raise ValueError(
+                f"The variable {path!r} has shape "
+                f"{expected} in model_fn, but "
+                f"{stored[name].shape} in the checkpoint {reader.path!r}. "
+                "Restore the layer's size, or start in another model_dir."
+                f"{given}"
+            )
+    return stored
+
+
+def _advice(missing: Iterable[str], unused: Iterable[str]) -> str:
+    """Returns the advice for variables that a checkpoint lacks.
+
+    Args:
+        missing: The names of those variables.
+        unused: The other names in the checkpoint.
+    """
+    if _counted(missing) <= _counted(unused):
+        return (
+            "It has all of them under other counts, because Keras numbers "
+            "automatic names within a process. Give the model and its layers a "
+            "`name`, or call keras.utils.clear_session() before you make them."
+        )
+    return "Restore the layer's name, or start in another model_dir."
+
+
+def _counted(names: Iterable[str]) -> Counter[str]:
+    """Counts the names without the numbers at their ends.
+
+    Example:
+
+    >>> _counted(["dense_1/kernel", "adam/dense_2_kernel_velocity"])
+    Counter({'dense/kernel': 1, 'adam/dense_kernel_velocity': 1})
+    """
+    return Counter(re.sub(r"_[0-9]+(?=[/_]|$)", "", name) for name in names)

@@ -20,7 +20,7 @@ _STEP_ADVICE = (
 
 
 def check_step(step: int, checkpoint: str) -> None:
-    """Checks that devices can count on from a checkpoint's global step.
+    """Checks that devices can continue from a checkpoint's global step.
 
     Raises:
         ValueError: The step does not fit 32 bits.
@@ -35,13 +35,12 @@ def check_step(step: int, checkpoint: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """Which values of one call they are: equal for the same ones alone.
+    """The identity of a call's values: equal only for equal values.
 
     Attributes:
         step: The global step.
-        runs: How many steps the call has made. Defaults to 0.
-        edits: How often user code has changed values in the call. Defaults to
-            0.
+        runs: The number of steps of the call.
+        edits: The number of times that user code has assigned values.
 
     Example:
 
@@ -56,13 +55,12 @@ class Version:
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Where values came from, or are to be had again.
+    """The source of values: a checkpoint, or initialization.
 
     Attributes:
         checkpoint: The prefix of a checkpoint, under any of its names; `None`
             for initial values.
-        content: Another one as soon as the checkpoint's file has another
-            content.
+        content: The version of the checkpoint's file.
 
     Example:
 
@@ -75,10 +73,10 @@ class Source:
 
     @classmethod
     def of(cls, checkpoint: str | None) -> Self:
-        """The source of what is to be had now.
+        """Returns the source for the current content of a checkpoint.
 
         Raises:
-            FileNotFoundError: There is no such checkpoint.
+            FileNotFoundError: The checkpoint does not exist.
         """
         if checkpoint is None:
             return cls(None, None)
@@ -89,17 +87,17 @@ class Source:
 class RunState(Mapping[str, jax.Array]):
     """The values of the variables during one call, by path.
 
-    What steps and user code assign holds for the rest of the call. They say
-    themselves which values they are: who saves, reports or keeps them asks.
+    Values that steps and user code assign remain for the rest of the call. The
+    `version` identifies the values for code that saves, reports or caches them.
 
     Args:
-        source: Where the same are to be had, if anywhere. Defaults to `None`.
-        overridden: Paths of constants that a callback has set, which makes
-            them state. Defaults to none.
+        source: The source of the same values, or `None`.
+        overridden: Paths of constants that callbacks of earlier calls have set.
+            Checkpoints contain them.
 
     Attributes:
-        overridden: The same, with those that are set in the call.
-        on_edit: Told what user code assigns, by path; `None` for nobody.
+        overridden: The same, with the constants that are set in this call.
+        on_edit: Receives the values that user code assigns, by path.
     """
 
     def __init__(
@@ -127,32 +125,32 @@ class RunState(Mapping[str, jax.Array]):
 
     @property
     def version(self) -> Version:
-        """Which values they are now, be they made already or on their way."""
+        """The identity of the current values, which devices may still compute."""
         return self._version
 
     @property
     def step(self) -> int:
-        """The global step that they are of."""
+        """The global step of the values."""
         return self._version.step
 
     @property
     def source(self) -> Source | None:
-        """Where the very same are to be had; `None` if they are nowhere."""
+        """The source of equal values, or `None`."""
         version, source = self._held
         return source if version == self._version else None
 
     @property
     def checkpoint(self) -> str | None:
-        """The prefix of the checkpoint that holds the same, if one does."""
+        """The prefix of the checkpoint with equal values, or `None`."""
         return None if self.source is None else self.source.checkpoint
 
-    def held(self, version: Version, source: Source) -> None:
-        """Tells that values which these were are to be had; on any thread."""
+    def set_source(self, version: Version, source: Source) -> None:
+        """Sets the source of a version of the values. Any thread may call it."""
         self._held = version, source
 
     @property
     def runs(self) -> int:
-        """The number of steps that the call has made."""
+        """The number of steps of the call."""
         return self._version.runs
 
     def update(
@@ -161,10 +159,10 @@ class RunState(Mapping[str, jax.Array]):
         runs: int = 0,
         step: int | None = None,
     ) -> None:
-        """Takes the values that steps have assigned.
+        """Applies the values that steps have assigned.
 
         Args:
-            runs: How many steps have assigned them. Defaults to 0.
+            runs: The number of those steps.
             step: The global step of the values. Defaults to the current one.
 
         Raises:
@@ -178,14 +176,14 @@ class RunState(Mapping[str, jax.Array]):
                 "devices count it in 32 bits. Received more steps after "
                 f"{old.step}. {_STEP_ADVICE}"
             )
-        # First: to be interrupted in between should end in no version that is
-        # saved, rather than in a wrong one.
+        # The version changes first. After an interrupt it must be a version that
+        # is not saved, rather than a saved version with other values.
         self._version = Version(step, old.runs + runs, old.edits)
         self._values.update(assigned)
 
     @contextlib.contextmanager
     def without_edits(self) -> Iterator[None]:
-        """Drops what user code assigns in the `with` block."""
+        """Discards the values that user code assigns in the `with` block."""
         before = self._version, self.overridden, dict(self._values)
         try:
             yield
@@ -197,11 +195,10 @@ class RunState(Mapping[str, jax.Array]):
         assigned: Mapping[str, jax.Array],
         overridden: Collection[str] = (),
     ) -> None:
-        """Takes what user code has assigned.
+        """Applies the values that user code has assigned.
 
         Args:
-            overridden: Paths of constants among them that are state from now
-                on. Defaults to none.
+            overridden: Paths of the constants among them.
         """
         self._version = dataclasses.replace(
             self._version, edits=self._version.edits + 1

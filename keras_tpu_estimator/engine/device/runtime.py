@@ -1,4 +1,4 @@
-"""What outlives a call: the program, its compiled loop, and its values."""
+"""The state that outlives a call: a program, its compiled loop, its values."""
 
 import dataclasses
 from typing import Self
@@ -23,7 +23,7 @@ class Runtime:
 
     Attributes:
         values: The owner of its variables' values.
-        waiting: Shows what takes its time.
+        waiting: Shows the progress of compilation.
     """
 
     program: DistributedProgram
@@ -40,15 +40,7 @@ class Runtime:
         shows_progress: bool = False,
         executables: Executables | None = None,
     ) -> Self:
-        """The runtime of a program that has not run yet.
-
-        Args:
-            debug_nans: As in `DeviceLoop`. Defaults to `False`.
-            warm_start: As in `VariableOwner`. Defaults to `None`.
-            shows_progress: Whether the terminal shows what takes its time.
-                Defaults to `False`.
-            executables: As in `DeviceLoop`. Defaults to none.
-        """
+        """Returns the runtime of a program that has not run yet."""
         cores = program.layout(ModeKeys.TRAIN).cores
         places = VariablePlaces(program.store, cores)
         waiting = Waiting(shows_progress)
@@ -57,6 +49,6 @@ class Runtime:
         return cls(program, loop, values, waiting)
 
     def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
-        """The step for inputs like these, traced if they are the first."""
+        """Returns the step for inputs like these, traced at the first call."""
         with self.waiting:
             return self.program.prepare(mode, features, labels)

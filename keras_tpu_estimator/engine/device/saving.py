@@ -1,4 +1,4 @@
-"""What of a call's values goes into a checkpoint, and how."""
+"""The values of a checkpoint, as this process writes them."""
 
 import dataclasses
 import gc
@@ -14,19 +14,19 @@ from keras_tpu_estimator.files.formats.orbax.writer import TreeArray
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.mesh.aliases import alias
 
-# Of parts that are as small, many may be in memory.
+# Many fetched shards of at most this size may be in memory.
 _SMALL_BYTES = 1 << 20
 
 
 @dataclasses.dataclass(frozen=True)
 class ToSave:
-    """What this host writes.
+    """The values that this process writes, by path.
 
     Attributes:
-        whole: Copies of values by path; on the chief alone.
-        sharded: By path, what lies over several cores: nothing is copied.
-        tree: By path, all variables where they are written together by the
-            hosts that have them. The others are empty then.
+        whole: Copies of replicated values, only on the chief.
+        sharded: Sharded values, which are not copied.
+        tree: All values, for formats that all processes write together. The
+            other two are empty then.
     """
 
     whole: Mapping[str, np.ndarray]
@@ -35,17 +35,12 @@ class ToSave:
 
     @property
     def has_shards(self) -> bool:
-        """Whether hosts write together."""
+        """Whether several processes write."""
         return bool(self.sharded or self.tree)
 
     @classmethod
     def together(cls, store: VariableStore, values: Mapping[str, jax.Array]) -> Self:
-        """Values as trees have them.
-
-        Args:
-            store: The variables.
-            values: All that is saved, by path.
-        """
+        """Returns all values as a `tree`."""
         tree = {
             path: TreeArray.of(
                 value,
@@ -63,11 +58,11 @@ class ToSave:
         whole: Mapping[str, jax.Array],
         sharded: Mapping[str, jax.Array],
     ) -> Self:
-        """Values as checkpoints have them.
+        """Returns values in the dtypes and numbers of rows of checkpoints.
 
         Args:
-            whole: What this host writes whole, by path.
-            sharded: What lies over several cores.
+            whole: The replicated values that this process writes, by path.
+            sharded: The sharded values.
         """
         copies = on_host(whole)
         for path in copies.keys() & store.saved_dtypes.keys():
@@ -86,7 +81,7 @@ class ToSave:
 
 
 def _cut(store: VariableStore, path: str, value: jax.Array) -> int | None:
-    """How many rows are the variable's own, where there are more."""
+    """Returns the variable's number of rows if its array has more."""
     rows = store.rows.get(path)
     return None if rows is None or rows == value.shape[0] else rows
 
@@ -94,15 +89,15 @@ def _cut(store: VariableStore, path: str, value: jax.Array) -> int | None:
 def spread_of(
     value: jax.Array, dtype: np.dtype, rows: int | None = None
 ) -> ShardedVariable:
-    """An array whose parts are fetched one by one.
+    """Returns an array whose shards are fetched one by one.
 
     Args:
-        rows: How many of its rows are saved. Defaults to all.
+        rows: The number of rows to save. Defaults to all.
     """
     shape = value.shape if rows is None else (rows, *value.shape[1:])
     saved = IndexRanges.whole(shape)
     hosts = {}
-    # Several cores may have the same; the first of them is asked for it.
+    # The first of several cores with the same shard saves it.
     for shard in value.global_shards:
         box = IndexRanges.of(shard.index, value.shape).within(saved)
         if shard.replica_id == 0 and not box.is_empty:
@@ -124,35 +119,35 @@ def spread_of(
 def on_host(
     values: Mapping[str, jax.Array | np.ndarray],
 ) -> dict[str, np.ndarray]:
-    """Copies of values, which training may use up in the meantime."""
+    """Returns copies of values on the host, which training does not donate."""
     fetched = jax.device_get(dict(values))
     return {
-        # What the CPU gives is the buffer itself.
+        # The CPU returns the buffer itself.
         path: np.array(fetched[path]) if _is_on_cpu(value) else fetched[path]
         for path, value in values.items()
     }
 
 
-def check_whole(what: str, wanted: Collection[str], there: Collection[str]) -> None:
-    """Checks that this host has all of some variables.
+def check_whole(what: str, wanted: Collection[str], present: Collection[str]) -> None:
+    """Checks that this process has all shards of some variables.
 
     Raises:
-        ValueError: It has only parts of one.
+        ValueError: It lacks shards of one.
     """
-    parts = sorted(set(wanted) - set(there))
+    parts = sorted(set(wanted) - set(present))
     if parts:
         raise ValueError(
-            f"{what} should have whole variables on each host. Received "
-            f"{len(parts)} that lie over several hosts, such as {parts[0]!r}. "
-            "Set RunConfig(checkpoint_format='hdf5'), leave shard_optimizer "
-            "out, or use fewer cores per replica."
+            f"{what} must have complete variables on each host. Received "
+            f"{len(parts)} sharded over several hosts, such as {parts[0]!r}. "
+            "Set RunConfig(checkpoint_format='hdf5'), omit shard_optimizer, "
+            "or use fewer cores per replica."
         )
 
 
 def _fetched(data: jax.Array) -> np.ndarray:
-    """What a device has; on the CPU the buffer itself."""
+    """Returns the data of a device; on the CPU the buffer itself."""
     if data.nbytes > _SMALL_BYTES:
-        # What was fetched before is given back when Python collects.
+        # Earlier fetched shards are freed at a garbage collection.
         gc.collect(0)
     return np.asarray(alias(data))
 

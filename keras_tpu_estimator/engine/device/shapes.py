@@ -1,4 +1,4 @@
-"""Shapes and places of what a device loop takes, where nothing is copied."""
+"""Shapes and shardings of a device loop's arguments, without their values."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -22,36 +22,33 @@ def of_steps(
     labels: Labels,
     is_part: bool = False,
 ) -> Nest:
-    """Those of what `DeviceLoop.put` or `put_one` would give.
+    """Returns the shapes that `DeviceLoop.put` or `put_one` would return.
 
     Args:
-        layout: How the cores share the batches of the mode.
-        mode: A value of `ModeKeys`. In PREDICT steps are not stacked, and what
-            is padding takes the place of labels.
-        features: Nest of anything with a shape and a dtype.
-        labels: The same, or `None`.
-        is_part: Whether other hosts have other parts of as many examples.
-            Defaults to `False`.
+        mode: In PREDICT steps are not stacked, and the mask of padding takes the
+            place of labels.
+        is_part: Whether each other process has an equally large part.
     """
-    nest, cores = (features, labels), layout.cores
+    batch, cores = (features, labels), layout.cores
     axis = 0 if mode == ModeKeys.PREDICT else 1
     if not is_part:
-        size = batch_size(nest, axis)
-        return of_arrays(nest, layout.sharding(size, axis))
+        size = batch_size(batch, axis)
+        return of_arrays(batch, layout.sharding(size, axis))
     hosts = cores.topology.num_readers
 
     def of_all(leaf: Any) -> jax.ShapeDtypeStruct:
         before, (size, *after) = leaf.shape[:axis], leaf.shape[axis:]
         return abstract_array((*before, size * hosts, *after), leaf.dtype)
 
-    return of_arrays(jax.tree.map(of_all, nest), cores.batch_sharding(axis))
+    return of_arrays(jax.tree.map(of_all, batch), cores.batch_sharding(axis))
 
 
 def of_data(nest: Nest, place: jax.sharding.Sharding) -> Nest:
-    """Those of what `DeviceLoop.put` or `put_one` has given.
+    """Returns the shapes of data from `DeviceLoop.put` or `put_one`.
 
     Args:
-        nest: Nest of arrays, on the devices or on the host.
+        nest: Pytree of arrays, on the devices or on the host.
+        place: The sharding of arrays on the host.
     """
     return jax.tree.map(
         lambda leaf: abstract_array(
@@ -64,17 +61,17 @@ def of_data(nest: Nest, place: jax.sharding.Sharding) -> Nest:
 def of_values(
     store: VariableStore, places: Mapping[str, jax.sharding.Sharding]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Those of variables.
+    """Returns the shapes of variables on the devices.
 
     Args:
-        places: Where some of them lie, by path.
+        places: The shardings of the variables, by path.
     """
 
     def on_devices(path: str) -> tuple[int, ...]:
         shape = tuple(store.variables[path].shape)
         if path not in store.rows:
             return shape
-        # Of tables, cores have as many rows each.
+        # Each core has the same number of rows of an embedding table.
         return padded_rows(shape[0], places[path]), *shape[1:]
 
     return {
@@ -88,11 +85,7 @@ def of_values(
 
 
 def of_arrays(nest: Nest, place: jax.sharding.Sharding) -> Nest:
-    """Those of arrays that all lie in one way.
-
-    Args:
-        nest: Nest of anything with a shape and a dtype.
-    """
+    """Returns the shapes of arrays that have one sharding."""
     return jax.tree.map(
         lambda leaf: abstract_array(leaf.shape, leaf.dtype, place), nest
     )

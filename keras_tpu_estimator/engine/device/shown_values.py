@@ -1,8 +1,8 @@
-"""A call's values as those of the Keras variables, while callbacks look.
+"""Keras variables that have a call's values while callbacks read them.
 
 A Keras variable has one value at a time, and several calls of one estimator may
 run on several threads. Callbacks that read or assign their `model` therefore
-take turns: a thread that looks keeps the variables until its callbacks return.
+take turns: a thread that reads keeps the variables until its callbacks return.
 """
 
 import contextlib
@@ -20,7 +20,7 @@ from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.ground.tracing.rows_variable import given
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
-# Callbacks take less, unless two threads wait for each other.
+# A callback that takes longer may be in a deadlock.
 _PATIENCE_SECS = 60.0
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -28,11 +28,12 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(eq=False)
 class _Block:
-    """A `with` block in which callbacks may look.
+    """A `with` block in which callbacks may read variables.
 
     Attributes:
-        values: The values of its call.
-        has_turn: Whether a callback has looked, which makes others wait.
+        values: The values of the block's call.
+        has_turn: Whether a callback has read variables, which makes other
+            threads wait.
     """
 
     values: RunState
@@ -40,7 +41,7 @@ class _Block:
 
 
 class _Blocks(threading.local):
-    """The blocks that are open on this thread, the innermost last."""
+    """The open blocks of this thread, the innermost last."""
 
     def __init__(self) -> None:
         self.open: list[_Block] = []
@@ -64,28 +65,29 @@ class ShownValues:
         self._own_copies = own_copies
         self._edit = edit
         self._mine = _Blocks()
-        # Those of all threads, which change under the lock.
+        # The blocks of all threads, guarded by the lock.
         self._open: list[_Block] = []
         self._lock = threading.Lock()
         self._turn = threading.RLock()
-        # The call whose values the variables have, and these arrays.
+        # The call whose values the variables have, and the arrays in them.
         self._shown: RunState | None = None
-        self._lent: ArraysByPath = {}
+        self._arrays: ArraysByPath = {}
 
     @contextlib.contextmanager
     def visible(self, values: RunState) -> Iterator[None]:
-        """Lets callbacks in a `with` block see a call's values as the model's.
+        """Shows a call's values as the model's to callbacks in a `with` block.
 
-        The variables get them when a callback reads its `model`. At the end of
-        the block, what it has assigned to them is the call's. A block in which
-        no callback looks costs nothing. Blocks of several calls may be nested.
+        The variables get the values when a callback reads its `model`. At the
+        end of the block, the call gets the values that the callback assigned. A
+        block in which no callback reads them costs nothing. Blocks of several
+        calls may be nested.
         """
         block, mine = _Block(values), self._mine.open
         outer = self._shown if mine else None
         mine.append(block)
         with self._lock:
             self._open.append(block)
-            self._store.lender = self
+            self._store.holder = self
         try:
             yield
         finally:
@@ -94,7 +96,7 @@ class ShownValues:
                 self.show()
 
     def _close(self, block: _Block) -> None:
-        """Ends a block, so that another thread may look."""
+        """Ends a block, so that another thread may read the variables."""
         try:
             if self._shown is block.values:
                 self._take_back()
@@ -103,12 +105,12 @@ class ShownValues:
             with self._lock:
                 self._open.remove(block)
                 if not self._open:
-                    self._store.lender = None
+                    self._store.holder = None
             if block.has_turn:
                 self._turn.release()
 
     def show(self) -> None:
-        """Gives the variables the innermost call's values, without a copy."""
+        """Assigns the innermost call's values to the variables, without a copy."""
         if not self._mine.open:
             self._show_to_helper()
             return
@@ -116,60 +118,60 @@ class ShownValues:
         if not block.has_turn:
             self._take_turn()
             block.has_turn = True
-        self._give(block.values)
+        self._show_values(block.values)
 
     def _show_to_helper(self) -> None:
         """Shows values to a thread that a callback has started."""
-        # It sees the values that its callback sees, which may wait for it.
+        # It shares the values of its callback, which may wait for it.
         if self._shown is None and self._open:
             with self._turn:
-                self._give(self._open[-1].values)
+                self._show_values(self._open[-1].values)
 
     def _take_turn(self) -> None:
-        """Waits until no callback on another thread looks."""
+        """Waits until no callback on another thread reads the variables."""
         if self._turn.acquire(timeout=_PATIENCE_SECS):
             return
         _logger.warning(
             "A callback has waited %.0f seconds for a callback of another "
             "call of the same estimator, on another thread, which has read or "
-            "assigned its `model` and has not returned. If it waits for this "
-            "call, give the two calls estimators of their own.",
+            "assigned its `model` and has not returned. If that callback waits "
+            "for this call, use a separate estimator for each of the two calls.",
             _PATIENCE_SECS,
         )
         self._turn.acquire()
 
-    def _give(self, values: RunState) -> None:
+    def _show_values(self, values: RunState) -> None:
         if self._shown is values:
             return
         self._take_back()
         self._store.assign(values)
-        self._lent = {path: self._current(path) for path in values}
+        self._arrays = {path: self._current(path) for path in values}
         self._shown = values
 
     def assign(self, values: ArraysByPath) -> None:
-        """Gives the variables values that stay, when no callback looks."""
+        """Assigns permanent values to the variables, when no callback reads them."""
         self._take_turn()
         try:
             shown = self._shown
             self._take_back()
             self._store.assign(values)
             if shown is not None:
-                self._give(shown)
+                self._show_values(shown)
         finally:
             self._turn.release()
 
     @contextlib.contextmanager
-    def apart(self, keeps: bool) -> Iterator[None]:
+    def separate_arrays(self, keeps: bool) -> Iterator[None]:
         """Gives the variables separate arrays in a `with` block.
 
-        For Keras's own loops, which use up the arrays that variables have.
+        Keras's own loops donate the arrays of variables.
 
         Args:
-            keeps: Whether what becomes of them is the call's afterwards.
+            keeps: Whether the call gets the values at the end of the block.
         """
         self.show()
-        before = {path: self._current(path) for path in self._lent}
-        # Keras knows nothing of other hosts.
+        before = {path: self._current(path) for path in self._arrays}
+        # Keras runs on the cores of this process.
         own = self._own_copies(before)
         check_whole("Keras's own loops", before, own)
         self._store.assign(jax.tree.map(jnp.copy, own))
@@ -177,24 +179,24 @@ class ShownValues:
             yield
         finally:
             if not keeps:
-                self._give_again(before)
+                self._restore(before)
 
-    def _give_again(self, before: ArraysByPath) -> None:
-        """Gives the variables the arrays that they had."""
+    def _restore(self, before: ArraysByPath) -> None:
+        """Assigns the earlier arrays to the variables."""
         self._store.assign(before)
         for path, value in before.items():
-            if value is self._lent[path]:
-                self._lent[path] = self._current(path)
+            if value is self._arrays[path]:
+                self._arrays[path] = self._current(path)
 
     def _take_back(self) -> None:
-        """Puts what was assigned to the variables into the call."""
-        values, lent = self._shown, self._lent
+        """Moves values that were assigned to the variables into the call."""
+        values, arrays = self._shown, self._arrays
         if values is None:
             return
-        self._shown, self._lent = None, {}
+        self._shown, self._arrays = None, {}
         assigned = {
             path: value
-            for path, before in lent.items()
+            for path, before in arrays.items()
             # Only the loop counts steps.
             if (value := self._current(path)) is not before and path != GLOBAL_STEP
         }

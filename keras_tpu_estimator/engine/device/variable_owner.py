@@ -1,20 +1,18 @@
-"""The values of a model's variables on the devices, and who has them.
+"""The single owner of the values of a model's variables on the devices.
 
-They belong to one object. It hands them over to a call that trains, which may
-use their arrays up; lends them to calls that read; shows them to user code
-through Keras's variables; and copies them for checkpoints.
+Training donates the arrays; evaluation and prediction borrow them; user code
+sees them in Keras's variables; and checkpoints copy them. Between calls they are
+cached.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator, Mapping
 
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.engine.device import fitting
-from keras_tpu_estimator.engine.device.kept_values import KeptValues, usable
-from keras_tpu_estimator.engine.device.restoring import restored_values
-from keras_tpu_estimator.engine.device.run_state import RunState
+from keras_tpu_estimator.engine.device import restoring
+from keras_tpu_estimator.engine.device.run_state import RunState, Source
 from keras_tpu_estimator.engine.device.saving import ToSave, check_whole
 from keras_tpu_estimator.engine.device.shown_values import ShownValues
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
@@ -30,17 +28,139 @@ from keras_tpu_estimator.ground.tracing.variables import (
 )
 
 
-class VariableOwner:
-    """The one owner of the values of a model's variables.
+class CachedValues(Mapping[str, jax.Array]):
+    """The values of a model between calls, by path, and their source.
 
-    Between calls it keeps them, and reads a checkpoint only if that has others.
+    A checkpoint is read only if it has other values, or more.
 
     Args:
-        warm_start: Which variables start from another model's checkpoint as
-            long as there is none of this one. Defaults to `None`.
+        warm_start: The variables that start from another model's checkpoint
+            while this model has none, or `None`.
 
     Attributes:
-        shown: Shows them to callbacks.
+        source: The source of the same values, or `None`.
+        overridden: Paths of constants that a callback has set.
+    """
+
+    def __init__(
+        self,
+        store: VariableStore,
+        places: VariablePlaces,
+        warm_start: WarmStartSettings | None,
+    ):
+        self._store = store
+        self._places = places
+        self._warm_start = warm_start
+        # These steps' `init_fn` has already set initial values.
+        self._initialized: set[Step] = set()
+        self.replace({}, None)
+
+    def __getitem__(self, path: str) -> jax.Array:
+        return self._values[path]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
+
+    def __len__(self) -> int:
+        return len(self._values)
+
+    def replace(
+        self,
+        values: ArraysByPath,
+        source: Source | None,
+        overridden: Collection[str] = (),
+    ) -> None:
+        """Replaces the cached values."""
+        # The source is set last, so that an interrupt leaves it unknown.
+        self.source: Source | None = None
+        self._values = values
+        self.overridden = frozenset(overridden)
+        self.source = source
+
+    def load(
+        self, step: Step, checkpoint: str | None, slots: bool = False
+    ) -> ArraysByPath:
+        """Loads the values that a step begins with.
+
+        Args:
+            checkpoint: The prefix of a checkpoint, or `None` for initial values.
+            slots: Whether to also load optimizer state.
+
+        Raises:
+            ValueError: The checkpoint lacks a variable, or has it in another
+                shape.
+        """
+        source = Source.of(checkpoint)
+        if source != self.source:
+            self.replace({}, source)
+            self._initialized.clear()
+        self.source = source  # With the requested name of the checkpoint.
+        self._values = usable(self._values)
+        wanted = {*step.reads, *self._store.without_slots()}
+        if slots:
+            wanted |= self._store.slots
+        self._fetch(wanted - self._values.keys(), step, checkpoint)
+        if checkpoint is None:
+            if step not in self._initialized:
+                self._initialized.add(step)
+                self._put(
+                    restoring.assigned_by_init_fn(
+                        step.scaffold, self._values, self._store
+                    )
+                )
+            return self._values
+        return self._values | self.replaced(step, self._values, checkpoint)
+
+    def replaced(
+        self, step: Step, values: AnyArraysByPath, checkpoint: str | None
+    ) -> ArraysByPath:
+        """Returns the values that a step's scaffold replaces.
+
+        Args:
+            checkpoint: The prefix of a checkpoint with other values, or `None`.
+        """
+        return restoring.in_place_of(
+            step.scaffold, values, checkpoint, self._store, self._places
+        )
+
+    def _fetch(self, wanted: set[str], step: Step, checkpoint: str | None) -> None:
+        """Adds the values of more variables."""
+        if checkpoint is not None and wanted:
+            read = restoring.restored_values(
+                self._store, self._places, checkpoint, wanted, step.reads
+            )
+            self.overridden |= self._store.constants & read.keys()
+            self._values = self._values | read
+        rest = wanted - self._values.keys()
+        if rest:
+            self._put(
+                restoring.initial_values(
+                    self._store,
+                    self._places,
+                    rest,
+                    self._values,
+                    self._warm_start if checkpoint is None else None,
+                )
+            )
+
+    def _put(self, values: AnyArraysByPath) -> None:
+        if values:
+            self._values = self._values | self._places.put(dict(values))
+
+
+def usable(values: Mapping[str, jax.Array]) -> ArraysByPath:
+    """Returns the values that neither training nor Keras's `fit` has donated."""
+    return {path: value for path, value in values.items() if not value.is_deleted()}
+
+
+class VariableOwner:
+    """The owner of the values of a model's variables.
+
+    Args:
+        warm_start: As in `CachedValues`.
+
+    Attributes:
+        shown: Shows the values to callbacks.
     """
 
     def __init__(
@@ -55,72 +175,66 @@ class VariableOwner:
         self._own_copies = places.own_copies
         self._check_places = places.check
         self._warm_start = warm_start
-        self._kept = KeptValues(store, places, warm_start)
+        self._cached = CachedValues(store, places, warm_start)
         self._borrowers = 0
         self.shown = ShownValues(store, places.own_copies, self.edit)
 
     def check_fits(self, step: Step, checkpoint: str) -> None:
-        """Checks that a step can begin with a checkpoint, without its values.
-
-        Args:
-            step: The step.
-            checkpoint: The prefix of the checkpoint.
+        """Checks that a step can begin with a checkpoint, without reading values.
 
         Raises:
             ValueError: The checkpoint lacks a variable, or has it in another
                 shape.
         """
         wanted = {*step.reads, *self._store.without_slots()}
-        fitting.check_fits(self._store, checkpoint, wanted, step.reads)
+        restoring.check_fits(self._store, checkpoint, wanted, step.reads)
 
     @contextlib.contextmanager
-    def handed_over(self, step: Step, checkpoint: str | None) -> Iterator[RunState]:
-        """Gives the values away to a call of TRAIN, which uses them up.
+    def donated(self, step: Step, checkpoint: str | None) -> Iterator[RunState]:
+        """Donates the values to a call of TRAIN in a `with` block.
 
-        What they have become is kept at the end of the `with` block.
+        At the end of the block, the new values are cached.
 
         Args:
-            checkpoint: The prefix of the checkpoint to take them from, or
-                `None` for initial values.
+            checkpoint: The prefix of a checkpoint, or `None` for initial values.
 
         Raises:
             ValueError: The checkpoint lacks a variable, or has it in another
                 shape.
         """
         self._check_places()
-        values = self._loaded(self._kept, step, checkpoint)
-        self._kept.keep({}, None)
+        values = self._loaded(self._cached, step, checkpoint)
+        self._cached.replace({}, None)
         if self._borrowers:
             values.update(jax.tree.map(jnp.copy, dict(values)))
         try:
             yield values
         finally:
             lasting = self._lasting(values, step)
-            self._kept.keep(lasting, values.source, values.overridden)
+            self._cached.replace(lasting, values.source, values.overridden)
             self.shown.assign(lasting)
 
     @contextlib.contextmanager
-    def lent(
+    def borrowed(
         self, step: Step, checkpoint: str | None, slots: bool = False
     ) -> Iterator[RunState]:
-        """Lends the values to a call of EVAL or PREDICT.
+        """Provides the values to a call of EVAL or PREDICT in a `with` block.
 
-        Nothing uses their arrays up before the end of the `with` block.
+        Their arrays are not donated before the end of the block.
 
         Args:
-            checkpoint: As in `handed_over`.
-            slots: Whether to load the optimizers' variables, too. Defaults to
-                `False`.
+            checkpoint: As in `donated`.
+            slots: Whether to also load optimizer state.
 
         Raises:
-            ValueError: As there.
+            ValueError: As in `donated`.
         """
-        kept = self._kept
-        # Initial values are made by all hosts together, too.
+        cached = self._cached
+        # All processes make initial values together.
         is_new = checkpoint is None and self._places.are_on_hosts
-        if self._is_alone(step.mode) or (is_new and step.mode == ModeKeys.PREDICT):
-            kept = KeptValues(self._store, self._places.own, self._warm_start)
-        values = self._loaded(kept, step, checkpoint, slots)
+        if self._is_local(step.mode) or (is_new and step.mode == ModeKeys.PREDICT):
+            cached = CachedValues(self._store, self._places.own, self._warm_start)
+        values = self._loaded(cached, step, checkpoint, slots)
         self._borrowers += 1
         try:
             yield values
@@ -128,33 +242,32 @@ class VariableOwner:
             self._borrowers -= 1
 
     def of_training(self, step: Step, training: RunState, trained: Step) -> RunState:
-        """The values that a call of TRAIN has now, for one of EVAL inside it.
+        """Returns the current values of a call of TRAIN for EVAL inside it.
 
         Args:
             step: The step of EVAL.
-            training: The values of the call of TRAIN.
             trained: The step of TRAIN.
         """
         self.complete(training, step)
         values = RunState(self._lasting(training, trained), step.mode, training.source)
         self.complete(values, step)
-        values.update(self._kept.replaced(step, training, checkpoint=None))
+        values.update(self._cached.replaced(step, training, checkpoint=None))
         return values
 
-    def take_up(self, values: RunState, step: Step) -> None:
-        """Adds the variables that hooks made, as the checkpoint has them."""
+    def add_hook_variables(self, values: RunState, step: Step) -> None:
+        """Adds variables that hooks made, with values from the checkpoint."""
         if step.graph is None or not step.graph.enter_new(self._store):
             return
         missing = {*self._store.without_slots()}.difference(values)
         if values.checkpoint is not None:
-            restored = restored_values(
+            restored = restoring.restored_values(
                 self._store, self._places, values.checkpoint, missing, ()
             )
             values.update(self._where_used(restored, values.mode))
         self.complete(values, step)
 
     def complete(self, values: RunState, step: Step) -> None:
-        """Adds initial values of what the model has come to have since."""
+        """Adds initial values of variables that the model has gained."""
         missing = {*self._store.without_slots(), *step.reads}.difference(values)
         if missing:
             initial = self._store.initial_values(missing, dict(values))
@@ -163,16 +276,17 @@ class VariableOwner:
     def to_save(
         self, values: RunState, in_parts: bool, is_chief: bool, as_tree: bool
     ) -> ToSave:
-        """What belongs into a checkpoint.
+        """Returns the values of a checkpoint.
 
         Args:
-            in_parts: Whether each host writes the parts that it has of what
-                lies over several cores.
-            is_chief: Whether this host writes the rest.
-            as_tree: Whether the rest is written together with such parts.
+            in_parts: Whether each process writes its shards of sharded
+                variables.
+            is_chief: Whether this process writes the replicated variables.
+            as_tree: Whether those are written together with the shards.
 
         Raises:
-            ValueError: They are to be written whole, and no host has them.
+            ValueError: A sharded variable must be written by one process, and
+                no process has all of its shards.
         """
         saved = [*self._store.saved_paths(), *sorted(values.overridden)]
         wanted = {
@@ -193,12 +307,12 @@ class VariableOwner:
         return ToSave.of(self._store, own if is_chief else {}, sharded)
 
     def edit(self, values: RunState, assigned: AnyArraysByPath) -> None:
-        """Takes what user code assigns to variables in a call."""
+        """Applies the values that user code assigns in a call."""
         cast = {
             path: as_dtype(
                 value,
                 values[path].dtype,
-                f"The value that is assigned to {path!r}",
+                f"The value assigned to {path!r}",
             )
             for path, value in assigned.items()
         }
@@ -211,22 +325,22 @@ class VariableOwner:
 
     def _loaded(
         self,
-        kept: KeptValues,
+        cached: CachedValues,
         step: Step,
         checkpoint: str | None,
         slots: bool = False,
     ) -> RunState:
-        """The values that a call begins with, where its mode uses them."""
-        loaded = kept.load(step, checkpoint, slots)
+        """Returns the values that a call begins with, on the cores of its mode."""
+        loaded = cached.load(step, checkpoint, slots)
         return RunState(
             self._where_used(loaded, step.mode),
             step.mode,
-            kept.source,
-            kept.overridden,
+            cached.source,
+            cached.overridden,
         )
 
     def _lasting(self, values: RunState, trained: Step) -> ArraysByPath:
-        """What outlives a call: not metrics, which count anew in each."""
+        """Returns the values that outlive a call: all except metrics."""
         lasting = {
             path: value
             for path, value in usable(values).items()
@@ -237,16 +351,16 @@ class VariableOwner:
             return self._put(first)
         return lasting
 
-    def _is_alone(self, mode: str) -> bool:
-        """Whether a mode has values that only all hosts together have."""
+    def _is_local(self, mode: str) -> bool:
+        """Whether a mode needs separate copies of values that span processes."""
         return mode == ModeKeys.PREDICT and self._places.need_others
 
     def _put_for(self, values: AnyArraysByPath, mode: str) -> ArraysByPath:
-        """Copies values to the cores of a mode."""
-        if self._is_alone(mode):
+        """Returns copies of values on the cores of a mode."""
+        if self._is_local(mode):
             return self._places.own.put(values)
         return self._where_used(self._put(values), mode)
 
     def _where_used(self, values: ArraysByPath, mode: str) -> ArraysByPath:
-        """The values on the cores of a mode: each host predicts by itself."""
+        """Returns values on the cores of a mode. Each process predicts separately."""
         return self._own_copies(values) if mode == ModeKeys.PREDICT else values

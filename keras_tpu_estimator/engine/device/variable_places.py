@@ -1,4 +1,4 @@
-"""Where the values of variables lie on the cores."""
+"""The shardings of variables on the devices."""
 
 import functools
 import logging
@@ -8,8 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.engine.program.slot_owners import slot_owners
-from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.engine.program.store import VariableStore, slot_owners
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.mesh import host_cores, transfers
 from keras_tpu_estimator.ground.mesh.cores import Cores
@@ -20,7 +19,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class VariablePlaces:
-    """Where each variable of a program lies."""
+    """The sharding of each variable of a program."""
 
     def __init__(self, store: VariableStore, cores: Cores):
         self._store = store
@@ -28,8 +27,8 @@ class VariablePlaces:
         self._places: dict[str, jax.sharding.Sharding] = {}
 
     def put(self, values: AnyArraysByPath) -> ArraysByPath:
-        """Copies values to the devices, with more rows where these have."""
-        if self._all_are_whole:
+        """Returns copies of values on the devices, padded to the rows there."""
+        if self._all_are_replicated:
             return transfers.put_whole(self._cores, values, self._cores.replicated)
         places = self._places_of(values)
         return {
@@ -40,8 +39,8 @@ class VariablePlaces:
         }
 
     def sharded(self, paths: Iterable[str]) -> set[str]:
-        """Those of some variables that no core has whole."""
-        if self._all_are_whole:
+        """Returns the paths of the sharded variables among some."""
+        if self._all_are_replicated:
             return set()
         return {
             path
@@ -52,67 +51,68 @@ class VariablePlaces:
     def put_by_part(
         self, path: str, part: Callable[[IndexRanges], np.ndarray]
     ) -> jax.Array:
-        """Makes a variable of parts, one after the other.
+        """Makes a variable shard by shard.
 
         Args:
-            part: Gives what a core is to have of it.
+            part: Returns the shard at some index ranges.
         """
         shape = tuple(self._store.variables[path].shape)
         place = self._places_of([path])[path]
         return transfers.put_by_part(self._shape(path), place, _with_zeros(shape, part))
 
     def of(self, paths: Iterable[str]) -> dict[str, jax.sharding.Sharding]:
-        """Where some variables lie."""
+        """Returns the shardings of some variables."""
         return self._places_of(paths)
 
     @functools.cached_property
     def own(self) -> "VariablePlaces":
-        """The same on this host's cores alone."""
+        """The shardings over only the cores of this process."""
         return VariablePlaces(self._store, host_cores.own_cores(self._cores))
 
     @property
     def are_on_hosts(self) -> bool:
-        """Whether some of the cores belong to other processes."""
+        """Whether other processes have some of the cores."""
         return self._cores.are_on_hosts
 
     @property
     def need_others(self) -> bool:
-        """Whether no host has all of what lies over several."""
+        """Whether no process has all shards of some variable."""
         has_tables = self.are_on_hosts and bool(self._store.rows)
         return self._cores.need_others or has_tables
 
     def own_copies(self, values: ArraysByPath) -> ArraysByPath:
-        """The same values for this host's cores alone."""
+        """Returns the values on only the cores of this process."""
         return host_cores.own_copies(self._cores, values)
 
     def pinned(self, values: ArraysByPath) -> ArraysByPath:
-        """Has values of a trace stay where they are.
+        """Constrains values of a trace to their shardings.
 
-        XLA would choose anew what is most convenient for each program.
+        Otherwise XLA chooses shardings separately for each program.
         """
-        if self._all_are_whole:
+        if self._all_are_replicated:
             return values
         return jax.lax.with_sharding_constraint(values, self._places_of(values))
 
     def check(self) -> None:
-        """Checks that each rule is about some variable."""
+        """Checks that each rule of `layout_map` matches a variable."""
         layout = self._cores.layout
         unmatched = layout.unmatched(self._store.variables) if layout else []
         if unmatched:
             variables = self._store.variables
             own = sorted(variables.keys() - slot_owners(variables).keys())
             raise ValueError(
-                "Each rule of `layout_map` should match the whole path of a "
+                "Each rule of `layout_map` must match the complete path of a "
                 f"variable. Received rules that match none: {unmatched}. The "
-                f"paths are {own}; '.*kernel' matches any that ends so."
+                f"paths are {own}. Use '.*kernel' to match any path that ends "
+                "in kernel."
             )
 
     @property
-    def _all_are_whole(self) -> bool:
+    def _all_are_replicated(self) -> bool:
         return self._cores.layout is None and not self._store.rows
 
     def _shape(self, path: str) -> tuple[int, ...]:
-        """The shape of a variable on the devices."""
+        """Returns the shape of a variable on the devices."""
         shape = tuple(self._store.variables[path].shape)
         if path not in self._store.rows:
             return shape
@@ -122,15 +122,15 @@ class VariablePlaces:
     def _padded(
         self, path: str, value: jax.Array | np.ndarray
     ) -> jax.Array | np.ndarray:
-        """A value as devices have it, with more rows where these have."""
+        """Returns a value with the rows that it has on the devices."""
         wanted = self._shape(path)
         if path not in self._store.rows or value.shape == wanted:
             return value
         shape = tuple(self._store.variables[path].shape)
         if value.shape != shape:
             raise ValueError(
-                f"The value for {path!r} should have the variable's shape "
-                f"{shape}. Received shape {value.shape}."
+                f"The value for {path!r} must have the variable's shape "
+                f"{shape}. Received shape {value.shape}. Reshape the value."
             )
         pad = jnp.pad if isinstance(value, jax.Array) else np.pad
         more = [(0, size - own) for size, own in zip(wanted, shape, strict=True)]
@@ -161,8 +161,8 @@ class VariablePlaces:
             and not place.is_fully_replicated
         ):
             _logger.info(
-                "%s of shape %s is split into parts of %s: set "
-                "RunConfig.layout_map to have it otherwise.",
+                "%s of shape %s is split into shards of %s. To change this, set "
+                "RunConfig.layout_map.",
                 path,
                 shape,
                 place.shard_shape(shape),
@@ -172,23 +172,19 @@ class VariablePlaces:
 def _with_zeros(
     shape: Sequence[int], read: Callable[[IndexRanges], np.ndarray]
 ) -> Callable[[IndexRanges], np.ndarray]:
-    """Reads parts of what may have more rows on the devices, of zeros.
-
-    Args:
-        shape: Its own shape.
-    """
+    """Returns a function that reads shards with rows of zeros beyond a shape."""
 
     def part(box: IndexRanges) -> np.ndarray:
-        there = box.within(IndexRanges.whole(shape))
-        if there == box:
+        inside = box.within(IndexRanges.whole(shape))
+        if inside == box:
             return read(box)
-        if there.is_empty:
-            # One number, for its dtype.
+        if inside.is_empty:
+            # One number has the dtype.
             first = read(IndexRanges((0,) * len(shape), (1,) * len(shape)))
             return np.zeros(box.shape, first.dtype)
         more = [
-            (0, size - own) for size, own in zip(box.shape, there.shape, strict=True)
+            (0, size - own) for size, own in zip(box.shape, inside.shape, strict=True)
         ]
-        return np.pad(read(there), more)
+        return np.pad(read(inside), more)
 
     return part

@@ -1,1 +1,1 @@
-"""What a program is: variables by path, and pure steps over them."""
+"""A program: variables by path, and pure steps over them."""

@@ -1,14 +1,20 @@
-"""The contract of a user's `model_fn`: what it is given, what it may return."""
+"""The contract of a user's `model_fn`: its arguments and its return value.
 
+Errors inside a `model_fn` get notes that list the keys and inputs it received.
+"""
+
+import contextlib
 import dataclasses
-from collections.abc import Callable, Mapping
+import traceback
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
-from keras_tpu_estimator.engine.program.explaining import explained
+from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.params import copied, with_additional
-from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.shown import shown, some
 from keras_tpu_estimator.ground.base.signatures import argument_names
+from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.spec.model_fn import cross_shard_optimizer
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec, Spec, TPUEstimatorSpec
@@ -23,44 +29,43 @@ def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
 
     Raises:
         TypeError: It is not callable.
-        ValueError: It takes no `features`, no `params` though there are some,
-            or arguments that nothing gives it.
+        ValueError: It lacks `features`, or `params` where the user passes
+            some, or it has unknown arguments.
     """
     if not callable(model_fn):
-        raise TypeError(
-            f"Expected a callable as `model_fn`. Received: {shown(model_fn)}"
-        )
+        raise TypeError(f"`model_fn` must be callable. Received: {shown(model_fn)}")
     names = argument_names(model_fn)
     if "features" not in names:
         raise ValueError(
-            "`model_fn` should take an argument `features`. Received a "
+            "`model_fn` must take an argument `features`. Received a "
             f"function of {list(names)}."
         )
     if has_params and "params" not in names:
         raise ValueError(
-            "`params` were given, but `model_fn` does not take them. Received "
-            f"a function of {list(names)}. Add an argument `params` to it."
+            "`model_fn` must take an argument `params`, because the estimator "
+            f"has `params`. Received a function of {list(names)}. Add the "
+            "argument."
         )
     unexpected = sorted(set(names) - set(_ARGUMENTS))
     if unexpected:
         raise ValueError(
-            f"`model_fn` has arguments that nothing gives it: {unexpected}. "
-            "Expected some of features, labels, mode, params and config. Pass "
-            "other values in `params`, or bind them with functools.partial "
-            "and keep them out of the signature."
+            "The arguments of `model_fn` must be among features, labels, mode, "
+            f"params and config. Received others: {unexpected}. Pass their "
+            "values in `params`, or bind them with functools.partial and keep "
+            "them out of the signature."
         )
     return model_fn
 
 
 @dataclasses.dataclass(frozen=True)
 class BoundModelFn:
-    """A user's `model_fn` with everything but the data bound to it.
+    """A user's `model_fn` with all arguments bound except the data.
 
     Attributes:
         params: The user's hyperparameters.
         checks_params: Whether `model_fn` must take `params`.
-        embeddings: The `EmbeddingConfigSpec` whose activations it is given, or
-            `None`.
+        embeddings: The `EmbeddingConfigSpec` whose activations `model_fn`
+            receives, or `None`.
     """
 
     function: Callable[..., Any]
@@ -79,15 +84,14 @@ class BoundModelFn:
         """Calls the user's function.
 
         Args:
-            labels: Nest of tensors, or `None`.
-            additional: What `params` holds besides the user's own values;
-                with its `use_tpu`, specs must be `TPUEstimatorSpec`s.
+            additional: The entries that `params` has besides the user's own
+                values. With its `use_tpu`, a spec must be a `TPUEstimatorSpec`.
 
         Raises:
-            ValueError: It does not take what it must, or returned no spec.
+            ValueError: It lacks a required argument, or did not return a spec.
             RuntimeError: It returned an `EstimatorSpec` where several cores
                 need a `TPUEstimatorSpec`.
-            TypeError: Predictions on cores are no dict.
+            TypeError: Predictions on cores are not a dict.
             AttributeError: It calls a method of TensorFlow's optimizers.
         """
         names = argument_names(self.function)
@@ -97,16 +101,16 @@ class BoundModelFn:
         elif labels is not None and mode != ModeKeys.PREDICT:
             raise ValueError(
                 "`model_fn` does not take labels, but the input has labels. "
-                "Add an argument `labels`, or return features alone from "
+                "Add an argument `labels`, or return only features from "
                 "`input_fn`."
             )
         if "params" in names:
             kwargs["params"] = with_additional(self.params, additional)
         elif self.checks_params:
             raise ValueError(
-                "`model_fn` should take an argument `params`: TPUEstimator "
+                "`model_fn` must take an argument `params`, because TPUEstimator "
                 "passes the batch size of one core in params['batch_size']. "
-                f"Received a function of {list(names)}."
+                f"Received a function of {list(names)}. Add the argument."
             )
         if "mode" in names:
             kwargs["mode"] = mode
@@ -122,7 +126,7 @@ class BoundModelFn:
     def _checked(self, spec: object, mode: str, use_tpu: bool) -> Spec:
         if not isinstance(spec, TPUEstimatorSpec | EstimatorSpec):
             raise ValueError(
-                "`model_fn` should return a TPUEstimatorSpec or an "
+                "`model_fn` must return a TPUEstimatorSpec or an "
                 f"EstimatorSpec. Received: {shown(spec)}"
             )
         if not use_tpu:
@@ -138,15 +142,92 @@ class BoundModelFn:
             return spec
         if isinstance(spec, EstimatorSpec):
             raise RuntimeError(
-                f"In mode {mode!r} with use_tpu=True `model_fn` should return "
-                "a TPUEstimatorSpec. Received an EstimatorSpec: return "
+                f"In mode {mode!r} with use_tpu=True `model_fn` must return a "
+                "TPUEstimatorSpec. Received an EstimatorSpec. Return "
                 "TPUEstimatorSpec(..., eval_metrics=(metric_fn, tensors)) "
                 "instead."
             )
         if mode == ModeKeys.PREDICT and not isinstance(spec.predictions, Mapping):
             raise TypeError(
-                "With use_tpu=True predictions should be a dict of tensors. "
+                "With use_tpu=True predictions must be a dict of tensors. "
                 f"Received: {type(spec.predictions).__name__}. Give the "
                 "tensor a name: predictions={'output': tensor}."
             )
         return spec
+
+
+_LAYERS = ("keras", "jax")
+_MOST_KEYS = 12
+# Names that libraries give the labels among the columns of a batch.
+_LABELS = ("label", "labels", "target", "targets")
+
+
+@contextlib.contextmanager
+def explained(features: Features, labels: Labels, params: Any) -> Iterator[None]:
+    """Adds notes to errors in a `with` block that calls a `model_fn`.
+
+    An error about a missing key gets a note with the existing keys, an error in
+    a layer or an operation one with the inputs, and an error about `None` one
+    about labels among the features.
+    """
+    try:
+        yield
+    except KeyError as error:
+        mappings = {"features": features, "labels": labels, "params": params}
+        for note in _about_keys(error, mappings):
+            error.add_note(note)
+        raise
+    except (AttributeError, TypeError, ValueError) as error:
+        if labels is None and "None" in str(error):
+            _note_labels(error, features)
+        if not isinstance(error, AttributeError) and _is_of_layer(error):
+            error.add_note(f"model_fn received {inputs(features, labels)}.")
+        raise
+
+
+def inputs(features: Features, labels: Labels) -> str:
+    """Returns the names, dtypes and shapes of a `model_fn`'s inputs.
+
+    Example:
+
+    >>> import numpy as np
+    >>> inputs({"x": np.zeros((8, 3), "float32")}, None)
+    "features['x']: float32 of shape (8, 3)"
+    """
+    return some(
+        [f"{name}: {shown(leaf)}" for name, leaf in named_leaves(features, labels)]
+    )
+
+
+def _note_labels(error: Exception, features: Features) -> None:
+    names = features if isinstance(features, Mapping) else {}
+    for name in filter(names.__contains__, _LABELS):
+        error.add_note(
+            f"`labels` is None, and {name!r} is one of the features: input_fn "
+            "should return pairs. Return ((batch, batch.pop("
+            f"{name!r})) for batch in batches), or use features[{name!r}]."
+        )
+
+
+def _about_keys(error: KeyError, mappings: Mapping[str, Any]) -> list[str]:
+    """Returns notes about the keys of the mappings that may lack a key."""
+    key = error.args[0] if error.args else None
+    lacking = {
+        name: (mapping, did_you_mean(key, mapping))
+        for name, mapping in mappings.items()
+        if isinstance(mapping, Mapping) and isinstance(key, str) and key not in mapping
+    }
+    likely = {name: found for name, found in lacking.items() if found[1]}
+    return [
+        f"`{name}` has no {key!r}, but "
+        f"[{some(sorted(map(repr, mapping)), _MOST_KEYS)}].{question}"
+        for name, (mapping, question) in (likely or lacking).items()
+    ]
+
+
+def _is_of_layer(error: Exception) -> bool:
+    """Whether an error comes from inside Keras or JAX."""
+    return any(
+        frame.f_globals.get("__name__", "").split(".")[0] in _LAYERS
+        for frame, _ in traceback.walk_tb(error.__traceback__)
+    )

@@ -1,4 +1,4 @@
-"""How a `model_fn` is traced, beyond what it says itself."""
+"""The options that a `RunConfig` sets for tracing a `model_fn`."""
 
 import contextlib
 import dataclasses
@@ -18,19 +18,16 @@ _SMALL = (jnp.bfloat16, jnp.float16)
 
 @dataclasses.dataclass(frozen=True)
 class TraceOptions:
-    """What a `RunConfig` says about tracing a `model_fn`.
+    """The options for tracing a `model_fn`.
 
     Attributes:
-        dtype_policy: The Keras dtype policy of the layers that it makes.
-            Defaults to `None`, for the one that is set in Keras.
-        remat: What is computed anew for gradients, "full" or "activations".
-            Defaults to `None`, for nothing.
-        micro_batches: Into how many parts each core cuts its batch in TRAIN.
-            Defaults to 1.
-        records: Whether its summaries are among the outputs of TRAIN and EVAL.
-            Defaults to `False`.
-        random_bits: The generator of random bits, as in `RunConfig`. Defaults
-            to `None`, for JAX's default.
+        dtype_policy: The Keras dtype policy of new layers. `None` means the
+            policy that is set in Keras.
+        remat: The values that are recomputed for gradients, "full" or
+            "activations". `None` means none.
+        micro_batches: The number of parts of each core's batch in TRAIN.
+        records: Whether summaries are among the outputs of TRAIN and EVAL.
+        random_bits: The generator of random bits, as in `RunConfig`.
     """
 
     dtype_policy: str | None = None
@@ -41,7 +38,7 @@ class TraceOptions:
 
     @classmethod
     def of(cls, config: Any) -> "TraceOptions":
-        """The options of a `RunConfig`; those of anything else are none."""
+        """Returns the options of a `RunConfig`, or the defaults for another value."""
         if not isinstance(config, RunConfig):
             return cls()
         return cls(
@@ -54,7 +51,7 @@ class TraceOptions:
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """Sets what is Keras's for the time of a `with` block."""
+        """Sets the options of Keras in a `with` block."""
         with random_bits.made_by(self.random_bits):
             if self.dtype_policy is None:
                 yield
@@ -67,12 +64,12 @@ class TraceOptions:
                 keras.config.set_dtype_policy(before)
 
     def outputs(self, tensors: Nest) -> Nest:
-        """Tensors that leave the device: under a policy, none is small."""
+        """Returns tensors that leave the device, as float32 under a policy."""
         return tensors if self.dtype_policy is None else widened(tensors)
 
 
 def widened(tensors: Nest) -> Nest:
-    """A nest of tensors, those of 16-bit floats as float32."""
+    """Returns a pytree of tensors with 16-bit floats as float32."""
     return jax.tree.map(
         lambda leaf: leaf.astype("float32") if leaf.dtype in _SMALL else leaf,
         tensors,

@@ -1,4 +1,4 @@
-"""What a step is: the vocabulary between `model_fn` and the device loop."""
+"""Steps and programs: the vocabulary between `model_fn` and the device loop."""
 
 import dataclasses
 import functools
@@ -10,6 +10,7 @@ import jax
 from keras_tpu_estimator.engine.inputs.context import TPUContext
 from keras_tpu_estimator.engine.inputs.partition import Cut
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
@@ -27,28 +28,27 @@ Partition: TypeAlias = Callable[[Cut, Features, Labels], tuple[Features, Labels]
 Arrange: TypeAlias = Callable[[Features, Labels], tuple[Features, Labels]]
 T = TypeVar("T")
 
-# The feature that tells in PREDICT which rows are padding.
+# The feature of PREDICT that marks padding rows.
 IS_PADDING = "is_padding"
 
-# The metrics over all steps so far, where a program counts them itself.
+# The metrics over all steps so far, if the program accumulates them itself.
 METRIC_VALUES = "metric_values"
-# The scope of the operations of a TensorFlow graph in XLA's names.
+# The scope of a TensorFlow graph's operations in XLA's names.
 GRAPH_SCOPE = "tf1_step"
 # Outputs that are equal on all cores; the others are concatenated.
 SAME_ON_ALL_CORES = frozenset({"loss", METRIC_VALUES})
 
-# Outputs that are wanted of the last step only, beside those metrics: a list of
-# `Collected`, tensors by the names that hooks fetch them under, and numbers to
-# report.
+# Outputs that only the last step returns, as it does these metrics: a list of
+# `Collected`, tensors by the names that hooks fetch, and numbers to report.
 SUMMARIES, NAMED, REPORTS = "summaries", "named", "reports"
-# The loss of a step, beside the mean over the steps before it.
+# The loss of one step; `loss` is the mean up to it.
 STEP_LOSS = "step_loss"
-# Of the features by which a step differentiates, by their keys.
+# The gradients with respect to features, by key.
 FEATURE_GRADIENTS = "feature_gradients"
-# Flags of 64-bit integers that were cut off, by name: see `cut_integers`.
+# Flags of truncated 64-bit integers by name: see `outputs.truncation_flags`.
 CUT = "cut"
 NEWEST = (SUMMARIES, NAMED, REPORTS, METRIC_VALUES)
-# The global step after each step that does not count itself once.
+# The global step after each step of a program that assigns it.
 STEP_NUMBERS = "step_numbers"
 
 
@@ -56,24 +56,23 @@ class Names(Protocol):
     """Names, such as a set of them."""
 
     def intersection(self, names: Iterable[str], /) -> Iterable[str]:
-        """Those of some names that are among these."""
+        """Returns the given names that are among these."""
 
 
 @dataclasses.dataclass(frozen=True)
 class BatchLayout:
-    """How the cores share the batches of a mode.
+    """The distribution of a mode's batches over the cores.
 
     Attributes:
-        cores: The cores that run a step. Defaults to one core.
-        is_split: Whether each core gets its slice of a batch, or each the
-            whole. Defaults to `True`.
+        cores: The cores that run a step.
+        is_split: Whether each core receives a slice of the batch. Otherwise each
+            receives the complete batch.
         use_tpu: The value of `params["use_tpu"]`, and whether `params` has a
-            `context`. Defaults to `False`.
-        arrange: Makes one core's features and labels what the user gave: with
-            the batch axes where they were, and nothing marked as shared. By
-            default nothing is done.
-        partition: Has the cores of a replica share its features and labels,
-            given `Cores.cut`. By default all of them have them whole.
+            `context`.
+        arrange: Restores the user's form of one core's features and labels:
+            the original batch axes, and nothing marked as shared.
+        partition: Shards a replica's features and labels over its cores, given
+            `Cores.cut`. By default they are replicated.
     """
 
     cores: Cores = ONE_CORE
@@ -83,22 +82,22 @@ class BatchLayout:
     partition: Partition | None = None
 
     def cores_for(self, size: int) -> Cores:
-        """The cores that run a batch of this size.
+        """Returns the cores that run a batch of this size.
 
-        A batch that they cannot share evenly, such as the last one of an
-        evaluation, is run whole, as on one core.
+        A batch that does not divide evenly, such as the last one of an
+        evaluation, runs undivided, as on one core.
         """
         shares = self.cores.topology.num_replicas if self.is_split else 1
         return self.cores.as_one() if size % shares else self.cores
 
     def sharding(self, size: int, axis: int = 0) -> jax.sharding.Sharding:
-        """Where a tensor with a batch of this size on an axis is put."""
+        """Returns the sharding of a tensor with a batch of this size on an axis."""
         if self.is_split:
             return self.cores_for(size).batch_sharding(axis)
         return self.cores.replicated
 
     def step_input(self, features: Features, labels: Labels) -> "StepInput":
-        """What a step is given of a batch."""
+        """Returns the input of a step for a batch."""
         size = batch_size((features, labels))
         cores = self.cores_for(size)
         split = self.is_split and cores.axes
@@ -108,7 +107,7 @@ class BatchLayout:
             "use_tpu": self.use_tpu,
         }
         if self.use_tpu:
-            # Of the cores that share this batch: one, if they cannot.
+            # For the cores that share this batch, or for one core.
             additional["context"] = TPUContext(cores.topology)
         return StepInput(
             features,
@@ -123,17 +122,14 @@ class BatchLayout:
 
 @dataclasses.dataclass(frozen=True)
 class StepInput:
-    """What one step is given, and how the cores share it.
+    """The input of one step, and its distribution over the cores.
 
     Attributes:
-        features: Nest of arrays, or of anything with a shape and a dtype; the
-            first axis is the batch, but in those that are `Unbatched`.
-        labels: The same, or `None`.
-        is_split: Whether each core gets its slice, or each the whole.
-        additional: What `params` holds besides the user's own values.
-        arrange: As in `BatchLayout`.
-        differentiated: Keys of features whose gradients are an output of
-            TRAIN, too. Defaults to none.
+        features: Pytree of arrays, or of objects with a shape and a dtype. The
+            first axis is the batch, except in `Unbatched` leaves.
+        is_split: As in `BatchLayout`.
+        additional: The entries of `params` besides the user's own values.
+        differentiated: Keys of features whose gradients TRAIN also outputs.
     """
 
     features: Features
@@ -147,7 +143,7 @@ class StepInput:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """Equal for inputs that one traced step serves."""
+        """A key that is equal for inputs of the same traced step."""
         leaves, structure = jax.tree.flatten((self.features, self.labels))
         avals = tuple(
             (leaf.shape, jax.dtypes.canonicalize_dtype(leaf.dtype)) for leaf in leaves
@@ -157,10 +153,9 @@ class StepInput:
         return avals, structure, way, use_tpu, self.differentiated
 
     def sharing(self) -> Arrange:
-        """Has the cores of a replica share their inputs, in a trace.
+        """Returns a function that shards a replica's inputs over its cores.
 
-        Returns:
-            A function of features and labels, which keeps none of these here.
+        It is called in a trace, and holds no reference to this input.
         """
         partition, cut = self.partition, self.cores.cut
         if partition is None:
@@ -168,21 +163,16 @@ class StepInput:
         return functools.partial(partition, cut)
 
     def without_data(self) -> "StepInput":
-        """The same for who only has to know how it is shared."""
+        """Returns this input without features and labels."""
         return dataclasses.replace(self, features=None, labels=None)
 
     def of_one_call(self, micro_batches: int = 1) -> tuple[Features, Labels]:
-        """The features and labels that `model_fn` sees on the first core.
-
-        Args:
-            micro_batches: Into how many parts each core cuts its batch.
-                Defaults to 1.
-        """
+        """Returns the features and labels that `model_fn` sees on the first core."""
         replicas = self.cores.topology.num_replicas if self.is_split else 1
         parts = replicas * micro_batches
 
         def part(leaf: Any) -> Any:
-            # A scalar is never cut.
+            # A scalar is never divided.
             size = leaf.shape[0] // parts if parts > 1 else None
             if isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct):
                 shape = leaf.shape if size is None else (size, *leaf.shape[1:])
@@ -197,30 +187,27 @@ class Step:
     """One step of a mode as a pure function.
 
     Attributes:
-        function: Takes values by path, features and labels, all whole. Returns
-            the values that changed and a dict of outputs: `loss`,
+        function: Takes values by path, features and labels of the complete
+            batch. Returns the changed values and a dict of outputs: `loss`,
             `predictions`, `eval_metrics`, `train_metrics`, `host_call`,
             `metric_values`, `summaries`, `named`, `reports`.
-        reads: Paths of the variables it takes.
-        assigned: Paths of those among them that it may give new values.
-        metric_fn: What makes metrics of the output `eval_metrics`, or in TRAIN
-            of `train_metrics`.
-        host_call: What is given the output `host_call`.
-        scaffold: What is done before the first step.
-        named: The names of tensors that may be fetched.
-        graph: What hooks of TensorFlow use of the graph that it was made of.
-            Defaults to `None`.
-        is_grouped: Whether cores come to have values of their own, in groups.
-            Those of the first core are the model's. Defaults to `False`.
+        reads: Paths of the variables that the function takes.
+        assigned: Paths among them that the function may assign.
+        metric_fn: Computes metrics from the output `eval_metrics`, or in TRAIN
+            from `train_metrics`.
+        host_call: Receives the output `host_call`.
+        scaffold: The user's actions before the first step.
+        named: The names of tensors that hooks may fetch.
+        graph: The TensorFlow graph of the step, for TensorFlow's hooks.
+        is_grouped: Whether groups of cores have different values. The values of
+            the first core are the model's.
         counts_once: Whether each step of TRAIN increments the global step by
-            one. If not, the global step is the value that the step assigns.
-            Defaults to `True`.
-        records: Whether its outputs may have summaries. Defaults to `True`.
-        directions: Which Keras metrics among the `metric_values` should rise
-            ("up") or fall ("down"), by name. Defaults to none.
+            one. Otherwise the global step is the value that the step assigns.
+        records: Whether the outputs may contain summaries.
+        directions: The Keras metrics among the `metric_values` that should rise
+            ("up") or fall ("down"), by name.
         line_in_graph: Returns the user's line that made an operation of the
-            graph, by its name, or `None` if that is not known. Defaults to
-            `None`: there is no graph.
+            graph, by its name, or `None` if it is unknown.
     """
 
     mode: str
@@ -240,7 +227,7 @@ class Step:
     line_in_graph: Callable[[str], SourceLine | None] | None = None
 
     def split(self, values: Mapping[str, T]) -> tuple[dict[str, T], dict[str, T]]:
-        """The values that it assigns, and the others that it reads."""
+        """Returns the values that the step assigns, and those it only reads."""
         return (
             {path: values[path] for path in self.assigned},
             {path: values[path] for path in self._only_read},
@@ -251,5 +238,22 @@ class Step:
         return tuple(sorted({*self.reads} - {*self.assigned}))
 
     def named_among(self, names: Iterable[str]) -> tuple[str, ...]:
-        """The names that are those of tensors to fetch."""
+        """Returns the given names that are tensors to fetch."""
         return tuple(sorted(self.named.intersection(names)))
+
+
+class Program(Protocol):
+    """The variables and the steps that a `model_fn` defines.
+
+    Front ends make programs; the users of a program do not depend on them.
+    """
+
+    store: VariableStore
+
+    def step(self, mode: str, example: StepInput) -> Step:
+        """Returns the step for inputs of this shape, traced at the first call.
+
+        Args:
+            example: Arrays, or objects with a shape and a dtype. Initial values
+                that depend on the input are computed from it.
+        """

@@ -1,4 +1,4 @@
-"""The variables of one program, and how they come by their initial values."""
+"""The variables of one program, and their initial values."""
 
 import contextlib
 import dataclasses
@@ -14,6 +14,7 @@ import numpy as np
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.capture import Captured, capture
 from keras_tpu_estimator.ground.tracing.rows_variable import give
+from keras_tpu_estimator.ground.tracing.slot_variable import SlotVariable
 from keras_tpu_estimator.ground.tracing.variables import (
     AnyArraysByPath,
     ArraysByPath,
@@ -23,31 +24,30 @@ from keras_tpu_estimator.ground.tracing.variables import (
 from keras_tpu_estimator.spec.model_fn.initialization import Target
 
 GLOBAL_STEP = "global_step"
-# TensorFlow's name for the number of batches that an evaluation has counted.
+# TensorFlow's name for the number of evaluated batches.
 EVAL_STEP = "eval_step"
 
 
-class Lender(Protocol):
-    """Who has the values of variables while a loop runs."""
+class ValueHolder(Protocol):
+    """The holder of the variables' values while a loop runs."""
 
     def show(self) -> None:
-        """Gives the variables the loop's current values."""
+        """Assigns the loop's current values to the variables."""
 
-    def apart(self, keeps: bool) -> contextlib.AbstractContextManager[None]:
-        """Lets the variables have arrays of their own in a `with` block.
+    def separate_arrays(self, keeps: bool) -> contextlib.AbstractContextManager[None]:
+        """Gives the variables separate arrays in a `with` block.
 
         Args:
-            keeps: Whether what becomes of them counts after the block.
+            keeps: Whether the values at the end of the block remain.
         """
 
 
 @dataclasses.dataclass(frozen=True)
 class SavedVariable:
-    """A variable, as checkpoints are compared with it.
+    """The properties of a variable that are compared with checkpoints.
 
     Attributes:
-        shape: Its shape.
-        trainable: Whether it is trained, and not kept for another one.
+        trainable: Whether the variable is trained. An optimizer's state is not.
     """
 
     shape: tuple[int, ...]
@@ -58,29 +58,23 @@ class SavedVariable:
 class VariableStore:
     """Every variable of a program by path.
 
-    A trace enters the variables that it is the first to make; they keep the
-    initial values that the trace gave them, computed when they are asked for.
-
-    Args:
-        seed: Makes initial values and random layers repeatable. Defaults to
-            `None`.
+    Each trace adds the variables that it makes first. Their initial values come
+    from that trace, and are computed on request.
 
     Attributes:
-        variables: The variables by path, `global_step` among them.
-        slots: Paths of those that only optimizers use.
-        optimizers: The optimizers that use them, by name, as their first
-            trace made them.
-        target: What `init_from_checkpoint` is about.
-        constants: Paths of learning rates that were given as numbers: what
-            the code says counts, so they are in no checkpoint.
+        variables: The variables by path, including `global_step`.
+        slots: Paths of the optimizer state.
+        optimizers: The optimizers by name, as their first trace made them.
+        target: The variables that `init_from_checkpoint` may set.
+        constants: Paths of learning rates that the code sets as numbers.
+            Checkpoints do not contain them.
         saved_dtypes: Dtypes in checkpoints by path, where devices have
             narrower ones.
-        inputs: What `model_fn` was given when it was traced last, in words, or
-            nothing.
-        rows: Numbers of rows by path, of variables whose rows lie over all
-            cores. On the devices they may have more.
-        valued: Paths of those that `assign` has given values.
-        lender: Who gives them their values while a loop runs, or `None`.
+        inputs: A description of the inputs of the last trace of `model_fn`.
+        rows: Numbers of rows by path, of variables whose rows are sharded over
+            all cores. On the devices they may have more.
+        valued: Paths of the variables that `assign` has set.
+        holder: The holder of the values while a loop runs, or `None`.
     """
 
     def __init__(self, seed: int | None = None):
@@ -93,7 +87,7 @@ class VariableStore:
         self.saved_dtypes: dict[str, np.dtype] = {}
         self.rows: dict[str, int] = {}
         self.valued: set[str] = set()
-        self.lender: Lender | None = None
+        self.holder: ValueHolder | None = None
         self.variables: dict[str, keras.Variable] = {
             GLOBAL_STEP: keras.Variable(
                 0, dtype="int32", trainable=False, name=GLOBAL_STEP
@@ -105,7 +99,7 @@ class VariableStore:
     def capture(
         self, function: Callable[..., Any], *args: Any, **kwargs: Any
     ) -> Captured:
-        """Captures a function over these variables, as `variables.capture`."""
+        """Captures a function over these variables, as `capture.capture` does."""
         return capture(
             function,
             self.variables,
@@ -116,11 +110,11 @@ class VariableStore:
         )
 
     def enter(self, captured: Captured, *args: Any) -> None:
-        """Enters the new variables of a trace.
+        """Adds the new variables of a trace.
 
         Args:
-            *args: What it was made with. Only what initial values depend on
-                is kept, as a copy.
+            *args: The arguments of the trace. Those that initial values depend
+                on are copied.
         """
         if not captured.new:
             return
@@ -139,10 +133,10 @@ class VariableStore:
         """Adds variables.
 
         Args:
-            initial: Given the paths of variables that want initial values,
-                the values of others, and as `places` where they are to be
-                made, if that is known, returns those of them that it has. Where
-                their rows lie over all cores, they may have more of them.
+            initial: Returns initial values by path, for the given paths that it
+                knows. It also receives the values of other variables and, as
+                `places`, the shardings if they are known. Variables with rows
+                over all cores may get more rows.
         """
         self.variables.update(variables)
         self._initial.append(initial)
@@ -153,12 +147,12 @@ class VariableStore:
         values: AnyArraysByPath | None = None,
         places: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> ArraysByPath:
-        """Initial values, computed anew.
+        """Computes initial values.
 
         Args:
-            paths: The variables to compute them for. Defaults to all.
-            values: Values of others, which they may depend on.
-            places: Where each of them is to be made. Defaults to one device.
+            paths: The variables to initialize. Defaults to all.
+            values: Values of other variables, which initial values may use.
+            places: The shardings by path. Defaults to one device.
         """
         paths = set(self.variables if paths is None else paths)
         given = values or {}
@@ -171,38 +165,38 @@ class VariableStore:
         return {path: made[path] for path in paths}
 
     def _from_checkpoints(self, values: AnyArraysByPath) -> ArraysByPath:
-        """What `init_from_checkpoint` was called for, unless it has values."""
+        """Returns values from `init_from_checkpoint`, for variables without values."""
         missing = self.variables.keys() - values.keys()
         read = self.target.values(missing, self.device_dtype)
         return {path: jnp.asarray(value) for path, value in read.items()}
 
     def assign(self, values: AnyArraysByPath) -> None:
-        """Gives variables these values by path."""
+        """Assigns values to variables by path."""
         for path, value in values.items():
             give(self.variables[path], value)
         self.valued.update(values)
 
     def as_saved(self, path: str) -> SavedVariable:
-        """What describes a variable, as checkpoints are compared with it."""
+        """Returns the properties of a variable that are compared with checkpoints."""
         variable = self.variables[path]
         shape, dtype = tuple(variable.shape), self.device_dtype(path)
         return SavedVariable(shape, dtype, variable.trainable)
 
     def device_dtype(self, path: str) -> np.dtype:
-        """The dtype that the devices have of a variable."""
+        """Returns the dtype of a variable on the devices."""
         stored = keras_internals.stored_dtype(self.variables[path])
         return jax.dtypes.canonicalize_dtype(stored)
 
     def weights(self) -> list[str]:
-        """Paths of the variables that other programs may have as well."""
+        """Returns the paths of variables that another program may also have."""
         return [p for p in self.saved_paths() if not is_seed(self.variables[p])]
 
     def without_slots(self) -> list[str]:
-        """Paths of the variables that not only optimizers use."""
+        """Returns the paths of all variables except optimizer state."""
         return [path for path in self.variables if path not in self.slots]
 
     def saved_paths(self) -> list[str]:
-        """Paths of the variables that belong into a checkpoint."""
+        """Returns the paths of the variables that checkpoints contain."""
         return [
             path
             for path, variable in self.variables.items()
@@ -213,8 +207,55 @@ class VariableStore:
 def _copied(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct):
         raise ValueError(
-            "The initial value of a variable depends on the input, of which "
-            f"only the shape is known yet. Received: {leaf}. Call "
+            "The initial value of a variable must not depend on the input while "
+            f"only the shape of the input is known. Received: {leaf}. Call "
             "`model.prepare(mode, features, labels)` with a batch first."
         )
     return np.array(leaf)
+
+
+def slot_owners(variables: Mapping[str, keras.Variable]) -> dict[str, str]:
+    """Returns the path of the variable that each optimizer state belongs to.
+
+    Optax's state has an owner. Other state has the shape of its variable and is
+    named after it: `adam/dense_kernel_momentum` in Keras, `dense/kernel/Adam`
+    in TF1.
+
+    Args:
+        variables: All variables by path.
+
+    Example:
+
+    >>> import keras
+    >>> kernel = keras.Variable(1.0, name="kernel")
+    >>> adam = keras.optimizers.Adam(name="adam")
+    >>> adam.build([kernel])
+    >>> made = {each.path: each for each in (kernel, *adam.variables)}
+    >>> slot_owners(made)
+    {'adam/kernel_momentum': 'kernel', 'adam/kernel_velocity': 'kernel'}
+    """
+    by_name: dict[str, str] = {}
+    for path in variables:
+        by_name[path] = by_name[path.replace("/", "_")] = path
+    owners = {}
+    for path, variable in variables.items():
+        if isinstance(variable, SlotVariable):
+            if variable.owner is not None:
+                owners[path] = variable.owner
+            continue
+        for name in _prefixes(path):
+            owner = by_name.get(name)
+            if owner not in (None, path) and (variables[owner].shape == variable.shape):
+                owners[path] = owner
+                break
+    return owners
+
+
+def _prefixes(path: str) -> list[str]:
+    """Returns the paths that a slot may be named after, the longest first."""
+    folder, _, last = path.rpartition("/")
+    words = last.split("_")
+    keras_names = ["_".join(words[:n]) for n in range(len(words) - 1, 0, -1)]
+    parts = folder.split("/")
+    tf1_names = ["/".join(parts[:n]) for n in range(len(parts), 0, -1)]
+    return [*tf1_names, *keras_names]

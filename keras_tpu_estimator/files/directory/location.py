@@ -5,19 +5,12 @@ import logging
 import os
 from collections.abc import Callable
 
-from keras_tpu_estimator.files.directory import state_file
+from keras_tpu_estimator.files.directory import layouts, state_file
 from keras_tpu_estimator.files.directory.background_writer import wait_for
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.urls import is_url
 
-SUFFIX = ".h5"
-# The data of a TensorFlow checkpoint are in other files.
-INDEX = ".index"
-# The data of an Orbax checkpoint are in a folder.
-TREE = ".orbax"
-# If several exist for a moment, the first is the checkpoint.
-_ENDS = (SUFFIX, INDEX, TREE)
 BASENAME = "model.ckpt"
 # The ending of Keras's weight files.
 _KERAS = ".weights.h5"
@@ -46,7 +39,7 @@ def prefix_of(path: str) -> str:
     """
     if path.endswith(_KERAS):
         return path
-    for end in _ENDS:
+    for end in layouts.endings():
         path = path.removesuffix(end)
     return path
 
@@ -64,7 +57,7 @@ def exists(prefix: str) -> bool:
     >>> exists("/nowhere/model.ckpt-20")
     False
     """
-    return main_file(prefix) is not None
+    return layouts.layout_at(prefix) is not None
 
 
 def main_file(prefix: str) -> str | None:
@@ -75,8 +68,8 @@ def main_file(prefix: str) -> str | None:
     >>> main_file("/nowhere/model.ckpt-20") is None
     True
     """
-    files = (prefix + end for end in _ENDS)
-    return next(filter(paths.is_file, files), None)
+    layout = layouts.layout_at(prefix)
+    return None if layout is None else layout.main(prefix)
 
 
 def latest(model_dir: PathLike) -> str | None:
@@ -243,7 +236,7 @@ def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
         # The checkpoint of another program is named by its file.
         file if others and file.endswith(others) else prefix_of(file)
         for file in paths.names_in(directory)
-        if file.endswith((*_ENDS, *others))
+        if file.endswith((*layouts.endings(), *others))
     }
     name = prefix_of(name)
     near = difflib.get_close_matches(name, sorted(there - {name}), n=3, cutoff=0.0)
@@ -256,7 +249,5 @@ def _what_is_wrong(path: str) -> str:
     prefix = prefix_of(path)
     if paths.is_directory(path):
         return f"no {state_file.FILE_NAME!r} file there names one that exists."
-    return (
-        f"there is no file {prefix + SUFFIX!r}, {prefix + INDEX!r} or "
-        f"{prefix + TREE!r}, and no directory {path!r}."
-    )
+    *files, last = (repr(prefix + end) for end in layouts.endings())
+    return f"there is no file {', '.join(files)} or {last}, and no directory {path!r}."

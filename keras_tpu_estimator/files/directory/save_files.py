@@ -1,7 +1,7 @@
 """The files of a save, and of the checkpoint that it makes.
 
 A save writes its files beside those of an earlier save of the same step. Its
-main file, or its TensorFlow index, makes them the checkpoint. Before and after
+main file makes them the checkpoint. Before and after
 that moment, a file is stale if its token differs from the main file's. No other
 files in a directory of checkpoints are ever removed.
 """
@@ -15,6 +15,7 @@ from typing import Self
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import new_token, stamp
 from keras_tpu_estimator.files.directory import location, save_names, stale_files
+from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.directory.stale_files import ExistingCheckpoint
 from keras_tpu_estimator.files.directory.training_status import if_no_training
@@ -34,7 +35,7 @@ class SaveFiles:
     Example:
 
     >>> files = SaveFiles("/run/model.ckpt-20", "0f0f0f0f")
-    >>> files.part(0, 2)
+    >>> files.named("shard-0-of-2")
     '/run/model.ckpt-20.shard-0-of-2.0f0f0f0f'
     """
 
@@ -47,19 +48,15 @@ class SaveFiles:
         token = ExistingCheckpoint.at(prefix).token
         return None if token is None else cls(prefix, token)
 
-    def part(self, number: int, count: int) -> str:
-        """Returns the path of a host's file with shards of variables."""
-        return save_names.part(self.prefix, number, count, self.token)
+    def named(self, name: str) -> str:
+        """Returns the path of a file or folder of the format by its name."""
+        return save_names.saved(self.prefix, name, self.token)
 
-    @property
-    def tree(self) -> str:
-        """The folder that Orbax writes."""
-        return save_names.tree(self.prefix, self.token)
-
-    def make_tree(self) -> None:
-        """Creates the Orbax folder, with the marker of this save."""
-        paths.make_directory(self.tree)
-        with open(os.path.join(self.tree, stale_files.MARK), "wb") as file:
+    def make_folder(self, name: str) -> None:
+        """Creates a folder of the format, with the marker of this save."""
+        path = self.named(name)
+        paths.make_directory(path)
+        with open(os.path.join(path, stale_files.MARK), "wb") as file:
             file.write(stamp(self.token))
 
     def position(self, host: int, hosts: int) -> str:
@@ -86,10 +83,6 @@ class SaveFiles:
             for path, named in stale_files.listed(self.prefix)
             if named.kind in kinds and named.token == self.token
         ]
-
-    def remove_meta(self) -> None:
-        """Removes the `.meta` file of another checkpoint at the prefix."""
-        stale_files.remove_files([self.prefix + save_names.META])
 
     def mark_unlisted(self) -> None:
         """Marks the checkpoint for deletion unless it is listed.
@@ -120,18 +113,15 @@ class SaveFiles:
             raise
 
     @contextlib.contextmanager
-    def replacing(self, main: str) -> Iterator[None]:
+    def replacing(self, layout: Layout) -> Iterator[None]:
         """Removes the previous checkpoint after the block wrote the new one.
 
         Args:
-            main: The main file that exists at the end of the block.
+            layout: The layout that the block writes.
         """
         before = stale_files.whole(self.prefix)
         yield
-        now = {main}
-        if main.endswith(location.INDEX):
-            data = save_names.data_files(self.prefix)
-            now |= {*data, self.prefix + save_names.META}
+        now = {layout.main(self.prefix), *layout.members(self.prefix)}
         # The main file of another format is removed first, because readers may
         # prefer it.
         stale_files.remove_files(path for path in before if path not in now)

@@ -3,50 +3,35 @@
 The main file is 'model.ckpt-20.h5', or 'model.ckpt-20.index' for a TensorFlow
 checkpoint. Other files have the token of their save in their names
 ('model.ckpt-20.shard-0-of-2.0f0f0f0f'), so that the same step can be saved
-again beside them. The data files of a TensorFlow checkpoint have TensorFlow's
-names.
+again beside them, unless the layout of a format fixes them.
 """
 
 import dataclasses
+import functools
 import re
 from typing import Self
 
-from keras_tpu_estimator.files.directory.location import INDEX
-from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.files.directory import layouts
+from keras_tpu_estimator.files.directory.layouts import Layout
 
 _TOKEN = "(?P<{}>[0-9a-f]{{8}})"
-_NAME = re.compile(
-    r"(?P<prefix>.+-[0-9]+)\.(?:"
-    rf"shard-[0-9]+-of-[0-9]+\.{_TOKEN.format('part')}"
-    rf"|orbax\.{_TOKEN.format('tree')}"
-    rf"|input(?:-[0-9]+-of-[0-9]+)?\.{_TOKEN.format('position')}\.zip"
-    rf"|callbacks\.{_TOKEN.format('callbacks')}\.zip"
-    rf"|unlisted\.{_TOKEN.format('unlisted')}"
-    r"|(?P<data>data-[0-9]{5}-of-[0-9]{5})"
-    r"|(?P<meta>meta))"
+# The files of every save, besides those of its format.
+_NAMES = (
+    rf"input(?:-[0-9]+-of-[0-9]+)?\.{_TOKEN.format('position')}\.zip",
+    rf"callbacks\.{_TOKEN.format('callbacks')}\.zip",
+    rf"unlisted\.{_TOKEN.format('unlisted')}",
 )
 
 
-def part(prefix: str, number: int, count: int, token: str) -> str:
-    """Returns the path of a host's file with shards of variables.
+def saved(prefix: str, name: str, token: str) -> str:
+    """Returns the path of a file or folder of a save.
 
     Example:
 
-    >>> part("/run/model.ckpt-20", 0, 4, "0f0f0f0f")
+    >>> saved("/run/model.ckpt-20", "shard-0-of-4", "0f0f0f0f")
     '/run/model.ckpt-20.shard-0-of-4.0f0f0f0f'
     """
-    return f"{prefix}.shard-{number}-of-{count}.{token}"
-
-
-def tree(prefix: str, token: str) -> str:
-    """Returns the path of the folder that Orbax writes.
-
-    Example:
-
-    >>> tree("/run/model.ckpt-20", "0f0f0f0f")
-    '/run/model.ckpt-20.orbax.0f0f0f0f'
-    """
-    return f"{prefix}.orbax.{token}"
+    return f"{prefix}.{name}.{token}"
 
 
 def position(prefix: str, host: int, hosts: int, token: str) -> str:
@@ -82,7 +67,7 @@ def unlisted(prefix: str, token: str) -> str:
     >>> unlisted("/run/model.ckpt-20", "0f0f0f0f")
     '/run/model.ckpt-20.unlisted.0f0f0f0f'
     """
-    return f"{prefix}.unlisted.{token}"
+    return saved(prefix, "unlisted", token)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,8 +76,7 @@ class SaveName:
 
     Attributes:
         prefix: The prefix of the checkpoint.
-        kind: 'part', 'tree', 'position', 'callbacks', 'unlisted', 'data' or
-            'meta'.
+        kind: 'position', 'callbacks', 'unlisted', or a kind of a `Layout`.
         token: The token of the save; `None` if the name has none.
 
     Example:
@@ -110,66 +94,26 @@ class SaveName:
     @classmethod
     def of(cls, name: str) -> Self | None:
         """Parses a name or path; returns `None` for any other file."""
-        match = _NAME.fullmatch(name)
+        match = _pattern(tuple(layouts.LAYOUTS)).fullmatch(name)
         if match is None:
             return None
         kind = match.lastgroup or ""
-        has_token = kind not in ("data", "meta")
+        has_token = not any(kind in layout.fixed for layout in layouts.LAYOUTS)
         return cls(match["prefix"], kind, match[kind] if has_token else None)
 
-
-# The ending of the file that describes a TensorFlow checkpoint.
-META = ".meta"
-# More bytes than the first entry of the index, which describes the checkpoint.
-_HEAD = 64
-# Numbers in file names have five digits.
-_MOST = 10**5
+    @property
+    def is_folder(self) -> bool:
+        """Whether this is the name of a folder."""
+        return any(self.kind in layout.folders for layout in layouts.LAYOUTS)
 
 
-def data_file(prefix: str, number: int, count: int) -> str:
-    """Returns the path of a data file of a TensorFlow checkpoint.
-
-    Example:
-
-    >>> data_file("model.ckpt-20", 0, 1)
-    'model.ckpt-20.data-00000-of-00001'
-    """
-    return f"{prefix}.data-{number:05d}-of-{count:05d}"
-
-
-def data_files(prefix: str) -> list[str]:
-    """Returns a TensorFlow checkpoint's data files, from its index.
-
-    The list is empty if the index is missing or corrupt.
-
-    Example:
-
-    >>> data_files("/nowhere/model.ckpt-20")
-    []
-    """
-    try:
-        with paths.opened(prefix + INDEX) as file:
-            count = _count(file.read(_HEAD))
-    except (FileNotFoundError, IsADirectoryError, PermissionError):
-        return []
-    return [data_file(prefix, number, count) for number in range(count)]
-
-
-def _count(head: bytes) -> int:
-    """Returns the number of data files, from the first bytes of an index.
-
-    The first entry of the index has no key, and contains a `BundleHeaderProto`,
-    whose first field is the number. TensorFlow does not compress these bytes.
-    """
-    # The lengths of the prefix shared with the previous key, of the key, and of
-    # the value; then the value.
-    has_header = head[:2] == b"\0\0" and head[3:4] == b"\x08"
-    if not has_header:
-        return 0
-    count = shift = 0
-    for byte in head[4 : 3 + head[2]]:
-        count |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return count if count < _MOST else 0
-    return 0
+@functools.lru_cache(maxsize=2)
+def _pattern(of_formats: tuple[Layout, ...]) -> re.Pattern[str]:
+    """Returns the pattern of all names, with a named group for each kind."""
+    names = [*_NAMES]
+    for layout in of_formats:
+        for kind, name in layout.saved.items():
+            names.append(rf"{name}\.{_TOKEN.format(kind)}")
+        for kind, name in layout.fixed.items():
+            names.append(rf"(?P<{kind}>{name})")
+    return re.compile(rf"(?P<prefix>.+-[0-9]+)\.(?:{'|'.join(names)})")

@@ -10,8 +10,9 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Self
 
-from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN, token_of
-from keras_tpu_estimator.files.directory import location, save_names
+from keras_tpu_estimator.files.atomic.checksum import token_of
+from keras_tpu_estimator.files.directory import layouts
+from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.ground.storage import paths
 
@@ -21,46 +22,46 @@ class ExistingCheckpoint:
     """The checkpoint at a prefix, and the files that belong to it.
 
     Attributes:
-        main: Its main file, or `None`.
-        data: The data files of the TensorFlow checkpoint at the prefix, which
-            may
-            be another one.
+        prefix: The prefix.
+        layout: The names of its files; `None` if there is no checkpoint.
+        data: Its data files, if its format has any.
         token: The token of its save; `None` if another program wrote it.
 
     Example:
 
     >>> ExistingCheckpoint.at("/nowhere/model.ckpt-20")
-    ExistingCheckpoint(main=None, data=(), token=None)
+    ExistingCheckpoint(prefix='/nowhere/model.ckpt-20', layout=None, data=(),
+    token=None)
     """
 
-    main: str | None
+    prefix: str
+    layout: Layout | None
     data: tuple[str, ...]
     token: str | None
 
     @classmethod
     def at(cls, prefix: str) -> Self:
         """Finds the checkpoint at a prefix."""
-        main = location.main_file(prefix)
-        data = tuple(save_names.data_files(prefix))
-        is_bundle = main == prefix + location.INDEX
-        marked = next(iter(data), None) if is_bundle else main
-        return cls(main, data, marked and token_of(marked))
-
-    @property
-    def is_bundle(self) -> bool:
-        """Whether it is in TensorFlow's format."""
-        return self.main is not None and self.main.endswith(location.INDEX)
+        layout = layouts.layout_at(prefix)
+        if layout is None:
+            return cls(prefix, None, (), None)
+        return cls(
+            prefix, layout, tuple(layout.data_at(prefix)), layout.token_at(prefix)
+        )
 
     def may_have(self, path: str, named: SaveName) -> bool:
         """Returns whether a file may belong to it."""
-        if named.kind in ("data", "meta"):
-            is_own = named.kind == "meta" or path in self.data
-            return self.is_bundle and (is_own or not self.data)
+        if self.layout is None:
+            return False
+        if named.token is None:
+            is_of_format = named.kind in self.layout.fixed
+            is_own = path in self.layout.members(self.prefix)
+            return is_of_format and (is_own or not self.data)
         if self.token is not None:
             return named.token == self.token
         # A main file that is corrupt, or still being copied, has no token. A
-        # TensorFlow checkpoint of another program has no such files.
-        return self.main is not None and not (self.is_bundle and self.data)
+        # checkpoint of another program, with data files, has no such files.
+        return not self.data
 
 
 # The file in a folder that names its save.
@@ -78,12 +79,10 @@ def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
         failed: The token of a save that has failed, if any.
     """
     there = ExistingCheckpoint.at(prefix)
-    if there.data and not there.is_bundle and token_of(there.data[0]):
-        # This index belongs to an unfinished TensorFlow checkpoint.
-        remove_files([prefix + location.INDEX])
-    tree = prefix + location.TREE
-    if there.main not in (None, tree) and token_of(tree):
-        remove_files([tree])
+    if there.layout is not None:
+        # Other main files belong to an unfinished save in another format.
+        others = layouts.LAYOUTS[layouts.LAYOUTS.index(there.layout) + 1 :]
+        remove_files(each.main(prefix) for each in others if each.token_at(prefix))
     if there.token == failed:
         # The save failed after it was complete.
         failed = None
@@ -118,7 +117,7 @@ def _token_of(path: str, named: SaveName) -> str | None:
         with contextlib.suppress(OSError), paths.opened(path) as file:
             return None if file.read(1) else named.token
         return None
-    if named.kind != "tree":
+    if not named.is_folder:
         return token_of(path)
     try:
         # The folder is from an interrupted save or removal.
@@ -135,25 +134,18 @@ def _is_ours(token: str | None, named: SaveName) -> bool:
         token: The token in the file.
         named: Its parsed name.
     """
-    if named.kind == "data":
+    if named.token is None:
+        # Files that describe a checkpoint are the same for every save.
         return token is not None
-    # Files that describe a TensorFlow checkpoint are the same for every save.
-    return token == (named.token or NO_TOKEN)
+    return token == named.token
 
 
 def whole(prefix: str) -> list[str]:
     """Returns the existing files that make up a checkpoint, in any format."""
-    files = [prefix + location.SUFFIX, prefix + location.TREE]
-    if paths.is_file(prefix + location.INDEX):
-        # Readers prefer the other format if both exist.
-        data = save_names.data_files(prefix)
-        files = [
-            prefix + location.INDEX,
-            *files,
-            *data,
-            prefix + save_names.META,
-        ]
-    return [path for path in files if paths.is_file(path)]
+    # Readers prefer the first format, so its main file is the last to remove.
+    there = [each for each in layouts.LAYOUTS[::-1] if paths.is_file(each.main(prefix))]
+    members = (path for each in there for path in each.members(prefix))
+    return [*(each.main(prefix) for each in there), *filter(paths.is_file, members)]
 
 
 def listed(prefix: str) -> list[tuple[str, SaveName]]:
@@ -174,7 +166,7 @@ def files_in(directory: str) -> Iterator[tuple[str, SaveName]]:
 
 
 def remove_files(files: Iterable[str]) -> None:
-    """Removes files and Orbax folders, which may already be missing.
+    """Removes files and folders, which may already be missing.
 
     If this process is killed, the rest of a folder keeps its marker.
     """

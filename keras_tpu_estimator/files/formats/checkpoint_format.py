@@ -1,12 +1,14 @@
 """The formats in which checkpoints are written, by name."""
 
 import dataclasses
+import enum
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import numpy.typing as npt
 
-from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import layouts
+from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import intact
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
@@ -28,48 +30,88 @@ TENSORFLOW = "tensorflow"
 ORBAX = "orbax"
 
 
+class Shards(enum.Enum):
+    """The way in which each process writes the shards that it has.
+
+    Attributes:
+        FILES: Into a file of its own, before training continues.
+        FOLDER: Into a folder of all processes, while training continues.
+    """
+
+    FILES = enum.auto()
+    FOLDER = enum.auto()
+
+
 @dataclasses.dataclass(frozen=True)
 class CheckpointFormat:
     """A format in which checkpoints are written.
 
     Attributes:
-        ending: The ending of a main file, after the prefix.
+        layout: The names of its files.
         read: Opens the checkpoint at a prefix.
         write: Writes variables by path, replacing a checkpoint in any format.
         contents: Returns the expected content of the checkpoint's files; raises
             `ValueError` if its main file is corrupt.
         check_can_write: Raises an error if no checkpoint can be written into a
-            directory.
+            directory. Defaults to never.
+        shards: The way in which processes write shards. Defaults to `None`: the
+            first process writes complete variables.
     """
 
-    ending: str
+    layout: Layout
     read: Callable[[str], CheckpointReader]
     write: Callable[[SaveFiles, Mapping[str, Any]], None]
     contents: Callable[[str], Iterable[Content]]
     check_can_write: Callable[[str], None] = lambda directory: None
+    shards: Shards | None = None
 
 
 _FORMATS = {
     HDF5: CheckpointFormat(
-        location.SUFFIX,
+        layouts.HDF5,
         hdf5_reader.Hdf5Reader,
         hdf5_writer.write,
         hdf5_reader.contents,
+        shards=Shards.FILES,
     ),
     TENSORFLOW: CheckpointFormat(
-        location.INDEX,
+        layouts.TENSORFLOW,
         TensorFlowReader,
         tensorflow_writer.write,
         tensorflow_writer.contents,
     ),
     ORBAX: CheckpointFormat(
-        location.TREE,
+        layouts.ORBAX,
         TreeReader,
         orbax_writer.write,
         orbax_main.contents,
         orbax_writer.check_can_write,
+        Shards.FOLDER,
     ),
 }
+
+
+def register(name: str, new: CheckpointFormat) -> None:
+    """Adds a format: `RunConfig(checkpoint_format=name)` then writes it.
+
+    Args:
+        name: Its name, such as 'hdf5'.
+        new: The format. If two main files exist for a moment, those of the
+            formats before it are preferred.
+    """
+    layouts.LAYOUTS.append(new.layout)
+    _FORMATS[name] = new
+
+
+def names() -> tuple[str, ...]:
+    """Returns the names of all formats.
+
+    Example:
+
+    >>> names()
+    ('hdf5', 'tensorflow', 'orbax')
+    """
+    return tuple(_FORMATS)
 
 
 def format_of(prefix: str) -> CheckpointFormat | None:
@@ -80,11 +122,8 @@ def format_of(prefix: str) -> CheckpointFormat | None:
     >>> format_of("/nowhere/model.ckpt-20") is None
     True
     """
-    main = location.main_file(prefix)
-    return next(
-        (each for each in _FORMATS.values() if main == prefix + each.ending),
-        None,
-    )
+    layout = layouts.layout_at(prefix)
+    return next((each for each in _FORMATS.values() if each.layout is layout), None)
 
 
 def write(
@@ -108,11 +147,11 @@ def write(
     >>> prefix = os.path.join(tempfile.mkdtemp(), "model.ckpt-3")
     >>> write(SaveFiles(prefix), {"bias": [0.0, 0.0]}, "hdf5")
     >>> write(SaveFiles(prefix), {"bias": [1.0, 1.0]}, "tensorflow")
-    >>> os.path.basename(location.main_file(prefix))
-    'model.ckpt-3.index'
+    >>> format_of(prefix).layout.ending
+    '.index'
     """
-    written = _named(format_name)
-    with saved.replacing(saved.prefix + written.ending):
+    written = named(format_name)
+    with saved.replacing(written.layout):
         written.write(saved, variables)
         intact.trust(written.contents(saved.prefix))
 
@@ -124,13 +163,18 @@ def check_can_write(format_name: str, directory: str) -> None:
         ValueError: The format is unknown, or does not support the directory.
         ImportError: The package for the format is not installed.
     """
-    _named(format_name).check_can_write(directory)
+    named(format_name).check_can_write(directory)
 
 
-def _named(format_name: str) -> CheckpointFormat:
+def named(format_name: str) -> CheckpointFormat:
+    """Returns a format by its name.
+
+    Raises:
+        ValueError: The format is unknown.
+    """
     if format_name not in _FORMATS:
         raise ValueError(
-            f"The checkpoint format must be one of {[*_FORMATS]}. Received: "
+            f"The checkpoint format must be one of {[*names()]}. Received: "
             f"{shown(format_name)}. Leave it out for {HDF5!r}."
         )
     return _FORMATS[format_name]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import layouts, location
 from keras_tpu_estimator.files.formats import (
     checkpoint_format,
     keras_format,
@@ -205,7 +205,7 @@ def _found(path: str) -> str | None:
         return path
     for variables in ("variables/variables", "variables"):
         prefix = os.path.join(path, variables)
-        if paths.is_file(prefix + location.INDEX):
+        if paths.is_file(layouts.TENSORFLOW.main(prefix)):
             return prefix
     return (
         latest_checkpoints.latest_checkpoint(path)
@@ -224,8 +224,8 @@ def _what_is_wrong(path: str) -> str:
         )
     prefix = location.prefix_of(path)
     return (
-        f"there is no file {prefix + location.SUFFIX!r} of this package, no "
-        f"{prefix + location.INDEX!r} of TensorFlow, no directory, and no file "
+        f"there is no file {layouts.HDF5.main(prefix)!r} of this package, no "
+        f"{layouts.TENSORFLOW.main(prefix)!r} of TensorFlow, no directory, and no file "
         "of Keras or safetensors, whose name would end with '.weights.h5', "
         f"'.keras' or '.safetensors'. {location.alternatives(path, _FILES)}"
     )

@@ -7,11 +7,13 @@ from typing import Any
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
-from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
-from keras_tpu_estimator.engine.program.explaining import inputs
+from keras_tpu_estimator.engine.program.bound_model_fn import (
+    BoundModelFn,
+    SpecFunction,
+    inputs,
+)
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.program import Program
-from keras_tpu_estimator.engine.program.steps import Step, StepInput
+from keras_tpu_estimator.engine.program.steps import Program, Step, StepInput
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.loading import load_model

@@ -13,9 +13,12 @@ import numpy as np
 
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.export.loading import LoadedModel, load_model
-from keras_tpu_estimator.export.served_model_fn import ServedModelFn
+from keras_tpu_estimator.export.served_model_fn import (
+    ServedModelFn,
+    set_weights,
+    symbolic_model,
+)
 from keras_tpu_estimator.export.shapes import FeatureSpec
-from keras_tpu_estimator.export.symbolic import set_weights, symbolic_model
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.front_ends.keras.front_end import KerasProgram

@@ -13,10 +13,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.engine.program.program import Program
 from keras_tpu_estimator.engine.program.steps import (
     FEATURE_GRADIENTS,
     Outputs,
+    Program,
     Step,
     StepInput,
 )

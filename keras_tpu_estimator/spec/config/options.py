@@ -1,19 +1,71 @@
-"""The options of a `RunConfig`: valid values, and those without effect."""
+"""Checks of the fields of a `RunConfig`, and fields without effect."""
 
+import dataclasses
 import inspect
 import re
 import warnings
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-from keras_tpu_estimator.files.directory.keep_best import KeepBest
 from keras_tpu_estimator.ground.base.field_checks import is_int, is_number
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 
 
-class Option(NamedTuple):
-    """A field of a `RunConfig`.
+def is_anything(value: object) -> bool:
+    return True
+
+
+def is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def is_one_of(*values: object) -> Callable[[object], bool]:
+    return lambda value: value in values
+
+
+def is_positive(value: object) -> bool:
+    return is_number(value) and value > 0
+
+
+def is_not_negative(value: object) -> bool:
+    return is_number(value) and value >= 0
+
+
+def is_count(value: object) -> bool:
+    return is_int(value) and value >= 1
+
+
+def is_layout_map(layout_map: object) -> bool:
+    return isinstance(layout_map, Mapping) and all(
+        _is_pattern(pattern)
+        and isinstance(getattr(layout, "axes", layout), tuple | list)
+        for pattern, layout in layout_map.items()
+    )
+
+
+def _is_pattern(pattern: object) -> bool:
+    if not isinstance(pattern, str):
+        return False
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
+def is_session_config(value: object) -> bool:
+    # The class belongs to TensorFlow, which is not imported.
+    return any(each.__name__ == "ConfigProto" for each in type(value).__mro__)
+
+
+def takes_op(function: object) -> bool:
+    return callable(function) and list(inspect.signature(function).parameters) == ["op"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """The facts about a field of a `RunConfig`, besides its type and default.
 
     Attributes:
         is_valid: Whether a value other than `None` is valid.
@@ -22,20 +74,64 @@ class Option(NamedTuple):
             for a field that has an effect.
     """
 
-    name: str
     is_valid: Callable[[object], bool]
-    expected: str = ""
-    unread: tuple[object, ...] | None = None
+    expected: str
+    unread: tuple[object, ...] | None
+
+
+def option(
+    default: object,
+    is_valid: Callable[[object], bool],
+    expected: str,
+    unread: tuple[object, ...] | None = None,
+    is_hashable: bool = True,
+) -> Any:
+    """Returns a dataclass field with the facts of an `Option`.
+
+    Args:
+        is_hashable: Whether values of the field have a hash. Defaults to
+            `True`.
+    """
+    facts = Option(is_valid, expected, unread)
+    return dataclasses.field(
+        default=default,
+        hash=None if is_hashable else False,
+        metadata={"option": facts},
+    )
+
+
+def without_effect(
+    default: object,
+    is_valid: Callable[[object], bool] = is_anything,
+    expected: str = "",
+    unread: tuple[object, ...] = (),
+) -> Any:
+    """Returns a dataclass field that is accepted and has no effect.
+
+    Args:
+        unread: Further values that do not warn. Defaults to none.
+    """
+    return option(default, is_valid, expected, (default, *unread))
+
+
+def _options(config: Any) -> dict[str, Option]:
+    """Returns the facts about the fields by name, in their order.
+
+    `RunConfig` itself checks the fields that it converts, which have none.
+    """
+    return {
+        field.name: field.metadata["option"]
+        for field in dataclasses.fields(config)
+        if "option" in field.metadata
+    }
 
 
 def check_fields(config: Any) -> None:
     """Checks the fields of a `RunConfig` one by one; `None` passes."""
-    for option in OPTIONS:
-        value = getattr(config, option.name)
-        if value is not None and not option.is_valid(value):
-            raise ValueError(
-                f"`{option.name}` must be {option.expected}. Received: {value!r}"
-            )
+    for name, facts in _options(config).items():
+        value = getattr(config, name)
+        if value is not None and not facts.is_valid(value):
+            raise ValueError(f"`{name}` must be {facts.expected}. Received: {value!r}")
     _check_strategies(config)
 
 
@@ -111,11 +207,11 @@ def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[
     wanted = None if among is None else set(among)
     names = [
         name
-        for option in OPTIONS
-        if option.unread is not None
-        and (wanted is None or option.name in wanted)
-        and getattr(config, option.name) not in option.unread
-        for name in _set_within(option.name, getattr(config, option.name))
+        for field, facts in _options(config).items()
+        if facts.unread is not None
+        and (wanted is None or field in wanted)
+        and getattr(config, field) not in facts.unread
+        for name in _set_within(field, getattr(config, field))
     ]
     if wanted is not None and "tpu_config" not in wanted:
         return names
@@ -149,164 +245,6 @@ def warn_without_effect(names: list[str], stacklevel: int) -> None:
         )
 
 
-def _is_anything(value: object) -> bool:
-    return True
-
-
-def _is_bool(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_one_of(*values: object) -> Callable[[object], bool]:
-    return lambda value: value in values
-
-
-def _is_positive(value: object) -> bool:
-    return is_number(value) and value > 0
-
-
-def _is_not_negative(value: object) -> bool:
-    return is_number(value) and value >= 0
-
-
-def _is_count(value: object) -> bool:
-    return is_int(value) and value >= 1
-
-
-def _is_layout_map(layout_map: object) -> bool:
-    return isinstance(layout_map, Mapping) and all(
-        _is_pattern(pattern)
-        and isinstance(getattr(layout, "axes", layout), tuple | list)
-        for pattern, layout in layout_map.items()
-    )
-
-
-def _is_pattern(pattern: object) -> bool:
-    if not isinstance(pattern, str):
-        return False
-    try:
-        re.compile(pattern)
-    except re.error:
-        return False
-    return True
-
-
-def _is_session_config(value: object) -> bool:
-    # The class belongs to TensorFlow, which is not imported.
-    return any(each.__name__ == "ConfigProto" for each in type(value).__mro__)
-
-
-def _takes_op(function: object) -> bool:
-    return callable(function) and list(inspect.signature(function).parameters) == ["op"]
-
-
-# In the order of the fields. `RunConfig` itself checks the fields that it
-# converts.
-OPTIONS = (
-    Option("evaluation_master", _is_anything, unread=(None, "")),
-    Option("master", _is_anything, unread=(None, "")),
-    Option("cluster", _is_anything, unread=(None,)),
-    Option("tf_random_seed", is_int, "an int, or None for no seed"),
-    Option("save_summary_steps", _is_not_negative, ">= 0; 0 or None for none"),
-    Option("save_checkpoints_steps", _is_not_negative, ">= 0; 0 or None for none"),
-    Option("save_checkpoints_secs", _is_not_negative, ">= 0; 0 or None for none"),
-    Option(
-        "session_config",
-        _is_session_config,
-        "a ConfigProto, or None, as it has no effect here",
-        unread=(None,),
-    ),
-    Option("keep_checkpoint_max", _is_not_negative, ">= 0; 0 or None for all"),
-    Option(
-        "keep_checkpoint_every_n_hours",
-        _is_positive,
-        "> 0; leave it out for 10000",
-    ),
-    Option("log_step_count_steps", _is_positive, "> 0, or None for no lines"),
-    Option("train_distribute", _is_anything, unread=(None,)),
-    Option(
-        "device_fn",
-        _takes_op,
-        "a function of one argument named 'op', or None, as it has no effect here",
-        unread=(None,),
-    ),
-    Option(
-        "protocol",
-        _is_one_of("grpc", "grpc+verbs"),
-        "None, 'grpc' or 'grpc+verbs'",
-        unread=(None,),
-    ),
-    Option("eval_distribute", _is_anything, unread=(None,)),
-    Option("experimental_distribute", _is_anything, unread=(None,)),
-    Option(
-        "experimental_max_worker_delay_secs",
-        is_int,
-        "an int, or None",
-        unread=(None,),
-    ),
-    Option(
-        "session_creation_timeout_secs",
-        _is_positive,
-        "> 0; leave it out, as it has no effect here",
-        unread=(7200,),
-    ),
-    Option("checkpoint_save_graph_def", _is_anything, unread=(True,)),
-    Option("fast_dev_run", _is_bool, "True or False"),
-    Option("stall_timeout_secs", _is_positive, "> 0 seconds, or None for never"),
-    Option(
-        "progress",
-        lambda value: _is_bool(value) or value == "auto",
-        "True, False or 'auto'",
-    ),
-    Option("debug_nans", _is_bool, "True or False"),
-    Option("micro_batches", _is_count, "an int >= 1; 1 for the undivided batch"),
-    Option(
-        "dtype_policy",
-        _is_one_of("float32", "mixed_bfloat16"),
-        "None, 'float32' or 'mixed_bfloat16', which keep variables in float32",
-    ),
-    Option(
-        "remat",
-        _is_one_of("activations", "full"),
-        "None, 'activations' or 'full'",
-    ),
-    Option(
-        "keep_best",
-        lambda value: isinstance(value, KeepBest),
-        "None or a checkpoints.KeepBest, such as KeepBest('loss', mode='min')",
-    ),
-    Option("resume_input", _is_bool, "True or False"),
-    Option(
-        "input_state_max_bytes",
-        lambda value: is_int(value) and value >= 0,
-        "an int >= 0, such as 2**28 for 256 MiB",
-    ),
-    Option("max_input_shapes", _is_count, "an int >= 1, or None for any number"),
-    Option(
-        "export_backend",
-        _is_one_of("jax", "tensorflow"),
-        "'jax' or 'tensorflow'",
-    ),
-    Option("export_timeout_secs", _is_positive, "> 0 seconds, or None for no limit"),
-    Option(
-        "checkpoint_format",
-        _is_one_of("hdf5", "tensorflow", "orbax"),
-        "'hdf5', 'tensorflow' or 'orbax', or None for the format of the front end",
-    ),
-    Option("host_timeout_secs", _is_positive, "> 0 seconds"),
-    Option(
-        "layout_map",
-        _is_layout_map,
-        "a dict or LayoutMap from regular expressions to tuples of the axis "
-        "'model' and None, such as {'.*kernel': (None, 'model')}",
-    ),
-    Option("shard_optimizer", _is_bool, "a bool"),
-    Option(
-        "random_bits",
-        _is_one_of("threefry2x32", "rbg", "unsafe_rbg"),
-        "'threefry2x32', 'rbg' or 'unsafe_rbg', or None for JAX's default",
-    ),
-)
 _UNREAD_OF_TPU_CONFIG: dict[str, tuple[object, ...]] = {
     "tpu_job_name": (None,),
     "initial_infeed_sleep_secs": (None, 0),

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from keras_tpu_estimator.files.directory.keep_best import KeepBest
-from keras_tpu_estimator.ground.base.field_checks import directory_string
+from keras_tpu_estimator.files.formats import checkpoint_format
+from keras_tpu_estimator.ground.base.field_checks import directory_string, is_int
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean, suggesting
 from keras_tpu_estimator.ground.base.types import PathLike
@@ -20,8 +21,18 @@ from keras_tpu_estimator.spec.config.options import (
     check_cluster,
     check_fields,
     check_one_interval,
+    is_bool,
+    is_count,
+    is_layout_map,
+    is_not_negative,
+    is_one_of,
+    is_positive,
+    is_session_config,
+    option,
     set_without_effect,
+    takes_op,
     warn_without_effect,
+    without_effect,
 )
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 
@@ -182,47 +193,113 @@ class RunConfig:
     """
 
     tpu_config: TPUConfig = TPUConfig()
-    evaluation_master: str | None = None
-    master: str | None = None
-    cluster: object = None
+    evaluation_master: str | None = without_effect(None, unread=("",))
+    master: str | None = without_effect(None, unread=("",))
+    cluster: object = without_effect(None)
     _: dataclasses.KW_ONLY
     model_dir: PathLike | None = None
-    tf_random_seed: int | None = None
-    save_summary_steps: int | None = 100
-    save_checkpoints_steps: int | None = _UNSET_STEPS
-    save_checkpoints_secs: float | None = _UNSET_SECS
-    session_config: object = None
-    keep_checkpoint_max: int | None = 5
-    keep_checkpoint_every_n_hours: float | None = 10000
-    log_step_count_steps: int | None = 100
-    train_distribute: object = None
-    device_fn: Callable[..., object] | None = None
-    protocol: str | None = None
-    eval_distribute: object = None
-    experimental_distribute: object = None
-    experimental_max_worker_delay_secs: int | None = None
-    session_creation_timeout_secs: int = 7200
-    checkpoint_save_graph_def: bool = True
-    fast_dev_run: bool = False
-    stall_timeout_secs: float | None = None
-    progress: bool | str = "auto"
-    debug_nans: bool = False
-    micro_batches: int | None = 1
-    dtype_policy: str | None = None
-    remat: str | None = None
-    keep_best: KeepBest | None = None
-    resume_input: bool = True
-    input_state_max_bytes: int = 2**28
-    max_input_shapes: int | None = None
-    export_backend: str = "jax"
-    export_timeout_secs: float | None = 600
-    checkpoint_format: str | None = None
-    host_timeout_secs: float = 30
-    layout_map: Mapping[str, Any] | None = dataclasses.field(default=None, hash=False)
-    shard_optimizer: bool = False
+    tf_random_seed: int | None = option(None, is_int, "an int, or None for no seed")
+    save_summary_steps: int | None = option(
+        100, is_not_negative, ">= 0; 0 or None for none"
+    )
+    save_checkpoints_steps: int | None = option(
+        _UNSET_STEPS, is_not_negative, ">= 0; 0 or None for none"
+    )
+    save_checkpoints_secs: float | None = option(
+        _UNSET_SECS, is_not_negative, ">= 0; 0 or None for none"
+    )
+    session_config: object = without_effect(
+        None, is_session_config, "a ConfigProto, or None, as it has no effect here"
+    )
+    keep_checkpoint_max: int | None = option(
+        5, is_not_negative, ">= 0; 0 or None for all"
+    )
+    keep_checkpoint_every_n_hours: float | None = option(
+        10000, is_positive, "> 0; leave it out for 10000"
+    )
+    log_step_count_steps: int | None = option(
+        100, is_positive, "> 0, or None for no lines"
+    )
+    train_distribute: object = without_effect(None)
+    device_fn: Callable[..., object] | None = without_effect(
+        None,
+        takes_op,
+        "a function of one argument named 'op', or None, as it has no effect here",
+    )
+    protocol: str | None = without_effect(
+        None, is_one_of("grpc", "grpc+verbs"), "None, 'grpc' or 'grpc+verbs'"
+    )
+    eval_distribute: object = without_effect(None)
+    experimental_distribute: object = without_effect(None)
+    experimental_max_worker_delay_secs: int | None = without_effect(
+        None, is_int, "an int, or None"
+    )
+    session_creation_timeout_secs: int = without_effect(
+        7200, is_positive, "> 0; leave it out, as it has no effect here"
+    )
+    checkpoint_save_graph_def: bool = without_effect(True)
+    fast_dev_run: bool = option(False, is_bool, "True or False")
+    stall_timeout_secs: float | None = option(
+        None, is_positive, "> 0 seconds, or None for never"
+    )
+    progress: bool | str = option(
+        "auto",
+        lambda value: is_bool(value) or value == "auto",
+        "True, False or 'auto'",
+    )
+    debug_nans: bool = option(False, is_bool, "True or False")
+    micro_batches: int | None = option(
+        1, is_count, "an int >= 1; 1 for the undivided batch"
+    )
+    dtype_policy: str | None = option(
+        None,
+        is_one_of("float32", "mixed_bfloat16"),
+        "None, 'float32' or 'mixed_bfloat16', which keep variables in float32",
+    )
+    remat: str | None = option(
+        None, is_one_of("activations", "full"), "None, 'activations' or 'full'"
+    )
+    keep_best: KeepBest | None = option(
+        None,
+        lambda value: isinstance(value, KeepBest),
+        "None or a checkpoints.KeepBest, such as KeepBest('loss', mode='min')",
+    )
+    resume_input: bool = option(True, is_bool, "True or False")
+    input_state_max_bytes: int = option(
+        2**28,
+        lambda value: is_int(value) and value >= 0,
+        "an int >= 0, such as 2**28 for 256 MiB",
+    )
+    max_input_shapes: int | None = option(
+        None, is_count, "an int >= 1, or None for any number"
+    )
+    export_backend: str = option(
+        "jax", is_one_of("jax", "tensorflow"), "'jax' or 'tensorflow'"
+    )
+    export_timeout_secs: float | None = option(
+        600, is_positive, "> 0 seconds, or None for no limit"
+    )
+    checkpoint_format: str | None = option(
+        None,
+        lambda value: value in checkpoint_format.names(),
+        "'hdf5', 'tensorflow' or 'orbax', or None for the format of the front end",
+    )
+    host_timeout_secs: float = option(30, is_positive, "> 0 seconds")
+    layout_map: Mapping[str, Any] | None = option(
+        None,
+        is_layout_map,
+        "a dict or LayoutMap from regular expressions to tuples of the axis "
+        "'model' and None, such as {'.*kernel': (None, 'model')}",
+        is_hashable=False,
+    )
+    shard_optimizer: bool = option(False, is_bool, "a bool")
     executables: PathLike | None = None
     compilation_cache_dir: PathLike | None = None
-    random_bits: str | None = None
+    random_bits: str | None = option(
+        None,
+        is_one_of("threefry2x32", "rbg", "unsafe_rbg"),
+        "'threefry2x32', 'rbg' or 'unsafe_rbg', or None for JAX's default",
+    )
     metric_writers: Any = dataclasses.field(
         default=("tensorboard", "jsonl"), hash=False
     )
@@ -249,11 +326,11 @@ class RunConfig:
         self._set("model_dir", _agreed_dir(self.model_dir, self._task))
         # Before the fields of TF_CONFIG are set, because the user's code did
         # not write those.
-        without_effect = set_without_effect(self)
+        unread = set_without_effect(self)
         self._set_masters()
         # The levels from there to the user: this method, the generated
         # `__init__`, and the check of argument names.
-        self._warn_of(without_effect, stacklevel=6)
+        self._warn_of(unread, stacklevel=6)
 
     @property
     def task_type(self) -> str:
@@ -329,9 +406,9 @@ class RunConfig:
         shown = [f"{name}={each!r}" for name, each in set_fields(self).items()]
         return f"{type(self).__name__}({', '.join(shown)})"
 
-    def _warn_of(self, without_effect: list[str], stacklevel: int) -> None:
+    def _warn_of(self, names: list[str], stacklevel: int) -> None:
         """Warns about fields that are set and have no effect."""
-        warn_without_effect(without_effect, stacklevel)
+        warn_without_effect(names, stacklevel)
 
     def _set(self, name: str, value: object) -> None:
         """Normalises a field, unless it is a property of a subclass."""

@@ -1,1 +1,1 @@
-"""What is known of the names of TensorFlow 1, and who reads it."""
+"""The catalogue of TensorFlow 1 names, and its readers."""

@@ -1,8 +1,8 @@
-"""The names under which programs import the same modules of TensorFlow 1."""
+"""The aliases under which scripts import the same TensorFlow 1 modules."""
 
-# The library of estimators had its names where TensorFlow had them.
+# The estimator library had the names that TensorFlow had.
 ROOTS = ("tensorflow", "tensorflow_core", "tensorflow_estimator")
-# The names below the left path are those below the right one.
+# Names below the left path are also below the right path.
 ALIASES = {
     "_api.v1": "",
     "_api.v2": "compat.v2",
@@ -17,7 +17,7 @@ ALIASES = {
 
 
 def canonical(path: str) -> str:
-    """Returns the one path that all aliases of a name stand for.
+    """Returns the one canonical path of all aliases of a name.
 
     Args:
         path: A name without 'tf.'.
@@ -40,7 +40,7 @@ def path_of(name: str) -> str | None:
     """Returns the path of a module or of a name in it, without 'tf.'.
 
     Args:
-        name: A full name, which begins with that of a library.
+        name: A full name, beginning with the name of a library.
 
     Returns:
         The canonical path, empty for TensorFlow itself, or `None` if the name

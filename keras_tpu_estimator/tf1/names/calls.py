@@ -1,4 +1,4 @@
-"""Calls of TensorFlow 1 whose arguments decide whether and how they run."""
+"""TensorFlow 1 calls whose arguments decide whether and how they run."""
 
 import dataclasses
 import enum
@@ -10,9 +10,8 @@ class Effect(enum.Enum):
 
     Attributes:
         STOPS: It stops the script.
-        DEPENDS: It stops the script or not, for what the script does with the
-            result.
-        DIFFERS: It runs, with another result than in TensorFlow 1.15.
+        DEPENDS: It may stop the script, depending on how the script uses the result.
+        DIFFERS: It runs, but its result differs from that of TensorFlow 1.15.
     """
 
     STOPS = "stops"
@@ -21,10 +20,10 @@ class Effect(enum.Enum):
 
 
 class Where(enum.Enum):
-    """The place in a script that a rule is about.
+    """The place in a script that a rule applies to.
 
     Attributes:
-        STEPS: In a `model_fn`, and in what that calls.
+        STEPS: In a `model_fn`, and in functions that it calls.
         BRANCHES: In a branch of a `tf.cond` or in a loop of a `model_fn`.
         HOST_CALLS: In a `host_call`.
         COLUMNS: Anywhere, if a `model_fn` reads feature columns.
@@ -39,17 +38,17 @@ class Where(enum.Enum):
 
 
 class Value(enum.Enum):
-    """The value of an argument that a rule is about.
+    """The value of an argument that a rule applies to.
 
     Attributes:
         ANY: Any value, or none.
-        PASSED: Any value but `None`.
+        PASSED: Any value except `None`.
         LACKING: None, because the argument is not passed.
-        STRINGS: A string, or a list that contains one or the string dtype.
+        STRINGS: A string, or a list that contains a string or the string dtype.
         STRING_DTYPE: The string dtype.
         NOT_ZERO: A value that is neither zero nor `None`.
         FALSE: `False`.
-        WIDE_DTYPE: A dtype of 64 bits.
+        WIDE_DTYPE: A 64-bit dtype.
     """
 
     ANY = "any"
@@ -64,21 +63,21 @@ class Value(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class CallRule:
-    """An argument with which a call does not run as in TensorFlow 1.15.
+    """An argument with which a call runs differently than in TensorFlow 1.15.
 
     Attributes:
-        name: The name that is called, without 'tf.'; a pattern of `fnmatch`.
+        name: The called name without 'tf.', as an `fnmatch` pattern.
         where: The place of the call.
         value: The value of the argument.
-        advice: The reason, and what to change.
-        argument: The name of the argument; empty for `Value.ANY`.
-        position: Its position, or -1 if it is only passed by name.
-        dtype: The position of an argument `dtype`, which decides about strings
-            where it is passed, or -1 if there is none.
-        effect: What the call does to the script.
+        advice: The reason, and the required change.
+        argument: The name of the argument, or "" for `Value.ANY`.
+        position: The position of the argument, or -1 if it is keyword-only.
+        dtype: The position of a `dtype` argument that decides whether values are
+            strings, or -1 if there is none.
+        effect: The effect of the call on the script.
 
     Raises:
-        ValueError: The argument does not fit the value.
+        ValueError: The argument does not match the value.
     """
 
     name: str
@@ -98,7 +97,7 @@ class CallRule:
             )
 
     def is_about(self, path: str) -> bool:
-        """Whether a name, without 'tf.', is one that the rule is about."""
+        """Returns whether the rule applies to a name without 'tf.'."""
         return fnmatch.fnmatchcase(path, self.name)
 
     @property

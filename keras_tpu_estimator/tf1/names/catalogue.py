@@ -1,8 +1,8 @@
-"""The names of TensorFlow 1, as `names.toml` has them.
+"""The names of TensorFlow 1, read from `names.toml`.
 
-And the modules of TensorFlow 1.15 that are listed beside it: those below
-`tf.contrib.*.python` and below `tf.python.estimator`, which were not public and
-which programs import, and the other packages of `tf.contrib` and `tf.examples`.
+Lists beside it contain the modules of TensorFlow 1.15 that scripts import although they
+were not public, below `tf.contrib.*.python` and `tf.python.estimator`, and the other
+packages of `tf.contrib` and `tf.examples`.
 """
 
 import dataclasses
@@ -15,28 +15,28 @@ from typing import Any
 from keras_tpu_estimator.tf1.names import aliases
 from keras_tpu_estimator.tf1.names.calls import CallRule, Effect, Value, Where
 
-# What an entry may say, each a fact that others ask for.
+# The facts that an entry may contain. Each one has readers.
 _FACTS = ("source", "module", "missing", "refused", "port")
 
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """What is known of a name, or of all that a pattern stands for.
+    """The facts about a name, or about all names that match a pattern.
 
     Attributes:
-        owner: The module whose table has it, without 'tf.'; empty for `tf`.
-        name: Its path below that. With ".*" at its end it is about all names of
-            a module that have no entry, and "*" elsewhere is for `refused`.
-        source: What supplies it: 'package.module', 'package.module:attribute',
-            or 'tf.name'. Of a whole module, what has its other names.
-        module: What is imported by it, if that is not its source.
-        missing: What to do without it.
-        refused: Why it does not work in a `model_fn`, and what to do.
-        port: What to write in its place in Keras, as Markdown.
-        row: Which row of the page says more of that.
+        owner: The module whose table contains it, without 'tf.', or "" for `tf`.
+        name: The path below the owner. With ".*" at its end, it covers all names of a
+            module that have no entry. A "*" elsewhere is only for `refused`.
+        source: The replacement: 'package.module', 'package.module:attribute' or
+            'tf.name'. For a module, the source of its other names.
+        module: The module that is imported by this name, if it differs from the source.
+        missing: Advice for scripts that use the missing name.
+        refused: The reason why it does not work in a `model_fn`, and advice.
+        port: The replacement in Keras, as Markdown.
+        row: The row of the page with more details.
 
     Raises:
-        ValueError: Nothing is said of it, or what cannot be together.
+        ValueError: The facts are missing or contradict each other.
     """
 
     owner: str
@@ -58,8 +58,8 @@ class Entry:
             or ({"source", "missing"} <= said and not self.is_of_module)
         ):
             raise ValueError(
-                "An entry should say something, a `row` with its `port`, one "
-                "of `source` and `missing`, and with a '*' only `refused`. "
+                "An entry must have a fact, a `row` if it has a `port`, only one "
+                "of `source` and `missing`, and only `refused` with a '*'. "
                 f"Received: {self}"
             )
 
@@ -70,7 +70,7 @@ class Entry:
 
     @property
     def is_of_module(self) -> bool:
-        """Whether it is about the other names of a module."""
+        """Whether the entry covers the other names of a module."""
         return f".{self.name}".endswith(".*")
 
 
@@ -80,9 +80,9 @@ class Row:
 
     Attributes:
         section: The anchor on the page.
-        before: What the page shows in place of the names. Defaults to none.
-        now: What it shows in place of their ports. Defaults to none.
-        note: What else has to be known. Defaults to none.
+        before: Text that the page shows instead of the names. Defaults to none.
+        now: Text that the page shows instead of their ports. Defaults to none.
+        note: A remark. Defaults to none.
     """
 
     section: str
@@ -96,17 +96,17 @@ class Catalogue:
     """All names.
 
     Attributes:
-        entries: By path.
-        rows: By the words that entries name them by, in the page's order.
-        public: For a module of which no entry says what it has, the one that
-            makes its names public, by path.
-        modules: The paths of other modules, which can be imported even if
-            nothing supplies their names.
+        entries: The entries by path.
+        rows: The rows by the keys that entries use, in the order of the page.
+        public: For a module without entries, the module that makes its names public, by
+            path.
+        modules: The paths of other modules that can be imported even if nothing
+            supplies their names.
         calls: The rules about arguments.
         column_readers: The names, without 'tf.', that read feature columns.
 
     Raises:
-        ValueError: An entry names no row, or a row is about nothing.
+        ValueError: An entry has an unknown row, or a row has no names.
     """
 
     entries: Mapping[str, Entry]
@@ -122,16 +122,16 @@ class Catalogue:
         wrong = (named - {*self.rows}) | ({*self.rows} - named - shown)
         if wrong:
             raise ValueError(
-                "Each row should be on the page, and have names or both "
+                "Each row must be on the page, and have names or both "
                 f"`before` and `now`. Received: {sorted(wrong)}"
             )
 
     def of_module(self, path: str) -> Entry | None:
-        """What is said of all names of a module that have no entry."""
+        """Returns the entry for all names of a module that have no own entry."""
         return self.entries.get(below(path, "*"))
 
     def moved(self, module: str) -> str:
-        """The path under which the names of a module are, too; else "".
+        """Returns the path that also contains the names of a module, or "".
 
         >>> catalogue().moved("contrib.rnn.python.ops.core_rnn_cell")
         'contrib.rnn'
@@ -142,15 +142,15 @@ class Catalogue:
         return self.public.get(module, "")
 
     def of_row(self, row: str) -> list[Entry]:
-        """The names that a row is about."""
+        """Returns the entries of a row."""
         return [entry for entry in self.entries.values() if entry.row == row]
 
     def calls_of(self, path: str) -> list[CallRule]:
-        """The rules about the arguments of a name."""
+        """Returns the rules about the arguments of a name."""
         return [rule for rule in self.calls if rule.is_about(path)]
 
     def refusal(self, path: str) -> str:
-        """Why a name does not work in a `model_fn`, and what to do; else "".
+        """Returns the reason why a name does not work in a `model_fn`, or "".
 
         >>> catalogue().refusal("lookup.StaticHashTable")
         'Devices have no tables. Look up in input_fn.'
@@ -168,7 +168,7 @@ class Catalogue:
 
     @functools.cached_property
     def packages(self) -> frozenset[str]:
-        """The modules of which something is supplied, or said to be missing."""
+        """The modules that contain supplied or missing names."""
         entries = self.entries.values()
         known = [e.path for e in entries if e.source or e.missing]
         named = [*known, *self.public, *aliases.ALIASES]
@@ -177,12 +177,12 @@ class Catalogue:
 
 
 def below(module: str, name: str) -> str:
-    """The path of a name in a module."""
+    """Returns the path of a name in a module."""
     return f"{module}.{name}" if module else name
 
 
 def ancestors(path: str) -> list[str]:
-    """All modules that a name is below, from the empty path of `tf` on.
+    """Returns all modules that contain a name, starting with "" for `tf`.
 
     Example:
 
@@ -194,7 +194,7 @@ def ancestors(path: str) -> list[str]:
 
 
 def with_name(text: str, name: str) -> str:
-    """Adds a name to what ends in "." or ":", as a source or a port does.
+    """Adds a name to a source or port that ends in "." or ":".
 
     Example:
 
@@ -209,12 +209,12 @@ def with_name(text: str, name: str) -> str:
 
 @functools.cache
 def catalogue() -> Catalogue:
-    """All of `names.toml`.
+    """Reads `names.toml`.
 
     Raises:
-        ValueError: It is not as its first lines say.
+        ValueError: The file violates the rules in its first lines.
     """
-    # Most programs never come here.
+    # This import is slow, and most scripts do not need it.
     import tomllib
 
     folder = resources.files(__package__)
@@ -225,7 +225,7 @@ def catalogue() -> Catalogue:
     entries: dict[str, Entry] = {}
     for entry in _entries(tables, advice):
         if entry.path in entries:
-            raise ValueError(f"{entry.path!r} should have one entry.")
+            raise ValueError(f"{entry.path!r} must have only one entry.")
         entries[entry.path] = entry
     rows = {
         key: Row(section, **facts)
@@ -268,13 +268,13 @@ def _rule(
 def _public(
     modules: Iterable[str], entries: Mapping[str, Entry]
 ) -> Iterator[tuple[str, str]]:
-    """What makes the names of modules of `tf.contrib` public, by path."""
+    """Yields modules of `tf.contrib` and those that make their names public."""
     for path in modules:
         part, *below_it = [*ancestors(path)[2:], path]
         for each in below_it:
             entry = entries.get(each)
             if below(each, "*") in entries or (entry and entry.source):
-                break  # It says what is there, and below.
+                break  # The entry covers this module and all below.
             yield each, part
 
 

@@ -1,6 +1,6 @@
-"""What a port to Keras writes in place of a name of TensorFlow 1.
+"""The Keras counterparts of TensorFlow 1 names.
 
-`docs/migrating.md` shows all of it; the tests compare.
+`docs/migrating.md` shows all of them, and tests compare it.
 """
 
 import dataclasses
@@ -16,19 +16,19 @@ from keras_tpu_estimator.tf1.names.catalogue import (
 
 PAGE = "docs/migrating.md"
 _LINK = re.compile(r"\[([^]]*)\]\([^)]*\)")
-# What else TensorFlow 1 had; data sets are as good as they were.
+# TensorFlow 1 names except data sets, which are still recommended.
 _OF_TF1 = re.compile(r"\btf\.(?!data\b)")
 
 
 @dataclasses.dataclass(frozen=True)
 class Counterpart:
-    """What replaces a name.
+    """The counterpart of a name.
 
     Attributes:
-        name: Of TensorFlow 1.
-        now: What to write in its place, with names in backticks.
-        note: What else has to be known, or "".
-        page: Where more is said.
+        name: The TensorFlow 1 name.
+        now: The replacement, with names in backticks.
+        note: A remark, or "".
+        page: The page and section with more details.
     """
 
     name: str
@@ -38,14 +38,14 @@ class Counterpart:
 
 
 def find(name: str) -> Counterpart | None:
-    """The counterpart of a name of TensorFlow 1.
+    """Returns the counterpart of a TensorFlow 1 name.
 
     Args:
-        name: As programs write it with `import tensorflow.compat.v1 as tf`.
+        name: The name, as scripts write it with `import tensorflow.compat.v1 as tf`.
 
     Returns:
-        That of the name itself or, failing that, of what it is in; `None` if
-        it is not TensorFlow's, or is to be left out.
+        The counterpart of the name or of the closest module that has one, or `None` if
+        the name is not TensorFlow's or needs no replacement.
 
     Example:
 
@@ -62,7 +62,7 @@ def find(name: str) -> Counterpart | None:
     now = with_name(entry.port, path.split(".")[entry.path.count(".")])
     is_alone = catalogue().of_row(entry.row) == [entry]
     if row.now and is_alone and now == entry.port:
-        now = row.now  # An example says more, where it is about this alone.
+        now = row.now  # An example is better if it is about this name only.
     return Counterpart(
         name,
         _LINK.sub(r"\1", now),
@@ -72,10 +72,10 @@ def find(name: str) -> Counterpart | None:
 
 
 def advice(name: str) -> str:
-    """What to write in place of a name, as a sentence without its full stop.
+    """Returns advice on replacing a name, as a sentence without its full stop.
 
     Args:
-        name: As `find` takes it.
+        name: The name, as for `find`.
 
     Example:
 
@@ -95,11 +95,11 @@ def advice(name: str) -> str:
 
 
 def _entry_of(path: str) -> Entry | None:
-    """The entry with the port of a name, or of the closest that it is in."""
+    """Returns the entry with the port of a name, or of the closest module."""
     entries = catalogue().entries
     own = _own_entry(path)
     if own and own.missing and not own.port:
-        return None  # What is said of its module is not about it.
+        return None  # Facts about its module do not apply to it.
     for each in (path, *reversed(ancestors(path)[1:])):
         names = [*_other_names(each)]
         found = [entries.get(name) for name in names]
@@ -112,14 +112,14 @@ def _entry_of(path: str) -> Entry | None:
 
 
 def _own_entry(path: str) -> Entry | None:
-    """That of a name itself, under any that it has."""
+    """Returns the entry of a name itself, under any of its names."""
     entries = catalogue().entries
     found = (entries.get(each) for each in _other_names(path))
     return next(filter(None, found), None)
 
 
 def _other_names(path: str) -> Iterator[str]:
-    """A name, and what TensorFlow or the tables call it besides."""
+    """Yields a name, and other names for it in TensorFlow or the tables."""
     yield path
     if path.startswith("math."):
         yield path.removeprefix("math.")

@@ -1,5 +1,5 @@
-"""What neither TensorFlow nor its offspring have, written in ops of TF1.
+"""Removed TF1 functions and classes, written in TF1 ops.
 
-Modules are imported when a name of theirs is used, never by others, so they
-may import TensorFlow themselves.
+A module is imported when one of its names is used, and other modules do not import it.
+Therefore these modules may import TensorFlow.
 """

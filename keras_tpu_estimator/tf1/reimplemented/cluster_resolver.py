@@ -1,4 +1,4 @@
-"""The cluster resolver that programs give a `RunConfig`, and connect to."""
+"""The cluster resolver that scripts pass to a `RunConfig`."""
 
 import logging
 from typing import Any
@@ -7,10 +7,10 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class TPUClusterResolver:
-    """Accepts the name of a TPU, and resolves it to the cores of JAX.
+    """Accepts the name of a TPU, and resolves it to the devices of JAX.
 
-    The counterpart of `tf.contrib.cluster_resolver.TPUClusterResolver`, which
-    asked Google Cloud for addresses.
+    The counterpart of `tf.contrib.cluster_resolver.TPUClusterResolver`, which requested
+    addresses from Google Cloud.
 
     Args:
         *args: Accepted; have no effect.
@@ -26,25 +26,25 @@ class TPUClusterResolver:
         del args, kwargs
 
     def master(self, *args: Any, **kwargs: Any) -> str:
-        """The address of a session's master: none."""
+        """Returns the address of a session's master, which is empty."""
         del args, kwargs
         return ""
 
     def get_master(self) -> str:
-        """The same, as it was called before."""
+        """Returns the same as `master`, under its older name."""
         return self.master()
 
     def get_job_name(self) -> None:
-        """The name of the job: none."""
+        """Returns the name of the job, which is `None`."""
 
     def cluster_spec(self) -> Any:
-        """The processes of the cluster: this one."""
+        """Returns the processes of the cluster, which is empty."""
         import tensorflow as tf
 
         return tf.train.ClusterSpec({})
 
     def num_accelerators(self, *args: Any, **kwargs: Any) -> dict[str, int]:
-        """How many cores there are."""
+        """Returns the number of devices of this process."""
         del args, kwargs
         import jax
 
@@ -54,22 +54,22 @@ class TPUClusterResolver:
 def experimental_connect_to_cluster(
     cluster_spec_or_resolver: Any, *args: Any, **kwargs: Any
 ) -> None:
-    """Says in the log that there is nothing to connect to.
+    """Logs that there is no cluster to connect to.
 
     Args:
-        cluster_spec_or_resolver: Accepted, like all others.
-        *args: See there.
-        **kwargs: See there.
+        cluster_spec_or_resolver: Accepted; has no effect.
+        *args: Accepted; have no effect.
+        **kwargs: Accepted; have no effect.
     """
     del cluster_spec_or_resolver, args, kwargs
-    _logger.info("The cores are those of JAX: there is no cluster to connect to.")
+    _logger.info("The devices are those of JAX. No cluster needs a connection.")
 
 
 def initialize_tpu_system(cluster_resolver: Any = None) -> None:
-    """Says in the log that JAX starts the TPU when it is used.
+    """Logs that JAX starts the TPU when it is first used.
 
     Args:
         cluster_resolver: Accepted; has no effect.
     """
     del cluster_resolver
-    _logger.info("JAX starts the TPU when it is used.")
+    _logger.info("JAX starts the TPU when it is first used.")

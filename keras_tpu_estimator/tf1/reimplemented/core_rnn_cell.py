@@ -7,17 +7,18 @@ import tensorflow.compat.v1 as tf
 
 
 class Linear:
-    """A kernel, and maybe a bias, for tensors that are put side by side.
+    """A kernel, and optionally a bias, for concatenated tensors.
 
     Args:
-        args: One or several tensors of `[batch, size]`, for their sizes.
-        output_size: Columns of the result.
+        args: One or several tensors of `[batch, size]`, which define the sizes.
+        output_size: The number of columns of the result.
         build_bias: Whether there is a bias.
-        bias_initializer: Of the bias. Defaults to zeros.
-        kernel_initializer: Of the kernel. Defaults to the variable scope's.
+        bias_initializer: The initializer of the bias. Defaults to zeros.
+        kernel_initializer: The initializer of the kernel. Defaults to that of the
+            variable scope.
 
     Raises:
-        ValueError: There is no tensor, or one has other axes or no known size.
+        ValueError: There is no tensor, or one has other axes or an unknown size.
     """
 
     def __init__(
@@ -33,7 +34,7 @@ class Linear:
         sizes = [size for _, size in shapes]
         if not sizes or None in sizes:
             raise ValueError(
-                "`args` should be tensors of [batch, size] with known sizes. "
+                "`args` must be tensors of [batch, size] with known sizes. "
                 f"Received the shapes {shapes}."
             )
         dtype = tensors[0].dtype
@@ -55,10 +56,10 @@ class Linear:
                 )
 
     def __call__(self, args: Any) -> Any:
-        """The tensors, put side by side, times the kernel.
+        """Returns the concatenated tensors times the kernel.
 
         Args:
-            args: As it was made for.
+            args: Tensors of the sizes with which the object was made.
         """
         product = tf.matmul(tf.concat(_listed(args), 1), self._kernel)
         if self._bias is None:
@@ -73,10 +74,10 @@ def linear(
     bias_initializer: Callable[..., Any] | None = None,
     kernel_initializer: Callable[..., Any] | None = None,
 ) -> Any:
-    """What a `Linear` of its own makes of tensors.
+    """Applies a new `Linear` to tensors.
 
     Args:
-        args: As `Linear` has it, like all others.
+        args: As in `Linear`, as are all other arguments.
         output_size: See there.
         bias: See there.
         bias_initializer: See there.
@@ -87,7 +88,7 @@ def linear(
 
 
 def _listed(args: Any) -> list[Any]:
-    """One or several tensors, as a list."""
+    """Returns one or several tensors as a list."""
     if args is None:
         return []
     return [*args] if tf.nest.is_nested(args) else [args]

@@ -1,4 +1,4 @@
-"""Conditional random fields: `tf.contrib.crf`, as taggers use it."""
+"""Conditional random fields: the functions of `tf.contrib.crf` that taggers use."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 
 def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Any:
-    """The sum of the potentials of tags, for each sequence.
+    """Returns the sum of the potentials of tags, for each sequence.
 
     Args:
         tag_indices: `[batch, time]`.
@@ -22,7 +22,7 @@ def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Any
 def crf_binary_score(
     tag_indices: Any, sequence_lengths: Any, transition_params: Any
 ) -> Any:
-    """The sum of the scores of one tag after another, for each sequence.
+    """Returns the sum of the transition scores of tags, for each sequence.
 
     Args:
         tag_indices: `[batch, time]`.
@@ -37,7 +37,7 @@ def crf_binary_score(
 def crf_sequence_score(
     inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any
 ) -> Any:
-    """The score of tags, for each sequence.
+    """Returns the score of tags, for each sequence.
 
     Args:
         inputs: Potentials, `[batch, time, tags]`.
@@ -51,7 +51,7 @@ def crf_sequence_score(
 
 
 def crf_log_norm(inputs: Any, sequence_lengths: Any, transition_params: Any) -> Any:
-    """The logarithm of the sum of the scores of all tags.
+    """Returns the log-sum-exp of the scores of all tag sequences.
 
     Args:
         inputs: Potentials, `[batch, time, tags]`.
@@ -76,7 +76,7 @@ def crf_log_likelihood(
     sequence_lengths: Any,
     transition_params: Any = None,
 ) -> tuple[Any, Any]:
-    """The logarithm of the probability of tags, for each sequence.
+    """Returns the log-likelihood of tags, for each sequence.
 
     Args:
         inputs: Potentials, `[batch, time, tags]`.
@@ -86,7 +86,7 @@ def crf_log_likelihood(
             'transitions'.
 
     Returns:
-        It, and the transition scores.
+        The log-likelihoods, and the transition scores.
     """
     if transition_params is None:
         tags = inputs.shape[2]
@@ -99,7 +99,7 @@ def crf_log_likelihood(
 def crf_decode(
     potentials: Any, transition_params: Any, sequence_length: Any
 ) -> tuple[Any, Any]:
-    """The tags of the highest score, for each sequence.
+    """Returns the tags with the highest score, for each sequence.
 
     Args:
         potentials: `[batch, time, tags]`.
@@ -107,7 +107,7 @@ def crf_decode(
         sequence_length: `[batch]`.
 
     Returns:
-        `[batch, time]` of integers, 0 after the end, and the scores.
+        Integers of `[batch, time]`, 0 after the end, and the scores.
     """
 
     def forward(before: Any, now: Any) -> Any:
@@ -137,7 +137,7 @@ def crf_decode(
 
 
 def viterbi_decode(score: Any, transition_params: Any) -> tuple[list[int], float]:
-    """The tags of the highest score of one sequence, with NumPy.
+    """Returns the tags of one sequence with the highest score, with NumPy.
 
     Args:
         score: Potentials, `[time, tags]`.
@@ -170,6 +170,6 @@ def _mask(lengths: Any, sequences: Any) -> Any:
 
 
 def _after_first(potentials: Any, lengths: Any) -> tuple[Any, Any]:
-    """Potentials and whether they count, time first, but for the first."""
+    """Returns potentials and whether they count, time first, without the first step."""
     used = tf.transpose(_mask(lengths, potentials))
     return tf.transpose(potentials, [1, 0, 2])[1:], used[1:]

@@ -1,4 +1,4 @@
-"""Transformations of `tf.contrib.data`, for `Dataset.apply`."""
+"""Transformations of `tf.contrib.data` for `Dataset.apply`."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 
 def batch_and_drop_remainder(batch_size: Any) -> Callable[[Any], Any]:
-    """Makes batches, all of the same size.
+    """Makes batches of equal size.
 
     Args:
         batch_size: The size.
@@ -24,12 +24,12 @@ def batch_and_drop_remainder(batch_size: Any) -> Callable[[Any], Any]:
 def padded_batch_and_drop_remainder(
     batch_size: Any, padded_shapes: Any, padding_values: Any = None
 ) -> Callable[[Any], Any]:
-    """Makes padded batches, all of the same size.
+    """Makes padded batches of equal size.
 
     Args:
         batch_size: The size.
-        padded_shapes: To which shapes elements are padded.
-        padding_values: With what. Defaults to zeros and empty strings.
+        padded_shapes: The shapes to which elements are padded.
+        padding_values: The padding values. Defaults to zeros and empty strings.
 
     Example:
 
@@ -44,10 +44,10 @@ def padded_batch_and_drop_remainder(
 
 
 def assert_element_shape(expected_shapes: Any) -> Callable[[Any], Any]:
-    """Says, and makes sure, of which shapes elements are.
+    """Sets the shapes of elements, and checks them.
 
     Args:
-        expected_shapes: A nest of shapes like an element.
+        expected_shapes: A pytree of shapes like an element.
 
     Example:
 
@@ -70,7 +70,7 @@ def assert_element_shape(expected_shapes: Any) -> Callable[[Any], Any]:
 
 
 def _flat_shapes(shapes: Any, element: Any) -> list[Any]:
-    """Shapes in the order of the tensors of an element."""
+    """Returns shapes in the order of the tensors of an element."""
     if isinstance(element, dict):
         return [
             shape

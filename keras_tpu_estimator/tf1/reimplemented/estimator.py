@@ -13,7 +13,7 @@ _STEP = "global_step"
 
 
 def global_step_of(checkpoint_dir: str) -> int:
-    """The global step of the latest checkpoint of a directory, or 0.
+    """Returns the global step of the latest checkpoint of a directory, or 0.
 
     Args:
         checkpoint_dir: The directory.
@@ -30,7 +30,7 @@ def global_step_of(checkpoint_dir: str) -> int:
 
 
 def clip_gradients_by_norm(optimizer: Any, clip_norm: Any) -> Any:
-    """An optimizer that clips all gradients by their global norm.
+    """Returns an optimizer that clips all gradients by their global norm.
 
     Args:
         optimizer: A `tf.train.Optimizer`.
@@ -45,13 +45,13 @@ class _Clipping(tf.train.Optimizer):
         self._optimizer, self._norm = optimizer, clip_norm
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Those of the optimizer."""
+        """Returns the gradients of the optimizer."""
         return self._optimizer.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
         self, grads_and_vars: Any, global_step: Any = None, name: Any = None
     ) -> Any:
-        """Makes a step with clipped gradients."""
+        """Applies clipped gradients."""
         pairs = [(g, v) for g, v in grads_and_vars if g is not None]
         clipped, _ = tf.clip_by_global_norm([g for g, _ in pairs], self._norm)
         return self._optimizer.apply_gradients(

@@ -1,4 +1,4 @@
-"""Names of metrics, predictions and tasks of TensorFlow's estimators."""
+"""The names of metrics, predictions and tasks of TensorFlow's estimators."""
 
 LOSS_METRIC_KEY = "loss"
 AVERAGE_LOSS_METRIC_KEY = "average_loss"

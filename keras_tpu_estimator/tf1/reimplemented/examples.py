@@ -1,7 +1,6 @@
-"""Lists of `tf.train.Feature`, which take the numbers that they took.
+"""Lists of `tf.train.Feature` that accept the same numbers as in TensorFlow 1.
 
-Protocol buffers have since come to refuse booleans as integers, and arrays of
-one number as a number.
+Protocol buffers now reject booleans as integers, and arrays of one number as numbers.
 """
 
 from collections.abc import Iterable
@@ -12,10 +11,10 @@ import tensorflow.compat.v1 as tf
 
 
 class FloatList:
-    """What makes a `tf.train.FloatList`.
+    """Makes a `tf.train.FloatList`.
 
     Args:
-        value: Numbers, or arrays of one. Defaults to none.
+        value: Numbers, or arrays of one number. Defaults to none.
     """
 
     FromString = staticmethod(tf.train.FloatList.FromString)
@@ -25,7 +24,7 @@ class FloatList:
 
 
 class Int64List:
-    """What makes a `tf.train.Int64List`.
+    """Makes a `tf.train.Int64List`.
 
     Args:
         value: Integers, booleans, or arrays of one. Defaults to none.
@@ -38,7 +37,7 @@ class Int64List:
 
 
 def _numbers(value: Iterable[Any], kind: type) -> list[Any]:
-    """What they refuse as they took it; the rest is theirs to check."""
+    """Converts values that protocol buffers reject."""
     refused = (bool, np.bool_, np.ndarray)
     return [
         kind(each.item() if isinstance(each, np.ndarray) else each)

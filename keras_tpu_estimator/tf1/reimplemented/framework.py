@@ -12,13 +12,13 @@ def smart_cond(
     fn2: Callable[[], Any],
     name: str | None = None,
 ) -> Any:
-    """Calls one of two functions, in the graph only if it has to be.
+    """Calls one of two functions, in the graph only if the condition is unknown.
 
     Args:
         pred: A boolean, a number or a tensor.
-        fn1: Called if it is true.
-        fn2: Called if it is not.
-        name: Of the operation.
+        fn1: The function to call if it is true.
+        fn2: The function to call if it is false.
+        name: The name of the operation.
 
     Example:
 
@@ -32,17 +32,17 @@ def smart_cond(
 
 
 def reduce_sum_n(tensors: Sequence[Any], name: str | None = None) -> Any:
-    """The sum of all numbers in some tensors.
+    """Returns the sum of all numbers in some tensors.
 
     Args:
-        tensors: Of one dtype.
-        name: Of the operation.
+        tensors: Tensors of one dtype.
+        name: The name of the operation.
 
     Raises:
         ValueError: There is no tensor.
     """
     if not tensors:
-        raise ValueError(f"Expected some `tensors`. Received: {tensors!r}")
+        raise ValueError(f"`tensors` must not be empty. Received: {tensors!r}")
     with tf.name_scope(name, "reduce_sum_n", tensors):
         return tf.add_n([tf.reduce_sum(each) for each in tensors])
 
@@ -54,12 +54,11 @@ def remove_squeezable_dimensions(
 
     Args:
         predictions: A tensor.
-        labels: Another one.
-        name: Of the operation.
+        labels: Another tensor.
+        name: The name of the operation.
 
     Returns:
-        Predictions and labels; those of `tf.confusion_matrix` are the other
-        way around.
+        Predictions and labels, in the opposite order of `tf.confusion_matrix`.
     """
     with tf.name_scope(name, "remove_squeezable_dimensions"):
         predictions = tf.convert_to_tensor(predictions)
@@ -68,20 +67,20 @@ def remove_squeezable_dimensions(
 
 
 def with_shape(expected_shape: Any, tensor: Any) -> Any:
-    """A tensor whose shape is checked, now or when it has a value.
+    """Returns a tensor whose shape is checked, now or at run time.
 
     Args:
-        expected_shape: Sizes, or a tensor of them, in which -1 is any.
-        tensor: No sparse one.
+        expected_shape: Sizes, or a tensor of sizes, where -1 matches any size.
+        tensor: A dense tensor.
 
     Returns:
-        The tensor. Of `[1]` where a scalar is expected, that.
+        The tensor. If a scalar is expected, a tensor of `[1]` is reshaped.
 
     Raises:
-        ValueError: It has another shape.
+        ValueError: The tensor has another shape.
     """
     if isinstance(tensor, tf.SparseTensor):
-        raise ValueError("`tensor` should not be sparse.")
+        raise ValueError("`tensor` must not be sparse.")
     if tf.is_tensor(expected_shape):
         return _checked(expected_shape, tensor)
     sizes = [int(size) for size in expected_shape]
@@ -96,16 +95,16 @@ def with_shape(expected_shape: Any, tensor: Any) -> Any:
     if not sizes and tensor.shape.as_list() == [1]:
         return tf.reshape(tensor, [])
     raise ValueError(
-        f"The shape of {tensor.name!r} should be {sizes}. "
+        f"The shape of {tensor.name!r} must be {sizes}. "
         f"Received: {tensor.shape.as_list()}"
     )
 
 
 def with_same_shape(expected_tensor: Any, tensor: Any) -> Any:
-    """A tensor that is checked to have another one's shape.
+    """Returns a tensor that is checked to have another tensor's shape.
 
     Args:
-        expected_tensor: The other one.
+        expected_tensor: The other tensor.
         tensor: As in `with_shape`.
     """
     shape = expected_tensor.shape
@@ -118,25 +117,23 @@ def assert_scalar_int(tensor: Any, name: str | None = None) -> Any:
     """Checks that a tensor is one integer.
 
     Args:
-        tensor: A tensor, or what becomes one.
-        name: Of the operation.
+        tensor: A tensor, or a value that can be converted to one.
+        name: The name of the operation.
 
     Returns:
         The tensor.
 
     Raises:
-        ValueError: It has another dtype or axes.
+        ValueError: The tensor has another dtype or axes.
     """
     tensor = tf.convert_to_tensor(tensor)
     if not tensor.dtype.base_dtype.is_integer:
-        raise ValueError(
-            f"`tensor` should be an integer. Received: {tensor.dtype.name}"
-        )
+        raise ValueError(f"`tensor` must be an integer. Received: {tensor.dtype.name}")
     return tf.debugging.assert_scalar(tensor, name=name)
 
 
 def _checked(sizes: Any, tensor: Any) -> Any:
-    """The tensor, after a check of its shape in the graph."""
+    """Returns the tensor, after a check of its shape in the graph."""
     shape = tf.shape(tensor)
     is_as_expected = tf.reduce_all(
         tf.logical_or(tf.equal(sizes, -1), tf.equal(sizes, shape))
@@ -148,7 +145,7 @@ def _checked(sizes: Any, tensor: Any) -> Any:
 
 
 def _squeezed(tensor: Any, other: Any) -> Any:
-    """The tensor without its last axis, if the other has one less."""
+    """Returns the tensor without its last axis, if the other has one less."""
     rank, others = tensor.shape.rank, other.shape.rank
     if rank is not None and others is not None:
         return tf.squeeze(tensor, [-1]) if rank == others + 1 else tensor

@@ -13,10 +13,10 @@ _BOOLEANS = {"true": True, "1": True, "false": False, "0": False}
 
 
 class HParams:
-    """Hyperparameters, which are attributes and have types.
+    """Hyperparameters as attributes with types.
 
     Args:
-        **kwargs: Values by name; a list has values of one type.
+        **kwargs: Values by name. All values of a list have the same type.
 
     Example:
 
@@ -34,64 +34,64 @@ class HParams:
         """Adds a hyperparameter.
 
         Args:
-            name: Its name.
-            value: Its value.
+            name: The name.
+            value: The value.
 
         Raises:
-            ValueError: There is an attribute of that name, or an empty list.
+            ValueError: The name is already an attribute, or the value is an empty list.
         """
         if getattr(self, name, None) is not None:
             raise ValueError(
-                f"A hyperparameter should have a name of its own. Received: "
+                f"A hyperparameter must have a new name. Received: "
                 f"{name!r}, which is taken. Use `set_hparam`."
             )
         is_list = isinstance(value, list | tuple)
         if is_list and not value:
             raise ValueError(
-                f"A list of hyperparameters should not be empty. Received: "
-                f"{name}={value!r}. Its first value says of which type it is."
+                f"A list of hyperparameters must not be empty. Received: "
+                f"{name}={value!r}. Its first value defines the type."
             )
         kind = type(value[0]) if is_list else type(value)
         self._types[name] = (kind, is_list)
         setattr(self, name, value)
 
     def set_hparam(self, name: str, value: Any) -> None:
-        """Sets a hyperparameter, to a value of its type.
+        """Sets a hyperparameter to a value of its type.
 
         Args:
-            name: Its name.
-            value: The value; numbers are converted where nothing is lost.
+            name: The name.
+            value: The value. Integers are converted to floats.
 
         Raises:
-            KeyError: There is none.
-            ValueError: The value is of another type.
+            KeyError: There is no such hyperparameter.
+            ValueError: The value has another type.
         """
         kind, is_list = self._types[name]
         if is_list != isinstance(value, list | tuple):
-            expected = "a list" if is_list else "no list"
-            raise ValueError(f"{name!r} should be {expected}. Received: {value!r}.")
+            expected = "a list" if is_list else "a single value"
+            raise ValueError(f"{name!r} must be {expected}. Received: {value!r}.")
         if is_list:
             setattr(self, name, [_cast(name, kind, each) for each in value])
         else:
             setattr(self, name, _cast(name, kind, value))
 
     def del_hparam(self, name: str) -> None:
-        """Removes a hyperparameter, if it is there."""
+        """Removes a hyperparameter, if it exists."""
         if name in self._types:
             delattr(self, name)
             del self._types[name]
 
     def parse(self, values: str) -> "HParams":
-        """Sets hyperparameters as a command line has them.
+        """Sets hyperparameters from the text of a command line.
 
         Args:
-            values: Such as 'rate=0.1,layers=[64,32],layers[1]=16'.
+            values: Text such as 'rate=0.1,layers=[64,32],layers[1]=16'.
 
         Returns:
             This object.
 
         Raises:
-            ValueError: It is malformed, or names what there is not.
+            ValueError: The text is malformed, or contains an unknown name.
         """
         types = {name: kind for name, (kind, _) in self._types.items()}
         for name, value in parse_values(values, types).items():
@@ -110,11 +110,11 @@ class HParams:
         return self
 
     def parse_json(self, values_json: str) -> "HParams":
-        """Sets hyperparameters of a JSON object, and returns this object."""
+        """Sets hyperparameters from a JSON object, and returns this object."""
         return self.override_from_dict(json.loads(values_json))
 
     def values(self) -> dict[str, Any]:
-        """All values by name."""
+        """Returns all values by name."""
         return {name: getattr(self, name) for name in self._types}
 
     def to_json(
@@ -123,7 +123,7 @@ class HParams:
         separators: tuple[str, str] | None = None,
         sort_keys: bool = False,
     ) -> str:
-        """All values as a JSON object."""
+        """Returns all values as a JSON object."""
         return json.dumps(
             {n: v for n, v in self.values().items() if not callable(v)},
             indent=indent,
@@ -132,7 +132,7 @@ class HParams:
         )
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The value of a name, or a default."""
+        """Returns the value of a name, or a default."""
         return getattr(self, key) if key in self._types else default
 
     def __contains__(self, key: str) -> bool:
@@ -148,18 +148,18 @@ class HParams:
 def parse_values(
     values: str, type_map: Mapping[str, type], ignore_unknown: bool = False
 ) -> dict[str, Any]:
-    """Reads values as a command line has them.
+    """Parses values from the text of a command line.
 
     Args:
-        values: Such as 'rate=0.1,layers=[64,32]'.
+        values: Text such as 'rate=0.1,layers=[64,32]'.
         type_map: The types by name.
-        ignore_unknown: Whether other names are left out. Defaults to `False`.
+        ignore_unknown: Whether to skip other names. Defaults to `False`.
 
     Returns:
-        Values by name; a dict by position for 'name[1]=2'.
+        The values by name, with a dict by position for 'name[1]=2'.
 
     Raises:
-        ValueError: It is malformed, or names what there is not.
+        ValueError: The text is malformed, or contains an unknown name.
 
     Example:
 
@@ -172,7 +172,7 @@ def parse_values(
         match = _ASSIGNMENT.match(values, position)
         if match is None:
             raise ValueError(
-                "Expected 'name=value', with commas between. Received: "
+                "Hyperparameters must be 'name=value', separated by commas. Received: "
                 f"{values[position:]!r}"
             )
         position = match.end()
@@ -180,7 +180,9 @@ def parse_values(
         if name not in type_map:
             if ignore_unknown:
                 continue
-            raise ValueError(f"Expected some of {sorted(type_map)}. Received: {name!r}")
+            raise ValueError(
+                f"A name must be one of {sorted(type_map)}. Received: {name!r}"
+            )
         kind = type_map[name]
         if match["list"] is not None:
             texts = [t.strip() for t in match["list"].split(",") if t.strip()]
@@ -194,7 +196,7 @@ def parse_values(
 
 
 def _read(name: str, kind: type, text: str) -> Any:
-    """A value of a type, from text."""
+    """Parses a value of a type."""
     text = text.strip()
     try:
         if kind is bool:
@@ -202,18 +204,18 @@ def _read(name: str, kind: type, text: str) -> Any:
         return text if kind is type(None) else kind(text)
     except (KeyError, ValueError) as error:
         raise ValueError(
-            f"{name!r} should be of type {kind.__name__}. Received: {text!r}"
+            f"{name!r} must be of type {kind.__name__}. Received: {text!r}"
         ) from error
 
 
 def _cast(name: str, kind: type, value: Any) -> Any:
-    """A value as one of a type, unless something would be lost."""
+    """Returns a value as a type, or raises an error if the value would change."""
     is_same = isinstance(value, kind) and isinstance(value, bool) == (kind is bool)
     if value is None or kind is type(None) or is_same:
         return value
     if kind is float and isinstance(value, int) and value is not True:
         return float(value)
     raise ValueError(
-        f"{name!r} should be of type {kind.__name__}. Received: {value!r} of "
+        f"{name!r} must be of type {kind.__name__}. Received: {value!r} of "
         f"type {type(value).__name__}."
     )

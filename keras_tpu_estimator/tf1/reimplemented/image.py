@@ -1,4 +1,4 @@
-"""Functions of `tf.contrib.image`, for an input on the host."""
+"""Functions of `tf.contrib.image`, for inputs on the host."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ def transform(
     """Warps images by projective transforms.
 
     Args:
-        images: `[batch, rows, columns, channels]`, `[rows, columns, channels]`
-            or `[rows, columns]`.
-        transforms: `[batch, 8]` or `[8]`: where output pixels come from.
+        images: `[batch, rows, columns, channels]`, `[rows, columns, channels]` or
+            `[rows, columns]`.
+        transforms: `[batch, 8]` or `[8]`: the source positions of output pixels.
         interpolation: 'NEAREST' or 'BILINEAR'. Defaults to 'NEAREST'.
-        output_shape: Rows and columns of the result. Defaults to those of the
+        output_shape: The rows and columns of the result. Defaults to those of the
             images.
-        name: Of the operation.
+        name: The name of the operation.
 
     Returns:
-        Images, with zeros where there was nothing.
+        Images, with zeros where there is no source.
     """
     with tf.name_scope(name, "transform"):
         images = tf.convert_to_tensor(images)
@@ -52,10 +52,10 @@ def transform(
 
 
 def compose_transforms(*transforms: Any) -> Any:
-    """The transforms that do one after the other.
+    """Returns the transforms that apply several ones in sequence.
 
     Args:
-        *transforms: Each of them as `transform` takes them.
+        *transforms: Transforms, as in `transform`.
     """
     matrices = [flat_transforms_to_matrices(each) for each in transforms]
     product = matrices[0]
@@ -65,7 +65,7 @@ def compose_transforms(*transforms: Any) -> Any:
 
 
 def matrices_to_flat_transforms(transform_matrices: Any) -> Any:
-    """Transforms as `transform` takes them.
+    """Converts matrices to transforms, as in `transform`.
 
     Args:
         transform_matrices: `[batch, 3, 3]`.
@@ -76,10 +76,10 @@ def matrices_to_flat_transforms(transform_matrices: Any) -> Any:
 
 
 def flat_transforms_to_matrices(transforms: Any) -> Any:
-    """The matrices of transforms, `[batch, 3, 3]`.
+    """Converts transforms to matrices of `[batch, 3, 3]`.
 
     Args:
-        transforms: As `transform` takes them.
+        transforms: As in `transform`.
     """
     transforms = tf.convert_to_tensor(transforms, tf.float32)
     transforms = tf.reshape(transforms, [-1, 8])
@@ -90,13 +90,13 @@ def flat_transforms_to_matrices(transforms: Any) -> Any:
 def angles_to_projective_transforms(
     angles: Any, image_height: Any, image_width: Any, name: str | None = None
 ) -> Any:
-    """The transforms that rotate images around their centres.
+    """Returns the transforms that rotate images around their centers.
 
     Args:
-        angles: Radians, counterclockwise: one, or one for each image.
-        image_height: Rows.
-        image_width: Columns.
-        name: Of the operation.
+        angles: Radians, counterclockwise: one angle, or one for each image.
+        image_height: The number of rows.
+        image_width: The number of columns.
+        name: The name of the operation.
     """
     with tf.name_scope(name, "angles_to_projective_transforms"):
         angles = tf.reshape(tf.convert_to_tensor(angles, tf.float32), [-1])
@@ -124,13 +124,13 @@ def rotate(
     interpolation: str = "NEAREST",
     name: str | None = None,
 ) -> Any:
-    """Rotates images counterclockwise around their centres.
+    """Rotates images counterclockwise around their centers.
 
     Args:
         images: As in `transform`.
         angles: As in `angles_to_projective_transforms`.
         interpolation: As in `transform`.
-        name: Of the operation.
+        name: The name of the operation.
     """
     images = tf.convert_to_tensor(images)
     rows = 1 if images.shape.rank == 4 else 0
@@ -142,11 +142,11 @@ def rotate(
 def translations_to_projective_transforms(
     translations: Any, name: str | None = None
 ) -> Any:
-    """The transforms that move images.
+    """Returns the transforms that move images.
 
     Args:
         translations: `[batch, 2]` or `[2]`: to the right, and down.
-        name: Of the operation.
+        name: The name of the operation.
     """
     with tf.name_scope(name, "translations_to_projective_transforms"):
         translations = tf.convert_to_tensor(translations, tf.float32)
@@ -168,7 +168,7 @@ def translate(
         images: As in `transform`.
         translations: As in `translations_to_projective_transforms`.
         interpolation: As in `transform`.
-        name: Of the operation.
+        name: The name of the operation.
     """
     found = translations_to_projective_transforms(translations)
     return transform(images, found, interpolation, name=name)

@@ -1,4 +1,4 @@
-"""Inputs from memory: what `tf.estimator.inputs` had."""
+"""The input functions of `tf.estimator.inputs`, from memory."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,24 +20,24 @@ def numpy_input_fn(
 ) -> Callable[[], Any]:
     """Makes an `input_fn` of arrays.
 
-    The counterpart of `tf.estimator.inputs.numpy_input_fn`. The last batch is
-    smaller if it has to be; batches may have rows of two epochs.
+    The counterpart of `tf.estimator.inputs.numpy_input_fn`. The last batch may be
+    smaller, and batches may contain rows of two epochs.
 
     Args:
-        x: An array, or a dict of arrays, of as many rows.
-        y: Labels: the same, or `None`. Defaults to `None`.
-        batch_size: Rows in a batch. Defaults to 128.
-        num_epochs: How often each row comes; `None` for no end. Defaults to 1.
-        shuffle: Whether rows are shuffled. To be given.
-        queue_capacity: Among how many rows they are shuffled.
+        x: An array, or a dict of arrays with equal numbers of rows.
+        y: Labels in the same form, or `None`. Defaults to `None`.
+        batch_size: The number of rows in a batch. Defaults to 128.
+        num_epochs: The number of repetitions, or `None` for no end. Defaults to 1.
+        shuffle: Whether to shuffle rows. Required.
+        queue_capacity: The number of rows in the shuffle buffer.
         num_threads: Accepted; has no effect.
 
     Returns:
         A function of no arguments that returns tensors.
 
     Raises:
-        ValueError: `shuffle` is not given, the arrays have different numbers
-            of rows, `x` or `y` is empty, or they have keys in common.
+        ValueError: `shuffle` is missing, the numbers of rows differ, `x` or `y` is
+            empty, or they share keys.
         TypeError: `x` is neither an array nor a dict.
 
     Example:
@@ -50,8 +50,8 @@ def numpy_input_fn(
     del num_threads
     if not isinstance(shuffle, bool):
         raise ValueError(
-            f"`shuffle` should be True or False. Received: {shuffle!r}. Say "
-            "which: it has no default."
+            f"`shuffle` must be True or False. Received: {shuffle!r}. Pass "
+            "it, because it has no default."
         )
     _check_features(x, y)
     arrays = (x,) if y is None else (x, y)
@@ -59,8 +59,7 @@ def numpy_input_fn(
     rows = {len(array) for array in tf.nest.flatten(arrays)}
     if len(rows) != 1:
         raise ValueError(
-            "`x` and `y` should have the same number of rows. Received: "
-            f"{sorted(rows)}."
+            f"`x` and `y` must have the same number of rows. Received: {sorted(rows)}."
         )
 
     def input_fn() -> Any:
@@ -76,7 +75,7 @@ def numpy_input_fn(
 
 
 def _check_features(x: Any, y: Any) -> None:
-    """Checks what would only be noticed in a `model_fn`."""
+    """Checks properties that would otherwise cause errors only in a `model_fn`."""
     if not isinstance(x, dict | np.ndarray):
         raise TypeError(
             "`x` must be an array or a dict of arrays. Received: "

@@ -1,4 +1,4 @@
-"""Functions of `tf.contrib.layers` that tf_slim has not."""
+"""Functions of `tf.contrib.layers` that tf_slim lacks."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,25 +17,25 @@ def embed_sequence(
     scope: Any = None,
     reuse: Any = None,
 ) -> Any:
-    """Maps ids to rows of a table, the variable `embeddings`.
+    """Maps ids to rows of an embedding table, the variable `embeddings`.
 
     Args:
         ids: Integers.
-        vocab_size: Rows of the table; needed where it is made.
-        embed_dim: Columns of the table; needed where it is made.
-        unique: Whether each row is looked up once.
-        initializer: Of the table.
-        regularizer: Of the table.
-        trainable: Whether it is trained.
+        vocab_size: The number of rows. Required for a new table.
+        embed_dim: The number of columns. Required for a new table.
+        unique: Whether to look up each row only once.
+        initializer: The initializer of the table.
+        regularizer: The regularizer of the table.
+        trainable: Whether the table is trained.
         scope: The variable scope. Defaults to 'EmbedSequence'.
-        reuse: Whether there is one already.
+        reuse: Whether the table already exists.
 
     Raises:
         ValueError: Only one of the sizes is given, or none without `reuse`.
     """
     if not (reuse or (vocab_size and embed_dim)):
         raise ValueError(
-            "`vocab_size` and `embed_dim` should be given, or `reuse` be True. "
+            "`vocab_size` and `embed_dim` must be given, or `reuse` must be True. "
             f"Received: {vocab_size}, {embed_dim} and {reuse}."
         )
     with tf.variable_scope(scope, "EmbedSequence", [ids], reuse=reuse):
@@ -63,19 +63,18 @@ def bow_encoder(
     scope: Any = None,
     reuse: Any = None,
 ) -> Any:
-    """The mean of the rows of a table that a row of ids names.
+    """Returns the mean of embedding rows, for each row of ids.
 
     Args:
-        ids: `[batch, length]` of integers.
-        vocab_size: Rows of the table.
-        embed_dim: Columns of the table.
-        sparse_lookup: Whether ids of 0 are left out, as padding is. Defaults
-            to `True`.
-        initializer: Of the table.
-        regularizer: Of the table.
-        trainable: Whether it is trained.
+        ids: Integers of `[batch, length]`.
+        vocab_size: The number of rows of the embedding table.
+        embed_dim: The number of columns of the table.
+        sparse_lookup: Whether to skip ids of 0, which are padding. Defaults to `True`.
+        initializer: The initializer of the table.
+        regularizer: The regularizer of the table.
+        trainable: Whether the table is trained.
         scope: The variable scope. Defaults to 'BowEncoder'.
-        reuse: Whether there is a table already.
+        reuse: Whether the table already exists.
     """
     with tf.variable_scope(scope, "BowEncoder", [ids], reuse=reuse):
         table = tf.get_variable(
@@ -92,16 +91,16 @@ def bow_encoder(
         is_word = tf.cast(tf.not_equal(ids, 0), rows.dtype)
         count = tf.reduce_sum(is_word, axis=1, keepdims=True)
         total = tf.reduce_sum(rows * is_word[..., tf.newaxis], axis=1)
-        # The row of what is nothing but padding is the first one.
+        # If a row contains only padding, its result is the first embedding.
         return tf.where_v2(count > 0, total / tf.maximum(count, 1.0), table[:1])
 
 
 def embedding_lookup_unique(params: Any, ids: Any, name: Any = None) -> Any:
-    """Looks rows up, which on a device is done in one go anyway.
+    """Looks up embedding rows. Devices need no special treatment of repeated ids.
 
     Args:
-        params: The table.
+        params: The embedding table.
         ids: Integers.
-        name: Of the operation.
+        name: The name of the operation.
     """
     return tf.nn.embedding_lookup(params, ids, name=name)

@@ -1,4 +1,4 @@
-"""Hooks in place of `tf.contrib.learn.monitors`."""
+"""The counterpart of `tf.contrib.learn.monitors`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,14 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 def replace_monitors_with_hooks(
     monitors_or_hooks: Sequence[Any] | None, estimator: Any
 ) -> list[Any]:
-    """Returns hooks, as there are no monitors here that they could replace.
+    """Returns hooks, because there are no monitors to replace.
 
     Args:
         monitors_or_hooks: Hooks of TensorFlow or of this package, or `None`.
-        estimator: The estimator that will be given them.
+        estimator: The estimator that will use them.
 
     Raises:
-        TypeError: One of them is no hook.
+        TypeError: A value is not a hook.
     """
     del estimator
     hooks = list(monitors_or_hooks or [])

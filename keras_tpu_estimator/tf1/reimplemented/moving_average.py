@@ -1,4 +1,4 @@
-"""The optimizer of `tf.contrib.opt` that averages what it trains."""
+"""The averaging optimizer of `tf.contrib.opt`."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,14 +7,14 @@ import tensorflow.compat.v1 as tf
 
 
 class MovingAverageOptimizer(tf.train.Optimizer):
-    """An optimizer that averages what it trains.
+    """An optimizer that averages the variables that it trains.
 
     Args:
         opt: The optimizer.
-        average_decay: Of the average. Defaults to 0.9999.
-        num_updates: The number of steps, to begin with a faster decay.
-            Defaults to none.
-        sequential_update: Whether averages come after the step. Always so.
+        average_decay: The decay of the averages. Defaults to 0.9999.
+        num_updates: The number of steps, for a faster decay at the start. Defaults to
+            none.
+        sequential_update: Accepted; averages always follow the step.
     """
 
     def __init__(
@@ -31,7 +31,7 @@ class MovingAverageOptimizer(tf.train.Optimizer):
         self._averaged: list[Any] = []
 
     def compute_gradients(self, *args: Any, **kwargs: Any) -> Any:
-        """Those of the optimizer."""
+        """Returns the gradients of the optimizer."""
         return self._opt.compute_gradients(*args, **kwargs)
 
     def apply_gradients(
@@ -40,7 +40,7 @@ class MovingAverageOptimizer(tf.train.Optimizer):
         global_step: Any = None,
         name: str | None = None,
     ) -> tf.Operation:
-        """Makes a step of the optimizer, and then the averages."""
+        """Runs a step of the optimizer, and then updates the averages."""
         pairs = list(grads_and_vars)
         step = self._opt.apply_gradients(pairs, global_step, name)
         self._averaged = [variable for _, variable in pairs]
@@ -50,16 +50,16 @@ class MovingAverageOptimizer(tf.train.Optimizer):
     def swapping_saver(
         self, var_list: Any = None, name: str = "swapping_saver", **kwargs: Any
     ) -> Any:
-        """A saver that writes averages under the names of the variables.
+        """Returns a saver that writes averages under the names of the variables.
 
         Args:
-            var_list: What is saved, as `tf.train.Saver` takes it. Defaults to
-                all global variables.
-            name: Of the saver's operations.
-            **kwargs: For `tf.train.Saver`.
+            var_list: The variables to save, as in `tf.train.Saver`. Defaults to all
+                global variables.
+            name: The name of the saver's operations.
+            **kwargs: Arguments of `tf.train.Saver`.
 
         Raises:
-            RuntimeError: There are no averages before `apply_gradients`.
+            RuntimeError: `apply_gradients` was not called before.
         """
         if not self._averaged:
             raise RuntimeError(

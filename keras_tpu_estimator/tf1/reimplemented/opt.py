@@ -1,4 +1,4 @@
-"""Optimizers of `tf.contrib.opt`, with the slots and names that they had."""
+"""Optimizers of `tf.contrib.opt`, with their original slots and names."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -7,7 +7,7 @@ import tensorflow.compat.v1 as tf
 
 
 class LazyAdamOptimizer(tf.train.AdamOptimizer):
-    """Adam that leaves rows without a gradient as they are.
+    """Adam that does not change rows without a gradient.
 
     Args:
         learning_rate: As in `tf.train.AdamOptimizer`, like all others.
@@ -65,7 +65,7 @@ class NadamOptimizer(tf.train.AdamOptimizer):
         )
 
     def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> tf.Operation:
-        """Has all moments decay, and moves rows with a gradient alone."""
+        """Decays all moments, but updates only rows with a gradient."""
         beta1, beta2, epsilon, rate = (
             tf.cast(value, var.dtype.base_dtype)
             for value in (
@@ -95,7 +95,7 @@ class NadamOptimizer(tf.train.AdamOptimizer):
 
 
 class AdaMaxOptimizer(tf.train.AdamOptimizer):
-    """Adam with the largest gradient in place of the second moment.
+    """Adam with the largest gradient instead of the second moment.
 
     Args:
         learning_rate: As in `tf.train.AdamOptimizer`, like all others.
@@ -144,7 +144,7 @@ class AdaMaxOptimizer(tf.train.AdamOptimizer):
         )
 
     def _resource_apply_sparse(self, grad: Any, var: Any, indices: Any) -> tf.Operation:
-        """Leaves rows without a gradient as they are."""
+        """Does not change rows without a gradient."""
         beta1, beta2, epsilon, rate, power = (
             tf.cast(value, var.dtype.base_dtype)
             for value in (
@@ -173,19 +173,19 @@ class AdaMaxOptimizer(tf.train.AdamOptimizer):
 
 
 class LARSOptimizer(tf.train.Optimizer):
-    """Momentum, with a rate for each variable by its norm and its gradient's.
+    """Momentum with a rate for each variable, from its norm and its gradient's.
 
     Args:
         learning_rate: The rate, a number or a tensor.
-        momentum: Of the gradients. Defaults to 0.9.
-        weight_decay: Added to gradients, times the variable. Defaults to
-            0.0001.
+        momentum: The momentum of the gradients. Defaults to 0.9.
+        weight_decay: A factor of the variable, which is added to its gradient. Defaults
+            to 0.0001.
         eeta: The factor of the norms. Defaults to 0.001.
-        epsilon: Added to the norm of a gradient. Defaults to 0.
-        name: Of slots. Defaults to 'LARSOptimizer'.
-        skip_list: Parts of names of variables that have the rate itself, and
-            no decay. Defaults to none.
-        use_nesterov: Whether the momentum is Nesterov's. Defaults to `False`.
+        epsilon: A constant that is added to the norm of a gradient. Defaults to 0.
+        name: The name of slots. Defaults to 'LARSOptimizer'.
+        skip_list: Parts of the names of variables with the given rate and no decay.
+            Defaults to none.
+        use_nesterov: Whether to use Nesterov's momentum. Defaults to `False`.
 
     Raises:
         ValueError: The momentum is negative.
@@ -203,7 +203,7 @@ class LARSOptimizer(tf.train.Optimizer):
         use_nesterov: bool = False,
     ):
         if momentum < 0.0:
-            raise ValueError(f"`momentum` should be positive. Received: {momentum}")
+            raise ValueError(f"`momentum` must not be negative. Received: {momentum}")
         super().__init__(False, name)
         self._rate, self._momentum = learning_rate, momentum
         self._decay, self._eeta, self._epsilon = weight_decay, eeta, epsilon
@@ -221,7 +221,7 @@ class LARSOptimizer(tf.train.Optimizer):
         )
 
     def compute_lr(self, grad: Any, var: Any) -> tuple[Any, Any]:
-        """The rate of a variable, and its gradient with decay."""
+        """Returns the rate of a variable, and its gradient with decay."""
         if any(part in var.name for part in self._skipped):
             return self._rate_t, grad
         norm, slope = tf.norm(var), tf.norm(grad)

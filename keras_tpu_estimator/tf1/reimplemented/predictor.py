@@ -1,4 +1,4 @@
-"""Predictors of `tf.contrib.predictor`: an export in a session."""
+"""The predictor of `tf.contrib.predictor`: an export in a session."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -13,10 +13,10 @@ class SavedModelPredictor:
 
     Args:
         export_dir: The folder of the export.
-        signature_def_key: The signature's name.
-        tags: Those of the metagraph.
-        graph: Where it is loaded.
-        config: A `ConfigProto` of the session.
+        signature_def_key: The name of the signature.
+        tags: The tags of the metagraph.
+        graph: The graph into which the model is loaded.
+        config: A `ConfigProto` for the session.
 
     Attributes:
         graph: The graph.
@@ -40,7 +40,7 @@ class SavedModelPredictor:
         signatures = meta.signature_def
         if signature_def_key not in signatures:
             raise ValueError(
-                f"The export {export_dir!r} should have the signature "
+                f"The export {export_dir!r} must have the signature "
                 f"{signature_def_key!r}. Received one with "
                 f"{sorted(signatures)}. Give `signature_def_key` one of these."
             )
@@ -55,10 +55,10 @@ class SavedModelPredictor:
         }
 
     def __call__(self, input_dict: Mapping[str, Any]) -> dict[str, Any]:
-        """The outputs by name, as NumPy arrays.
+        """Returns the outputs by name, as NumPy arrays.
 
         Args:
-            input_dict: Arrays by the names of inputs.
+            input_dict: Arrays by input name.
 
         Raises:
             ValueError: A name is not that of an input.
@@ -66,7 +66,7 @@ class SavedModelPredictor:
         unknown = sorted({*input_dict} - {*self.feed_tensors})
         if unknown:
             raise ValueError(
-                "The inputs should be some of "
+                "The inputs must be some of "
                 f"{sorted(self.feed_tensors)}. Received: {unknown}."
             )
         fed = {self.feed_tensors[n]: value for n, value in input_dict.items()}
@@ -84,27 +84,27 @@ def from_saved_model(
     graph: Any = None,
     config: Any = None,
 ) -> SavedModelPredictor:
-    """Loads an exported model to call a signature of it.
+    """Loads an exported model to call one of its signatures.
 
     Args:
         export_dir: The folder of the export.
-        signature_def_key: The signature's name. Defaults to that of serving.
-        signature_def: Has to be `None`: give its key.
-        input_names: Has to be `None`: give the key of a signature.
-        output_names: See there.
-        tags: Those of the metagraph, with commas between. Defaults to 'serve'.
-        graph: Where it is loaded. Defaults to one of its own.
-        config: A `ConfigProto` of the session.
+        signature_def_key: The name of the signature. Defaults to that of serving.
+        signature_def: Must be `None`. Use the key.
+        input_names: Must be `None`. Use the key of a signature.
+        output_names: Must be `None`. Use the key of a signature.
+        tags: The tags of the metagraph, separated by commas. Defaults to 'serve'.
+        graph: The graph into which the model is loaded. Defaults to a new graph.
+        config: A `ConfigProto` for the session.
 
     Returns:
-        A function of a dict of arrays, by the names of inputs.
+        A function of a dict of arrays by input name.
 
     Raises:
-        ValueError: There is no such signature, or one is given otherwise.
+        ValueError: The signature is missing, or not given by its key.
     """
     if any(each is not None for each in (signature_def, input_names, output_names)):
         raise ValueError(
-            "A signature should be given by `signature_def_key`. Received a "
+            "A signature must be given by `signature_def_key`. Received a "
             "`signature_def`, `input_names` or `output_names`. Leave them out."
         )
     return SavedModelPredictor(

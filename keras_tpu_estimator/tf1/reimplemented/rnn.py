@@ -1,4 +1,4 @@
-"""Cells of `tf.contrib.rnn`, with the variables that they had."""
+"""Cells of `tf.contrib.rnn`, with their original variables."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -11,19 +11,19 @@ _cells = resolve("nn.rnn_cell")
 
 
 class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
-    """An LSTM whose gates are normalized, with dropout of what enters.
+    """An LSTM with normalized gates, and dropout of new cell values.
 
     Args:
-        num_units: Units.
-        forget_bias: Added to the forget gate. Defaults to 1.
+        num_units: The number of units.
+        forget_bias: A constant that is added to the forget gate. Defaults to 1.
         input_size: Accepted; has no effect.
-        activation: Of the cell. Defaults to tanh.
-        layer_norm: Whether gates are normalized. Defaults to `True`.
+        activation: The activation of the cell. Defaults to tanh.
+        layer_norm: Whether to normalize gates. Defaults to `True`.
         norm_gain: The initial gain. Defaults to 1.
         norm_shift: The initial shift. Defaults to 0.
-        dropout_keep_prob: What share is kept. Defaults to 1.
-        dropout_prob_seed: Of the dropout.
-        reuse: Whether there are variables already.
+        dropout_keep_prob: The fraction to keep. Defaults to 1.
+        dropout_prob_seed: The seed of the dropout.
+        reuse: Whether the variables already exist.
     """
 
     def __init__(
@@ -48,16 +48,16 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
 
     @property
     def state_size(self) -> Any:
-        """Those of the cell and of its output."""
+        """The sizes of the cell and of its output."""
         return _cells.LSTMStateTuple(self._units, self._units)
 
     @property
     def output_size(self) -> int:
-        """The units."""
+        """The number of units."""
         return self._units
 
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """One step.
+        """Runs one step.
 
         Args:
             inputs: `[batch, size]`.
@@ -100,16 +100,16 @@ class LayerNormBasicLSTMCell(_cells.RNNCell):  # type: ignore[name-defined]
 
 
 class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
-    """An LSTM, which was one operation and is made one by XLA.
+    """An LSTM that was one operation in TensorFlow 1, and is fused by XLA.
 
     Args:
-        num_units: Units.
-        forget_bias: Added to the forget gate. Defaults to 1.
-        cell_clip: What the cell is clipped to. Defaults to none.
-        use_peephole: Whether gates see the cell. Defaults to `False`.
-        dtype: Of the variables.
-        reuse: Whether there are variables already.
-        name: The layer's. Defaults to 'lstm_cell'.
+        num_units: The number of units.
+        forget_bias: A constant that is added to the forget gate. Defaults to 1.
+        cell_clip: The limit to which the cell is clipped. Defaults to none.
+        use_peephole: Whether gates depend on the cell. Defaults to `False`.
+        dtype: The dtype of the variables.
+        reuse: Whether the variables already exist.
+        name: The name of the layer. Defaults to 'lstm_cell'.
     """
 
     def __init__(
@@ -133,7 +133,7 @@ class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
         )
 
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
-        """One step, whose gradient knows nothing of clipping, as of the op."""
+        """Runs one step. Like the original op, its gradient ignores clipping."""
         cell, hidden = state
         joined = tf.concat([inputs, hidden], 1)
         gates = tf.nn.bias_add(tf.matmul(joined, self._kernel), self._bias)
@@ -155,7 +155,7 @@ class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
 
 
 class LSTMBlockFusedCell:
-    """An LSTM over whole sequences, time first.
+    """An LSTM over complete sequences, time first.
 
     Args:
         num_units: As in `LSTMBlockCell`, like all others.
@@ -183,7 +183,7 @@ class LSTMBlockFusedCell:
 
     @property
     def num_units(self) -> int:
-        """The units."""
+        """The number of units."""
         units: int = self._cell.output_size
         return units
 
@@ -195,14 +195,14 @@ class LSTMBlockFusedCell:
         sequence_length: Any = None,
         scope: Any = None,
     ) -> tuple[Any, Any]:
-        """Outputs of all steps, and the last state.
+        """Returns the outputs of all steps, and the last state.
 
         Args:
             inputs: `[time, batch, size]`.
             initial_state: A pair of `[batch, units]`. Defaults to zeros.
-            dtype: Of the state.
-            sequence_length: `[batch]`. Defaults to the whole time.
-            scope: The variable scope. Defaults to the one that is open.
+            dtype: The dtype of the state.
+            sequence_length: `[batch]`. Defaults to all time steps.
+            scope: The variable scope. Defaults to the current one.
         """
         if initial_state is not None:
             initial_state = _cells.LSTMStateTuple(*initial_state)
@@ -229,31 +229,31 @@ def stack_bidirectional_dynamic_rnn(
     time_major: bool = False,
     scope: Any = None,
 ) -> tuple[Any, Any, Any]:
-    """Layers of cells in both directions, each on the outputs of both below.
+    """Stacks bidirectional layers, each on the outputs of both directions below.
 
     Args:
-        cells_fw: The cells of each layer that go forward.
-        cells_bw: Those that go backward.
+        cells_fw: The forward cells of each layer.
+        cells_bw: The backward cells of each layer.
         inputs: `[batch, time, size]`, or time first.
-        initial_states_fw: The initial states of each layer.
-        initial_states_bw: The same.
-        dtype: Of the states.
-        sequence_length: `[batch]`. Defaults to the whole time.
+        initial_states_fw: The initial forward states of each layer.
+        initial_states_bw: The initial backward states of each layer.
+        dtype: The dtype of the states.
+        sequence_length: `[batch]`. Defaults to all time steps.
         parallel_iterations: Accepted; has no effect.
         time_major: Whether time is the first axis. Defaults to `False`.
         scope: The variable scope. Defaults to 'stack_bidirectional_rnn'.
 
     Returns:
-        The outputs of the last layer, and the last states of all layers,
-        forward and backward.
+        The outputs of the last layer, and the last states of all layers, forward and
+        backward.
 
     Raises:
-        ValueError: There is another number of cells forward than backward.
+        ValueError: The numbers of forward and backward cells differ.
     """
     del parallel_iterations
     if not cells_fw or len(cells_fw) != len(cells_bw):
         raise ValueError(
-            "`cells_fw` and `cells_bw` should have a cell for each layer. "
+            "`cells_fw` and `cells_bw` must have a cell for each layer. "
             f"Received {len(cells_fw)} and {len(cells_bw)}."
         )
     nothing = [None] * len(cells_fw)
@@ -285,10 +285,10 @@ def stack_bidirectional_dynamic_rnn(
 
 
 def transpose_batch_time(x: Any) -> Any:
-    """The same tensor with its first two axes exchanged.
+    """Returns a tensor with its first two axes exchanged.
 
     Args:
-        x: Of two axes at least.
+        x: A tensor with at least two axes.
     """
     axes = list(range(x.shape.rank))
     return tf.transpose(x, [1, 0, *axes[2:]])

@@ -15,21 +15,21 @@ def sequence_loss(
     softmax_loss_function: Callable[..., Any] | None = None,
     name: str | None = None,
 ) -> Any:
-    """The cross entropy of sequences, weighted.
+    """Returns the weighted cross entropy of sequences.
 
     Args:
         logits: `[batch, time, classes]`.
-        targets: `[batch, time]` of integers.
+        targets: Integers of `[batch, time]`.
         weights: `[batch, time]`.
         average_across_timesteps: Whether to take the mean over time.
         average_across_batch: Whether to take the mean over examples.
-        softmax_loss_function: Called with `labels` and `logits`. Defaults to
-            the sparse cross entropy of softmax.
-        name: Of the operation.
+        softmax_loss_function: A function of `labels` and `logits`. Defaults to the
+            sparse softmax cross entropy.
+        name: The name of the operation.
 
     Returns:
-        A scalar, or without one of the means `[batch]` or `[time]`, or
-        without both `[batch, time]`.
+        A scalar. Without one of the means, `[batch]` or `[time]`, and without both,
+        `[batch, time]`.
     """
     function = softmax_loss_function
     if function is None:

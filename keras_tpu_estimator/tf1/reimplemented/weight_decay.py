@@ -1,4 +1,4 @@
-"""Optimizers of `tf.contrib.opt` that decay weights by themselves."""
+"""Optimizers of `tf.contrib.opt` with decoupled weight decay."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 class WeightDecay(tf.train.Optimizer):
-    """What makes an optimizer decay weights: a class beside its own."""
+    """A mixin that adds decoupled weight decay to an optimizer."""
 
     def __init__(self, weight_decay: Any, *args: Any, **kwargs: Any):
         self._decay = weight_decay
@@ -16,14 +16,14 @@ class WeightDecay(tf.train.Optimizer):
     def minimize(
         self, *args: Any, decay_var_list: Any = None, **kwargs: Any
     ) -> tf.Operation:
-        """As the base class, for some variables."""
+        """Minimizes as the base class does, with decay of some variables."""
         self._note(decay_var_list)
         return super().minimize(*args, **kwargs)
 
     def apply_gradients(
         self, *args: Any, decay_var_list: Any = None, **kwargs: Any
     ) -> tf.Operation:
-        """As the base class, for some variables."""
+        """Applies gradients as the base class does, with decay of some variables."""
         self._note(decay_var_list)
         return super().apply_gradients(*args, **kwargs)
 
@@ -55,15 +55,15 @@ class WeightDecay(tf.train.Optimizer):
 
 
 def extend_with_decoupled_weight_decay(base: type) -> type:
-    """Makes of a class of optimizers one that decays weights by itself.
+    """Returns a class that adds decoupled weight decay to an optimizer class.
 
     Args:
         base: A subclass of `tf.train.Optimizer`.
 
     Returns:
-        A class whose first argument is `weight_decay`, a number or a tensor,
-        by which variables shrink in each step. Its `minimize` and
-        `apply_gradients` take `decay_var_list`, for some of them.
+        A class whose first argument is `weight_decay`, a number or a tensor, by which
+        variables shrink in each step. Its `minimize` and `apply_gradients` take
+        `decay_var_list`, which limits the decay to some variables.
     """
     return type("WithWeightDecay", (WeightDecay, base), {})
 
@@ -71,10 +71,10 @@ def extend_with_decoupled_weight_decay(base: type) -> type:
 class AdamWOptimizer(
     extend_with_decoupled_weight_decay(tf.train.AdamOptimizer)  # type: ignore[misc]
 ):
-    """Adam that decays weights by itself.
+    """Adam with decoupled weight decay.
 
     Args:
-        weight_decay: By how much variables shrink in each step.
+        weight_decay: The fraction by which variables shrink in each step.
         learning_rate: As in `tf.train.AdamOptimizer`, like all others.
         beta1: See there.
         beta2: See there.
@@ -107,10 +107,10 @@ class AdamWOptimizer(
 class MomentumWOptimizer(
     extend_with_decoupled_weight_decay(tf.train.MomentumOptimizer)  # type: ignore[misc]
 ):
-    """Momentum that decays weights by itself.
+    """Momentum with decoupled weight decay.
 
     Args:
-        weight_decay: By how much variables shrink in each step.
+        weight_decay: The fraction by which variables shrink in each step.
         learning_rate: As in `tf.train.MomentumOptimizer`, like all others.
         momentum: See there.
         use_locking: See there.

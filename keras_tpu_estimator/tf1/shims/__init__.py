@@ -1,4 +1,4 @@
-"""What TensorFlow no longer has of TF1, for the programs that use it."""
+"""The TF1 names that TensorFlow has removed, for scripts that use them."""
 
 from keras_tpu_estimator.tf1.shims.looking_up import Name, Status, lookup
 

@@ -1,4 +1,4 @@
-"""Who uses a name: the line of the user's that an error speaks of."""
+"""The line of the user's code that uses a name, for errors."""
 
 import pathlib
 import sys
@@ -7,11 +7,11 @@ _PACKAGE = str(pathlib.Path(__file__).parents[2])
 
 
 def users_line() -> str:
-    """Where the code of the user is that called what is being run.
+    """Returns the place of the user's code that called the current code.
 
     Returns:
-        A sentence such as 'Used in model.py, line 12.', or nothing if no code
-        of the user's is running.
+        A sentence such as 'Used in model.py, line 12.', or "" if no user code is
+        running.
 
     Example:
 

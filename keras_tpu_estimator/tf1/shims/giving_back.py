@@ -1,7 +1,7 @@
-"""Giving modules of TensorFlow's own back what they lost: tf_slim uses it.
+"""Restoring names in TensorFlow's own modules, which tf_slim uses.
 
-It was written for TensorFlow 2.1. So that it does not matter who imports it,
-and when, the names are put to where it looks for them.
+tf_slim was written for TensorFlow 2.1. The names are restored in the modules where it
+looks for them, so that it can be imported from anywhere at any time.
 """
 
 import importlib
@@ -18,9 +18,9 @@ _BEFORE, _NOW = "tf_keras.legacy_tf_layers", "tf_keras.src.legacy_tf_layers"
 
 
 def give_back() -> None:
-    """Adds what is below `tf.python` to the modules that had it.
+    """Restores names below `tf.python` in the modules that had them.
 
-    What a module has stays as it is. Another call changes nothing.
+    Existing names do not change. Another call has no effect.
 
     Example:
 
@@ -39,10 +39,7 @@ def give_back() -> None:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds layers of tf-keras where it had them once.
-
-    There TensorFlow looks for those that it calls its own.
-    """
+    """Finds layers of tf-keras at their old place, where TensorFlow looks for them."""
 
     def find_spec(
         self,
@@ -50,7 +47,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """A specification, if the name is that of such a module."""
+        """Returns a specification if the name is that of such a module."""
         if not fullname.startswith(_BEFORE):
             return None
         module = importlib.import_module(_NOW + fullname.removeprefix(_BEFORE))
@@ -58,14 +55,14 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class Loader(importlib.abc.Loader):
-    """Loads what is there already."""
+    """Loads an existing module."""
 
     def __init__(self, module: types.ModuleType):
         self._module = module
 
     def create_module(self, spec: importlib.machinery.ModuleSpec) -> None:
-        """Leaves it to the import system to make one, for the moment."""
+        """Lets the import system make a temporary module."""
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Puts the module in the place of that."""
+        """Replaces the temporary module by the existing one."""
         sys.modules[module.__name__] = self._module

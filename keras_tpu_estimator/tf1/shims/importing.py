@@ -1,7 +1,7 @@
-"""Giving the modules in some folders the libraries that they were written for.
+"""The `import` of modules in some folders, which supplies the libraries of 2018.
 
-These modules get a separate `import`, with the TensorFlow of 2018 and the names
-that Python and NumPy have lost since. Imports of other modules do not change.
+These modules get a separate `import`, with TensorFlow 1 and the names that Python and
+NumPy have removed since. Imports in other modules do not change.
 """
 
 import builtins
@@ -23,10 +23,10 @@ from keras_tpu_estimator.tf1.shims.resolving import (
     resolve_module,
 )
 
-# Libraries of that time, which are given the same as a program's modules.
+# Libraries of that time, which get the same `import` as a script's modules.
 _OLD_LIBRARIES = {"gin", "mesh_tensorflow", "tensor2tensor"}
 _PACKAGE = pathlib.Path(__file__).parents[2]
-# Where others' modules are, even below a program's folder.
+# Folders of installed modules, even below a script's folder.
 _OF_OTHERS = {"site-packages", "dist-packages"}
 
 
@@ -37,17 +37,17 @@ def tf1_import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> Any:
-    """What `import` does, for which `tensorflow` is TensorFlow 1.
+    """Imports a module like `import`, with TensorFlow 1 as `tensorflow`.
 
     Args:
-        name: As `__import__` has them, like all others.
+        name: As in `__import__`, as are all other arguments.
         globals: See there.
         locals: See there.
         fromlist: See there.
         level: See there.
 
     Raises:
-        ImportError: There is no such module, or no such name in it.
+        ImportError: The module, or a name in it, does not exist.
 
     Example:
 
@@ -67,7 +67,7 @@ def tf1_import(
         raise ModuleNotFoundError(str(error), name=name) from None
     if not isinstance(module, types.ModuleType):
         raise ModuleNotFoundError(
-            f"`tf.{path}` is no module. Write `from {name.rpartition('.')[0]} "
+            f"`tf.{path}` is not a module. Write `from {name.rpartition('.')[0]} "
             f"import {name.rpartition('.')[2]}`.",
             name=name,
         )
@@ -75,7 +75,7 @@ def tf1_import(
 
 
 def _import_module(name: str, package: str | None = None) -> Any:
-    """Imports a module for a program, as `importlib.import_module` does."""
+    """Imports a module for a script, as `importlib.import_module` does."""
     if path_of(name) is None:
         return _old(importlib.import_module(name, package))
     return tf1_import(name, fromlist=("__doc__",))
@@ -95,7 +95,7 @@ BUILTINS = vars(builtins) | {"__import__": tf1_import}
 def tf1_for(folders: Sequence[pathlib.Path]) -> Iterator[None]:
     """Supplies TensorFlow 1 to modules of some folders in a `with` block.
 
-    And of those that are added to `sys.path` there.
+    Folders that are added to `sys.path` in the block are included.
     """
     finder = _Finder([folder.resolve() for folder in folders])
     sys.meta_path.insert(0, finder)
@@ -106,7 +106,7 @@ def tf1_for(folders: Sequence[pathlib.Path]) -> Iterator[None]:
 
 
 class _Finder(importlib.abc.MetaPathFinder):
-    """Finds what Python finds, and changes how some of it is loaded."""
+    """Finds modules as Python does, and changes how some of them are loaded."""
 
     def __init__(self, folders: Sequence[pathlib.Path]):
         self._folders = folders
@@ -118,7 +118,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """The specification of a module in one of the folders."""
+        """Returns the specification of a module in one of the folders."""
         find = importlib.machinery.PathFinder.find_spec
         spec = find(fullname, path, target)
         if spec is None or spec.origin is None:
@@ -140,9 +140,9 @@ class _Finder(importlib.abc.MetaPathFinder):
 
 
 class _Loader(importlib.machinery.SourceFileLoader):
-    """Runs a module with an `import` of its own."""
+    """Runs a module with a separate `import`."""
 
     def exec_module(self, module: types.ModuleType) -> None:
-        """Runs it."""
+        """Runs the module."""
         module.__dict__["__builtins__"] = BUILTINS
         super().exec_module(module)

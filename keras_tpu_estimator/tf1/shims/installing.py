@@ -1,4 +1,4 @@
-"""Adding to the TensorFlow of this process what it lacks of TF1."""
+"""Adding the removed TF1 names to the TensorFlow of this process."""
 
 import importlib.abc
 import importlib.machinery
@@ -17,18 +17,17 @@ from keras_tpu_estimator.tf1.shims.resolving import (
     resolve_module,
 )
 
-# Below `tf.compat.v1`, with a name by which it is seen whether they work.
+# Modules below `tf.compat.v1`, each with a name that tells whether it works.
 _LAZY = {"layers": "dense", "nn.rnn_cell": "RNNCell"}
 
 
 def install() -> None:
-    """Adds to the installed TensorFlow what it no longer has of TF1.
+    """Adds TF1 names that TensorFlow has removed to the installed TensorFlow.
 
-    `tf.estimator`, `tf.contrib`, and `tf.compat.v1.estimator`, `.layers` and
-    `.nn.rnn_cell` are there afterwards, for all code of the process, and can be
-    imported. What TensorFlow has, and what works, stays as it is: `tf.keras`,
-    for one, is Keras 3, which makes no layers for TF1. Another call changes
-    nothing.
+    It adds `tf.estimator`, `tf.contrib`, and `tf.compat.v1.estimator`, `.layers` and
+    `.nn.rnn_cell` for all code of the process, which can also import them. Names that
+    work do not change. For example, `tf.keras` remains Keras 3, whose layers do not
+    work in TF1 graphs. Another call has no effect.
 
     Example:
 
@@ -46,9 +45,9 @@ def install() -> None:
 
     give_back()
     if not any(isinstance(each, _Finder) for each in sys.meta_path):
-        # The last one: asked for what there is not.
+        # The last finder, which is used for modules that others do not find.
         sys.meta_path.append(_Finder())
-    # TensorFlow has this module twice, by its attribute and by its name.
+    # TensorFlow has this module twice: as an attribute, and under its name.
     for module in (tf, tf.compat.v1, imported):
         for name in ("contrib", "estimator"):
             if not hasattr(module, name):
@@ -77,7 +76,7 @@ class _Finder(importlib.abc.MetaPathFinder):
         path: Sequence[str] | None,
         target: types.ModuleType | None = None,
     ) -> importlib.machinery.ModuleSpec | None:
-        """A specification, if the name is that of a module of TF1's."""
+        """Returns a specification if the name is that of a TF1 module."""
         name = path_of(fullname)
         if name is None:
             return None

@@ -1,4 +1,4 @@
-"""Asking whether a name of TF1 is there, and what to do if it is not."""
+"""Looking up whether a TF1 name exists, and advice if it does not."""
 
 import dataclasses
 import enum
@@ -13,12 +13,12 @@ from keras_tpu_estimator.tf1.shims.resolving import (
 
 
 class Status(enum.Enum):
-    """Whose a name is.
+    """The origin of a name.
 
     Attributes:
-        SUPPLIED: TensorFlow has it no more, and it is supplied here.
-        TENSORFLOW: It is in TensorFlow as it was.
-        MISSING: It is in neither.
+        SUPPLIED: TensorFlow has removed it, and this package supplies it.
+        TENSORFLOW: TensorFlow still has it.
+        MISSING: Neither has it.
     """
 
     SUPPLIED = "supplied"
@@ -28,12 +28,12 @@ class Status(enum.Enum):
 
 @dataclasses.dataclass(frozen=True)
 class Name:
-    """What is known of a name.
+    """The result of looking up a name.
 
     Attributes:
-        path: The name, as 'tf.' and what follows.
-        status: Whose it is.
-        advice: What to do without it, if it is missing; else empty.
+        path: The name, with 'tf.' at its start.
+        status: The origin of the name.
+        advice: The code to write instead if the name is missing, or "".
     """
 
     path: str
@@ -42,14 +42,14 @@ class Name:
 
 
 def lookup(dotted_name: str) -> Name:
-    """Looks up a name of TF1, as `python -m keras_tpu_estimator tf1` has it.
+    """Looks up a TF1 name, as `python -m keras_tpu_estimator tf1` does.
 
-    Attributes of objects other than modules and classes are not looked at:
-    'tf.flags.FLAGS.anything' is what 'tf.flags.FLAGS' is.
+    Attributes of objects other than modules and classes are ignored:
+    'tf.flags.FLAGS.anything' has the result of 'tf.flags.FLAGS'.
 
     Args:
-        dotted_name: Such as 'tf.contrib.layers.layer_norm', or with
-            'tensorflow' or 'tensorflow.compat.v1' in place of 'tf'.
+        dotted_name: A name such as 'tf.contrib.layers.layer_norm', or with 'tensorflow'
+            or 'tensorflow.compat.v1' instead of 'tf'.
 
     Returns:
         A `Name`.

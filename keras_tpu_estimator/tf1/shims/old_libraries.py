@@ -1,7 +1,7 @@
-"""The names that Python and NumPy have lost since 2018.
+"""The names that Python and NumPy have removed since 2018.
 
-Programs of TensorFlow 1 get them with `import`, from modules that have all
-other names of the installed ones. What anybody else imports stays as it is.
+TensorFlow 1 scripts import modules that add these names to the installed ones. Imports
+in other modules do not change.
 """
 
 import ast
@@ -16,8 +16,8 @@ import types
 from collections.abc import Callable, Mapping
 from typing import Any
 
-# The names of scalars and constants that NumPy 1.24 and 2.0 took away, and
-# those that replace them.
+# Names of scalars and constants that NumPy 1.24 and 2.0 removed, and their
+# replacements.
 _RENAMED = {
     "Inf": "inf",
     "Infinity": "inf",
@@ -75,12 +75,12 @@ ArgSpec = collections.namedtuple("ArgSpec", ["args", "varargs", "keywords", "def
 
 
 class OldModule(types.ModuleType):
-    """A module with the names of an installed one, and with some more.
+    """A module that adds names to an installed one.
 
     Args:
-        module: The installed one, which is asked for all other names, and in
-            which attributes are set.
-        names: The names that it has lost, and what they are.
+        module: The installed module, which has all other names, and on which attributes
+            are set.
+        names: The removed names and their values.
     """
 
     def __init__(self, module: types.ModuleType, names: Mapping[str, object]):
@@ -95,25 +95,25 @@ class OldModule(types.ModuleType):
         return getattr(self._kte_module, name)
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Sets it for all, as programs do that change a library."""
+        """Sets the attribute of the installed module, as patches of libraries do."""
         self.__dict__.pop(name, None)
         setattr(self._kte_module, name, value)
 
     def __dir__(self) -> list[str]:
-        """All names."""
+        """Returns all names."""
         own = {*self.__dict__} - {"_kte_module"}
         return sorted({*dir(self._kte_module)} | own)
 
 
 def as_in_2018(module: Any) -> Any:
-    """Returns a module as programs of 2018 know it.
+    """Returns a module with the names that it had in 2018.
 
     Args:
-        module: What an `import` returned.
+        module: The result of an `import`.
 
     Returns:
-        An `OldModule`, the same in each call, or `module` itself if it has
-        lost nothing.
+        An `OldModule`, the same in each call, or `module` itself if no name was
+        removed.
 
     Example:
 
@@ -163,7 +163,7 @@ def _of_numpy() -> dict[str, object]:
         return np.sum(a, *args, **kwargs)
 
     def array(*args: Any, copy: Any = True, **kwargs: Any) -> Any:
-        # `False` meant to copy only where it must be.
+        # `False` meant to copy only if necessary.
         return np.array(*args, copy=copy or None, **kwargs)
 
     def fromstring(

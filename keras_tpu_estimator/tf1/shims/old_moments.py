@@ -1,6 +1,6 @@
-"""Batch normalization of tf-keras whose `_moments` a program of 2018 overrides.
+"""Batch normalization of tf-keras whose `_moments` a script of 2018 overrides.
 
-It had no `mask` then, which tf-keras passes to it.
+At that time the method had no `mask`, which tf-keras now passes to it.
 """
 
 import functools
@@ -14,9 +14,9 @@ _NAME = "_moments"
 
 
 def accept_overrides_without_mask() -> None:
-    """Calls overrides of `_moments` in subclasses with the arguments they have.
+    """Calls overrides of `_moments` in subclasses with the arguments that they accept.
 
-    Other classes stay as they are. Another call changes nothing.
+    Other classes do not change. Another call has no effect.
 
     Example:
 

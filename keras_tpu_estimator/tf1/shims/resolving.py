@@ -1,4 +1,4 @@
-"""Finding what is behind a name of TF1."""
+"""Finding the object that a TF1 name refers to."""
 
 import functools
 import importlib
@@ -15,7 +15,7 @@ from keras_tpu_estimator.tf1.shims.old_moments import (
 )
 
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
-# Of the names that Python asks modules for, those that programs ask for, too.
+# Special names of modules that scripts read.
 _VERSIONS = ("__compiler_version__", "__git_version__", "__version__")
 
 
@@ -39,13 +39,13 @@ class MissingNameError(AttributeError):
 
 
 class LookAlike(types.ModuleType):
-    """A module of TF1: what is supplied of it, and TensorFlow's for the rest.
+    """A module of TF1 with supplied names, and TensorFlow's for all others.
 
     Args:
-        path: Its name without 'tf.'; empty for `tf` itself.
+        path: The name without 'tf.', or "" for `tf` itself.
     """
 
-    # Names that `import` asks packages for.
+    # `import` reads this attribute of packages.
     __path__: list[str] = []
 
     def __init__(self, path: str):
@@ -53,9 +53,9 @@ class LookAlike(types.ModuleType):
         self.__dict__["_kte_path"] = path
 
     def __getattr__(self, name: str) -> Any:
-        """What has this name, looked up when it is first used."""
+        """Returns the object with this name, looked up on first use."""
         if name == "__all__":
-            return dir(self)  # For `import *`.
+            return dir(self)  # This is for `import *`.
         if name.startswith("__") and name not in _VERSIONS:
             raise AttributeError(name)
         value = resolve(below(self._kte_path, name))
@@ -63,13 +63,13 @@ class LookAlike(types.ModuleType):
         return value
 
     def __setattr__(self, name: str, value: object) -> None:
-        """Keeps a function from a module of its name, which `import` sets."""
+        """Keeps a function when `import` sets a module of the same name."""
         entry = catalogue().entries.get(below(self._kte_path, name))
         if not (entry and entry.module):
             super().__setattr__(name, value)
 
     def __dir__(self) -> list[str]:
-        """All names, supplied ones and TensorFlow's."""
+        """Returns all names, supplied ones and TensorFlow's."""
         known = catalogue().packages | catalogue().supplied
         prefix = below(self._kte_path, "")
         here = {n.removeprefix(prefix) for n in known if n.startswith(prefix)}
@@ -87,18 +87,18 @@ class LookAlike(types.ModuleType):
 
 @functools.cache
 def resolve(path: str) -> Any:
-    """What is behind a name of TF1.
+    """Returns the object that a TF1 name refers to.
 
     Args:
-        path: The name without 'tf.', such as 'contrib.tpu.TPUEstimator';
-            empty for `tf` itself.
+        path: The name without 'tf.', such as 'contrib.tpu.TPUEstimator', or "" for `tf`
+            itself.
 
     Returns:
-        What is supplied under that name, or what TensorFlow has there.
+        The supplied object, or TensorFlow's.
 
     Raises:
-        MissingNameError: There is neither.
-        ImportError: It is supplied by a package that is not installed.
+        MissingNameError: Neither exists.
+        ImportError: The package that supplies it is not installed.
 
     Example:
 
@@ -126,13 +126,13 @@ def resolve(path: str) -> Any:
 
 
 def resolve_module(path: str) -> Any:
-    """What is imported by a name, which is another thing for some functions.
+    """Returns the module that a name imports, which differs for some functions.
 
     Args:
         path: The name without 'tf.'.
 
     Raises:
-        MissingNameError: There is none.
+        MissingNameError: There is no such module.
 
     Example:
 
@@ -148,7 +148,7 @@ def resolve_module(path: str) -> Any:
 
 
 def is_supplied(path: str) -> bool:
-    """Whether TensorFlow's own has no part in a name.
+    """Returns whether a name is supplied without TensorFlow's own object.
 
     Args:
         path: The name without 'tf.'.
@@ -172,7 +172,7 @@ def is_supplied(path: str) -> bool:
 
 
 def is_known(path: str) -> bool:
-    """Whether a name is in a table, or a module above names that are.
+    """Returns whether a name is in a table, or is a module that contains such names.
 
     Args:
         path: The name without 'tf.'.
@@ -187,7 +187,7 @@ def is_known(path: str) -> bool:
 
 
 def _target(path: str, target: str) -> Any:
-    """What a table names."""
+    """Returns the object that a table names as a source."""
     top, _, rest = target.partition(".")
     if top == "tf":
         return resolve(rest)
@@ -216,7 +216,7 @@ def _imported(path: str, module: str) -> Any:
 
 
 def _of_parent(parent: str, name: str) -> Any:
-    """The attribute of a module or class that is resolved itself."""
+    """Returns an attribute of a module or class that is looked up first."""
     if parent in catalogue().public:
         return _made_public(below(parent, name), catalogue().public[parent])
     owner = resolve(parent)
@@ -228,7 +228,7 @@ def _of_parent(parent: str, name: str) -> Any:
 
 
 def _made_public(path: str, module: str) -> Any:
-    """What another module makes public under the same name."""
+    """Returns the object that another module makes public under the same name."""
     public = below(module, path.rpartition(".")[2])
     try:
         return resolve(public)
@@ -239,7 +239,7 @@ def _made_public(path: str, module: str) -> Any:
 
 
 def _of_the_rest(parent: str, name: str) -> Any:
-    """What has a name that no table has, but whose module is in one."""
+    """Returns an object that is in no table, but whose module is in one."""
     path, behind = below(parent, name), _behind(parent)
     if behind is None:
         raise MissingNameError(path, _advice(path))
@@ -250,7 +250,7 @@ def _of_the_rest(parent: str, name: str) -> Any:
 
 @functools.cache
 def _folders_of_tensorflow() -> frozenset[str]:
-    """The packages in it that are no attributes of `tf.compat.v1`."""
+    """Returns TensorFlow's packages that are not attributes of `tf.compat.v1`."""
     import tensorflow as tf
 
     folder = pathlib.Path(tf.__file__).parent
@@ -259,19 +259,19 @@ def _folders_of_tensorflow() -> frozenset[str]:
 
 
 def _behind(path: str) -> Any:
-    """The module that has what no table has, or `None`."""
+    """Returns the module with the names that are in no table, or `None`."""
     entry = catalogue().of_module(path)
     if entry and entry.source:
         return _target(path, entry.source)
     above, _, name = path.rpartition(".")
     owner = _behind(above) if path else None
     found = None if owner is None else _attribute_or_none(owner, name)
-    # What was installed has nothing behind it.
+    # Modules that were installed have no other module behind them.
     return None if isinstance(found, LookAlike) else found
 
 
 def _advice(path: str) -> str:
-    """That of the closest module that has some."""
+    """Returns the advice of the closest module that has some."""
     found = map(catalogue().of_module, reversed(ancestors(path)))
     return next((e.missing for e in found if e and e.missing), "")
 
@@ -284,7 +284,7 @@ def _attribute(owner: Any, name: str, path: str) -> Any:
 
 
 def _attribute_or_none(owner: Any, name: str) -> Any:
-    """An attribute, or a module that is imported to be one."""
+    """Returns an attribute, or imports a module of that name."""
     try:
         return getattr(owner, name)
     except AttributeError:

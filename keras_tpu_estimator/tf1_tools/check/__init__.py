@@ -1,4 +1,4 @@
-"""What a program of TensorFlow 1 uses, read from its source.
+"""A checker that reads a TF1 script without running it.
 
 python -m keras_tpu_estimator check PATH
 """

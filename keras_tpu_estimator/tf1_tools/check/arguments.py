@@ -1,4 +1,4 @@
-"""Whether the arguments of a call keep a script from running."""
+"""Checks of the arguments of TF1 calls that can stop a script."""
 
 import ast
 import enum
@@ -12,13 +12,7 @@ _WIDE = ("float64", "int64", "uint64", "double")
 
 
 class Answer(enum.IntEnum):
-    """The answer to a question about a value.
-
-    Attributes:
-        NO: It is not so.
-        UNKNOWN: The source does not show it.
-        YES: It is so.
-    """
+    """The answer to a question about a value that is read from source code."""
 
     NO = 0
     UNKNOWN = 1
@@ -26,13 +20,7 @@ class Answer(enum.IntEnum):
 
 
 def answer(rule: CallRule, call: ast.Call, scope: Scope) -> Answer:
-    """Whether a call has the argument that a rule is about.
-
-    Args:
-        rule: The rule.
-        call: The call.
-        scope: The scope that it is in.
-    """
+    """Returns whether a call passes the argument that a rule checks."""
     if rule.value is Value.ANY:
         return Answer.YES
     found = _argument(call, rule.argument, rule.position)
@@ -47,7 +35,7 @@ def answer(rule: CallRule, call: ast.Call, scope: Scope) -> Answer:
         return Answer.NO
     known = _QUESTIONS[rule.value](found, scope)
     if known is Answer.UNKNOWN and rule.value is not Value.PASSED:
-        # Most tensors of a step are numbers, and nothing in the source says so.
+        # Most tensors of a step are numeric, and the source rarely shows their dtype.
         return Answer.NO if rule.where is Where.STEPS else known
     return known
 
@@ -62,7 +50,7 @@ def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
 
 
 def _has_more(call: ast.Call) -> bool:
-    """Whether a call has arguments that the source does not show."""
+    """Returns whether a call has arguments that the source does not show."""
     is_starred = any(isinstance(each, ast.Starred) for each in call.args)
     return is_starred or any(each.arg is None for each in call.keywords)
 
@@ -70,10 +58,10 @@ def _has_more(call: ast.Call) -> bool:
 def _has_strings(
     node: ast.expr, scope: Scope, within: frozenset[ast.expr] = frozenset()
 ) -> Answer:
-    """Whether a value is a string, the string dtype, or contains one."""
+    """Returns whether a value is a string or the string dtype, or contains one."""
     node, scope = scope.value(node)
     if node in within:
-        return Answer.UNKNOWN  # Such as `names = names + ["a"]` in a class.
+        return Answer.UNKNOWN  # For example, `names = names + ["a"]` in a class.
     if isinstance(node, ast.Constant):
         return _answer(isinstance(node.value, str | bytes))
     if isinstance(node, ast.JoinedStr):
@@ -91,13 +79,13 @@ def _has_strings(
 
 
 def _parts(node: ast.expr) -> list[ast.expr] | None:
-    """The values that a value is made of, if that is known."""
+    """Returns the elements of a value if they are known."""
     if isinstance(node, ast.List | ast.Tuple | ast.Set):
         return node.elts
     if isinstance(node, ast.UnaryOp):
         return [node.operand]
     if isinstance(node, ast.BinOp):
-        return [node.left, node.right]  # As in `["a"] * 4`.
+        return [node.left, node.right]  # For example, `["a"] * 4`.
     if isinstance(node, ast.Call) and len(node.args) == 1:
         is_copy = ast.unparse(node.func) in ("list", "tuple", "sorted")
         return node.args if is_copy else None
@@ -105,7 +93,7 @@ def _parts(node: ast.expr) -> list[ast.expr] | None:
 
 
 def _is_of_numbers(node: ast.Call, scope: Scope) -> bool:
-    """Whether a call returns numbers, or a column, which has its verdict."""
+    """Returns whether a call returns numbers or a feature column."""
     meaning = scope.meaning(node.func)
     called = meaning if isinstance(meaning, str) else ast.unparse(node.func)
     is_range = called == "range" or called.endswith(".arange")
@@ -120,7 +108,7 @@ def _is_string_dtype(node: ast.expr, scope: Scope) -> Answer:
 
 
 def _is_wide(node: ast.expr, scope: Scope) -> Answer:
-    """Whether a value is a dtype of 64 bits."""
+    """Returns whether a value is a 64-bit dtype."""
     node, scope = scope.value(node)
     if isinstance(node, ast.Constant):
         return _answer(str(node.value) in _WIDE)
@@ -132,7 +120,7 @@ def _is_wide(node: ast.expr, scope: Scope) -> Answer:
 
 
 def _of_dtype(node: ast.Name | ast.Attribute, scope: Scope) -> Answer:
-    """Whether a name is that of the string dtype."""
+    """Returns whether a name means the string dtype."""
     meaning = scope.meaning(node)
     if isinstance(meaning, str):
         name = canonical(meaning)
@@ -156,7 +144,7 @@ def _is_passed(node: ast.expr, scope: Scope) -> Answer:
     node, scope = scope.value(node)
     if isinstance(node, ast.Constant):
         return _answer(node.value is not None)
-    # Most parameters default to None, which the source of a call hides.
+    # Most parameters default to `None`, and a call does not show the default.
     is_shown = isinstance(node, ast.Call | ast.List | ast.Tuple | ast.Dict)
     return Answer.YES if is_shown else Answer.UNKNOWN
 

@@ -1,4 +1,4 @@
-"""Reading a program, and what is said about it."""
+"""The entry point of the checker, and its report about a script."""
 
 import dataclasses
 import pathlib
@@ -6,32 +6,29 @@ from collections.abc import Iterable, Iterator
 
 from keras_tpu_estimator.ground.base.sources import Source, read_program
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.tf1_tools.check.libraries import absent_in
 from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file, python_2_in
-from keras_tpu_estimator.tf1_tools.check.reached import Grade
-from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
+from keras_tpu_estimator.tf1_tools.check.reached import Grade, RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, scopes_of
-from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed, Use, uses_in
+from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed, Use, absent_in, uses_in
 from keras_tpu_estimator.tf1_tools.check.verdicts import Judge, Judgement, Verdict
 
-# The verdicts that stop a program which needs the name.
+# The verdicts that stop a script if it needs the name.
 STOPPING = (Verdict.MISSING, Verdict.REFUSED, Verdict.ABSENT)
-# Those with which a program does without the name where it can.
+# The verdicts of names that a script can do without where it guards their use.
 _DISMISSED = (Verdict.MISSING, Verdict.ABSENT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Finding:
-    """A name, and all places where it has the same verdict.
+    """A name and all places where it has the same verdict.
 
     Attributes:
-        name: Such as "tf.layers.dense", or the name of a library.
-        verdict: What becomes of it.
-        grade: Whether the program comes to one of the places.
-        places: Where it is used.
-        advice: What to do, if it does not run, or not without what is to be
-            installed; else "".
-        counterpart: What replaces it in a port to Keras, if that is known.
+        name: A name such as "tf.layers.dense", or the name of a library.
+        verdict: The verdict.
+        grade: Whether the script needs the code at these places.
+        places: The uses.
+        advice: The change or installation that the script needs, or "".
+        counterpart: The name that replaces it in a port to Keras, if known.
     """
 
     name: str
@@ -44,13 +41,13 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """What is said about a program.
+    """The result of checking a script.
 
     Attributes:
-        files: Its files.
-        findings: By verdict and name.
-        unfollowed: What may use TensorFlow, and could not be followed.
-        unreadable: What is no Python 3.
+        files: The files of the script.
+        findings: The findings, sorted by verdict and name.
+        unfollowed: Code that may use TensorFlow, but cannot be followed.
+        unreadable: Code that is not Python 3.
     """
 
     files: tuple[pathlib.Path, ...]
@@ -60,12 +57,12 @@ class Report:
 
     @property
     def runs(self) -> bool:
-        """Whether no name or argument that was checked stops the program."""
+        """Whether the script has no name or argument that stops it."""
         return not self.unreadable and not self.needed
 
     @property
     def needed(self) -> list[Finding]:
-        """What does not run, and is needed."""
+        """The findings that stop the script."""
         return [
             each
             for each in self.findings
@@ -75,7 +72,7 @@ class Report:
     def with_verdict(
         self, verdict: Verdict, grade: Grade | None = None
     ) -> list[Finding]:
-        """The findings with one verdict, and one grade if there is one."""
+        """Returns the findings with one verdict, and with one grade if it is given."""
         return [
             each
             for each in self.findings
@@ -84,17 +81,17 @@ class Report:
 
 
 def check(path: pathlib.Path) -> Report:
-    """Reads a program, without running it, and looks up what it uses.
+    """Checks a script without running it.
 
     Args:
-        path: A file, with which those are read that it imports from its
-            folder, or a folder.
+        path: A folder, or a file, which is read together with the modules that it
+            imports from its own folder.
 
     Returns:
         A `Report`.
 
     Raises:
-        ValueError: There is no Python file.
+        ValueError: `path` has no Python file.
     """
     sources = read_program(path)
     program = scopes_of(sources)
@@ -119,7 +116,7 @@ def check(path: pathlib.Path) -> Report:
 
 
 def _unreadable(source: Source) -> Iterator[Unfollowed]:
-    """Why a file is no Python 3: the syntax of Python 2, or the error."""
+    """Yields the Python 2 syntax of a file that is not Python 3, or its error."""
     if not source.error and not prints_to_file(source.tree):
         return
     text = source.path.read_text("utf-8", errors="replace")
@@ -131,7 +128,7 @@ def _unreadable(source: Source) -> Iterator[Unfollowed]:
 def _judged(
     uses: Iterable[Use], program: dict[str, Scope], code: RunningCode
 ) -> tuple[list[Finding], list[Unfollowed]]:
-    """Findings, and uses that the program may do without."""
+    """Returns the findings, and the uses that the script guards."""
     uses = [*uses]
     judge = Judge.of(uses, program, code)
     places: dict[tuple[Judgement, str], list[Use]] = {}
@@ -140,7 +137,7 @@ def _judged(
         judgement = judge.judge(use)
         if judgement.verdict in _DISMISSED and use.is_guarded:
             state = judgement.verdict.value
-            what = f"{use.name}, which is {state}, where it may be"
+            what = f"{use.name} is {state}, but its use is guarded"
             dismissed.append(Unfollowed(use.path, use.line, what))
         else:
             places.setdefault((judgement, use.name), []).append(use)
@@ -155,7 +152,7 @@ def _judged(
             porting.find(name),
         )
         for (judgement, name), found in places.items()
-        # Of a module that is there, what is used of it says enough.
+        # A name that is used below an existing module is listed instead of the module.
         if judgement.verdict is not Verdict.RUNS or name not in owners
     ]
     return sorted(findings, key=lambda f: (f.verdict.value, f.name)), dismissed

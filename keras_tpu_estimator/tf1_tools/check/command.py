@@ -1,43 +1,199 @@
-"""The command `check`: what a program of TensorFlow 1 uses."""
+"""The command `check`, and its report as text and JSON."""
 
 import argparse
+import json
 import os
 import pathlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
 
-from keras_tpu_estimator.tf1_tools.check.checking import check
-from keras_tpu_estimator.tf1_tools.check.printing import as_json, as_text
+from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1_tools.check.checking import (
+    STOPPING,
+    Finding,
+    Report,
+    check,
+)
+from keras_tpu_estimator.tf1_tools.check.reached import Grade
+from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed, Use
+from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
+
+_RUN = "python -m keras_tpu_estimator tf1"
+_TITLES = {
+    Verdict.MISSING: "Missing",
+    Verdict.REFUSED: "Refused on devices",
+    Verdict.ABSENT: "Libraries that are not installed",
+    Verdict.DEPENDS: "Depends on values that the source does not show",
+    Verdict.DIFFERS: "Runs, but not as in TensorFlow 1.15",
+}
+_GRADES = {Grade.NEEDED: "and needed", Grade.IN_BRANCH: "in a branch"}
+_NOT_CHECKED = (
+    "Not checked: values that the source does not show, such as the dtypes and "
+    "shapes of the data."
+)
+# The number of places that are printed for each name. The JSON has all of them.
+_PLACES = 5
+
+
+def as_json(report: Report) -> str:
+    """Returns the report as one JSON object, as `docs/porting.md` describes it."""
+    return json.dumps(
+        {
+            "runs": report.runs,
+            "files": [str(path) for path in report.files],
+            "names": [_name_as_json(each) for each in report.findings],
+            "not_followed": [_place(each) for each in report.unfollowed],
+            "not_python_3": [_place(each) for each in report.unreadable],
+        },
+        indent=2,
+    )
+
+
+def as_text(report: Report, start: pathlib.Path) -> str:
+    """Returns the report as tables, with file names relative to `start`."""
+
+    def where(place: Use | Unfollowed) -> str:
+        path = place.path
+        if path.is_relative_to(start):
+            path = path.relative_to(start)
+        return f"{path}:{place.line}"
+
+    running = report.with_verdict(Verdict.RUNS)
+    names = {
+        each.name for each in report.findings if each.verdict is not Verdict.ABSENT
+    }
+    lines = [f"{len(report.files)} files, {len(names)} names of TensorFlow."]
+    for grade, what in _GRADES.items():
+        for verdict, title in _TITLES.items():
+            found = report.with_verdict(verdict, grade)
+            lines += _titled(f"{title}, {what}", _problems(found, where))
+    lines += _titled("Not Python 3", _remarks(report.unreadable, where))
+    lines += _table(running)
+    wanted = dict.fromkeys(each.advice for each in running if each.advice)
+    lines += _titled("To be installed", wanted)
+    lines += _titled("Not followed", _remarks(report.unfollowed, where))
+    lines += ["", _conclusion(report)]
+    return "\n".join(lines)
+
+
+def _conclusion(report: Report) -> str:
+    if report.runs:
+        return (
+            f"No name or argument that was checked stops it{_unless(report)}: "
+            f"{_RUN} SCRIPT\n{_NOT_CHECKED}"
+        )
+    count = len(report.unreadable) + len(report.needed)
+    return (
+        f"{count} places must change before {_RUN} can run it. For a port to "
+        f"Keras, see {porting.PAGE}."
+    )
+
+
+def _unless(report: Report) -> str:
+    """Returns a clause about names in branches that would stop the script, or ""."""
+    count = sum(
+        len(report.with_verdict(verdict, Grade.IN_BRANCH)) for verdict in STOPPING
+    )
+    if not count:
+        return ""
+    names = "the name" if count == 1 else f"one of the {count} names"
+    return f", unless it reaches {names} listed above as in a branch"
+
+
+def _titled(title: str, lines: Iterable[str]) -> list[str]:
+    found = [f"  {line}" for line in lines]
+    return ["", title, *found] if found else []
+
+
+def _problems(
+    findings: Iterable[Finding], where: Callable[[Use], str]
+) -> Iterator[str]:
+    for finding in findings:
+        places = list(dict.fromkeys(map(where, finding.places)))
+        more = f" and {len(places) - _PLACES} more" * (len(places) > _PLACES)
+        yield f"{finding.name}  {', '.join(places[:_PLACES])}{more}"
+        if finding.advice and not _repeats_counterpart(finding):
+            yield f"    {finding.advice}"
+        if finding.counterpart:
+            yield f"    In a port to Keras: {_replacement(finding)}"
+
+
+def _repeats_counterpart(finding: Finding) -> bool:
+    """Returns whether the advice only refers to the counterpart, which is known."""
+    return finding.counterpart is not None and porting.PAGE in finding.advice
+
+
+def _remarks(
+    remarks: Iterable[Unfollowed], where: Callable[[Unfollowed], str]
+) -> Iterator[str]:
+    for remark in remarks:
+        yield f"{where(remark)}  {remark.what}"
+
+
+def _table(findings: Sequence[Finding]) -> list[str]:
+    if not findings:
+        return []
+    title = "Runs as it is"
+    width = max(len(title), *(len(each.name) + 2 for each in findings))
+    lines = ["", f"{title:<{width}}  uses  in a port to Keras"]
+    for finding in findings:
+        name, count = f"  {finding.name}", len(finding.places)
+        line = f"{name:<{width}}  {count:>4}  {_replacement(finding)}"
+        lines.append(line.rstrip())
+    return lines
+
+
+def _replacement(finding: Finding) -> str:
+    return finding.counterpart.now if finding.counterpart else ""
+
+
+def _name_as_json(finding: Finding) -> dict[str, Any]:
+    found = finding.counterpart
+    return {
+        "name": finding.name,
+        "verdict": finding.verdict.value,
+        "grade": finding.grade.name.lower(),
+        "advice": finding.advice,
+        "counterpart": found.now if found else None,
+        "note": found.note if found else None,
+        "page": found.page if found else None,
+        "places": [{"file": str(use.path), "line": use.line} for use in finding.places],
+    }
+
+
+def _place(remark: Unfollowed) -> dict[str, Any]:
+    return {
+        "file": str(remark.path),
+        "line": remark.line,
+        "what": remark.what,
+    }
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Runs the command.
-
-    Args:
-        name: Its name.
-        arguments: What follows it on the command line.
+    """Runs the command `check`.
 
     Returns:
-        0 if the program runs as it is, as far as its source tells; 1 if
-        something is missing or refused; 2 if there is no program.
+        0 if the checker found nothing that stops the script, 1 if it found something,
+        and 2 if there is no script.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m keras_tpu_estimator {name}",
-        description="Reads a program of TensorFlow 1 without running it: what "
-        "runs as it is, what does not, and what replaces it in Keras.",
+        description="Reads a TensorFlow 1 script without running it, and reports "
+        "the names that run, those that do not, and their Keras counterparts.",
     )
     parser.add_argument(
         "path",
         type=pathlib.Path,
         metavar="PATH",
-        help="a folder, or a file, with which those are read that it imports "
-        "from its folder",
+        help="a folder, or a file, which is read together with the modules that it "
+        "imports from its own folder",
     )
     parser.add_argument(
         "--json", action="store_true", help="print JSON, with all places"
     )
     options = parser.parse_args(arguments)
-    # TensorFlow, which is asked for what it has, would say more than we do.
+    # The checker imports TensorFlow to look up names. This hides its log lines.
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     try:
         report = check(options.path)

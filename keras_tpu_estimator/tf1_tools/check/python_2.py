@@ -1,11 +1,11 @@
-"""Syntax of Python 2 in the files of a program."""
+"""Python 2 syntax in the files of a script."""
 
 import ast
 import dataclasses
 import re
 from collections.abc import Iterator
 
-# Comments and strings, in which nothing is syntax.
+# Comments and strings, which contain no syntax.
 _TEXT = re.compile(
     r"#[^\n]*"
     r'|"""(?:\\.|[^\\])*?"""'
@@ -19,12 +19,12 @@ _START = r"(?:^|[;:])[ \t]*"
 
 @dataclasses.dataclass(frozen=True)
 class _Rule:
-    """A pattern of Python 2, and what it becomes.
+    """A pattern of Python 2 syntax.
 
     Attributes:
-        pattern: The code, in which all strings are empty.
+        pattern: A regular expression for code in which all strings are empty.
         before: The syntax, as messages show it.
-        now: What `2to3` writes in its place.
+        now: The replacement that `2to3` writes.
     """
 
     pattern: str
@@ -55,13 +55,13 @@ _RULES = (
 
 
 def python_2_in(text: str) -> Iterator[tuple[int, str]]:
-    """Finds syntax of Python 2.
+    """Finds Python 2 syntax in the text of a file.
 
     Args:
         text: The text of a file that is for Python 2.
 
     Yields:
-        For each kind of syntax the first line that has it, and a sentence.
+        For each kind of syntax, its first line and a sentence.
 
     Example:
 
@@ -87,10 +87,7 @@ def python_2_in(text: str) -> Iterator[tuple[int, str]]:
 
 
 def prints_to_file(tree: ast.Module) -> bool:
-    """Whether a file has `print >>f`, which is an error when it runs.
-
-    Python 3 reads it as a shift of the function.
-    """
+    """Returns whether a file has `print >>f`, which Python 3 parses as a shift."""
     return any(
         isinstance(node, ast.BinOp)
         and isinstance(node.op, ast.RShift)
@@ -101,7 +98,7 @@ def prints_to_file(tree: ast.Module) -> bool:
 
 
 def _emptied(match: re.Match[str]) -> str:
-    """A string or a comment without its text, over as many lines."""
+    """Returns a string or comment without its text, but with its line breaks."""
     text = match.group()
     lines = "\n" * text.count("\n")
     return lines if text.startswith("#") else f'""{lines}'

@@ -1,12 +1,12 @@
-"""Which code of a program runs, as far as that can be followed.
+"""The code of a script that runs, as far as it can be followed.
 
-It begins with the code that a start runs, and with the `model_fn`s, and goes on
-to what these call. Code is needed if nothing decides whether it runs but the
-mode, or a flag that is on by default; what any other condition chooses stands
-in a branch.
+The search begins with the code that runs when the script starts and with each
+`model_fn`, and follows calls. Code is needed if its only conditions are the mode and
+flags that are on by default. Under any other condition, it is in a branch.
 """
 
 import ast
+import dataclasses
 import enum
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -14,11 +14,14 @@ from typing import Any
 from typing_extensions import TypeIs
 
 from keras_tpu_estimator.ground.base.sources import from_module
-from keras_tpu_estimator.tf1_tools.check.conditions import Condition, condition_of
-from keras_tpu_estimator.tf1_tools.check.flags import FlagsOn
+from keras_tpu_estimator.tf1_tools.check.conditions import (
+    Condition,
+    FlagsOn,
+    condition_of,
+)
 from keras_tpu_estimator.tf1_tools.check.scopes import Found, Scope, canonical
 
-# What calls the functions that it is given, where a step calls it.
+# Functions that call their arguments in a step.
 _CALLERS = (
     "functools.partial",
     "tf.case",
@@ -32,17 +35,17 @@ _CALLERS = (
     "tf.scan",
     "tf.while_loop",
 )
-# Functions that call the script's `main` if they are given no other.
+# Functions that call the script's `main` if they receive no other function.
 _STARTERS = ("absl.app.run", "tf.app.run")
-# What is called of an object without its name.
+# Methods that frameworks call by themselves.
 _UNNAMED = ("build", "call", "input_fn", "model_fn")
 
 
 class Grade(enum.IntEnum):
-    """How sure it is that code runs.
+    """The certainty that code runs.
 
     Attributes:
-        IN_BRANCH: Something chooses it, or nothing is known to.
+        IN_BRANCH: A condition chooses it, or no caller is known.
         NEEDED: It runs, unless a flag that is on by default is turned off.
     """
 
@@ -51,22 +54,21 @@ class Grade(enum.IntEnum):
 
 
 class Reached:
-    """The code that is reached, and how surely.
+    """The code that is reached, with grades.
 
     Args:
-        program: The scopes of the modules, by their names.
+        program: The scopes of the modules, by module name.
         entries: The modules that are started.
-        in_steps: Whether it is about steps on the devices: what is only
-            passed on, such as a `metric_fn`, runs on the host then.
+        in_steps: Whether to follow only the code of steps on devices. Functions that a
+            step only passes on, such as a `metric_fn`, then count as host code.
             Defaults to `False`.
-        objects: Classes of which there are objects already, by their scopes.
-            Defaults to none.
+        objects: Classes that already have instances, by scope. Defaults to none.
 
     Attributes:
-        grades: The grades of all nodes that are reached.
-        classes: Those of classes of which there are objects.
-        bodies: Those of modules and functions.
-        model_fns: What estimators are given as such.
+        grades: The grades of the reached nodes.
+        classes: The grades of classes that have instances.
+        bodies: The grades of modules and functions.
+        model_fns: The functions that estimators receive as `model_fn`.
     """
 
     def __init__(
@@ -89,7 +91,7 @@ class Reached:
         self._objects = objects or {}
 
     def add(self, roots: Iterable[Scope], grade: Grade = Grade.NEEDED) -> None:
-        """Follows the scopes of some modules and functions."""
+        """Follows the scopes of modules and functions."""
         self._waiting += [(scope, grade) for scope in roots]
         while self._waiting:
             scope, grade = self._waiting.pop()
@@ -99,7 +101,7 @@ class Reached:
 
     def _walk(self, scope: Scope, node: ast.AST, grade: Grade) -> None:
         if self._in_steps and self._counts_metrics(scope, node):
-            return  # Which run on the host, with what they are given.
+            return  # Metrics run on the host, together with their arguments.
         self._raise(self.grades, node, grade)
         if isinstance(node, ast.If | ast.IfExp):
             self._choose(scope, node, grade)
@@ -113,13 +115,13 @@ class Reached:
         inner = scope.children.get(node, scope)
         for child in children:
             if isinstance(node, ast.Dict) and self._is_callable(scope, child):
-                # In a table, of which one is chosen.
+                # A table from which the script chooses one entry.
                 self._refer(scope, child, Grade.IN_BRANCH)
             else:
                 self._walk(inner, child, grade)
 
     def _follow(self, scope: Scope, node: ast.AST, grade: Grade) -> None:
-        """Goes to what a node by itself leads to."""
+        """Follows the calls and names of a single node."""
         if isinstance(node, ast.Import | ast.ImportFrom):
             self._import(scope, node, grade)
         elif isinstance(node, ast.Call):
@@ -183,7 +185,7 @@ class Reached:
             self._refer(scope, value, grade)
 
     def _note_model_fn(self, scope: Scope, node: ast.Call) -> None:
-        """Keeps what an estimator is given as its `model_fn`."""
+        """Records the `model_fn` that an estimator receives."""
         given = [e.value for e in node.keywords if e.arg == "model_fn"]
         if ast.unparse(node.func).endswith("Estimator"):
             given += node.args[:1]
@@ -200,9 +202,9 @@ class Reached:
         if not isinstance(node, ast.Attribute):
             return
         if isinstance(scope.meaning(node.value), str):
-            return  # Of a module, as `tf.train` is, and no method.
+            return  # An attribute of a module, such as `tf.train`, is no method.
         if node.attr.startswith("__"):
-            return  # `super().__init__` is that of no other class.
+            return  # `super().__init__` refers to no other class.
         if _is_self(node.value):
             self._call_own(scope, node.attr, grade)
         if self._raise(self._called_names, node.attr, grade):
@@ -221,7 +223,7 @@ class Reached:
                 self._waiting.append((inner, grade))
 
     def _refer(self, scope: Scope, node: ast.AST, grade: Grade) -> None:
-        """Follows what an expression stands for, which is called."""
+        """Follows a function or class that an expression refers to."""
         found = scope.meaning(node)
         if not isinstance(found, Found):
             return
@@ -231,7 +233,7 @@ class Reached:
         elif self._in_steps and (
             "metric" in found.node.name or is_named(found.node, "input_fn")
         ):
-            return  # Whoever calls it, these are the host's.
+            return  # These run on the host, whatever calls them.
         elif is_named(found.node, "model_fn", "input_fn"):
             self._waiting.append((inner, Grade.NEEDED))
         else:
@@ -260,17 +262,17 @@ class Reached:
 def is_function(
     node: ast.AST,
 ) -> TypeIs[ast.FunctionDef | ast.AsyncFunctionDef]:
-    """Whether a node defines a function with a name."""
+    """Returns whether a node defines a named function."""
     return isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
 
 
 def is_named(node: ast.AST, *suffixes: str) -> bool:
-    """Whether a function has a name that ends so."""
+    """Returns whether a node is a function whose name has one of these suffixes."""
     return is_function(node) and node.name.strip("_").endswith(suffixes)
 
 
 def _body(node: ast.AST) -> Iterable[ast.AST]:
-    """What runs of a module or function when it is called."""
+    """Returns the nodes that run when a module or function is called."""
     if isinstance(node, ast.Lambda):
         return [node.body]
     return getattr(node, "body", [])
@@ -283,7 +285,7 @@ def _nodes(body: ast.AST | list[ast.stmt]) -> Iterable[ast.AST]:
 def _evaluated_with(
     node: ast.FunctionDef | ast.AsyncFunctionDef,
 ) -> Iterator[ast.AST]:
-    """What a definition evaluates."""
+    """Yields the expressions that a definition evaluates."""
     yield from node.decorator_list
     yield from node.args.defaults
     yield from (each for each in node.args.kw_defaults if each is not None)
@@ -298,3 +300,113 @@ def _around(scope: Scope) -> Iterator[Scope]:
 
 def _is_self(node: ast.AST) -> bool:
     return isinstance(node, ast.Name) and node.id == "self"
+
+
+# Functions whose arguments become bodies of branches and loops.
+_BRANCHING = (
+    "tf.case",
+    "tf.cond",
+    "tf.foldl",
+    "tf.foldr",
+    "tf.map_fn",
+    "tf.scan",
+    "tf.switch_case",
+    "tf.while_loop",
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class RunningCode:
+    """The nodes that run in each part of a script, with grades.
+
+    Attributes:
+        anywhere: Nodes that run at all.
+        in_steps: Nodes that run in a step.
+        in_branches: Nodes of steps that run in a branch or loop of the graph.
+        in_host_calls: Nodes that run in a `host_call`.
+    """
+
+    anywhere: Mapping[ast.AST, Grade]
+    in_steps: Mapping[ast.AST, Grade]
+    in_branches: Mapping[ast.AST, Grade]
+    in_host_calls: Mapping[ast.AST, Grade]
+
+    @classmethod
+    def of(cls, program: Mapping[str, Scope], start: Scope | None) -> "RunningCode":
+        """Follows a script from the file that is run, or from all files that can be."""
+        entries = [start] if start else _started(program)
+        known = Reached(program, entries or program.values())
+        known.add(entries or program.values())
+        everywhere = [*_functions(program, "")]
+        if not any(_is_started(entry) for entry in entries):
+            # These are functions for other scripts, or functions of an estimator.
+            named = [*_functions(program, "model_fn", "input_fn")]
+            known.add(named or everywhere)
+        steps = Reached(program, in_steps=True, objects=known.classes)
+        model_fns = known.model_fns | {*_functions(program, "model_fn")}
+        for scope in model_fns & known.bodies.keys():
+            steps.add([scope])
+        for scope in model_fns - known.bodies.keys():
+            steps.add([scope], Grade.IN_BRANCH)
+        branches = Reached(program, in_steps=True, objects=known.classes)
+        for scope, grade in _branches(program, steps.grades):
+            branches.add([scope], grade)
+        host_calls = Reached(program, in_steps=True, objects=known.classes)
+        for scope in _functions(program, "host_call", "host_call_fn"):
+            grade = known.bodies.get(scope, Grade.IN_BRANCH)
+            host_calls.add([scope], grade)
+        return cls(known.grades, steps.grades, branches.grades, host_calls.grades)
+
+
+def _started(program: Mapping[str, Scope]) -> list[Scope]:
+    """Returns the modules that can be run, except tests."""
+    return [
+        module
+        for module in program.values()
+        if _is_started(module)
+        and not module.source.path.stem.startswith("test_")
+        and not module.source.path.stem.endswith("_test")
+    ]
+
+
+def _is_started(module: Scope) -> bool:
+    return any(
+        isinstance(node, ast.If) and condition_of(node.test) is Condition.IS_STARTED
+        for node in ast.iter_child_nodes(module.node)
+    )
+
+
+def _functions(program: Mapping[str, Scope], *suffixes: str) -> Iterator[Scope]:
+    """Yields the functions and methods whose name has one of these suffixes."""
+    for module in program.values():
+        for scope, node in module.walk():
+            if is_function(node) and is_named(node, *suffixes):
+                yield scope.children[node]
+
+
+def _branches(
+    program: Mapping[str, Scope], in_steps: Mapping[ast.AST, Grade]
+) -> Iterator[tuple[Scope, Grade]]:
+    """Yields the functions that become branches and loops of a step."""
+    for module in program.values():
+        for scope, node in module.walk():
+            if node not in in_steps or not isinstance(node, ast.Call):
+                continue
+            called = scope.meaning(node.func)
+            if not isinstance(called, str):
+                continue
+            if canonical(called) in _BRANCHING:
+                given = (*node.args, *(each.value for each in node.keywords))
+                for function in _given_functions(scope, given):
+                    yield function, in_steps[node]
+
+
+def _given_functions(scope: Scope, given: Iterable[ast.expr]) -> Iterator[Scope]:
+    for value in given:
+        found = scope.meaning(value)
+        if isinstance(value, ast.Lambda):
+            yield scope.children[value]
+        elif isinstance(value, ast.List | ast.Tuple):
+            yield from _given_functions(scope, value.elts)
+        elif isinstance(found, Found) and is_function(found.node):
+            yield found.scope.children[found.node]

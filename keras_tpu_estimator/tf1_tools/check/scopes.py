@@ -1,7 +1,6 @@
-"""What names stand for in a program, as far as that is certain.
+"""The meanings of names in a script, as far as they are certain.
 
-A name is followed if everything that binds it says the same. Whatever may be
-several things is none.
+A name has a meaning only if all of its bindings agree.
 """
 
 import ast
@@ -28,10 +27,10 @@ _SCOPES = (
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """Something that an import binds.
+    """A binding by an import.
 
     Attributes:
-        name: Its full name, such as "tensorflow.contrib.slim".
+        name: The full name, such as "tensorflow.contrib.slim".
     """
 
     name: str
@@ -39,33 +38,33 @@ class Imported:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """A function or class of the program.
+    """A function or class of the script.
 
     Attributes:
-        node: Its definition.
-        scope: Where that is.
+        node: The definition.
+        scope: The scope that contains the definition.
     """
 
     node: Definition
     scope: "Scope"
 
 
-# What binds a name; `None` is something that cannot be followed.
+# A binding of a name. `None` is a binding that cannot be followed.
 Binding: TypeAlias = Imported | Definition | ast.expr | None
 Meaning: TypeAlias = str | Found | None
 
 
 class Scope:
-    """A module, function, class or comprehension, and what it binds.
+    """A module, function, class or comprehension, with its bindings.
 
     Args:
-        node: Its syntax.
-        parent: The scope around it, or `None` for a module.
+        node: The syntax of the scope.
+        parent: The enclosing scope, or `None` for a module.
         source: The file.
-        program: The modules of the program by name, filled as they are made.
+        program: The modules of the script by name, filled as they are made.
 
     Attributes:
-        children: The scopes in it by their nodes.
+        children: The scopes directly inside, by node.
     """
 
     def __init__(
@@ -88,7 +87,7 @@ class Scope:
             self._visit(child)
 
     def walk(self) -> Iterator[tuple["Scope", ast.AST]]:
-        """All nodes below, each with the scope that it is in."""
+        """Yields all nodes below, each with its scope."""
         for child in ast.iter_child_nodes(self.node):
             yield from self._walk(child)
 
@@ -104,15 +103,15 @@ class Scope:
     def meaning(
         self, node: ast.AST, seen: frozenset[tuple["Scope", str]] = frozenset()
     ) -> Meaning:
-        """What an expression stands for.
+        """Returns the meaning of an expression.
 
         Args:
             node: The expression.
-            seen: Names that are being followed, which must not be again.
+            seen: Names that are being followed, so that cycles end.
 
         Returns:
-            The full name of something imported, a function or class of the
-            program, or `None` for anything else.
+            The full name of an import, a function or class of the script, or `None` for
+            anything else.
         """
         if isinstance(node, ast.Name):
             return self._of_name(node.id, seen)
@@ -127,15 +126,15 @@ class Scope:
         node: ast.expr,
         seen: frozenset[tuple["Scope", str]] = frozenset(),
     ) -> tuple[ast.expr, "Scope"]:
-        """Follows a name to the only expression that it is assigned.
+        """Follows a name to the only expression that is assigned to it.
 
         Args:
             node: An expression.
-            seen: The names that are being followed. Defaults to none.
+            seen: Names that are being followed, so that cycles end.
 
         Returns:
-            The expression, or `node` itself if it is no such name, and the
-            scope that it is in.
+            The expression and its scope. `node` itself is returned if it is not such a
+            name.
         """
         scope = self._owner(node.id) if isinstance(node, ast.Name) else None
         if not isinstance(node, ast.Name) or scope is None:
@@ -154,9 +153,9 @@ class Scope:
         return node, self
 
     def _module_of(self, name: str) -> tuple["Scope | None", str]:
-        """The module of the program that binds an imported name."""
+        """Returns the module of the script that binds an imported name."""
         module, _, attribute = name.rpartition(".")
-        # A script's folder is searched for modules, whatever it is part of.
+        # Python searches the script's folder even if the folder is a package.
         for found in (module, f"{self.source.package}.{module}"):
             scope = self._program.get(found)
             if scope is not None and attribute in scope._bindings:
@@ -188,12 +187,12 @@ class Scope:
         return None if binding is None else self.meaning(binding, seen)
 
     def _of_import(self, name: str, seen: frozenset[tuple["Scope", str]]) -> Meaning:
-        """A name that a module of the program may have imported itself."""
+        """Follows an imported name through the module of the script that binds it."""
         scope, attribute = self._module_of(name)
         return name if scope is None else scope._of_name(attribute, seen)
 
     def _owner(self, name: str) -> "Scope | None":
-        """The scope that a name is bound in, seen from here."""
+        """Returns the scope in which a name is bound, seen from here."""
         scope: Scope | None = self
         while scope is not None:
             hides = isinstance(scope.node, ast.ClassDef) and scope is not self
@@ -225,7 +224,7 @@ class Scope:
 
 
 def scopes_of(sources: tuple[Source, ...]) -> dict[str, Scope]:
-    """The scopes of a program's modules, by what they are imported as."""
+    """Returns the scopes of a script's modules, by module name."""
     program: dict[str, Scope] = {}
     for source in sources:
         program[source.module] = Scope(source.tree, None, source, program)
@@ -233,7 +232,7 @@ def scopes_of(sources: tuple[Source, ...]) -> dict[str, Scope]:
 
 
 def _bound(node: ast.AST, source: Source) -> Iterator[tuple[str, Binding]]:
-    """What a statement or a name binds by itself, without its children."""
+    """Yields the bindings of a node, without those of its children."""
     if isinstance(node, ast.Import):
         for alias in node.names:
             top = alias.name.split(".")[0]
@@ -253,7 +252,7 @@ def _bound(node: ast.AST, source: Source) -> Iterator[tuple[str, Binding]]:
 
 
 def _assigned(node: ast.AST) -> dict[ast.AST, ast.expr | None]:
-    """The names that a statement assigns its value to as a whole."""
+    """Returns the names to which a statement assigns its value unchanged."""
     if isinstance(node, ast.Assign):
         return {
             target: node.value
@@ -278,10 +277,10 @@ def _is_same_import(name: str, other: Meaning) -> bool:
 
 
 def canonical(name: str) -> str:
-    """What a program calls a name of TensorFlow, such as "tf.layers.dense".
+    """Returns the name by which scripts know a TensorFlow name.
 
     Args:
-        name: The full name; those of other packages stay as they are.
+        name: The full name. Names of other packages are returned unchanged.
 
     Example:
 

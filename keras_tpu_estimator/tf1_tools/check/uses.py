@@ -1,11 +1,14 @@
-"""Where a program uses names of TensorFlow."""
+"""The uses of TensorFlow names and of missing libraries in a script."""
 
 import ast
 import dataclasses
+import functools
+import importlib.util
 import pathlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from keras_tpu_estimator.ground.base.sources import from_module
+from keras_tpu_estimator.tf1.names import aliases
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
 
 _GUARDS = ("AttributeError", "Exception", "ImportError", "ModuleNotFoundError")
@@ -13,15 +16,15 @@ _GUARDS = ("AttributeError", "Exception", "ImportError", "ModuleNotFoundError")
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """A name of TensorFlow in a program, or of a library.
+    """A use of a TensorFlow name or of a missing library.
 
     Attributes:
-        name: Such as "tf.layers.dense", or "gin".
+        name: A name such as "tf.layers.dense" or "gin".
         path: The file.
-        line: Where it is there.
+        line: The line of the use.
         node: The expression or import.
-        scope: The scope that it is in.
-        is_guarded: Whether the program does without it, if need be.
+        scope: The scope of the node.
+        is_guarded: Whether the script also runs without the name.
     """
 
     name: str
@@ -34,12 +37,12 @@ class Use:
 
 @dataclasses.dataclass(frozen=True)
 class Unfollowed:
-    """Something that may use TensorFlow, and cannot be told from the source.
+    """Code that may use TensorFlow, but cannot be followed.
 
     Attributes:
         path: The file.
-        line: Where it is there.
-        what: The code, or what is known of it.
+        line: The line of the code.
+        what: The code, or a remark about it.
     """
 
     path: pathlib.Path
@@ -48,7 +51,7 @@ class Unfollowed:
 
 
 def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
-    """All uses of TensorFlow in a module, from its first line to its last."""
+    """Yields all uses of TensorFlow in a module, in the order of its lines."""
     path = module.source.path
     guarded = guarded_in(module)
     parts = {
@@ -56,7 +59,7 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
     }
     for scope, node in module.walk():
         if node in parts:
-            continue  # Of a longer name, which says more.
+            continue  # This is part of a longer name, which is reported instead.
         line = getattr(node, "lineno", 1)
         for name in _names(scope, node):
             if name.endswith(".*"):
@@ -68,13 +71,13 @@ def uses_in(module: Scope) -> Iterator[Use | Unfollowed]:
 
 
 def guarded_in(module: Scope) -> frozenset[ast.AST]:
-    """The nodes that a module runs only if it has what they use."""
+    """Returns the nodes of a module that run only if their names exist."""
     nodes = ast.walk(module.node)
     return frozenset(inner for node in nodes for inner in _guarded(node))
 
 
 def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
-    """The names of TensorFlow that a node uses, without its children."""
+    """Yields the TensorFlow names that a node uses, without its children."""
     if isinstance(node, ast.Import):
         names = [alias.name for alias in node.names]
     elif isinstance(node, ast.ImportFrom):
@@ -91,7 +94,7 @@ def _names(scope: Scope, node: ast.AST) -> Iterator[str]:
 
 
 def _cut(name: str) -> str:
-    """The name without what is in a class, or in a constant of a module."""
+    """Returns a name without members of classes and dunder attributes."""
     parts = name.split(".")
     for number, part in enumerate(parts[1:], 1):
         if part.startswith("__"):
@@ -102,7 +105,7 @@ def _cut(name: str) -> str:
 
 
 def _guarded(node: ast.AST) -> Iterator[ast.AST]:
-    """What a node runs only if TensorFlow has what it uses."""
+    """Yields the nodes below a node that run only if their names exist."""
     if isinstance(node, ast.Try):
         handled = " ".join(
             "Exception" if each.type is None else ast.unparse(each.type)
@@ -127,3 +130,74 @@ def _is_getattr(scope: Scope, node: ast.AST) -> bool:
         return False
     meaning = scope.meaning(node.args[0])
     return isinstance(meaning, str) and canonical(meaning).startswith("tf")
+
+
+# Libraries whose distribution has another name.
+_PACKAGES = {
+    "PIL": "pillow",
+    "bs4": "beautifulsoup4",
+    "cv2": "opencv-python",
+    "gin": "gin-config",
+    "skimage": "scikit-image",
+    "sklearn": "scikit-learn",
+    "tensorflow_datasets": "tensorflow-datasets",
+    "tensorflow_hub": "tensorflow-hub",
+    "tensorflow_probability": "tensorflow-probability",
+    "yaml": "pyyaml",
+}
+_OF_PYTHON_2 = {
+    "ConfigParser": "configparser",
+    "HTMLParser": "html.parser",
+    "Queue": "queue",
+    "StringIO": "io",
+    "__builtin__": "builtins",
+    "cPickle": "pickle",
+    "cStringIO": "io",
+    "httplib": "http.client",
+    "urllib2": "urllib.request",
+    "urlparse": "urllib.parse",
+}
+
+
+def absent_in(module: Scope, program: Mapping[str, Scope]) -> Iterator[Use]:
+    """Yields imports of libraries that are neither installed nor part of the script."""
+    own = {part for name in program for part in name.split(".")}
+    own.add(module.source.path.parent.name)
+    guarded = guarded_in(module)
+    for scope, node in module.walk():
+        for name in _libraries(node):
+            if name in own or name in aliases.ROOTS or _is_installed(name):
+                continue
+            path, line = module.source.path, getattr(node, "lineno", 1)
+            yield Use(name, path, line, node, scope, node in guarded)
+
+
+def library_advice(library: str) -> str:
+    """Returns advice for a missing library."""
+    new = _OF_PYTHON_2.get(library)
+    if new:
+        return f"It is a Python 2 module. `2to3 -w FILE` replaces it with {new}."
+    name = _PACKAGES.get(library, library)
+    return (
+        f"It is not installed. Run `pip install {name}`, or put the folder "
+        "that contains it into PYTHONPATH."
+    )
+
+
+def _libraries(node: ast.AST) -> Iterator[str]:
+    """Yields the top-level names that an import needs."""
+    if isinstance(node, ast.Import):
+        names = [alias.name for alias in node.names]
+    elif isinstance(node, ast.ImportFrom) and not node.level:
+        names = [node.module or ""]
+    else:
+        return
+    yield from dict.fromkeys(name.partition(".")[0] for name in names)
+
+
+@functools.cache
+def _is_installed(name: str) -> bool:
+    try:
+        return importlib.util.find_spec(name) is not None
+    except ValueError:
+        return True  # It is a running module, such as `__main__`.

@@ -1,4 +1,4 @@
-"""The verdict about one use of a name of TensorFlow."""
+"""The verdict about one use of a TensorFlow name."""
 
 import ast
 import dataclasses
@@ -9,25 +9,21 @@ from collections.abc import Iterable, Mapping
 from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1.names.calls import CallRule, Effect, Where
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
-from keras_tpu_estimator.tf1_tools.check import libraries
 from keras_tpu_estimator.tf1_tools.check.arguments import Answer, answer
-from keras_tpu_estimator.tf1_tools.check.reached import Grade
-from keras_tpu_estimator.tf1_tools.check.running_code import RunningCode
+from keras_tpu_estimator.tf1_tools.check.reached import Grade, RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope
-from keras_tpu_estimator.tf1_tools.check.uses import Use
+from keras_tpu_estimator.tf1_tools.check.uses import Use, library_advice
 
 
 class Verdict(enum.Enum):
-    """What happens to a name when the script runs as it is.
+    """The outcome of a name when the script runs unchanged.
 
     Attributes:
-        RUNS: It does what it did.
-        MISSING: It is neither TensorFlow's nor supplied.
-        REFUSED: It exists, but not where or with the arguments that the script
-            uses.
-        DEPENDS: It stops the script for some values, which the source does not
-            show.
-        DIFFERS: It runs, with another result than in TensorFlow 1.15.
+        RUNS: It does the same as in TensorFlow 1.15.
+        MISSING: Neither TensorFlow nor this package has it.
+        REFUSED: It exists, but not at this place or with these arguments.
+        DEPENDS: It stops the script for some values, which the source does not show.
+        DIFFERS: It runs, but its result differs from that of TensorFlow 1.15.
         ABSENT: It is a library that is not installed.
     """
 
@@ -52,8 +48,8 @@ class Judgement:
 
     Attributes:
         verdict: The verdict.
-        grade: Whether the script reaches the use.
-        advice: What to change, or what to install; else "".
+        grade: Whether the script needs the code of the use.
+        advice: The change or installation that the script needs, or "".
     """
 
     verdict: Verdict
@@ -63,12 +59,12 @@ class Judgement:
 
 @dataclasses.dataclass(frozen=True)
 class Judge:
-    """The facts about a script by which its uses are judged.
+    """The facts about a script that decide its verdicts.
 
     Attributes:
         code: The code that runs.
-        calls: The calls, by the expression that is called.
-        columns: Whether a step reads feature columns; `None` if none does.
+        calls: The calls, by the called expression.
+        columns: The grade of the steps that read feature columns, or `None`.
     """
 
     code: RunningCode
@@ -100,7 +96,7 @@ class Judge:
         """Judges a use by its name, its place and its arguments."""
         grade = self.code.anywhere.get(use.node, Grade.IN_BRANCH)
         if not f"{use.name}.".startswith("tf."):
-            return Judgement(Verdict.ABSENT, grade, libraries.advice(use.name))
+            return Judgement(Verdict.ABSENT, grade, library_advice(use.name))
         found = shims.lookup(use.name)
         if found.status is shims.Status.MISSING:
             advice = _of_version_2(use.name) or found.advice
@@ -119,11 +115,11 @@ class Judge:
             for each in judgements:
                 if each.verdict is verdict:
                     return each
-        # Names that run need no grade: one row is enough.
+        # One row in the report is enough for a name that runs.
         return Judgement(Verdict.RUNS, Grade.NEEDED, found.advice)
 
     def _by_rule(self, rule: CallRule, use: Use, grade: Grade) -> Judgement | None:
-        """Judges a call by one of its arguments; `None` if nothing is wrong."""
+        """Returns the verdict of one rule about a call, or `None` if it passes."""
         call = self.calls.get(use.node)
         reached = self._reached(rule.where, use, grade)
         if call is None or reached is None:
@@ -137,7 +133,7 @@ class Judge:
         return Judgement(verdict, reached, rule.advice)
 
     def _reached(self, where: Where, use: Use, grade: Grade) -> Grade | None:
-        """Whether the script reaches a use where it does not run."""
+        """Returns the grade of a use in the code that a rule is about, or `None`."""
         in_step = self.code.in_steps.get(use.node)
         if where is Where.STEPS:
             return in_step
@@ -155,7 +151,7 @@ def _path(use: Use) -> str:
 
 
 def _of_version_2(name: str) -> str:
-    """The advice for a name that came with TensorFlow 2; else ""."""
+    """Returns advice for a name that TensorFlow 2 introduced, or ""."""
     import tensorflow
 
     try:

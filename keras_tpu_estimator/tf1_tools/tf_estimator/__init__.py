@@ -1,4 +1,4 @@
-"""The estimators of this package, as programs for `tf.estimator` call them."""
+"""The estimators of this package under their `tf.estimator` names."""
 
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import Estimator
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig

@@ -1,12 +1,13 @@
-"""`tf.estimator.Estimator` and `TPUEstimator`, for `model_fn`s of TF1."""
+"""`tf.estimator.Estimator` and `TPUEstimator` for a `model_fn` in TF1 code."""
 
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import jax
+import numpy as np
 
 from keras_tpu_estimator import estimator
 from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
@@ -19,21 +20,14 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.tf1.building import in_any_graph
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.marking import model_fn as marked
-from keras_tpu_estimator.tf1_tools.tf_estimator.plain_inputs import (
-    own_features,
-    with_features,
-)
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
-
-_logger = logging.getLogger("keras_tpu_estimator")
 
 
 class TPUEstimator(estimator.TPUEstimator):
     """The counterpart of `tf.estimator.tpu.TPUEstimator` for TF1 code.
 
-    It is the one of this package around `tf1.model_fn(model_fn)`. With
-    `use_tpu=True` it uses the cores that JAX has, whatever they are, and
-    however many `TPUConfig.num_shards` were there once. With `use_tpu=False`
+    It wraps `model_fn` in `tf1.model_fn`. With `use_tpu=True` it uses all devices that
+    JAX has and ignores `TPUConfig.num_shards`. With `use_tpu=False`,
     `TPUConfig.iterations_per_loop` has no effect, as in TensorFlow.
 
     Args:
@@ -71,7 +65,7 @@ class TPUEstimator(estimator.TPUEstimator):
         *args: Any,
         **kwargs: Any,
     ):
-        config = _on_these_cores(config)
+        config = _on_this_machine(config)
         super().__init__(
             _marked(model_fn),
             model_dir,
@@ -84,24 +78,24 @@ class TPUEstimator(estimator.TPUEstimator):
 
     @property
     def model_fn(self) -> Callable[..., Any]:
-        """As in the base class, and callable in any graph of TensorFlow."""
+        """The model function, callable in any TensorFlow graph."""
         return _in_any_graph(super().model_fn)
 
 
 class Estimator(estimator.TPUEstimator):
-    """The counterpart of `tf.estimator.Estimator`, for TF1 code.
+    """The counterpart of `tf.estimator.Estimator` for TF1 code.
 
-    It runs on one core, with the batches that `input_fn` makes. `input_fn` may
-    be without arguments, and `params` may have any names. Features need no
-    batch axis, and predictions may have any number of rows.
+    It runs on one device with the batches of `input_fn`. `input_fn` may have no
+    arguments, and `params` may have any names. Features need no batch axis, and
+    predictions may have any number of rows.
 
     Args:
         model_fn: A function that builds a TF1 graph, and returns an
             `EstimatorSpec`.
         model_dir: As in `keras_tpu_estimator.TPUEstimator`.
         config: A `RunConfig`. Defaults to `RunConfig()`.
-        params: What `model_fn` and `input_fn` get as `params`: a copy of what
-            they are now. Defaults to none.
+        params: The `params` of `model_fn` and `input_fn`, copied when the
+            estimator is made. Defaults to none.
         warm_start_from: As in `keras_tpu_estimator.TPUEstimator`.
 
     Raises:
@@ -130,7 +124,7 @@ class Estimator(estimator.TPUEstimator):
 
     @property
     def model_fn(self) -> Callable[..., Any]:
-        """As in the base class, and callable in any graph of TensorFlow."""
+        """The model function, callable in any TensorFlow graph."""
         return _in_any_graph(super().model_fn)
 
     @property
@@ -174,7 +168,7 @@ class Estimator(estimator.TPUEstimator):
 
 
 def _given(model_fn: Any) -> Any:
-    """Returns a `model_fn` that is not missing."""
+    """Returns `model_fn`, or raises an error if it is `None`."""
     if model_fn is None:
         raise ValueError(
             "`model_fn` must be a function that builds a graph. Received: "
@@ -184,7 +178,7 @@ def _given(model_fn: Any) -> Any:
 
 
 def _marked(model_fn: Any) -> Any:
-    """A `model_fn` of TF1, unless it is none at all."""
+    """Marks a callable `model_fn` as TF1 code."""
     if isinstance(model_fn, TF1ModelFn) or not callable(_given(model_fn)):
         return model_fn
     return marked(model_fn)
@@ -201,17 +195,17 @@ def _in_any_graph(model_fn: Callable[..., Any]) -> Callable[..., Any]:
     return called
 
 
-def _on_these_cores(
+def _on_this_machine(
     config: run_config.RunConfig | None,
 ) -> run_config.RunConfig | None:
-    """A configuration without the number of cores of another machine."""
+    """Removes a device count that does not match this machine."""
     if not isinstance(config, run_config.RunConfig):
         return config
     shards = config.tpu_config.num_shards
     if shards in (None, 1, jax.device_count()):
         return config
     _logger.info(
-        "TPUConfig.num_shards=%d; JAX has %d cores here, which are used.",
+        "TPUConfig.num_shards=%d does not match this machine. All %d devices are used.",
         shards,
         jax.device_count(),
     )
@@ -221,7 +215,7 @@ def _on_these_cores(
 def _without_loops(
     config: run_config.RunConfig | None,
 ) -> run_config.RunConfig | None:
-    """A configuration whose loops end where hooks want it."""
+    """Removes a chosen loop length, so that loops end where hooks need it."""
     if not isinstance(config, run_config.RunConfig):
         return config
     tpu_config = config.tpu_config.without_chosen_iterations()
@@ -229,7 +223,7 @@ def _without_loops(
 
 
 def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
-    """A `model_fn` that is given these params, not those of TPUEstimator."""
+    """Binds the params of this estimator to a `model_fn`."""
     names = argument_names(model_fn)
 
     @functools.wraps(model_fn)
@@ -254,7 +248,7 @@ def _with_params(model_fn: Callable[..., Any], params: Any) -> Any:
 
 
 def _input_fn(input_fn: Any, params: Any) -> Any:
-    """An `input_fn` of the params that TPUEstimator asks for."""
+    """Binds the params of this estimator to an `input_fn`."""
     if not callable(input_fn):
         return input_fn
     names = argument_names(input_fn)
@@ -266,3 +260,72 @@ def _input_fn(input_fn: Any, params: Any) -> Any:
 
     own = params
     return bound
+
+
+# A placeholder feature for inputs without tensors. It defines the number of steps, and
+# is removed before `model_fn` is called.
+_STEP = "keras_tpu_estimator/step"
+# The prefix of integer keys among strings, because JAX sorts the keys of a dict.
+_NUMBER = "keras_tpu_estimator/number/"
+
+
+def with_features(returned: Any) -> Any:
+    """Returns features and labels as arrays, with at least one array.
+
+    Args:
+        returned: The value of an `input_fn`. Features and labels can be numbers, lists
+            of numbers, dicts of these, or empty.
+    """
+    if isinstance(returned, Mapping):
+        return _arrays(_sortable(returned))
+    if not isinstance(returned, tuple) or len(returned) != 2:
+        return returned
+    features, labels = returned
+    if isinstance(features, Mapping):
+        features = _sortable(features)
+    if not jax.tree.leaves((features, labels)):
+        return {_STEP: np.zeros([1], "float32")}, None
+    return _arrays(features), _arrays(labels)
+
+
+def own_features(features: Any) -> Any:
+    """Returns the features that an `input_fn` returned."""
+    if not isinstance(features, Mapping):
+        return features
+    if _STEP in features:
+        return {}
+    if not any(str(key).startswith(_NUMBER) for key in features):
+        return features
+    return {_own_key(key): each for key, each in features.items()}
+
+
+def _sortable(features: Mapping[Any, Any]) -> Mapping[Any, Any]:
+    """Converts the keys of features to strings if integers and strings are mixed."""
+    if {type(key) for key in features} != {int, str}:
+        return features
+    return {
+        f"{_NUMBER}{key}" if isinstance(key, int) else key: each
+        for key, each in features.items()
+    }
+
+
+def _own_key(key: str) -> str | int:
+    """Returns the key that `_sortable` converted."""
+    number = key.removeprefix(_NUMBER)
+    return key if number == key else int(number)
+
+
+def _arrays(value: Any) -> Any:
+    """Converts numbers and lists of numbers to the arrays that TensorFlow makes."""
+    import tensorflow as tf
+
+    if isinstance(value, Mapping):
+        return {key: _arrays(each) for key, each in value.items()}
+    is_plain = isinstance(value, list | int | float)
+    leaves = jax.tree.leaves(value) if is_plain else []
+    if leaves and all(isinstance(each, int | float) for each in leaves):
+        return tf.make_ndarray(tf.make_tensor_proto(value))
+    return value
+
+
+_logger = logging.getLogger("keras_tpu_estimator")

@@ -1,4 +1,4 @@
-"""The two `RunConfig`s of TensorFlow."""
+"""The `RunConfig` classes of `tf.estimator` and `tf.estimator.tpu`."""
 
 import dataclasses
 import os
@@ -13,16 +13,16 @@ from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 
 # The folder of this package.
 _PACKAGE = str(pathlib.Path(__file__).parents[2]) + os.sep
-# The files of code that dataclasses generate, and of what they call.
+# The files of code that dataclasses generate, and of the code that it calls.
 _RECORDS = ("<string>", dataclasses.__file__)
 _REFUSED = ("train_distribute", "eval_distribute", "experimental_distribute")
 
 
 class _OfTF1(run_config.RunConfig):
-    """A configuration as programs of TF1 make it.
+    """A configuration made by a TF1 script.
 
-    Programs of the time set much that has no effect here, such as sessions and
-    masters, in each configuration. One log line names it, once in a process.
+    Such scripts set many fields that have no effect here, such as sessions and masters.
+    One log line per process names them.
     """
 
     def __init__(
@@ -37,7 +37,7 @@ class _OfTF1(run_config.RunConfig):
         super().__init__(
             tpu_config or TPUConfig(),
             evaluation_master,
-            # The resolver's, which has none here.
+            # With a resolver, the master comes from the resolver, which has none here.
             None if cluster is not None else master,
             cluster,
             **kwargs,
@@ -45,18 +45,18 @@ class _OfTF1(run_config.RunConfig):
 
     @property
     def cluster_spec(self) -> Any:
-        """Addresses of all processes by type, as a `tf.train.ClusterSpec`."""
+        """The addresses of all processes by type, as a `tf.train.ClusterSpec`."""
         import tensorflow as tf
 
         return tf.train.ClusterSpec(self._task.addresses())
 
     def replace(self, **kwargs: Any) -> run_config.RunConfig:
-        """A copy with other values of some fields, as there."""
+        """Returns a copy with other values of some fields."""
         _refuse_strategies(kwargs)
         return super().replace(**kwargs)
 
     def _warn_of(self, without_effect: list[str], stacklevel: int) -> None:
-        """Logs it, since warnings would show it for each configuration."""
+        """Logs the fields once. A warning would repeat for each configuration."""
         del stacklevel
         if without_effect:
             warn_once(
@@ -76,7 +76,7 @@ class TPURunConfig(_OfTF1):
         **kwargs: See there.
 
     Raises:
-        ValueError: There is a `tf.distribute` strategy.
+        ValueError: A `tf.distribute` strategy is passed.
 
     Example:
 
@@ -88,8 +88,8 @@ class TPURunConfig(_OfTF1):
 class RunConfig(_OfTF1):
     """The counterpart of `tf.estimator.RunConfig`.
 
-    Programs tell it from the one for TPUs by `hasattr(config, "tpu_config")`,
-    so only this package sees that field of it.
+    Scripts recognize the RunConfig for TPUs by `hasattr(config, "tpu_config")`, so this
+    one hides that field from code outside this package.
 
     Args:
         model_dir: As in `keras_tpu_estimator.RunConfig`, like all others.
@@ -127,7 +127,7 @@ class RunConfig(_OfTF1):
 
 
 def _is_own(frame: FrameType) -> bool:
-    """Whether code runs for this package, or was generated for a record."""
+    """Returns whether a frame runs code of this package or of a generated record."""
     file = frame.f_code.co_filename
     return file.startswith(_PACKAGE) or file in _RECORDS
 
@@ -136,7 +136,7 @@ def _refuse_strategies(kwargs: dict[str, Any]) -> None:
     for name in _REFUSED:
         if kwargs.get(name) is not None:
             raise ValueError(
-                f"`{name}` should be None: the batch is split over all cores "
+                f"`{name}` must be None, because the batch is split over all devices "
                 "that JAX has without a tf.distribute strategy. Received: "
                 f"{kwargs[name]!r}. Use tf.estimator.tpu.TPUEstimator with "
                 "use_tpu=True for several cores."

@@ -1,4 +1,4 @@
-"""What `tf.estimator.tpu` had."""
+"""The names of `tf.estimator.tpu`."""
 
 import enum
 
@@ -13,8 +13,8 @@ class ExportSavedModelApiVersion(enum.Enum):
     """The values of `export_saved_model_api_version`.
 
     Attributes:
-        V1: One model for all.
-        V2: One for TPU and another for CPU.
+        V1: One model for all devices.
+        V2: One model for TPU and another for CPU.
     """
 
     V1 = 1

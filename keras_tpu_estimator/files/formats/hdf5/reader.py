@@ -11,7 +11,7 @@ import h5py
 import numpy as np
 
 from keras_tpu_estimator.files.atomic import checksum
-from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import layouts, location
 from keras_tpu_estimator.files.formats.hdf5 import encoding, shards
 from keras_tpu_estimator.files.formats.hdf5.opened_file import (
     CorruptFileError,
@@ -200,7 +200,7 @@ def opened(prefix: str) -> Iterator[OpenedCheckpoint]:
     Raises:
         ValueError: It was removed meanwhile, or its main file is corrupt.
     """
-    path = prefix + location.SUFFIX
+    path = layouts.HDF5.main(prefix)
     try:
         with contextlib.ExitStack() as stack:
             try:
@@ -305,7 +305,7 @@ def contents(prefix: str) -> Iterator[Content]:
     Raises:
         ValueError: The main file is corrupt, so the other files are unknown.
     """
-    main = prefix + location.SUFFIX
+    main = layouts.HDF5.main(prefix)
     copy = local_copy(main)
     if checksum.load(copy.path) is None:
         raise ValueError(f"{main!r} is truncated or corrupt.")

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.files.atomic import checksum, commit, pieces
-from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import encoding
 from keras_tpu_estimator.files.formats.hdf5.shards import Shard, Sharded
@@ -151,7 +151,7 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | Sharded]) ->
         for name, each in sorted(arrays.items())
         if not isinstance(each, Sharded)
     )
-    path = saved.prefix + location.SUFFIX
+    path = layouts.HDF5.main(saved.prefix)
     write_file(path, arrays, values, saved.token)
 
 
@@ -305,7 +305,7 @@ class ShardFiles:
 
     def _file(self, host: int) -> str:
         writers = self._writers
-        return self.saved.part(writers.index(host), len(writers))
+        return self.saved.named(f"shard-{writers.index(host)}-of-{len(writers)}")
 
     def _parts(self, host: int) -> Iterator[tuple[str, tuple[str, IndexRanges]]]:
         """Yields the name, variable and box of each shard in a host's file."""

@@ -14,10 +14,13 @@ from collections.abc import Mapping
 from typing import Self
 
 from keras_tpu_estimator.files.atomic import checksum, commit, pieces
-from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.ground.base.types import PathLike
+
+# The name of the folder that Orbax writes.
+FOLDER = "orbax"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,7 +47,7 @@ class MainFile:
             FileNotFoundError: It is missing.
             ValueError: It is corrupt.
         """
-        path = prefix + location.TREE
+        path = layouts.ORBAX.main(prefix)
         saved = SaveFiles.at(prefix)
         if saved is None or checksum.load(path) is None:
             raise ValueError(
@@ -55,20 +58,21 @@ class MainFile:
             # Its own checksums follow the JSON.
             text = file.read().decode(errors="replace")
         said, _ = json.JSONDecoder().raw_decode(text)
-        return cls(path, saved.tree, said["rows"], said["files"])
+        return cls(path, saved.named(FOLDER), said["rows"], said["files"])
 
     @classmethod
     def write(cls, saved: SaveFiles, rows: Mapping[str, int]) -> None:
         """Writes the main file after all other files are complete."""
+        folder = saved.named(FOLDER)
         sums = {
             # Names have slashes on Windows as well.
-            path.relative_to(saved.tree).as_posix(): _sum(path, is_new=True)
-            for directory, _, names in os.walk(saved.tree)
+            path.relative_to(folder).as_posix(): _sum(path, is_new=True)
+            for directory, _, names in os.walk(folder)
             for path in (pathlib.Path(directory, name) for name in names)
         }
-        for directory, _, _ in os.walk(saved.tree):
+        for directory, _, _ in os.walk(folder):
             commit.sync_directory(directory)
-        with commit.replacing(saved.prefix + location.TREE) as partial:
+        with commit.replacing(layouts.ORBAX.main(saved.prefix)) as partial:
             with open(partial, "w", encoding="utf-8") as file:
                 json.dump({"rows": rows, "files": sums}, file)
             checksum.append(partial, token=saved.token)

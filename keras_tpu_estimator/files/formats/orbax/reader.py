@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.files.directory import location
+from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.formats.intact import are_intact
 from keras_tpu_estimator.files.formats.orbax.main_file import MainFile
 from keras_tpu_estimator.files.formats.reader import (
@@ -306,7 +306,7 @@ class TreeReader(CheckpointReader):
 
     @property
     def _is_there(self) -> bool:
-        return paths.is_file(self._prefix + location.TREE)
+        return paths.is_file(layouts.ORBAX.main(self._prefix))
 
     @contextlib.contextmanager
     def _told(self) -> Iterator[None]:

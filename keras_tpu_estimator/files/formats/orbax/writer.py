@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
-from keras_tpu_estimator.files.formats.orbax.main_file import MainFile
+from keras_tpu_estimator.files.formats.orbax.main_file import FOLDER, MainFile
 from keras_tpu_estimator.files.formats.orbax.reader import needed
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 from keras_tpu_estimator.ground.base.machine import Machine
@@ -88,7 +88,7 @@ def check_can_write(directory: str) -> None:
 def make_folder(saved: SaveFiles) -> None:
     """Creates the folder before any host writes into it."""
     paths.make_directory(os.path.dirname(saved.prefix))
-    saved.make_tree()
+    saved.make_folder(FOLDER)
 
 
 def begin_arrays(
@@ -234,4 +234,4 @@ def _told(saved: SaveFiles, write_it: Callable[[], _T]) -> _T:
 def _folder(saved: SaveFiles) -> Any:
     from etils import epath
 
-    return epath.Path(os.path.abspath(saved.tree))
+    return epath.Path(os.path.abspath(saved.named(FOLDER)))

@@ -6,8 +6,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_tpu_estimator.files.directory import save_names
-from keras_tpu_estimator.files.directory.location import INDEX
+from keras_tpu_estimator.files.directory.layouts import INDEX, data_files
 from keras_tpu_estimator.files.formats.reader import (
     CheckpointReader,
     Stored,
@@ -46,7 +45,7 @@ def exists(prefix: str) -> bool:
 def suffixes(prefix: str) -> list[str]:
     """Returns the endings of a checkpoint's file names."""
     if paths.is_file(prefix + INDEX):
-        data = save_names.data_files(prefix)
+        data = data_files(prefix)
         return [INDEX, *(path.removeprefix(prefix) for path in data)]
     return _numbers(prefix) or [""]
 

@@ -16,10 +16,14 @@ import numpy.typing as npt
 
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN, SIZE, stamp
-from keras_tpu_estimator.files.directory import save_names
-from keras_tpu_estimator.files.directory.location import INDEX
+from keras_tpu_estimator.files.directory import stale_files
+from keras_tpu_estimator.files.directory.layouts import (
+    INDEX,
+    META,
+    data_file,
+    data_files,
+)
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.directory.save_names import META
 from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.tensorflow.reader import (
     TensorFlowReader,
@@ -68,16 +72,16 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
                 f"The value of {name!r} must be an array of numbers or "
                 f"booleans. Received one of dtype {array.dtype}."
             )
-    count = 2 if len(save_names.data_files(prefix)) == 1 else 1
+    count = 2 if len(data_files(prefix)) == 1 else 1
     # With only the step, there is a single data file.
     count = min(count, len(arrays))
     with commit.writing(prefix) as partial:
         _write(prefix, partial, arrays, count)
         for number in range(count):
-            data = save_names.data_file(partial, number, count)
+            data = data_file(partial, number, count)
             with open(data, "ab") as file:
                 file.write(stamp(saved.token))
-            commit.publish(data, save_names.data_file(prefix, number, count))
+            commit.publish(data, data_file(prefix, number, count))
         with _described(saved, partial, arrays):
             commit.publish(partial + INDEX, prefix + INDEX)
 
@@ -100,7 +104,7 @@ def _described(
     with open(partial + META, "wb") as file:
         file.write(content)
     if is_there:
-        saved.remove_meta()
+        stale_files.remove_files([path])
         yield
         commit.publish(partial + META, path)
     else:

@@ -1,4 +1,4 @@
-"""Which cores run a mode, and how `input_fn` feeds them."""
+"""The devices of each mode, and the distribution of its input over them."""
 
 import dataclasses
 import functools
@@ -33,24 +33,24 @@ from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
 
-# Enough steps for what a program costs by itself. A few times as much waits for
-# the devices.
+# The size of stacked steps that outweighs the cost of starting a program. A few
+# stacks wait for the devices at a time.
 _ON_DEVICES = StackSize(2**27)
-# On a CPU about what a cache has, from which a program reads it. What is larger
-# than 32 MiB comes from the system, page by page, where TensorFlow stacks.
+# On a CPU a stack should fit its cache. TensorFlow gets arrays of more than
+# 32 MiB from the system page by page, which is slow.
 _ON_CPU = StackSize(31 * 2**20, most=2**27)
 
 
 @dataclasses.dataclass(frozen=True)
-class Placement:
-    """Where each mode runs.
+class ModeDevices:
+    """The devices of each mode.
 
     Attributes:
         use_tpu: Whether all cores are used.
-        eval_on_tpu: Whether they are in EVAL, too.
+        eval_on_tpu: Whether EVAL also uses all cores.
         batch_axis: The batch axis of each tensor, or `None`.
-        machine: The devices. Defaults to those that there are, looked up when
-            they are first needed.
+        machine: The devices. `None` means those of this process, read when they
+            are first needed.
     """
 
     config: RunConfig
@@ -61,16 +61,16 @@ class Placement:
     machine: Machine | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """The settings, without the cores."""
+        """Returns the settings, without the cores."""
         return fields_of(self)
 
     def is_on_tpu(self, mode: str) -> bool:
-        """Whether a mode runs on all cores."""
+        """Whether a mode uses all cores."""
         return self.use_tpu and (mode != ModeKeys.EVAL or self.eval_on_tpu)
 
     @functools.cached_property
     def cores(self) -> Cores:
-        """The cores, looked up when they are first needed."""
+        """The cores, found when they are first needed."""
         machine = self.machine or Machine.here()
         tpu_config = self.config.tpu_config
         per_replica = tpu_config.num_cores_per_replica or 1
@@ -95,11 +95,11 @@ class Placement:
         return all_cores(per_replica, layout_map, self.config.shard_optimizer, own)
 
     def _cores_of(self, mode: str) -> Cores:
-        """The cores of a mode: hosts predict by themselves."""
+        """Returns the cores of a mode. Each process predicts separately."""
         return own_cores(self.cores) if mode == ModeKeys.PREDICT else self.cores
 
     def check(self, mode: str) -> None:
-        """Checks a mode's settings against the cores there are."""
+        """Checks a mode's settings against the existing cores."""
         forked.check()
         validation.check_sliced(mode, self.config.tpu_config, self.is_on_tpu(mode))
         if self.is_on_tpu(mode) and not self.config.debug_nans:
@@ -111,7 +111,7 @@ class Placement:
             )
 
     def layout(self, mode: str) -> BatchLayout:
-        """How the cores share the batches of a mode."""
+        """Returns the distribution of a mode's batches over the cores."""
         is_on_tpu = self.is_on_tpu(mode)
         cores = self._cores_of(mode)
         return BatchLayout(
@@ -127,26 +127,26 @@ class Placement:
         if dims is None or not self.is_on_tpu(mode) or not cores.model_axes:
             return None
         if mode == ModeKeys.PREDICT:
-            # In place of labels a prediction is told which rows are padding.
+            # A prediction has the mask of padding in place of labels.
             dims = dims[:1]
         return functools.partial(partitioned, dims, cores.topology.cores_per_replica)
 
     def request(self, mode: str, params: Any, repeat: bool, chunk: int) -> InputRequest:
-        """What a mode wants of its input.
+        """Returns a mode's request for input.
 
         Args:
             params: The user's hyperparameters.
-            repeat: Whether arrays are fed for ever.
-            chunk: How many steps are wanted at once.
+            repeat: Whether arrays repeat forever.
+            chunk: The number of steps to stack.
 
         Raises:
-            TypeError: The cores share a prediction's batches on other axes.
+            TypeError: `batch_axis` is set for a prediction on several cores.
         """
         axes = self._axes(mode)
         if axes.axes is not None and mode == ModeKeys.PREDICT and self.is_on_tpu(mode):
             raise TypeError(
-                "`batch_axis` should be None for prediction. Received: "
-                f"{list(axes.axes)}."
+                "`batch_axis` must be None for prediction. Received: "
+                f"{list(axes.axes)}. Remove the argument for prediction."
             )
         return InputRequest(
             mode=mode,
@@ -163,11 +163,11 @@ class Placement:
 
     @property
     def _stack_size(self) -> StackSize:
-        """How much is stacked at once."""
+        """The size of stacked steps."""
         return _ON_CPU if self.cores.platform == "cpu" else _ON_DEVICES
 
     def input_size(self, mode: str) -> int | None:
-        """Examples that this host's input has for a step, if that is known."""
+        """Returns the number of examples of a step on this host, if it is known."""
         return self._plan(mode).step_size
 
     def _plan(self, mode: str) -> InputPlan:

@@ -1,4 +1,4 @@
-"""A script's calls, planned in place of being run."""
+"""Dry runs plan a script's calls instead of executing them."""
 
 import gc
 import os
@@ -11,8 +11,8 @@ import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.planning import progress, topologies
-from keras_tpu_estimator.planning.rehearsal import Rehearsal
+from keras_tpu_estimator.planning import compiling, topologies
+from keras_tpu_estimator.planning.dry_run import DryRun
 from keras_tpu_estimator.runs.rehearsing import rehearsing
 
 X, Y = regression_data()
@@ -20,21 +20,21 @@ V5E = topologies.parse("v5e:2x2")
 
 
 @pytest.fixture
-def rehearsal():
-    rehearsal = Rehearsal([V5E], write=lambda text: None)
-    with rehearsing(rehearsal):
-        yield rehearsal
+def dry_run():
+    dry_run = DryRun([V5E], write=lambda text: None)
+    with rehearsing(dry_run):
+        yield dry_run
 
 
 def estimator(tmp_path):
     return estimator_of(model_fn_of(linear), tmp_path / "run", use_tpu=True)
 
 
-def modes(rehearsal):
-    return [plan.mode for plan in rehearsal.found]
+def modes(dry_run):
+    return [plan.mode for plan in dry_run.found]
 
 
-def test_every_call_is_planned_and_none_made(tmp_path, rehearsal):
+def test_calls_are_planned_and_not_executed(tmp_path, dry_run):
     own = estimator(tmp_path)
     assert own.train(batches_of(X, Y), steps=100) is own
     result = own.evaluate(batches_of(X, Y))
@@ -46,11 +46,11 @@ def test_every_call_is_planned_and_none_made(tmp_path, rehearsal):
     assert rows[0]["y"].shape == (1,)
     (batch, *_) = own.predict(batches_of(X), yield_single_examples=False)
     np.testing.assert_array_equal(batch["y"], np.zeros((16, 1)))
-    assert modes(rehearsal) == ["train", "eval", "infer"]
+    assert modes(dry_run) == ["train", "eval", "infer"]
     assert not os.path.exists(tmp_path / "run")
 
 
-def test_an_evaluation_has_the_names_of_its_metrics(tmp_path, rehearsal):
+def test_an_evaluation_has_the_names_of_its_metrics(tmp_path, dry_run):
     def model_fn(features, labels, mode, params):
         outputs = keras.layers.Dense(1)(features)
         loss = keras.ops.mean((outputs - labels) ** 2)
@@ -68,10 +68,10 @@ def test_an_evaluation_has_the_names_of_its_metrics(tmp_path, rehearsal):
 
 
 def test_a_long_compilation_is_reported(tmp_path, monkeypatch):
-    monkeypatch.setattr(progress, "_FIRST_SECS", 1e-3)
+    monkeypatch.setattr(compiling, "_FIRST_SECS", 1e-3)
     lines = []
-    rehearsal = Rehearsal([V5E], lambda text: None, report=lines.append)
-    with rehearsing(rehearsal):
+    dry_run = DryRun([V5E], lambda text: None, report=lines.append)
+    with rehearsing(dry_run):
         estimator(tmp_path).train(batches_of(X, Y), steps=1)
     assert lines[0] == "Compiling mode 'train' for v5e:2x2 ..."
     assert re.fullmatch(r"Compiling mode 'train' has taken \d+ s so far\.", lines[1])
@@ -80,7 +80,7 @@ def test_a_long_compilation_is_reported(tmp_path, monkeypatch):
     assert all(thread.name != "progress" for thread in threading.enumerate())
 
 
-def test_calls_of_few_steps(tmp_path, rehearsal):
+def test_calls_of_few_steps(tmp_path, dry_run):
     own = estimator(tmp_path)
     own.train(
         batches_of(X, Y),
@@ -89,14 +89,14 @@ def test_calls_of_few_steps(tmp_path, rehearsal):
         validation_steps=2,
     )
     # Programs have room for the loops of longer calls.
-    assert [plan.steps for plan in rehearsal.found] == [4, 32]
-    assert [plan.call_steps for plan in rehearsal.found] == [3, 2]
+    assert [plan.steps for plan in dry_run.found] == [4, 32]
+    assert [plan.call_steps for plan in dry_run.found] == [3, 2]
     estimator(tmp_path).evaluate(batches_of(X, Y), steps=5)
-    assert rehearsal.found[-1].steps == 32
-    assert rehearsal.found[-1].call_steps == 5
+    assert dry_run.found[-1].steps == 32
+    assert dry_run.found[-1].call_steps == 5
 
 
-def test_it_has_more_cores_than_there_are(tmp_path, rehearsal):
+def test_topologies_larger_than_this_machine(tmp_path, dry_run):
     own = estimator_of(
         model_fn_of(linear),
         tmp_path,
@@ -104,16 +104,16 @@ def test_it_has_more_cores_than_there_are(tmp_path, rehearsal):
         config={"tf_random_seed": 1} and {},
     )
     own.train(batches_of(X, Y), max_steps=100)
-    (plan,) = rehearsal.found
-    assert plan.board.num_cores == 4
+    (plan,) = dry_run.found
+    assert plan.topology.num_cores == 4
 
 
-def test_what_is_called_again_is_planned_once(tmp_path, rehearsal):
+def test_equal_calls_are_planned_once(tmp_path, dry_run):
     own = estimator(tmp_path)
     for _ in range(3):
         own.train(batches_of(X, Y), steps=1)
         own.evaluate(batches_of(X, Y))
-    assert modes(rehearsal) == ["train", "eval"]
+    assert modes(dry_run) == ["train", "eval"]
 
 
 def reading(examples, size=3):
@@ -124,20 +124,20 @@ def reading(examples, size=3):
     )
 
 
-def test_closures_with_other_batches_are_planned(tmp_path, rehearsal):
+def test_closures_with_other_batches_are_planned(tmp_path, dry_run):
     own = estimator(tmp_path)
     for examples in (8, 8, 16):
         own.evaluate(reading(examples))
         own.train(reading(examples), steps=2)
     # Training repeats 8 examples to batches of 16.
-    assert modes(rehearsal).count("eval") == 2
+    assert modes(dry_run).count("eval") == 2
 
 
-def test_all_numbers_of_steps_have_one_program(tmp_path, rehearsal):
+def test_all_numbers_of_steps_have_one_program(tmp_path, dry_run):
     own = estimator(tmp_path)
     for steps in (1, 2, 4, 100, 200):
         own.train(reading(64), steps=steps)
-    found = [(plan.steps, plan.call_steps) for plan in rehearsal.found]
+    found = [(plan.steps, plan.call_steps) for plan in dry_run.found]
     # In longer calls, the input of later loops is on the devices as well.
     assert found == [(4, 1), (4, 100)]
 
@@ -146,22 +146,22 @@ def adam():
     return keras.optimizers.Adam(0.01)
 
 
-def test_slots_of_a_training_stay_on_the_devices(tmp_path, rehearsal):
+def test_slots_of_training_stay_on_the_devices(tmp_path, dry_run):
     own = estimator_of(model_fn_of(linear, adam), tmp_path, use_tpu=True)
     own.evaluate(batches_of(X, Y))
     own.train(batches_of(X, Y), steps=4)
     own.evaluate(batches_of(X[:32], Y[:32]), steps=1)
     list(own.predict(batches_of(X)))
-    alone, training, later, prediction = rehearsal.found
-    slots = training.figures.memory.arguments["slots"]
+    alone, training, later, prediction = dry_run.found
+    slots = training.cost.memory.arguments["slots"]
     assert slots.real > 0
     kept = "slots kept from training"
-    assert kept not in alone.figures.memory.held
+    assert kept not in alone.cost.memory.held
     for plan in (later, prediction):
-        assert plan.figures.memory.beside[kept] == slots
+        assert plan.cost.memory.beside[kept] == slots
 
 
-def test_other_estimators_keep_their_values(tmp_path, rehearsal):
+def test_other_estimators_keep_their_values(tmp_path, dry_run):
     first, second = (
         estimator_of(model_fn_of(linear, adam), tmp_path / name, use_tpu=True)
         for name in "ab"
@@ -171,36 +171,36 @@ def test_other_estimators_keep_their_values(tmp_path, rehearsal):
     del first
     gc.collect()
     second.train(batches_of(X, Y), steps=4)
-    trained, beside, later = (plan.figures.memory for plan in rehearsal.found)
+    trained, beside, later = (plan.cost.memory for plan in dry_run.found)
     kept = trained.arguments["variables"].real + trained.arguments["slots"].real
     assert beside.beside["kept by other estimators"].real == kept
     assert "kept by other estimators" not in later.beside
 
 
-def test_batches_that_are_staged_ahead_count(tmp_path, rehearsal):
+def test_staged_batches_count(tmp_path, dry_run):
     own = estimator(tmp_path)
     own.train(batches_of(X, Y), steps=100)
     own.train(batches_of(X, Y), steps=2)
-    many, one = (plan.figures.memory for plan in rehearsal.found)
+    many, one = (plan.cost.memory for plan in dry_run.found)
     given = many.arguments["input"].real
     assert many.beside["input staged ahead"].real == 9 * given
     assert many.peak > sum(held.real for held in many.arguments.values())
     assert not one.beside
 
 
-def test_a_script_that_waits_for_a_checkpoint_ends(tmp_path, rehearsal):
+def test_a_script_that_waits_for_a_checkpoint_ends(tmp_path, dry_run):
     own = estimator(tmp_path)
     with pytest.raises(RuntimeError, match="the same call of mode 'train'"):
         while own.latest_checkpoint() is None:
             own.train(batches_of(X, Y), steps=1)
 
 
-def test_validation_is_planned(tmp_path, rehearsal):
+def test_validation_is_planned(tmp_path, dry_run):
     estimator(tmp_path).train(batches_of(X, Y), steps=1, validation=batches_of(X, Y))
-    assert modes(rehearsal) == ["train", "eval"]
+    assert modes(dry_run) == ["train", "eval"]
 
 
-def test_train_and_evaluate(tmp_path, rehearsal):
+def test_train_and_evaluate(tmp_path, dry_run):
     exporter = kte.FinalExporter("final", lambda: None)
     metrics, exports = kte.train_and_evaluate(
         estimator(tmp_path),
@@ -209,32 +209,32 @@ def test_train_and_evaluate(tmp_path, rehearsal):
     )
     assert np.isnan(metrics["loss"])
     assert exports == [None]
-    assert modes(rehearsal) == ["train", "eval"]
+    assert modes(dry_run) == ["train", "eval"]
     assert not os.path.exists(tmp_path / "run")
 
 
-def test_continuous_evaluation(tmp_path, rehearsal):
+def test_continuous_evaluation(tmp_path, dry_run):
     metrics, _ = kte.evaluate_continuously(
         estimator(tmp_path), kte.EvalSpec(batches_of(X, Y), steps=None)
     )
     assert np.isnan(metrics["loss"])
 
 
-def test_exports_are_left_out(tmp_path, rehearsal):
+def test_exports_are_skipped(tmp_path, dry_run):
     path = estimator(tmp_path).export_saved_model(tmp_path / "e", lambda: None)
     assert path == str(tmp_path / "e" / "0")
     assert not os.path.exists(tmp_path / "e")
 
 
-def test_wrong_arguments_are_told(tmp_path, rehearsal):
+def test_wrong_arguments(tmp_path, dry_run):
     own = estimator(tmp_path)
     with pytest.raises(ValueError, match="both `steps` and `max_steps`"):
         own.train(batches_of(X, Y), steps=1, max_steps=1)
-    assert not rehearsal.found
+    assert not dry_run.found
 
 
-def test_afterwards_calls_are_made_again(tmp_path):
-    with rehearsing(Rehearsal([V5E], write=lambda text: None)):
+def test_calls_are_executed_after_the_dry_run(tmp_path):
+    with rehearsing(DryRun([V5E], write=lambda text: None)):
         pass
     own = estimator(tmp_path).train(batches_of(X, Y), steps=1)
     assert own.get_variable_value("global_step") == 1

@@ -1,27 +1,31 @@
-"""A script's calls of estimators, planned where they would run."""
+"""Dry runs: a script's calls of estimators are planned instead of executed."""
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import os
 import weakref
 from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from typing import Any
+from unittest import mock
 
 import jax
 import numpy as np
 
+from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn, PathLike
-from keras_tpu_estimator.planning import lowering, memory, plan_table, plans, progress
-from keras_tpu_estimator.planning.boards import Board
+from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.planning import compiling, lowering, memory, plan_table, plans
 from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.plans import AS_RUN, Call, Plan, PlanOptions, Refusal
+from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.rehearsing import Predictions
 
-# Whoever trains until a checkpoint has come so far would never end.
+# A script that trains until a checkpoint reaches some step would never end.
 _MOST_CALLS = 1000
 # Arrays that stay on the cores between the calls of an estimator.
 _KEPT = {"variables", "slots"}
@@ -32,9 +36,76 @@ _OF_OTHERS = "kept by other estimators"
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
+# This flag sets the same number, and JAX rejects both together.
+_FLAG = "--xla_force_host_platform_device_count"
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@contextlib.contextmanager
+def shown_devices(topology: DeviceTopology) -> Iterator[None]:
+    """Makes JAX report the cores and hosts of a topology in a `with` block.
+
+    A script may choose its batch size by `jax.device_count()`. The CPU simulates the
+    cores, and nothing runs on them. If JAX has already started, it keeps its devices
+    and a warning is logged. This process is the first host, and waits for no others.
+    """
+    if "JAX_PLATFORMS" not in os.environ:
+        # The plan does not use the devices of this machine.
+        jax.config.update("jax_platforms", "cpu")
+    if _FLAG not in os.environ.get("XLA_FLAGS", ""):
+        try:
+            jax.config.update("jax_num_cpu_devices", topology.num_cores)
+        except RuntimeError:
+            _logger.warning(
+                "JAX started before the plan of the script, so `jax.device_count()` "
+                "returns %d, although %s has %d cores.",
+                len(Machine.here().devices),
+                topology.name,
+                topology.num_cores,
+            )
+    before = this_process.settled()
+    this_process.settle(this_process.Alone(ignores_calls=True))
+    try:
+        with contextlib.ExitStack() as stack:
+            for module, name, shown_by in _functions(topology):
+                stack.enter_context(mock.patch.object(module, name, shown_by))
+            yield
+    finally:
+        this_process.settle(before)
+
+
+def _functions(
+    topology: DeviceTopology,
+) -> Iterator[tuple[Any, str, Callable[..., Any]]]:
+    """Yields functions of JAX that a script may call, with their replacements."""
+    # A dry run has no other hosts to wait for.
+    yield jax.distributed, "initialize", lambda *_, **__: None
+    yield jax, "default_backend", lambda: topology.platform
+    local, devices = topology.of_one_host().num_cores, jax.devices
+
+    def of_all(backend: str | None = None) -> list[jax.Device]:
+        return devices(None if backend == topology.platform else backend)
+
+    def of_host(
+        process_index: int | None = None,
+        backend: str | None = None,
+        host_id: int | None = None,
+    ) -> list[jax.Device]:
+        first = local * (process_index or host_id or 0)
+        return of_all(backend)[first : first + local]
+
+    yield jax, "devices", of_all
+    yield jax, "local_devices", of_host
+    yield jax, "device_count", lambda backend=None: len(of_all(backend))
+    yield jax, "local_device_count", lambda backend=None: len(of_host(None, backend))
+    yield jax, "process_count", lambda backend=None: topology.num_hosts
+    yield jax, "process_indices", lambda backend=None: [*range(topology.num_hosts)]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class _ByIdentity:
-    """An object that is equal to itself only, and stays alive.
+    """An object that is compared by identity and kept alive.
 
     Attributes:
         value: The object.
@@ -50,11 +121,7 @@ class _ByIdentity:
 
 
 class _Estimator:
-    """An estimator, compared by identity, that this does not keep alive.
-
-    Args:
-        context: The estimator's.
-    """
+    """A weak reference to an estimator's context, compared by identity."""
 
     def __init__(self, context: EstimatorContext):
         self._hash = id(context)
@@ -62,7 +129,9 @@ class _Estimator:
 
     @property
     def is_alive(self) -> bool:
-        """Whether the script still has it, and so its arrays."""
+        """Whether the script still references the estimator, and therefore its
+        arrays.
+        """
         return self._context() is not None
 
     def __eq__(self, other: object) -> bool:
@@ -81,7 +150,7 @@ class _Key:
     Attributes:
         context: The estimator.
         mode: A value of `ModeKeys`.
-        program: What is equal for calls that run the same program.
+        program: A value that is equal for calls that run the same program.
     """
 
     context: _Estimator
@@ -89,11 +158,10 @@ class _Key:
     program: Hashable
 
 
-class Rehearsal:
-    """Plans each call once, and gives scripts something to go on with.
+class DryRun:
+    """Plans each distinct call once, and returns placeholder results.
 
-    What they are given is nothing computed: evaluations are NaN, predictions
-    are zeros, and no file is written.
+    Evaluations are NaN, predictions are zeros, and no file is written.
 
     Args:
         write: Takes each table. Defaults to `print`.
@@ -102,23 +170,27 @@ class Rehearsal:
             Defaults to none.
 
     Attributes:
-        found: What was planned so far.
+        found: The plans so far.
+        write: Receives each table. Defaults to `print`.
+        options: The options of plans. Defaults to a plan that optimizes as a run does.
+        report: Receives a line before each compilation and during a long one. Defaults
+            to none.
     """
 
     def __init__(
         self,
-        boards: Sequence[Board],
+        topologies: Sequence[DeviceTopology],
         write: Callable[[str], object] = print,
         options: PlanOptions = AS_RUN,
         report: Callable[[str], object] = lambda line: None,
     ):
-        self._boards = boards
+        self._topologies = topologies
         self._options = options
         self._write = write
         self._report = report
         self._calls: dict[_Key, tuple[Plan | Refusal, ...]] = {}
         self._counts: collections.Counter[_Key] = collections.Counter()
-        # Bytes that each estimator keeps on a core, by board and kind.
+        # The bytes that each estimator keeps on a core, by topology and kind.
         self._kept: dict[_Estimator, dict[str, dict[str, Held]]] = (
             collections.defaultdict(lambda: collections.defaultdict(dict))
         )
@@ -136,14 +208,12 @@ class Rehearsal:
         validation: InputFn | None,
         validation_steps: int | None,
     ) -> None:
-        """Plans a training, and the evaluation beside it.
+        """Plans a training call and the evaluation beside it.
 
         Args:
-            context: The estimator's.
-            input_fn: The user's function.
-            steps: How many there are at most, or `None`.
-            validation: The same of evaluations, if there are any.
-            validation_steps: Theirs.
+            steps: The maximum number of steps, or `None`.
+            validation: The input of evaluations, or `None`.
+            validation_steps: The maximum number of steps of an evaluation, or `None`.
         """
         self._plan(context, input_fn, ModeKeys.TRAIN, steps)
         if validation is not None:
@@ -152,15 +222,7 @@ class Rehearsal:
     def evaluate(
         self, context: EstimatorContext, input_fn: InputFn, steps: int | None
     ) -> dict[str, Any]:
-        """Plans an evaluation.
-
-        Args:
-            context: The estimator's.
-            steps: How many there are at most, or `None`.
-
-        Returns:
-            NaN under the names of metrics, and under any other.
-        """
+        """Plans an evaluation, and returns NaN for every metric."""
         found = self._plan(context, input_fn, ModeKeys.EVAL, steps)
         plan = next(each for each in found if isinstance(each, Plan))
         unknown = np.float32("nan")
@@ -170,14 +232,7 @@ class Rehearsal:
         )
 
     def predict(self, context: EstimatorContext, input_fn: InputFn) -> Predictions:
-        """Plans predictions.
-
-        Args:
-            context: The estimator's.
-
-        Yields:
-            Zeros, as predictions of one batch.
-        """
+        """Plans predictions, and yields zeros as the predictions of one batch."""
         found = self._plan(context, input_fn, ModeKeys.PREDICT)
         plan = next(each for each in found if isinstance(each, Plan))
         zeros = jax.tree.map(
@@ -186,15 +241,8 @@ class Rehearsal:
         yield Predicted(zeros, plan.examples)
 
     def export(self, base: PathLike) -> str:
-        """Exports nothing.
-
-        Args:
-            base: The folder of exports.
-
-        Returns:
-            The path that there would be.
-        """
-        _logger.info("What is exported to %s is not planned.", base)
+        """Exports nothing, and returns the path that an export could have."""
+        _logger.info("The export to %s is skipped in a dry run.", base)
         return os.path.join(os.fsdecode(base), "0")
 
     def _plan(
@@ -213,16 +261,16 @@ class Rehearsal:
         if self._counts[key] > _MOST_CALLS:
             raise RuntimeError(
                 f"The script has made the same call of mode {mode!r} "
-                f"{_MOST_CALLS} times. Expected one that ends although no "
-                "checkpoint is written while it is planned."
+                f"{_MOST_CALLS} times. Make it end even if no checkpoint is "
+                "written, because a dry run writes none."
             )
         if key not in self._calls:
             call = Call(context, input_fn, mode, steps)
-            names = ", ".join(board.name for board in self._boards)
+            names = ", ".join(topology.name for topology in self._topologies)
             self._report(f"Compiling mode {mode!r} for {names} ...")
-            with progress.reported(self._report, f"Compiling mode {mode!r}"):
-                found = plans.for_boards(
-                    call, self._boards, self._options, self._beside(key)
+            with compiling.progress(self._report, f"Compiling mode {mode!r}"):
+                found = plans.for_topologies(
+                    call, self._topologies, self._options, self._beside(key)
                 )
             self._write(plan_table.as_text(found) + "\n")
             self._calls[key] = found
@@ -230,29 +278,29 @@ class Rehearsal:
         return self._calls[key]
 
     def _beside(self, key: _Key) -> dict[str, dict[str, Held]]:
-        """Returns what earlier calls have left on each core, by board."""
-        names = [board.name for board in self._boards]
+        """Returns the arrays that earlier calls leave on each core, by topology."""
+        names = [topology.name for topology in self._topologies]
         return {name: dict(self._beside_on(name, key)) for name in names}
 
-    def _beside_on(self, board: str, key: _Key) -> Iterator[tuple[str, Held]]:
-        slots = self._kept[key.context][board].get("slots", _NOTHING)
+    def _beside_on(self, topology: str, key: _Key) -> Iterator[tuple[str, Held]]:
+        slots = self._kept[key.context][topology].get("slots", _NOTHING)
         if slots.real and key.mode != ModeKeys.TRAIN:
             yield _OF_TRAINING, slots
         others = memory.total(
             held
-            for estimator, boards in self._kept.items()
+            for estimator, topologies in self._kept.items()
             if estimator.is_alive and estimator != key.context
-            for held in boards[board].values()
+            for held in topologies[topology].values()
         )
         if others.real:
             yield _OF_OTHERS, others
 
     def _note_kept(self, key: _Key, found: Iterable[Plan | Refusal]) -> None:
-        """Notes the variables and slots that a call leaves on each core."""
-        for board, plan in zip(self._boards, found, strict=True):
-            kept = self._kept[key.context][board.name]
+        """Records the variables and slots that a call leaves on each core."""
+        for topology, plan in zip(self._topologies, found, strict=True):
+            kept = self._kept[key.context][topology.name]
             if isinstance(plan, Plan):
-                given = plan.figures.memory.arguments
+                given = plan.cost.memory.arguments
                 for kind in _KEPT & given.keys():
                     before = kept.get(kind, _NOTHING)
                     kept[kind] = max(before, given[kind], key=_real_bytes)
@@ -264,11 +312,11 @@ class Rehearsal:
                 call.context,
                 call.input_fn,
                 call.mode,
-                self._boards[0].machine(),
+                self._topologies[0].machine(),
                 call.steps,
             )
         except ValueError:
-            # It may fit another board. The plan of this one has the error.
+            # The call may match another topology. The plan of this one has the error.
             return _ByIdentity(call.input_fn)
 
 

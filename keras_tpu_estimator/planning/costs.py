@@ -1,0 +1,290 @@
+"""The cost of one step of a compiled loop on one core."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping
+from typing import Self
+
+import jax
+
+from keras_tpu_estimator.ground.base.source_line import SourceLine
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.planning import hlo, loops, memory, operations, work
+from keras_tpu_estimator.planning.chips import Chip
+from keras_tpu_estimator.planning.hlo import Instruction, Module
+from keras_tpu_estimator.planning.loops import Run
+from keras_tpu_estimator.planning.memory import Allocation, Memory
+from keras_tpu_estimator.planning.topologies import DeviceTopology
+from keras_tpu_estimator.planning.work import Collective
+
+# Latency limits a step whose estimate is this many times the longest bound.
+_LATENCY = 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Roofline:
+    """The minimum seconds of a step at the peak of a chip.
+
+    Attributes:
+        compute: For floating point operations, in bfloat16.
+        memory: For transfers between the chip and its main memory.
+        network: For transfers to other cores.
+        compiler: The compiler's estimate without the network; `None` if missing.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning.costs import Roofline
+    >>> roofline = Roofline(compute=0.5, memory=2.0, network=0.1, compiler=2.5)
+    >>> roofline.by, roofline.at_best
+    ('memory', 2.5)
+    """
+
+    compute: float
+    memory: float
+    network: float
+    compiler: float | None = None
+
+    @property
+    def by(self) -> str:
+        """The longest of compute, memory and network, or "latency".
+
+        Latency limits a step if the compiler's estimate is several times as long as
+        each of the three. Many small operations have such an estimate.
+        """
+        names = ("compute", "memory", "network")
+        longest = max(names, key=lambda name: getattr(self, name))
+        peak = getattr(self, longest)
+        if self.compiler is not None and self.compiler > _LATENCY * peak:
+            return "latency"
+        return longest
+
+    @property
+    def at_best(self) -> float:
+        """The longest of the four, which a step hardly undercuts."""
+        return max(self.compute, self.memory, self.network, self.compiler or 0.0)
+
+
+def roofline(
+    chip: Chip, flops: float, moved: float, sent: float, cycles: float | None
+) -> Roofline:
+    """Returns the roofline of a step on one core.
+
+    Args:
+        flops: Floating point operations of the core.
+        moved: Bytes that the core reads from its main memory and writes to it.
+        sent: Bytes that the core sends.
+        cycles: Cycles by the compiler's estimate.
+    """
+    core = chip.core
+    return Roofline(
+        flops / core.flops,
+        moved / core.memory_speed,
+        sent / core.network_speed,
+        None if cycles is None else cycles / core.clock,
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Aliases:
+    """The arguments whose memory results reuse.
+
+    Attributes:
+        donated: The number of donated arguments.
+        aliased: The number of arguments whose memory is reused.
+        missing: The names of donated arguments whose memory is not reused; `None` if
+            XLA has removed arguments, so that they cannot be matched.
+    """
+
+    donated: int
+    aliased: int
+    missing: tuple[str, ...] | None
+
+    @property
+    def are_complete(self) -> bool:
+        """Whether results reuse the memory of every donated argument."""
+        return self.aliased >= self.donated
+
+
+@dataclasses.dataclass(frozen=True)
+class StepCost:
+    """The cost of one step on one core.
+
+    Attributes:
+        flops: Floating point operations, including the step's share of those outside
+            the loop over steps; `None` if unknown, or if the step runs a kernel whose
+            operations are unknown.
+        bytes: Bytes moved between the chip and its main memory, with the same share;
+            `None` if unknown.
+        cycles: The compiler's estimate for the body of the loop, without collectives;
+            `None` if there is none.
+        collectives: The collectives of a step, by kind.
+        others: The collectives outside the loop over steps, for all steps.
+        copied: Bytes of copies in the main memory; `None` if unknown.
+        state_copies: The copies among them of state that one step passes to the next,
+            such as variables.
+        callbacks: The operations that call Python on the host.
+        kernels: The kernels whose cost is unknown.
+        has_unknown_loops: Whether some loops have an unknown number of rounds; one
+            round of each is counted.
+        memory: The memory of the program.
+        aliases: The arguments whose memory results reuse.
+        roofline: The minimum time of a step; `None` if unknown.
+        largest: The largest arrays that a step makes in the main memory.
+    """
+
+    flops: float | None
+    bytes: float | None
+    cycles: float | None
+    collectives: tuple[Collective, ...]
+    others: tuple[Collective, ...]
+    copied: float | None
+    state_copies: tuple[Allocation, ...]
+    callbacks: tuple[str, ...]
+    kernels: tuple[str, ...]
+    has_unknown_loops: bool
+    memory: Memory
+    aliases: Aliases
+    roofline: Roofline | None
+    largest: tuple[Allocation, ...]
+
+    def of_any_effort(self) -> Self:
+        """Returns only the numbers that do not depend on the optimization level."""
+        return dataclasses.replace(
+            self,
+            bytes=None,
+            cycles=None,
+            copied=None,
+            state_copies=(),
+            roofline=None,
+        )
+
+    @property
+    def sent(self) -> float:
+        """The bytes that a core sends in a step if all cores send as little as
+        possible.
+        """
+        return sum(each.sent for each in self.collectives)
+
+
+def step_cost(
+    compiled: jax.stages.Compiled,
+    topology: DeviceTopology,
+    steps: int,
+    arguments: Mapping[str, Nest],
+    has_loop: bool | None = None,
+    in_graph: Callable[[str], SourceLine | None] | None = None,
+) -> StepCost:
+    """Returns the cost of a step of a program.
+
+    Args:
+        steps: The number of steps of the program.
+        arguments: Pytrees of shapes with shardings by kind, such as "variables" and
+            "input".
+        has_loop: As in `loops.split`. Defaults to `None`.
+        in_graph: As in `SourceLines`. Defaults to `None`.
+
+    Example:
+
+    >>> import jax, jax.numpy as jnp
+    >>> from keras_tpu_estimator.planning import costs, topologies
+    >>> topology = topologies.parse("v5e:1x1")
+    >>> core = jax.sharding.SingleDeviceSharding(topology.machine().first)
+    >>> x = jax.ShapeDtypeStruct((256, 256), "bfloat16", sharding=core)
+    >>> compiled = jax.jit(jnp.matmul).lower(x, x).compile()
+    >>> costs.step_cost(compiled, topology, 1, {"input": (x, x)}).flops
+    33554432.0
+    """
+    module = hlo.parse(compiled.as_text() or "", in_graph)
+    parts = loops.split(module, steps, has_loop)
+    held = memory.of(compiled, module, arguments, topology.chip.core.memory_left)
+    step, share = parts.step, parts.share
+    flops = moved = limits = None
+    kernels = work.kernels(step)
+    sent = work.collectives(step, topology.num_cores, share)
+    cycles = _cycles(step, share)
+    if step:
+        inside = module.computations
+        moved = (
+            work.bytes_moved(step, inside) * share
+            # For example, the inputs of all steps are converted at once.
+            + work.bytes_moved(parts.others, inside) / steps
+        )
+    if step and not kernels:
+        flops = work.flops(step) * share + work.flops(parts.others) / steps
+        total = sum(each.sent for each in sent)
+        limits = roofline(topology.chip, flops, moved or 0.0, total, cycles)
+    return StepCost(
+        flops,
+        moved,
+        cycles,
+        sent,
+        work.collectives(parts.others, topology.num_cores),
+        work.bytes_copied(step) * share,
+        memory.state_copies(module, parts.body, steps),
+        callbacks(step),
+        kernels,
+        not all(run.is_known for run in step),
+        held,
+        _aliases(compiled, module),
+        limits,
+        memory.largest(module, step),
+    )
+
+
+def _cycles(runs: Iterable[Run], share: float) -> float | None:
+    """Adds the compiler's estimates, or returns `None` if one is missing."""
+    found = [
+        cycles * run.times
+        for run in runs
+        if not run.is_fused and (cycles := run.instruction.cycles) is not None
+    ]
+    total = sum(found) * share
+    return total if found and math.isfinite(total) else None
+
+
+def _aliases(compiled: jax.stages.Compiled, module: Module) -> Aliases:
+    leaves = jax.tree_util.tree_leaves_with_path(compiled.args_info)
+    donated = [
+        (number, jax.tree_util.keystr(path))
+        for number, (path, leaf) in enumerate(leaves)
+        if leaf.donated
+    ]
+    missing: tuple[str, ...] | None = None
+    if len(module.aliased) >= len(donated):
+        missing = ()
+    elif module.parameters is not None and len(module.parameters) == len(leaves):
+        missing = tuple(
+            name for number, name in donated if number not in module.aliased
+        )
+    return Aliases(len(donated), len(module.aliased), missing)
+
+
+def callbacks(runs: Iterable[Run]) -> tuple[str, ...]:
+    """Returns the operations that call Python on the host, each once.
+
+    Example:
+
+    >>> from keras_tpu_estimator.planning import costs, hlo, loops
+    >>> module = hlo.parse('''ENTRY %main (x: f32[2]) -> token[] {
+    ...   %x = f32[2]{0} parameter(0)
+    ...   %t = token[] after-all()
+    ...   ROOT %s = (f32[2], u32[], token[]) send(%x, %t), \
+    is_host_transfer=true, metadata={op_name="jit(f)/dense/debug_print"}
+    ... }''')
+    >>> costs.callbacks(loops.split(module, 1).step)
+    ('debug_print of dense',)
+    """
+    return tuple(
+        dict.fromkeys(
+            str(operations.of(run.instruction))
+            for run in runs
+            if _is_callback(run.instruction)
+        )
+    )
+
+
+def _is_callback(each: Instruction) -> bool:
+    # A TPU exchanges tensors with its host; other devices call a library.
+    if each.opcode in ("send", "recv"):
+        return each.attribute("is_host_transfer") == "true"
+    return "python" in each.target and each.target.endswith("callback")
