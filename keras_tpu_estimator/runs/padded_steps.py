@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -10,6 +11,7 @@ import numpy as np
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.padding import pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.stacking import form
 from keras_tpu_estimator.ground.base.types import Features
 
 
@@ -39,8 +41,37 @@ class Padded:
     @functools.cached_property
     def shapes(self) -> Any:
         """Equal for batches that one program serves."""
-        leaves, structure = jax.tree.flatten(self.stacked.features)
-        return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+        return form(self.stacked.features)
+
+    def space(self, room: int) -> int:
+        """Returns the number of batches of a run that begins with this one.
+
+        Args:
+            room: The number of batches that the program has room for. A run
+                ends with the stack that its first batch lies in.
+        """
+        stack = in_place([self], room)
+        return room if stack is None else room - self.stacked.place
+
+
+def in_place(batches: Sequence[Padded], room: int) -> Features | None:
+    """Returns the features of the stack that batches lie in, if they do.
+
+    Args:
+        batches: Batches of one shape.
+        room: The number of batches in the stack.
+
+    Returns:
+        The features of all its batches; `None` if these do not follow each
+        other there.
+    """
+    first = batches[0].stacked
+    if first.room is None or len(jax.tree.leaves(first.room)[0]) != room:
+        return None
+    for place, padded in enumerate(batches, start=first.place):
+        if padded.stacked.room is not first.room or padded.stacked.place != place:
+            return None
+    return first.room[0]
 
 
 class PaddedSteps:
@@ -66,7 +97,9 @@ class PaddedSteps:
         size = max(self._size or 1, examples)
         if examples == size:
             is_padding = np.zeros((1, size), bool)
-            stacked = dataclasses.replace(batch, labels=is_padding, room=None)
+            stacked = StackedSteps(
+                batch.features, is_padding, batch.may_stay, batch.room, batch.place
+            )
             return Padded(stacked, examples)
         features, is_padding = pad(batch.step(0).features, size)
         features, is_padding = jax.tree.map(

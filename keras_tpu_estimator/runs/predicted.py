@@ -88,9 +88,9 @@ class Predicted:
             self._check_rows(name, values, count)
         if len(whole) == 1:
             ((name, values),) = whole.items()
-            return iter([{name: value} for value in values])
+            return ({name: value} for value in values)
         columns = zip(*whole.values(), strict=True)
-        return iter([dict(zip(whole, row, strict=True)) for row in columns])
+        return (dict(zip(whole, row, strict=True)) for row in columns)
 
     def with_own_rows(self) -> "Predicted":
         """The same with as many examples as the predictions have rows."""

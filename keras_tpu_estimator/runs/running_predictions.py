@@ -25,12 +25,20 @@ class Fed:
         data: What the device loop's `put_one` or `put` has returned.
         room: How many batches the program has room for. One batch comes by
             itself, and several are stacked.
+        place: The place of the first batch among the stacked ones. Defaults to
+            0.
     """
 
     batches: tuple[Padded, ...]
     step: Step
     data: Nest
     room: int
+    place: int = 0
+
+    @property
+    def steps(self) -> range:
+        """The places of the batches among the stacked ones."""
+        return range(self.place, self.place + len(self.batches))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,7 +103,7 @@ class Running:
                 padded,
                 jax.tree.map(lambda rows, at=place: np.array(rows[at]), whole),
             )
-            for place, padded in enumerate(self.fed.batches)
+            for place, padded in zip(self.fed.steps, self.fed.batches, strict=True)
         ]
 
     def _result(self, padded: Padded, outputs: Outputs) -> Result:

@@ -143,14 +143,16 @@ class StackedSteps:
         labels: The same, or `None`.
         may_stay: Whether nothing changes the arrays any more. Defaults to
             `False`.
-        room: The features and labels of more steps, the first of which are
-            these; or `None`.
+        room: The features and labels of more steps, some of which are these;
+            or `None`.
+        place: The place of the first of these in `room`. Defaults to 0.
     """
 
     features: Features
     labels: Labels
     may_stay: bool = False
     room: tuple[Features, Labels] | None = dataclasses.field(default=None, repr=False)
+    place: int = 0
 
     @classmethod
     def joined(cls, parts: Sequence["StackedSteps"]) -> Self:
