@@ -21,9 +21,9 @@ from keras_tpu_estimator.planning import compiling, lowering, memory, plan_table
 from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.plans import AS_RUN, Call, Plan, PlanOptions, Refusal
 from keras_tpu_estimator.planning.topologies import DeviceTopology
+from keras_tpu_estimator.runs.dry_run import Predictions
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.predicted import Predicted
-from keras_tpu_estimator.runs.rehearsing import Predictions
+from keras_tpu_estimator.runs.prediction_batches import Predicted
 
 # A script that trains until a checkpoint reaches some step would never end.
 _MOST_CALLS = 1000
@@ -164,17 +164,13 @@ class DryRun:
     Evaluations are NaN, predictions are zeros, and no file is written.
 
     Args:
-        write: Takes each table. Defaults to `print`.
-        options: How to plan. Defaults to as it is run.
-        report: Takes a line before each compilation, and during a long one.
-            Defaults to none.
-
-    Attributes:
-        found: The plans so far.
         write: Receives each table. Defaults to `print`.
         options: The options of plans. Defaults to a plan that optimizes as a run does.
         report: Receives a line before each compilation and during a long one. Defaults
             to none.
+
+    Attributes:
+        found: The plans so far.
     """
 
     def __init__(

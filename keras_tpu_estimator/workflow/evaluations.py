@@ -74,7 +74,7 @@ class Evaluation:
         Args:
             step: The global step of the checkpoint.
             evaluate: Evaluates its values, like `TPUEstimator.evaluate`.
-            by_chief: Has the chief alone export. By default there is one host.
+            by_chief: Exports only on the chief. By default there is one host.
 
         Raises:
             Exception: It failed. The next evaluation is then due immediately.

@@ -1,4 +1,4 @@
-"""What a RunConfig takes from TF_CONFIG."""
+"""Tests of the values that a RunConfig takes from TF_CONFIG."""
 
 import json
 
@@ -116,7 +116,7 @@ def test_two_model_dirs(config_of):
 
 
 def test_a_configuration_only_reads(monkeypatch):
-    """It joins nobody, and asks nobody."""
+    """It joins no cluster, and asks no process."""
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     monkeypatch.setattr(jax_internals, "launcher", pytest.fail)
     cluster = {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.2:1"]}

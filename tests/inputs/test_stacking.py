@@ -1,4 +1,4 @@
-"""Steps copied once, into memory that is used again when nobody reads it."""
+"""Steps copied once, into memory that is used again when it has no readers."""
 
 import gc
 

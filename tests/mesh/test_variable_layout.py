@@ -1,4 +1,4 @@
-"""How variables lie on the cores of a replica."""
+"""Tests of how variables are sharded over the cores of a replica."""
 
 import jax
 import jax.numpy as jnp
@@ -147,5 +147,5 @@ def test_parts_are_made_of_whole_axes(on_three_axes):
     cores = all_cores(layout_map=on_three_axes).as_one()
     x = jnp.zeros((4, 8))
     assert jax.jit(lambda x: cores.cut(x, [2, 2]))(x).shape == (4, 8)
-    with pytest.raises(ValueError, match=r"Parts of \[1, 8\] .*'expert': 2"):
+    with pytest.raises(ValueError, match=r"Shards of \[1, 8\] .*'expert': 2"):
         cores.cut(x, [1, 8])

@@ -120,7 +120,7 @@ def test_several_topologies_are_side_by_side(tmp_path, capsys):
 
 
 def test_rows_of_one_column_keep_their_place(tmp_path, capsys):
-    # One core has nobody to send anything to.
+    # One core does not communicate.
     estimator(tmp_path).plan(BATCHES, ["v5e:1x1", "v5e:2x2"])
     rows = [line.split("   ")[0] for line in capsys.readouterr().out.split("\n")]
     names = [row.strip() for row in rows]
@@ -196,7 +196,7 @@ def test_cores_that_do_not_match(tmp_path):
 def test_hosts_that_would_train_separately(tmp_path):
     model_fn = model_fn_of(linear)
     own = estimator_of(model_fn, tmp_path, use_tpu=False)
-    with pytest.raises(ValueError, match="On 4 hosts, an estimator should"):
+    with pytest.raises(ValueError, match="On 4 hosts, an estimator must"):
         own.plan(BATCHES, "v5e:4x4")
     assert own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
 

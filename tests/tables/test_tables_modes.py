@@ -1,4 +1,4 @@
-"""What else an estimator does, with tables."""
+"""Tests of other features of an estimator together with tables."""
 
 import shutil
 

@@ -8,7 +8,7 @@ import tensorflow.compat.v1 as tf
 from helpers import estimator_of
 from tf1_programs import fed, values_of
 
-from keras_tpu_estimator.tf1.building import building
+from keras_tpu_estimator.tf1.graph.building import building
 
 BATCH = 4
 # As TensorFlow 1.15.5 gives them under its own control flow: the weights, what

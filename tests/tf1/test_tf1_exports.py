@@ -213,7 +213,7 @@ def test_signatures_and_their_methods(tmp_path):
 
 
 def test_text_and_files_are_served(tmp_path):
-    """What devices do not do, receivers and sessions do."""
+    """Receivers and sessions support operations that devices do not."""
     (tmp_path / "words.txt").write_text("a\nb\nc\n")
 
     def receiver_fn():

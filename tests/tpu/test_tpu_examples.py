@@ -17,7 +17,7 @@ from tpu_programs import DATA_PARALLEL, check, topologies_of
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.dry_run import DryRun
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.runs.rehearsing import rehearsing
+from keras_tpu_estimator.runs.dry_run import replacing_calls
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
@@ -52,7 +52,7 @@ ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
 # They have no programs, or read their export again.
 OTHERS = {"rest_server", "serve_digits", "wide_and_deep"}
-# What some of them import that need not be installed.
+# Optional libraries that some of them import.
 LIBRARIES = {"jax_model": ("flax", "optax")}
 
 
@@ -70,7 +70,7 @@ def example(name):
 
 @pytest.fixture
 def pretrained(tmp_path, monkeypatch):
-    """What those find that go on from a checkpoint, which nobody writes."""
+    """What those find that continue from a checkpoint, which does not exist."""
     folder = tmp_path / "model" / "pretrained"
     os.makedirs(folder)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -125,7 +125,7 @@ def test_an_example(name, tmp_path, monkeypatch, told):
     dry_run = DryRun(topologies_, lambda text: None, options)
     calls = [mode for mode in PROGRAMS[name] for _ in topologies_]
     try:
-        with rehearsing(dry_run):
+        with replacing_calls(dry_run):
             run(name, str(tmp_path / "model"))
     except Exception:
         # After its last call it may look at what it has computed.

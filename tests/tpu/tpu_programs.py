@@ -56,7 +56,7 @@ class Program:
 
     @property
     def own(self):
-        """Where it is compiled in some run of the tests."""
+        """The topologies for which some run of the tests compiles it."""
         return self.topologies + self.seldom
 
     def plan(self, folder, mode, topology):
@@ -133,7 +133,7 @@ def rows(programs):
         else (name, mode, topology)
         for name, program in programs.items()
         for topology in topologies_of(program.own, program.others)
-        # What a TPU refuses, GPUs may take.
+        # GPUs may support operations that a TPU refuses.
         if not (program.refusal and topology in GPUS)
         for mode in program.modes
     ]

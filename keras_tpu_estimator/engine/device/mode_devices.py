@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_tpu_estimator.engine.inputs.axes import BatchAxes
+from keras_tpu_estimator.engine.inputs.axes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.deployment import (
     PER_CORE,
     InputPlan,
@@ -15,7 +15,6 @@ from keras_tpu_estimator.engine.inputs.deployment import (
     undivided,
     way_in,
 )
-from keras_tpu_estimator.engine.inputs.partition import partitioned
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.engine.inputs.unbatched import unmarked, unmarked_of_core

@@ -25,7 +25,7 @@ from keras_tpu_estimator.files.formats.reader import (
     unambiguous,
 )
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 _ARCHIVE = ".keras"
 _WEIGHTS = ".weights.h5"

@@ -201,7 +201,7 @@ def trace_for_gradients(
     Args:
         store: The program's variables.
         call: The call of `model_fn`.
-        args: What it is called with.
+        args: Its arguments.
 
     Returns:
         A `Differentiation`.

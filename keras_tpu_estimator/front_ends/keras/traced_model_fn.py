@@ -31,9 +31,9 @@ from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.mesh import replica_context
-from keras_tpu_estimator.ground.tracing import keras_internals, leftovers
+from keras_tpu_estimator.ground.tracing import keras_internals, tf1_calls
 from keras_tpu_estimator.ground.tracing.identity import names_collected
-from keras_tpu_estimator.ground.tracing.moments import in_one_pass
+from keras_tpu_estimator.ground.tracing.keras_patches import in_one_pass
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
@@ -104,7 +104,7 @@ class TracedModelFn:
             dtype_policies.noted_in(self.policies),
             recording.only_to(collector),
             names_collected() as named,
-            leftovers.refused(),
+            tf1_calls.rejected(),
             own_training.told_of() if training else contextlib.nullcontext(),
         ):
             self.spec = self._call_model_fn(

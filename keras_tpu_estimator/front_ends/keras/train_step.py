@@ -38,7 +38,7 @@ from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.tracing import tf1_calls
 from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.updates import TrainOp, Update, single_optimizers
@@ -190,7 +190,7 @@ def _trace_update(
             for op, at in zip(ops, given, strict=True):
                 stack.enter_context(op.at(at))
             stack.enter_context(replica_context.replica_scope(cores.context))
-            stack.enter_context(leftovers.refused())
+            stack.enter_context(tf1_calls.rejected())
             rates: dict[str, Any] = {}
             for op, tensors in zip(ops, reduced, strict=True):
                 rates |= op.apply(tensors)

@@ -101,7 +101,7 @@ def directory_string(name: str, value: object) -> str:
     """A directory as a string.
 
     Args:
-        name: What to call the value in messages.
+        name: The name of the value in messages.
         value: A `str`, `bytes` or path object.
 
     Returns:

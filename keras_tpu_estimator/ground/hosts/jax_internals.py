@@ -54,7 +54,7 @@ def launcher() -> Launcher | None:
     them: a Kubernetes pod outside an indexed job, and a TPU with one host.
 
     Returns:
-        JAX's class for the launcher; `None` if there is none.
+        JAX's class for the launcher; `None` if JAX has none.
 
     Example:
 

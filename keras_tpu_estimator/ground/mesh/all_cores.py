@@ -69,9 +69,9 @@ def _on(machine: Machine, given: keras.distribution.DeviceMesh) -> jax.sharding.
     if None in named:
         if len(named) != len(machine.devices):
             raise ValueError(
-                "The keras.distribution that is set should be about as many "
-                f"devices as the machine has, {len(machine.devices)}. "
-                f"Received: {len(named)}. Set one of that size, or unset it."
+                "The keras.distribution that is set must have all "
+                f"{len(machine.devices)} devices of the machine. Received: "
+                f"{len(named)}. Set one of that size, or unset it."
             )
         named = [*machine.devices]
     devices = np.array(named).reshape(given.devices.shape)
@@ -185,8 +185,8 @@ def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int)
     ]
     if hosts != expected:
         raise ValueError(
-            "Each host should have whole replicas, or each replica should "
-            "have whole hosts, in their order. Received replicas on the hosts "
+            "Each host must have complete replicas, or each replica must have "
+            "complete hosts, in their order. Received replicas on the hosts "
             f"{hosts}. Use another number of cores per replica."
         )
     return count

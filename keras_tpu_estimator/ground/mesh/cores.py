@@ -218,10 +218,10 @@ class Cores:
             if size != count:
                 shape = {a: self.mesh.shape[a] for a in self.model_axes}
                 raise ValueError(
-                    f"Parts of {list(counts)} should be made of whole axes of "
+                    f"Shards of {list(counts)} must be made of complete axes of "
                     "the keras.distribution that is set, in their order. "
                     f"Received the axes {shape}. Unset it, and set "
-                    "num_cores_per_replica alone."
+                    "only num_cores_per_replica."
                 )
             spec.append(tuple(taken) or None)
         return self._laid(x, spec)

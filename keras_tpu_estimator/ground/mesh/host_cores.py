@@ -86,5 +86,5 @@ def _is_whole_here(value: jax.Array) -> bool:
 
 def _spec_of(value: jax.Array) -> PartitionSpec:
     if not isinstance(value.sharding, NamedSharding):
-        raise TypeError(f"An array should lie on a mesh. Received: {value}")
+        raise TypeError(f"An array must be sharded over a mesh. Received: {value}")
     return value.sharding.spec

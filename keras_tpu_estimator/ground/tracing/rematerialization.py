@@ -1,7 +1,7 @@
-"""Traced functions that are computed anew for their gradients.
+"""Traced functions that recompute the forward pass for their gradients.
 
-What a gradient needs of the way forward is not kept, but computed a second
-time: more work, less memory.
+Values of the forward pass are computed a second time instead of stored: more work, less
+memory.
 """
 
 import itertools
@@ -21,17 +21,13 @@ def rematerialized(
     mode: str,
     axis_sizes: Sequence[tuple[str, int]] = (),
 ) -> jex.ClosedJaxpr:
-    """The same function, whose gradient takes less memory.
+    """Returns the same function, whose gradient takes less memory.
 
     Args:
-        mode: "full" to keep only what crosses the borders between pieces of
-            the function; with n operations, there are about sqrt(n). Or
-            "activations" to keep the results of matrix products and
-            convolutions, and compute what is elementwise anew.
-        axis_sizes: Names and sizes of the mesh axes it may reduce over.
-
-    Returns:
-        A function of the same arguments with the same results.
+        mode: "full" to keep only the values between about sqrt(n) pieces of a function
+            with n operations; or "activations" to keep the results of matrix products
+            and convolutions, and recompute elementwise operations.
+        axis_sizes: Names and sizes of the mesh axes that it may reduce over.
 
     Example:
 
@@ -78,7 +74,7 @@ class _Piece(NamedTuple):
 
 
 def _pieces(jaxpr: jex.Jaxpr) -> list[_Piece]:
-    """The function as a sequence of parts, each a checkpoint."""
+    """Returns the function as a sequence of pieces, each of which is a checkpoint."""
     groups = _groups(jaxpr)
     wanted = _variables(jaxpr.outvars)
     pieces = []
@@ -93,7 +89,7 @@ def _pieces(jaxpr: jex.Jaxpr) -> list[_Piece]:
 
 
 def _groups(jaxpr: jex.Jaxpr) -> list[Sequence[jex.JaxprEqn]]:
-    """Neighbouring operations; what has effects is by itself."""
+    """Groups neighboring operations; operations with effects form separate groups."""
     cuts = {0, *_cuts(jaxpr), len(jaxpr.eqns)}
     for position, equation in enumerate(jaxpr.eqns):
         if equation.effects:
@@ -102,7 +98,7 @@ def _groups(jaxpr: jex.Jaxpr) -> list[Sequence[jex.JaxprEqn]]:
 
 
 def _cuts(jaxpr: jex.Jaxpr) -> Iterator[int]:
-    """Where to cut: about every sqrt(n) operations, where little is alive."""
+    """Yields positions about every sqrt(n) operations, where few bytes are alive."""
     bytes_alive = _bytes_alive(jaxpr)
     size = math.isqrt(len(jaxpr.eqns))
     cut = 0
@@ -113,7 +109,7 @@ def _cuts(jaxpr: jex.Jaxpr) -> Iterator[int]:
 
 
 def _bytes_alive(jaxpr: jex.Jaxpr) -> list[int]:
-    """For each position, what was made before it and is used behind it."""
+    """Returns for each position the bytes that were made before and are used later."""
     count = len(jaxpr.eqns)
     last_use = {}
     for position, equation in enumerate(jaxpr.eqns):
@@ -130,7 +126,7 @@ def _bytes_alive(jaxpr: jex.Jaxpr) -> list[int]:
 
 
 def _bytes(aval: Any) -> int:
-    # Tokens of effects have neither a shape nor a dtype.
+    # Tokens of effects have neither shape nor dtype.
     return aval.size * aval.dtype.itemsize if hasattr(aval, "dtype") else 0
 
 
@@ -154,7 +150,7 @@ def _piece(
 
 
 def _variables(atoms: Iterable[_Atom]) -> dict[jex.Var, None]:
-    """The variables among variables and literals, each once and in order."""
+    """Returns the variables among variables and literals, each once and in order."""
     return {v: None for v in atoms if not isinstance(v, jex.Literal)}
 
 

@@ -19,7 +19,7 @@ from keras_tpu_estimator.ground.tracing.array_trees import (
     leaves_of,
     make_variable,
 )
-from keras_tpu_estimator.ground.tracing.slot_variable import SlotVariable
+from keras_tpu_estimator.ground.tracing.variable_classes import SlotVariable
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 
 
