@@ -143,7 +143,7 @@ class Stack:
                 leaf[self.steps :] = 0
 
     def stacked(self) -> StackedSteps:
-        """All of them."""
+        """Returns the copied steps."""
         self.clear_rest()
         leaves = [leaf[: self.steps] for leaf in self._leaves]
         features, labels = jax.tree.unflatten(self._structure, leaves)
