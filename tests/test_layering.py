@@ -369,8 +369,9 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
             "process_index",
         }
     }
-    # The others answer who asks for the machine itself.
+    # The others answer scripts that ask for the machine itself.
     of_users = {
+        "planning.dry_run",
         "tf1.reimplemented.cluster_resolver",
         "tf1_tools.tf_estimator.estimators",
     }

@@ -82,20 +82,26 @@ def _functions(
     """Yields functions of JAX that a script may call, with their replacements."""
     # A dry run has no other hosts to wait for.
     yield jax.distributed, "initialize", lambda *_, **__: None
-    if topology.num_hosts == 1:
-        return
-    local, local_devices = topology.of_one_host().num_cores, jax.local_devices
+    yield jax, "default_backend", lambda: topology.platform
+    local, devices = topology.of_one_host().num_cores, jax.devices
+
+    def of_all(backend: str | None = None) -> list[jax.Device]:
+        return devices(None if backend == topology.platform else backend)
 
     def of_host(
-        process_index: int | None = None, *args: Any, **kw: Any
+        process_index: int | None = None,
+        backend: str | None = None,
+        host_id: int | None = None,
     ) -> list[jax.Device]:
-        first = local * (process_index or 0)
-        return local_devices(*args, **kw)[first : first + local]
+        first = local * (process_index or host_id or 0)
+        return of_all(backend)[first : first + local]
 
-    yield jax, "process_count", lambda *_: topology.num_hosts
-    yield jax, "process_indices", lambda *_: [*range(topology.num_hosts)]
-    yield jax, "local_device_count", lambda *_: local
+    yield jax, "devices", of_all
     yield jax, "local_devices", of_host
+    yield jax, "device_count", lambda backend=None: len(of_all(backend))
+    yield jax, "local_device_count", lambda backend=None: len(of_host(None, backend))
+    yield jax, "process_count", lambda backend=None: topology.num_hosts
+    yield jax, "process_indices", lambda backend=None: [*range(topology.num_hosts)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

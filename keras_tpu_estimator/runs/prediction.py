@@ -5,6 +5,8 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
+import numpy as np
+
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
@@ -26,6 +28,7 @@ from keras_tpu_estimator.runs.prediction_batches import (
     Predicted,
     Result,
     Running,
+    in_place,
 )
 from keras_tpu_estimator.runs.prediction_sizes import (
     MOST_BATCHES,
@@ -98,6 +101,7 @@ class PredictionLoop:
         self._context = context
         self._runtime = context.runtime
         self._step = step
+        self._pipeline = pipeline
         self._is_single = (
             pipeline.is_single
             or context.config.fast_dev_run
@@ -146,6 +150,8 @@ class PredictionLoop:
             self._rooms = Rooms(self._batch_bytes, is_single=True)
         self._size_after = SizesBetween(hook_list.run_ends(0), MOST_BATCHES)
         self._running.append(self._start(self._feed([first])))
+        if self._rooms.newest > 1:
+            self._pipeline.keep_together(first.stacked, self._rooms.newest)
         with (
             Infeed(following, self._read_ahead) as infeed,
             self._progress_shown() as progress,
@@ -204,7 +210,7 @@ class PredictionLoop:
         if not others and not awaited.is_made:
             return True  # The devices do not become idle then.
         # More batches may arrive before the awaited run is complete.
-        size = min(self._sizes.size, self._size_after(self._begun))
+        size = min(self._sizes.size, self._rooms.newest, self._size_after(self._begun))
         ahead = sum(len(each.fed.batches) for each in others)
         return ahead < max(_AHEAD, size) and infeed.has_ready(size)
 
@@ -217,7 +223,7 @@ class PredictionLoop:
         """
         first = batches[0]
         room, shapes = self._rooms.of(first), first.shapes
-        size = min(room, self._sizes.size, self._size_after(self._begun))
+        size = min(first.space(room), self._sizes.size, self._size_after(self._begun))
         if infeed is not None and size > 1 and not self._running:
             self._patience.note(infeed.gather(size - 1, self._patience.secs))
         while infeed is not None and len(batches) < size:
@@ -229,16 +235,19 @@ class PredictionLoop:
         return self._fed(batches, room)
 
     def _fed(self, batches: Sequence[Padded], room: int) -> Fed:
-        loop, first = self._runtime.loop, batches[0]
+        loop, first, place = self._runtime.loop, batches[0], 0
         if room == 1:
             data = loop.put_one(first.features, first.is_padding)
+        elif (features := in_place(batches, room)) is not None:
+            is_padding = np.zeros((room, *first.is_padding.shape), bool)
+            data = loop.put(ModeKeys.PREDICT, features, is_padding)
+            place = first.stacked.place
         else:
             stack = Stack(self._buffers, first.stacked, len(batches), room)
             for padded in batches:
                 stack.add(padded.stacked)
-            features, is_padding = stack.stacked().padded_to(room)
-            data = loop.put(ModeKeys.PREDICT, features, is_padding)
-        return Fed(tuple(batches), self._step_for(first), data, room)
+            data = loop.put(ModeKeys.PREDICT, *stack.stacked().padded_to(room))
+        return Fed(tuple(batches), self._step_for(first), data, room, place)
 
     def _start(self, fed: Fed) -> Running:
         loop, step, before = self._runtime.loop, fed.step, self._ahead
@@ -253,7 +262,7 @@ class PredictionLoop:
             if fed.room == 1:
                 made = loop.predict(step, *values, self._fetch)
             else:
-                made = loop.predict_some(step, *values, len(fed.batches), self._fetch)
+                made = loop.predict_some(step, *values, fed.steps, self._fetch)
         except Exception as error:
             if not self._made and not self._running and len(fed.batches) == 1:
                 raise

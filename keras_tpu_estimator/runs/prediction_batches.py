@@ -6,7 +6,7 @@ and its `Result` contains the `Predicted` rows.
 
 import dataclasses
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -14,6 +14,7 @@ import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps, pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.stacking import form
 from keras_tpu_estimator.engine.program.outputs import check_not_truncated
 from keras_tpu_estimator.engine.program.steps import CUT, Outputs, Step
 from keras_tpu_estimator.ground.base.types import Features, Nest
@@ -49,8 +50,37 @@ class Padded:
     @functools.cached_property
     def shapes(self) -> Any:
         """A key that is equal for batches of one compiled program."""
-        leaves, structure = jax.tree.flatten(self.stacked.features)
-        return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
+        return form(self.stacked.features)
+
+    def space(self, room: int) -> int:
+        """Returns the number of batches of a run that begins with this one.
+
+        Args:
+            room: The number of batches that the program has room for. A run
+                ends with the stack that its first batch lies in.
+        """
+        stack = in_place([self], room)
+        return room if stack is None else room - self.stacked.place
+
+
+def in_place(batches: Sequence[Padded], room: int) -> Features | None:
+    """Returns the features of the stack that batches lie in, if they do.
+
+    Args:
+        batches: Batches of one shape.
+        room: The number of batches in the stack.
+
+    Returns:
+        The features of all its batches; `None` if these do not follow each
+        other there.
+    """
+    first = batches[0].stacked
+    if first.room is None or len(jax.tree.leaves(first.room)[0]) != room:
+        return None
+    for place, padded in enumerate(batches, start=first.place):
+        if padded.stacked.room is not first.room or padded.stacked.place != place:
+            return None
+    return first.room[0]
 
 
 class PaddedSteps:
@@ -76,7 +106,9 @@ class PaddedSteps:
         size = max(self._size or 1, examples)
         if examples == size:
             is_padding = np.zeros((1, size), bool)
-            stacked = dataclasses.replace(batch, labels=is_padding, room=None)
+            stacked = StackedSteps(
+                batch.features, is_padding, batch.may_stay, batch.room, batch.place
+            )
             return Padded(stacked, examples)
         features, is_padding = pad(batch.step(0).features, size)
         features, is_padding = jax.tree.map(
@@ -165,7 +197,7 @@ class Predicted:
             self._check_rows(name, values, count)
         if len(predictions) == 1:
             ((name, values),) = predictions.items()
-            return iter([{name: value} for value in values])
+            return ({name: value} for value in values)
         columns = zip(*predictions.values(), strict=True)
         return iter([dict(zip(predictions, row, strict=True)) for row in columns])
 
@@ -206,12 +238,19 @@ class Fed:
         data: The result of the device loop's `put_one` or `put`.
         room: The number of batches that the program has room for. Several are
             stacked, a single one is not.
+        place: The index of the first batch among the stacked ones.
     """
 
     batches: tuple[Padded, ...]
     step: Step
     data: Nest
     room: int
+    place: int = 0
+
+    @property
+    def steps(self) -> range:
+        """The indices of the batches among the stacked ones."""
+        return range(self.place, self.place + len(self.batches))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -276,7 +315,7 @@ class Running:
                 padded,
                 jax.tree.map(lambda rows, at=place: np.array(rows[at]), stacked),
             )
-            for place, padded in enumerate(self.fed.batches)
+            for place, padded in zip(self.fed.steps, self.fed.batches, strict=True)
         ]
 
     def _result(self, padded: Padded, outputs: Outputs) -> Result:

@@ -395,7 +395,8 @@ def test_programs_are_made_for_the_devices_that_are_told():
 
 
 def test_cudnn_is_for_gpus_alone(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    gpu = types.SimpleNamespace(platform="gpu", process_index=0)
+    monkeypatch.setattr(jax, "devices", lambda: [gpu])
     rnn = sys.modules["keras.src.backend.jax.rnn"]
     assert rnn._is_gpu_available()
     with keras_internals.on_platform("gpu"):

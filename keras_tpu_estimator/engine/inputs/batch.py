@@ -141,14 +141,16 @@ class StackedSteps:
             `Unbatched` ones of shape `[steps, ...]`.
         labels: The same, or `None`.
         may_stay: Whether the arrays will not change.
-        room: Features and labels with room for more steps, which begin with
-            these; or `None`.
+        room: Features and labels with room for more steps, which contain these;
+            or `None`.
+        place: The index of the first of these in `room`.
     """
 
     features: Features
     labels: Labels
     may_stay: bool = False
     room: tuple[Features, Labels] | None = dataclasses.field(default=None, repr=False)
+    place: int = 0
 
     @classmethod
     def joined(cls, parts: Sequence["StackedSteps"]) -> Self:

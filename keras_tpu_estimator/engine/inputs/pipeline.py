@@ -117,6 +117,15 @@ class Pipeline:
         self._step += 0 if stacked is None else stacked.steps
         return stacked
 
+    def keep_together(self, like: StackedSteps, steps: int) -> None:
+        """Has steps that are taken one by one lie in stacks, without labels.
+
+        Args:
+            like: One step with the features of those that are stacked.
+            steps: The number of steps in a stack.
+        """
+        self._reader.steps.keep_together(like, steps)
+
     def room(self, like: StackedSteps) -> int:
         """Returns the number of steps that a device program has room for.
 

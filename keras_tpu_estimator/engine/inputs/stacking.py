@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
+from keras_tpu_estimator.ground.base.types import Features
 
 # Programs on a CPU read arrays with this alignment in place.
 _ALIGNMENT = 64
@@ -109,6 +110,7 @@ class Stack:
         self._leaves = [
             buffers.empty((rows, *leaf.shape[1:]), leaf.dtype) for leaf in leaves
         ]
+        self._room = jax.tree.unflatten(self._structure, self._leaves)
         self.steps = 0
 
     def add(self, stacked: StackedSteps) -> None:
@@ -118,16 +120,40 @@ class Stack:
         for own, leaf in zip(self._leaves, leaves, strict=True):
             own[start : self.steps] = leaf
 
-    def stacked(self) -> StackedSteps:
-        """Returns the copied steps."""
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no memory for more steps."""
+        return self.steps == len(self._leaves[0])
+
+    def added(self, stacked: StackedSteps) -> StackedSteps:
+        """Copies some steps, and returns the copy, with its place in the room."""
+        place = self.steps
+        self.add(stacked)
+        leaves = [leaf[place : self.steps] for leaf in self._leaves]
+        features, labels = jax.tree.unflatten(self._structure, leaves)
+        return StackedSteps(features, labels, True, self._room, place)
+
+    def clear_rest(self) -> None:
+        """Clears old values that a conversion of all steps would warn about.
+
+        NumPy warns about values that are too large for float32.
+        """
         for leaf in self._leaves:
             if leaf.dtype == np.float64:
-                # NumPy warns about old values that are too large for float32.
                 leaf[self.steps :] = 0
+
+    def stacked(self) -> StackedSteps:
+        """Returns the copied steps."""
+        self.clear_rest()
         leaves = [leaf[: self.steps] for leaf in self._leaves]
         features, labels = jax.tree.unflatten(self._structure, leaves)
-        room = jax.tree.unflatten(self._structure, self._leaves)
-        return StackedSteps(features, labels, may_stay=True, room=room)
+        return StackedSteps(features, labels, may_stay=True, room=self._room)
+
+
+def form(features: Features) -> Any:
+    """Returns what is equal for features that one program takes."""
+    leaves, structure = jax.tree.flatten(features)
+    return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 def is_ready(stacked: StackedSteps) -> bool:
@@ -161,6 +187,10 @@ class Stacker:
         # Pieces that come before the others.
         self._rest: collections.deque[StackedSteps] = collections.deque()
         self._buffers = Buffers()
+        # The form of the steps that are kept together, and the number of them
+        # in a stack.
+        self._together: tuple[Any, int] | None = None
+        self._filling: Stack | None = None
 
     def take(self, steps: int) -> StackedSteps | None:
         """Returns up to `steps` steps of equal shapes, or `None` at the end.
@@ -170,6 +200,10 @@ class Stacker:
         piece = self._next()
         if piece is None:
             return None
+        if self._together is not None and steps == 1:
+            piece = self._at_most(1, piece)
+            if form(piece.features) == self._together[0]:
+                return self._filled(piece, self._together[1])
         size = piece.step_bytes, self._max_bytes
         steps = room = even_share(steps, *size)
         if self._room is not None:
@@ -186,6 +220,17 @@ class Stacker:
             if following is not None:
                 stack.add(self._at_most(steps - stack.steps, following))
         return stack.stacked()
+
+    def keep_together(self, like: StackedSteps, steps: int) -> None:
+        """Has steps that are taken one by one lie in stacks, without labels.
+
+        A run of several takes them where they are.
+
+        Args:
+            like: One step with the features of those that are stacked.
+            steps: The number of steps in a stack.
+        """
+        self._together = form(like.features), steps
 
     def peek(self) -> StackedSteps | None:
         """Returns the next piece, of at least one step, without removing it."""
@@ -208,6 +253,14 @@ class Stacker:
                 self._pieces.close()
         self._pieces = iter(())
         self._rest.clear()
+
+    def _filled(self, piece: StackedSteps, steps: int) -> StackedSteps:
+        """Copies one step into the stack that is being filled."""
+        piece = StackedSteps(piece.features, None)
+        if self._filling is None or self._filling.is_full:
+            self._filling = Stack(self._buffers, piece, steps)
+            self._filling.clear_rest()
+        return self._filling.added(piece)
 
     def _has_more(self, shapes: Any) -> bool:
         """Returns whether the next piece has these shapes."""

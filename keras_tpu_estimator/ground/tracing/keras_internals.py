@@ -29,6 +29,8 @@ from keras.src.trainers import compile_utils
 from keras.src.tree import tree_api
 from keras.src.utils import jax_layer, jax_utils
 
+from keras_tpu_estimator.ground.base.machine import Machine
+
 
 class _CountsByScope(dict[Any, int]):
     """The number of taken names of each kind in each name scope; Keras counts only by
@@ -220,7 +222,7 @@ def _ask_for_platform() -> None:
     """Patches Keras's decisions about devices once, so that they use `on_platform`."""
     # A function of the package hides the module of the same name.
     rnn: Any = sys.modules["keras.src.backend.jax.rnn"]
-    uses_cpu, has_gpu = keras_numpy._uses_cpu, rnn._is_gpu_available
+    uses_cpu = keras_numpy._uses_cpu
     attention = nn.dot_product_attention
 
     def is_on_cpu(x: Any) -> bool:
@@ -228,8 +230,9 @@ def _ask_for_platform() -> None:
         return uses_cpu(x) if platform is None else platform == "cpu"
 
     def is_on_gpu() -> bool:
-        # Without a GPU, cuDNN cannot report how much memory it needs.
-        return _platform.get() in (None, "gpu") and has_gpu()
+        # Without a GPU, cuDNN cannot report how much memory it needs. In a plan, JAX
+        # reports the backend of the topology.
+        return _platform.get() in (None, "gpu") and Machine.here().platform == "gpu"
 
     @functools.wraps(attention)
     def attend(*args: Any, **kwargs: Any) -> Any:
