@@ -26,7 +26,7 @@ CORE = (
     "tests/test_examples.py::test_digits",
     "tests/test_examples.py::test_tf1_mnist",
     "tests/tracing/test_keras_internals.py",
-    "tests/tracing/test_varying.py",
+    "tests/tracing/test_analyses.py",
     "tests/cpu/test_rewriting.py",
     "tests/hosts/test_jax_internals.py",
     "tests/formats/test_other_formats.py",

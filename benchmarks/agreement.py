@@ -9,7 +9,7 @@ def check_equal(what: str, values: Mapping[str, object], rtol: float) -> None:
     """Checks that all contestants came to the same values.
 
     Args:
-        what: What the values are, for the error.
+        what: The name of the values in the error.
         values: A number or an array of each contestant, by its name.
         rtol: How much they may differ, relative to the first one's largest.
 

@@ -1,4 +1,4 @@
-"""What a call costs beyond its work, once everything is compiled."""
+"""The overhead of a call after everything is compiled."""
 
 import tempfile
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """Saving and restoring an Adam state of 110 million parameters.
 
-Orbax, too, flushes values to the disk (`fsync`) before they have their names.
+Orbax also flushes values to the disk (`fsync`) before it renames the files.
 """
 
 import functools
@@ -112,7 +112,7 @@ def _noise(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def _waits(directory: str) -> dict[str, float]:
-    """What training waits for a save, and what copying its values takes."""
+    """The time that training waits for a save, and that of copying its values."""
     hook = _TimedSaves(directory)
     dataset = endless(_MLP, examples=80)
     ours = estimator(_MLP, directory, iterations=1)
@@ -122,7 +122,7 @@ def _waits(directory: str) -> dict[str, float]:
 
 
 class _TimedSaves(kte.hooks.SessionRunHook):
-    """Saves after each step, and copies as many values to the host."""
+    """Saves after each step, or copies the same values to the host."""
 
     def __init__(self, directory: str):
         self._directory = directory
@@ -137,7 +137,7 @@ class _TimedSaves(kte.hooks.SessionRunHook):
         run_values: kte.hooks.SessionRunValues,
     ) -> None:
         del run_values
-        # What is measured is no save that waits for the one before.
+        # The measured save does not wait for the previous one.
         prefix = kte.latest_checkpoint(self._directory)
         session = run_context.session
         session.run("loss")

@@ -1,11 +1,10 @@
 """Eight simulated cores against one, in a process that has eight.
 
-The cores are threads of one CPU, so more of them cannot be faster; what can be
-lost to splitting, reducing and copying is what is measured. The network is
+The cores are threads of one CPU, so more of them cannot be faster. The
+benchmark measures the cost of splitting, reducing and copying. The network is
 large enough for its arithmetic to matter. Eight threads that wait for one
-another on fewer processors lose some milliseconds a step, whoever wrote the
-loop: so one that is written by hand stands beside ours, and each is measured
-with two sizes of batches.
+another on fewer processors lose some milliseconds per step in every loop.
+Therefore a loop by hand is also measured, and each with two batch sizes.
 """
 
 import json

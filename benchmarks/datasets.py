@@ -7,7 +7,7 @@ from benchmarks.models import Classifier
 
 
 def batches(network: Classifier, examples: int) -> Any:
-    """A `tf.data.Dataset` of batches, over so many examples once."""
+    """A `tf.data.Dataset` of batches that contains each example once."""
     import tensorflow as tf
 
     slices = tf.data.Dataset.from_tensor_slices(network.data(examples))
@@ -15,7 +15,7 @@ def batches(network: Classifier, examples: int) -> Any:
 
 
 def endless(network: Classifier, examples: int) -> Any:
-    """A `tf.data.Dataset` of whole batches, over the examples for ever."""
+    """A `tf.data.Dataset` of full batches that repeats the examples."""
     import tensorflow as tf
 
     slices = tf.data.Dataset.from_tensor_slices(network.data(examples))
@@ -26,6 +26,6 @@ def endless(network: Classifier, examples: int) -> Any:
 
 
 def stacked(dataset: Any, steps: int, iterations: int) -> Iterator[Any]:
-    """NumPy arrays of several batches each, over so many steps."""
+    """NumPy arrays of several batches each, for a number of steps."""
     loops = dataset.take(steps).batch(iterations).prefetch(2)
     return loops.as_numpy_iterator()

@@ -86,7 +86,7 @@ def _estimator(
         network.model_fn,
         config=kte.RunConfig(
             model_dir=directory,
-            # What a call itself costs is not in question.
+            # The overhead of a call is not measured here.
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
             save_summary_steps=None,

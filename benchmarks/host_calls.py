@@ -1,4 +1,4 @@
-"""What a `host_call` on every step costs, the smallest steps there are."""
+"""The cost of a `host_call` in every step, with the smallest steps."""
 
 import os
 import tempfile

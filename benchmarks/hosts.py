@@ -1,4 +1,4 @@
-"""What it costs several processes to stop, save and end together."""
+"""The cost of stopping, saving and ending several processes together."""
 
 import json
 import subprocess

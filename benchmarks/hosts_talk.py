@@ -11,7 +11,7 @@ _ROUNDS = 200
 
 
 def main() -> None:
-    """Agrees as often as a training of so many loops does."""
+    """Agrees as often as training does in a number of loops."""
     kte.initialize()
     seconds = []
     with Hosts.of_this_process(patience_secs=60).call("train") as call:

@@ -1,4 +1,4 @@
-"""What importing this package adds to importing Keras."""
+"""The time that importing this package adds to importing Keras."""
 
 import subprocess
 import sys

@@ -21,7 +21,7 @@ from benchmarks.timing import median_seconds
 
 _ITERATIONS = 100
 _RATE = 1e-3
-# So many batches are in memory, and come again and again.
+# The number of batches in memory, which repeat.
 _BATCHES = 8
 
 
@@ -118,7 +118,7 @@ def _speeds(load: Load, source: Callable[[], Any]) -> tuple[float, float]:
         )
         seconds = median_seconds(
             {
-                # What a call costs by itself is not in question here.
+                # The overhead of a call is not measured here.
                 "ours, short": lambda: ours.train(lambda params: source(), steps=short),
                 "peer, short": lambda: by_hand.train(source(), short),
                 "ours": lambda: ours.train(lambda params: source(), steps=long),

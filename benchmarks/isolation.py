@@ -1,4 +1,4 @@
-"""Measuring in a process of its own, which prints its figures as JSON."""
+"""Measurements in a separate process, which prints them as JSON."""
 
 import json
 import os

@@ -87,7 +87,7 @@ def _steps_per_second(network: Network) -> dict[str, float]:
 
 def _rates(runs: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
     """Steps per second, in runs that take long enough."""
-    # A call of `train` has costs of its own: a checkpoint, above all.
+    # A call of `train` also has fixed costs, mainly a checkpoint.
     scanned = _ITERATIONS * _loops(runs[_BEST_SCAN], at_least=2)
     steps = dict.fromkeys(runs, _ITERATIONS * _loops(runs["a jitted step"], at_least=1))
     steps |= {"ours": scanned, _BEST_SCAN: scanned}
@@ -123,7 +123,7 @@ def _compiling(network: Network) -> Row:
 
 
 def _loops(run: Callable[[int], object], at_least: float) -> int:
-    """How many loops take at least so many seconds."""
+    """Returns the number of loops that take at least some seconds."""
     return math.ceil(at_least / seconds(functools.partial(run, _ITERATIONS)))
 
 

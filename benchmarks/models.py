@@ -16,7 +16,7 @@ LEARNING_RATE = 1e-3
 
 
 class Classifier(abc.ABC):
-    """A network that classifies, as every contestant wants it.
+    """A network for classification, in the form of each contestant.
 
     Attributes:
         shape: That of an example.

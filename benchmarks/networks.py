@@ -17,7 +17,7 @@ class Network(Classifier):
     """A network of other than dense layers.
 
     Attributes:
-        name: What it is, for the table.
+        name: Its name in the table.
         features: The layers between examples and classes.
         shape: That of an example.
         batch: Examples in a step.
@@ -105,7 +105,7 @@ def _mobile(x: Any, training: bool | None, seeds: _Seeds) -> Any:
 
 
 def _residual(first: int, *blocks: tuple[int, int]) -> _Features:
-    """Blocks of so many filters and strides, as in ResNets."""
+    """Residual blocks with these filters and strides."""
 
     def features(x: Any, training: bool | None, seeds: _Seeds) -> Any:
         x = layers.ReLU()(_norm(_convolution(x, first, seeds), training))

@@ -15,7 +15,7 @@ class OrbaxSaves:
     """Checkpoints at one path, each in the place of the one before.
 
     Args:
-        directory: Where the path is.
+        directory: The parent directory.
     """
 
     def __init__(self, directory: str):

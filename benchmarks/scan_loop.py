@@ -60,7 +60,7 @@ class ScanLoop:
         jax.block_until_ready((self._state, losses))
 
     def compile(self, batches: Any) -> None:
-        """Traces and compiles the loop anew."""
+        """Traces and compiles the loop again."""
         jax.clear_caches()
         self._run.trace(self._state, batches).lower().compile()
 

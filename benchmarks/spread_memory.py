@@ -1,8 +1,8 @@
-"""What a host's memory holds while spread variables are saved and restored.
+"""The host memory needed to save and restore sharded variables.
 
-The host has eight simulated cores, whose memory is its own, and a variable
-that lies over them. The highest mark of its resident memory, which Linux keeps
-and lets a process reset, is compared with what it held before.
+The host has eight simulated cores, which use its memory, and a variable that is
+sharded over them. The peak of its resident memory, which Linux records and lets
+a process reset, is compared with the memory before.
 """
 
 import json
@@ -19,7 +19,7 @@ _EIGHT_CORES = {
     "KERAS_BACKEND": "jax",
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    # What is freed is given back at once, and not held for later.
+    # Freed memory is returned to the system at once.
     "MALLOC_MMAP_THRESHOLD_": str(1 << 18),
 }
 _SHARE = Goal("ratio", most=1.2)
@@ -60,7 +60,7 @@ def measure() -> dict[str, float]:
     )
     make = jax.jit(lambda: jax.numpy.ones(shape), out_shardings=by_row)
     held = {}
-    # Once before, for what is loaded and allocated by the way.
+    # A first run loads modules and allocates buffers.
     for _ in ("warm", "measured"):
         with tempfile.TemporaryDirectory() as directory:
             before = _resident()

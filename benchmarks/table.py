@@ -1,4 +1,4 @@
-"""What a benchmark found, what it had to reach, and how that is shown."""
+"""The results of a benchmark, their goals, and the printed table."""
 
 import dataclasses
 import math
@@ -13,7 +13,7 @@ class Goal:
     """The bounds of one quantity of a row.
 
     Attributes:
-        of: What is bounded: `ours / peer`, `ours`, or `ours - peer`.
+        of: The bounded value: `ours / peer`, `ours`, or `ours - peer`.
         least: The lower bound. Defaults to none.
         most: The upper bound. Defaults to none.
     """
@@ -49,11 +49,11 @@ class Row:
     """One line of the table.
 
     Attributes:
-        measure: What was measured, and against whom.
+        measure: The measured quantity and the peer.
         ours: This package's figure.
         peer: The figure that it is compared with.
         unit: The unit of both.
-        goal: What had to be reached.
+        goal: The bounds to reach.
     """
 
     measure: str

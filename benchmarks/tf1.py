@@ -1,7 +1,7 @@
-"""TF1 code: how fast it trains, and what it takes to lift a BERT-base.
+"""The training speed of TF1 code, and the cost of converting a BERT-base.
 
 With the path of a Python that has TensorFlow 2.15 in `TENSORFLOW_2_15_PYTHON`,
-the original is a contestant, too.
+the original is also measured.
 """
 
 import functools

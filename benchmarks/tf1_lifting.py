@@ -29,7 +29,7 @@ def measure() -> dict[str, float]:
     model_fn = kte.tf1.model_fn(tf1_models.model_fn_of(network, spec))
     ids = np.ones((_BATCH, _LENGTH), "int32")
     labels = np.zeros(_BATCH, "int32")
-    # What TensorFlow and JAX take for themselves is there before.
+    # TensorFlow and JAX have allocated their own memory before.
     before = _peak()
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:

@@ -17,7 +17,7 @@ def median_seconds(
     which programs are compiled, is not counted.
 
     Args:
-        contestants: What to time, by name.
+        contestants: The functions to time, by name.
         repetitions: Rounds to count.
         is_compiled: Whether all ran before. Defaults to `False`.
     """

@@ -1,7 +1,7 @@
-"""Our loops against those by hand, by the cost that the TPU compiler reports.
+"""Our loops and loops by hand, compared by the cost that the TPU compiler reports.
 
-They are the same in every run, and take no TPU. Cycles have no entry for what
-cores send to each other, which has rows of its own.
+These are the same in every run, and need no TPU. Cycles do not include
+communication between cores, which has separate rows.
 """
 
 import tempfile
@@ -127,7 +127,7 @@ def of_hand(network: Network | Lifted, topology: str) -> StepCost:
 
 
 def _held(found: StepCost) -> int:
-    """Bytes that a step holds meanwhile, of which a few are none."""
+    """Returns the temporary memory of a step in bytes."""
     return max(found.memory.temporary or 0, _FEW_BYTES)
 
 

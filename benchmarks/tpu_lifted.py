@@ -1,4 +1,4 @@
-"""What is compiled for a TPU, as code of TensorFlow 1 has it.
+"""Networks in TensorFlow 1 code, compiled for a TPU.
 
 The networks are those of `benchmarks.tpu_networks`, in float32.
 """
@@ -22,7 +22,7 @@ class Lifted:
     """A classifier in TF1 code with Adam, and the same by hand.
 
     Attributes:
-        name: What it is, for the table.
+        name: Its name in the table.
         logits: A function that builds their graph, of features.
         by_hand: The same without TensorFlow.
         shape: That of an example.

@@ -1,4 +1,4 @@
-"""What is compiled for a TPU, as a user of Keras writes it."""
+"""Networks in Keras code, compiled for a TPU."""
 
 import dataclasses
 import math
@@ -20,7 +20,7 @@ class Network:
     """A classifier in Keras code, and the same by hand.
 
     Attributes:
-        name: What it is, for the table.
+        name: Its name in the table.
         logits: In Keras code, of features and whether it is training.
         optimizer: Makes the optimizer.
         by_hand: The same without Keras.

@@ -28,7 +28,7 @@ COMMANDS = {
     "tf1_mnist": (*_TF1, "examples/tf1_mnist.py", "--use_tpu"),
     "ported_mnist": ("examples/ported_mnist.py", "--use_tpu"),
 }
-# What libraries say of the machine and of themselves.
+# Lines of libraries about the machine and themselves.
 _NOISE = re.compile(
     r"(\[\d+\] )?(WARNING: All log messages|[IWEF]\d{4} |\d{4}-\d\d-\d\d "
     r"|\[Gloo\]|WARNING:tensorflow:|Instructions for updating|Colocations )"
@@ -37,7 +37,7 @@ _TEMPORARY = re.compile(re.escape(tempfile.gettempdir()) + r"/\w+")
 
 
 def run(name: str) -> str:
-    """What an example prints and logs, line by line."""
+    """Yields the lines that an example prints and logs."""
     environment = {
         **os.environ,
         "PYTHONPATH": str(ROOT),

@@ -1,10 +1,10 @@
-"""What MkDocs asks this project for: pages with code of `examples/` in them.
+"""Hooks of MkDocs that insert code and output of `examples/` into pages.
 
-A page says `<!-- code: examples/digits.py model_fn -->` where it shows
-functions of a program, or of `docs/snippets`, whose code the tests run before
-that of the page, `<!-- output: digits -->` where it shows what that
-printed, `<!-- diff: one.py other.py -->` where it compares two programs, and
-`<!-- file: CHANGELOG.md -->` where it is another file.
+`<!-- code: examples/digits.py model_fn -->` inserts functions of a program or of
+`docs/snippets`, whose code the tests run before that of the page.
+`<!-- output: digits -->` inserts the output of a program,
+`<!-- diff: one.py other.py -->` the difference between two, and
+`<!-- file: CHANGELOG.md -->` another file.
 """
 
 import ast
@@ -50,7 +50,7 @@ def on_page_markdown(markdown: str, **kwargs: Any) -> str:
 def on_page_content(html: str, **kwargs: Any) -> str:
     """A page where no line ends at the hyphen of an option or a file.
 
-    There is no style that keeps browsers from ending it there alone.
+    No style prevents browsers from breaking a line only there.
     """
     del kwargs
 
@@ -68,11 +68,11 @@ def on_page_content(html: str, **kwargs: Any) -> str:
 
 
 def code(path: str, *names: str) -> str:
-    """Functions, classes and constants of a file, or the whole file.
+    """Returns functions, classes and constants of a file, or all of it.
 
     Args:
         path: The file, from the root of the project.
-        *names: What to show of it, in this order. Defaults to all.
+        *names: The names to show, in this order. Defaults to all.
 
     Raises:
         ValueError: The file has nothing of such a name.
@@ -100,7 +100,7 @@ def file(path: str) -> str:
 
 
 def output(name: str) -> str:
-    """What an example printed, without the middle of what is long."""
+    """Returns the output of an example, without the middle if it is long."""
     text = (ROOT / "docs" / "outputs" / f"{name}.txt").read_text("utf-8")
     lines = text.splitlines()
     if len(lines) > _MOST_LINES:

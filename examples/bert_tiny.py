@@ -1,9 +1,9 @@
 """Fine-tunes a small BERT as the programs of 2018 did, on real sentences.
 
 The sentences are those of the documentation of NumPy, scikit-learn and Keras;
-the task is to tell which of the three a sentence is from. A checkpoint in the
-format of TensorFlow 1 is written first, by learning to guess masked words; the
-classifier starts from it.
+the classifier predicts which of the three a sentence is from. It starts from a
+TensorFlow 1 checkpoint, which is written first by training a model on masked
+words.
 
 Run it with `python examples/bert_tiny.py`. It takes about a minute.
 """
@@ -156,7 +156,7 @@ def bert(ids, is_training):
     return x, dropout(pooled), words
 
 
-# What was `optimization.py`.
+# The port of `optimization.py`.
 
 
 class WarmUpAndDecay(keras.optimizers.schedules.LearningRateSchedule):
@@ -191,7 +191,7 @@ def create_optimizer(loss, params):
     return optimizer.apply_gradients(zip(grads, tvars, strict=True))
 
 
-# Guessing masked words, for a checkpoint to start from.
+# Training on masked words, which writes the first checkpoint.
 
 
 def pretraining_model_fn(features, labels, mode, params):

@@ -48,7 +48,7 @@ def model_fn(features, labels, mode, params):
         metrics = (metric_fn, [labels, logits])
         return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
 
-    # What to look at in TensorBoard, besides the loss.
+    # TensorBoard shows this besides the loss.
     kte.summary.image("digits", features["image"])
     kte.summary.histogram("logits", logits)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(params["learning_rate"]))

@@ -1,8 +1,8 @@
-"""Takes a compiled Keras model further: an estimator, and a Keras file again.
+"""Trains a compiled Keras model with an estimator, and saves a Keras file.
 
-The model says how it is built, trained and measured; the estimator adds loops
-on the devices, checkpoints that a run goes on from, evaluations by turns, and
-the best model. What comes out is a Keras model again.
+The model defines its optimizer, loss and metrics. The estimator adds loops on
+the devices, checkpoints from which a run resumes, evaluations during training,
+and the best model. The result is a Keras model again.
 
 Run it with `python examples/from_keras.py`. It takes less than half a minute.
 """
@@ -68,7 +68,7 @@ def main(steps=600, model_dir=None):
     path = os.path.join(model_dir, "digits.keras")
     images, labels = digits.load()
     images, labels = images[-digits.HELD_OUT :], labels[-digits.HELD_OUT :]
-    features = {"image": images[:1]}  # Their shape, for a file without data.
+    features = {"image": images[:1]}  # Only the shape is used.
     kte.export_keras(estimator, path, features, checkpoint_path=best)
 
     # From here on, nothing but Keras.

@@ -1,10 +1,10 @@
-"""Reads handwritten digits on several hosts, which train as one.
+"""Trains one model of handwritten digits on several hosts.
 
-Run it on two processes of this machine, each of which stands for a host, with
+Run it in two processes of this machine, each of which acts as a host, with
 
     python -m keras_tpu_estimator launch --processes 2 examples/many_hosts.py
 
-It takes less than a minute. The same script runs alone, and on real hosts.
+It takes less than a minute. The same script runs in one process or on hosts.
 """
 
 import logging

@@ -1,12 +1,11 @@
-"""Recommends items: tables of a million rows each, spread over all cores.
+"""Recommends items from tables of a million rows, sharded over all devices.
 
 Run it with `python examples/recommender.py`. It takes about a minute. With
 XLA_FLAGS=--xla_force_host_platform_device_count=8, one CPU is eight cores.
 
-The data are made here: users and items have a taste, most ids are rare, and
-who saw what says what is clicked on next. A tower of dense layers for the user
-and one for the item see the rows of their tables; what they agree on is
-clicked on.
+The data are simulated: users and items have a taste, most ids are rare, and
+earlier views predict the next click. A tower of dense layers reads the rows of
+the user, and another those of the item; their product predicts a click.
 """
 
 import logging

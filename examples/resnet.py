@@ -1,8 +1,8 @@
-"""A residual network on eight cores, as the ResNet of the TPU examples.
+"""A residual network on eight devices, like the ResNet of the TPU examples.
 
-Eight cores share each batch, layers compute in bfloat16, LARS trains with a
-warm-up, evaluations see moving averages of the weights, `host_call` writes a
-curve of its own, and `train_and_evaluate` does the rest.
+Eight devices share each batch, layers compute in bfloat16, LARS trains with a
+warm-up, evaluations use moving averages of the weights, `host_call` writes a
+curve, and `train_and_evaluate` runs everything.
 
 Run it with `python examples/resnet.py`. It takes about half a minute on a CPU,
 whose cores are simulated, and trains on all TPU cores or GPUs where there are

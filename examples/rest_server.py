@@ -167,7 +167,7 @@ def rows_of(values):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Listens on this machine alone; `port` 0 is any that is free."""
+    """Accepts only local requests; `port` 0 selects a free port."""
 
     def __init__(self, port, name, model):
         super().__init__(("127.0.0.1", port), Handler)

@@ -1,7 +1,7 @@
-"""Serves handwritten digits: train, export, start a server, ask it.
+"""Serves handwritten digits: trains, exports, and sends a server requests.
 
-Run it with `python examples/serve_digits.py`. The server is a process of its
-own without JAX, and speaks as TensorFlow Serving does. It takes less than a
+Run it with `python examples/serve_digits.py`. The server is a separate process
+without JAX, with the requests of TensorFlow Serving. It takes less than a
 minute.
 """
 

@@ -1,7 +1,7 @@
 """Trains a small BERT on masked words and fine-tunes it, as in 2018.
 
-The sentences are made here: of ten words each, from one of three small worlds.
-TensorFlow has no estimators any more, and this program knows nothing of that:
+The sentences are generated: ten words each, from one of three vocabularies.
+TensorFlow no longer has estimators, but this program still uses them:
 
     python -m keras_tpu_estimator tf1 examples/tf1_bert_tiny.py --use_tpu
 
@@ -222,7 +222,7 @@ def model_fn(features, labels, mode, params):
         pooled = dense(x[:, 0], HIDDEN, "dense", tf.tanh)
     logits = dense(pooled, len(WORLDS), "classifier")
 
-    # All that the checkpoint has starts as it is there.
+    # Variables in the checkpoint start from its values.
     def scaffold_fn():
         known = {name for name, _ in tf.train.list_variables(init_checkpoint)}
         names = [v.op.name for v in tf.trainable_variables()]

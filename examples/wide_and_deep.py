@@ -7,9 +7,8 @@ It has the variables, optimizers, metrics and signatures of the original's
 evaluates the checkpoint of such a classifier, and starts training from its
 weights.
 
-The data are made here. Whether a person earns much depends on education, age
-and hours, and on pairs of education and occupation, which only the linear model
-sees.
+The data are simulated. A person's income depends on education, age and hours,
+and on pairs of education and occupation, which only the linear model sees.
 """
 
 import logging

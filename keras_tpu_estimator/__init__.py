@@ -44,7 +44,7 @@ from keras_tpu_estimator.ground.mesh.replica_context import (
     cross_replica_mean,
     cross_replica_sum,
 )
-from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.tracing import tf1_calls
 from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
 from keras_tpu_estimator.ground.tracing.identity import identity
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
@@ -87,7 +87,7 @@ from keras_tpu_estimator.workflow.from_keras import from_keras
 from keras_tpu_estimator.workflow.specs import EvalSpec, TrainSpec
 from keras_tpu_estimator.workflow.train_and_evaluate import train_and_evaluate
 
-leftovers.LeftoverError.advice = staticmethod(porting.advice)
+tf1_calls.TF1CallError.advice = staticmethod(porting.advice)
 
 __version__ = "0.1.0"
 

@@ -14,7 +14,7 @@ from keras_tpu_estimator.export.stablehlo import UnservableError
 from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.files.warm_start.values import WarmStartError
 from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.ground.tracing.leftovers import LeftoverError
+from keras_tpu_estimator.ground.tracing.tf1_calls import TF1CallError
 from keras_tpu_estimator.ground.tracing.variables import (
     LeakedTensorError,
     NoScopeError,
@@ -29,10 +29,10 @@ __all__ = [
     "DoesNotFitError",
     "HostError",
     "LeakedTensorError",
-    "LeftoverError",
     "MissingNameError",
     "NanLossDuringTrainingError",
     "NoScopeError",
+    "TF1CallError",
     "TwoUnderOnePathError",
     "UnservableError",
     "VariableNotFoundError",

@@ -23,12 +23,12 @@ from keras_tpu_estimator.ground.base.types import CheckpointLike, InputFn, PathL
 from keras_tpu_estimator.ground.hosts import starting
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
-from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
-from keras_tpu_estimator.runs.predicted import Predicted
 from keras_tpu_estimator.runs.prediction import Prediction
+from keras_tpu_estimator.runs.prediction_batches import Predicted
 from keras_tpu_estimator.runs.same_on_hosts import agreed
 from keras_tpu_estimator.runs.training import Training
 from keras_tpu_estimator.runs.training_session import Evaluator
@@ -244,9 +244,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         config = self._context.config
         checks.check_role(config)
         checks.check_train_steps(steps, max_steps)
-        rehearsal = rehearsing.running()
-        if rehearsal is not None:
-            rehearsal.train(
+        planned = dry_run.running()
+        if planned is not None:
+            planned.train(
                 self._context,
                 input_fn,
                 steps or max_steps,
@@ -305,9 +305,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 does not fit the input, the devices or the checkpoint.
             TypeError: An argument has a wrong type.
         """
-        rehearsal = rehearsing.running()
-        if rehearsal is not None:
-            return rehearsal.evaluate(self._context, input_fn, steps)
+        planned = dry_run.running()
+        if planned is not None:
+            return planned.evaluate(self._context, input_fn, steps)
         evaluation = self._evaluation(input_fn, steps, hooks, name)
         checkpoint = self._context.checkpoint_to_read(checkpoint_path)
         values = self._context.runtime.values
@@ -372,7 +372,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 if yield_single_examples:
                     yield from self._rows(chosen)
                 else:
-                    yield chosen.whole
+                    yield chosen.without_padding
 
     @staticmethod
     def _rows(batch: Predicted) -> Iterator[Any]:
@@ -386,9 +386,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         checkpoint_path: PathLike | None,
     ) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
-        rehearsal = rehearsing.running()
-        if rehearsal is not None:
-            return rehearsal.predict(self._context, input_fn)
+        planned = dry_run.running()
+        if planned is not None:
+            return planned.predict(self._context, input_fn)
         self._context.mode_devices.check(ModeKeys.PREDICT)
         prediction = Prediction(self._context, input_fn, hooks, checkpoint_path)
         return watched(prediction.run(), self._context.config.stall_timeout_secs)

@@ -36,7 +36,7 @@ from keras_tpu_estimator.ground.base.types import (
     TensorLike,
 )
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing.called_names import Place
+from keras_tpu_estimator.ground.tracing.tf1_calls import Place
 from keras_tpu_estimator.keras_model.model_files import SavedByWeights
 from keras_tpu_estimator.keras_model.program_model import ProgramModel
 from keras_tpu_estimator.planning.memory import Allocation, Held
@@ -53,7 +53,7 @@ from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
     GradientTransformation,
 )
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
-from keras_tpu_estimator.tf1.shims.looking_up import Name
+from keras_tpu_estimator.tf1.shims.resolving import Name
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter
 
 __all__ = [

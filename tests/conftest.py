@@ -18,7 +18,7 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("TF_CONFIG", None)
 
 # Tests flush small files again and again, for which nobody waits in memory.
-# Whoever wants to see the files of a test sets TMPDIR.
+# Set TMPDIR to see the files of a test.
 _MEMORY = pathlib.Path("/dev/shm")
 _ROOM_BYTES = 2**31
 _made = []

@@ -132,7 +132,7 @@ def in_cluster(monkeypatch, tf_config):
 
 
 def open_when_joined(monkeypatch, gate, name):
-    """Opens a gate as soon as somebody waits for the threads of a name."""
+    """Opens a gate as soon as a thread waits for the threads of a name."""
     join = threading.Thread.join
 
     def opening(thread, timeout=None):

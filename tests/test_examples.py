@@ -143,11 +143,23 @@ def test_bert_tiny(
         f"Initial value of {word_embeddings}: {word_embeddings} in {pretrained}"
         in caplog.messages
     )
-    # What it started from was TensorFlow's, under BERT's names.
+    # It started from TensorFlow's checkpoint, under BERT's names.
     assert dict(kte.list_variables(str(pretrained)))[word_embeddings] == [
         bert_tiny.WORDS,
         bert_tiny.HIDDEN,
     ]
+
+
+@pytest.mark.at_length
+def test_gpt(tmp_path: pathlib.Path) -> None:
+    sizes = {"LAYERS": 1, "WIDTH": 128, "HEADS": 2, "LENGTH": 16, "EXAMPLES": 2}
+    gpt = example("gpt", **sizes, VOCABULARY=256)
+    estimator = gpt.main(steps=20, model_dir=str(tmp_path))
+    shapes = dict(kte.list_variables(estimator.model_dir))
+    assert shapes["tokens/embeddings"] == [256, 128]
+    # A guess among the bytes that occur most is better than one among all.
+    loss = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert loss["loss"] < np.log(256)
 
 
 @pytest.mark.at_length
@@ -326,7 +338,7 @@ def test_tf1_bert_tiny(
     (accuracy,) = re.findall("held-out sentences: ([0-9.]+)", printed)
     assert 0.2 < float(accuracy) < 0.8
     assert len(re.findall("^(sea|wood|town): ", printed, re.MULTILINE)) == 5
-    # What it started from has all but the two layers on top.
+    # The first checkpoint has all layers except the last two.
     counts = "Initial values of 20 of 72 variables: "
     path = tmp_path / "pretrained" / "model.ckpt-20"
     assert f"{counts}{path}" in caplog.messages

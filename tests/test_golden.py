@@ -28,7 +28,7 @@ PREDICTION_ATOL = 1e-6
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What one program gave here, beside what the original gave."""
+    """The results of one program here and under the original."""
 
     golden: dict[str, Any]
     rtol: float
@@ -112,7 +112,7 @@ def test_predictions_are_the_originals(run: Run) -> None:
 
 
 def golden_of(name: str) -> dict[str, Any]:
-    """What the original gave for a program."""
+    """The original's results for a program."""
     return json.loads((GOLDEN / f"{name}.json").read_text())
 
 

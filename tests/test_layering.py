@@ -45,7 +45,7 @@ LISTS = {
     "summary",
     "typing",
 }
-# The same within the rooms that have rooms of their own.
+# The same within the rooms that have inner rooms.
 INNER_FLOORS = {
     "ground": (("base",), ("cpu", "hosts", "storage"), ("mesh", "tracing")),
     "files": (
@@ -65,7 +65,7 @@ INNER_FLOORS = {
 MOST_ARROWS, MOST_ENTRIES = 80, 16
 # Modules that import TensorFlow, imported when one of their names is used.
 WRITTEN = "tf1.reimplemented."
-# What is installed under another name than it is imported under.
+# Libraries whose distribution and module have different names.
 DISTRIBUTIONS = {
     "google": "protobuf",
     "orbax": "orbax-checkpoint",
@@ -150,7 +150,7 @@ def room(module: str) -> str:
 
 
 def inner_room(module: str) -> str | None:
-    """The same within its room, if that has rooms of its own."""
+    """The same within its room, if that has inner rooms."""
     first, *others = module.split(".")
     return others[0] if first in INNER_FLOORS and others else None
 
@@ -285,12 +285,12 @@ def test_all_that_is_imported_is_declared() -> None:
         ("jaxlib", {"export.stablehlo"}),
         (
             "jax.interpreters",
-            {"ground.tracing.jaxprs", "tf1.jax_internals"},
+            {"ground.tracing.jaxprs", "tf1.lift.jax_internals"},
         ),
         # One for each front end.
         (
             "tensorflow.python",
-            {"tf1.internals", "ground.tracing.tensorflow_internals"},
+            {"tf1.graph.internals", "ground.tracing.tensorflow_internals"},
         ),
     ],
 )
@@ -311,7 +311,7 @@ PRIVATE_ATTRIBUTES = {
     "ground.hosts.jax_internals",
     "ground.tracing.keras_internals",
     "ground.tracing.tensorflow_internals",
-    "tf1.internals",
+    "tf1.graph.internals",
     # What TensorFlow's hooks were made with.
     "spec.hooks.tensorflow_hook",
     # What subclasses of Keras's and TensorFlow's optimizers are given.
@@ -369,8 +369,9 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
             "process_index",
         }
     }
-    # The others answer who asks for the machine itself.
+    # The others answer scripts that ask for the machine itself.
     of_users = {
+        "planning.dry_run",
         "tf1.reimplemented.cluster_resolver",
         "tf1_tools.tf_estimator.estimators",
     }
@@ -383,17 +384,16 @@ REMOVERS = {
     "ground.storage.paths",
     # By way of this one, which knows what Windows refuses.
     "ground.storage.shared_files",
-    # What stands for the lock of a directory.
+    # The lock files of directories.
     "files.atomic.file_locks",
     # In a directory of checkpoints: files of saves, unfinished files, the
     # marker of a completed training, and the directory itself if it is empty.
     "files.directory.stale_files",
     "files.atomic.commit",
     "files.directory.training_status",
-    # Folders that were made by the same file.
-    "ground.storage.copies",
+    # Folders that the same file has made.
     "export.folders",
-    # Exports: one that is half uploaded, and old ones.
+    # Its own folders, partly uploaded exports, and old exports.
     "ground.storage.transfers",
     "workflow.exporters",
 }
@@ -442,7 +442,7 @@ def test_the_files_that_the_contributing_page_names_are_there() -> None:
     ]
 
 
-# What the checks above rest on.
+# The helpers of the checks above.
 
 
 def test_a_lazy_import_is_not_at_module_level() -> None:

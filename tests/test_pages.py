@@ -29,7 +29,7 @@ ROOT = pathlib.Path(__file__).parents[1]
 PACKAGE = ROOT / "keras_tpu_estimator"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 PAGES_WITH_CODE = [p for p in PAGES if "```python" in p.read_text()]
-# What pages use that is an extra of the tests.
+# Optional libraries that pages use.
 _LIBRARY = r"^(?:import|from) (flax|equinox|optax)\b"
 X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
 
@@ -80,9 +80,11 @@ def estimator_of(
 
 
 def code_blocks(page: pathlib.Path) -> list[str]:
-    """The Python code of a page, behind the snippets that it includes."""
+    """The Python code of a page, behind the snippets that it includes or links."""
     text = page.read_text()
     snippets = re.findall(r"<!-- code: (docs/snippets/\S+)", text)
+    if "[`regression`](model_fn.md#a-complete-model_fn)" in text:
+        snippets.append("docs/snippets/regression.py")
     blocks = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
     return [(ROOT / path).read_text() for path in snippets] + blocks
 
@@ -138,7 +140,7 @@ def test_code_of_the_documentation(
 
 def every_page() -> list[pathlib.Path]:
     pages = sorted((ROOT / "docs").rglob("*.md"))
-    # What pages include is none.
+    # Included files are not pages.
     own = [page for page in pages if page.parent.name != "outputs"]
     return [ROOT / "README.md", *own]
 

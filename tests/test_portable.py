@@ -80,7 +80,7 @@ def tree_of(file: str) -> ast.Module:
 
 
 def posix_uses(file: str, tree: ast.AST) -> Iterator[Use]:
-    """What a file uses that only POSIX has."""
+    """The names in a file that only POSIX has."""
     for node in ast.walk(tree):
         for name in _posix_names(node):
             place = node.value if isinstance(node, ast.keyword) else node
@@ -102,7 +102,7 @@ def _posix_names(node: ast.AST) -> list[str]:
 
 
 def renames(file: str, tree: ast.AST) -> Iterator[Use]:
-    """Where a file renames others by `os` itself."""
+    """The lines of a file that rename others by `os`."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Attribute)
@@ -113,7 +113,7 @@ def renames(file: str, tree: ast.AST) -> Iterator[Use]:
 
 
 def without_encoding(file: str, tree: ast.AST) -> Iterator[Use]:
-    """Where a file opens text in the encoding of the machine."""
+    """The lines of a file that open text in the machine's encoding."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue

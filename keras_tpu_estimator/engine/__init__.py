@@ -1,1 +1,1 @@
-"""Runs programs on devices, whoever wrote them, in whatever way."""
+"""Runs programs on devices, independently of the front end that traced them."""

@@ -22,7 +22,7 @@ from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage.copies import has_wildcards
+from keras_tpu_estimator.ground.storage.transfers import has_wildcards
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 
 _logger = logging.getLogger("keras_tpu_estimator")

@@ -21,7 +21,7 @@ from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Features, Nest, TensorLike
-from keras_tpu_estimator.ground.tracing.user_places import place_of
+from keras_tpu_estimator.ground.tracing.jaxprs import place_of
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, is_accumulator
 
 

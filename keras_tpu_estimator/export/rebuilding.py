@@ -311,7 +311,7 @@ def _take_zeros_as_one(node: "NodeDef", nodes: Mapping[str, "NodeDef"]) -> None:
 
 
 def _looks_at_bits(tensor: str, values: str, nodes: Mapping[str, "NodeDef"]) -> bool:
-    """Whether a tensor is computed from the bits of another one."""
+    """Returns whether a tensor is computed from the bits of another one."""
     made_of = _all_that_make([tensor], nodes, {_node_name(values)})
     return any(
         nodes[name].op == "Bitcast" and nodes[name].input[0] == values

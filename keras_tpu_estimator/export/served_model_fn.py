@@ -13,7 +13,7 @@ from keras_tpu_estimator.export.batching import BatchConfig, batching_requests
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest, TensorLike
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.user_places import place_of_error
+from keras_tpu_estimator.ground.tracing.jaxprs import place_of_error
 from keras_tpu_estimator.ground.tracing.variables import NoScopeError
 from keras_tpu_estimator.spec.model_fn.export_outputs import (
     ExportOutput,
@@ -39,12 +39,11 @@ class SignatureOutput:
 
 
 class ServedModelFn:
-    """Calls `model_fn` in any mode, and returns the outputs of signatures as
-    predictions.
+    """Calls `model_fn` in any mode; the outputs of signatures become predictions.
 
     Args:
         model_fn: The user's function.
-        mode: The mode it is called in.
+        mode: The mode of the call.
         use_tpu: The value of `params["use_tpu"]`.
 
     Attributes:

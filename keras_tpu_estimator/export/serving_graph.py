@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.sparse import dense
+from keras_tpu_estimator.engine.inputs.datasets import dense
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver, ReceiverFn

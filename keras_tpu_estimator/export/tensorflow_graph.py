@@ -218,7 +218,7 @@ def keep_masks(keras: Any) -> None:
 
 
 def _is_float(x: Any) -> bool:
-    """Whether a value is a dense tensor of floats."""
+    """Returns whether a value is a dense tensor of floats."""
     import tensorflow as tf
 
     is_dense = isinstance(x, tf.Tensor | tf.Variable)

@@ -1,1 +1,1 @@
-"""What everything stands on: it knows nothing of estimators."""
+"""Foundations, which are independent of estimators."""

@@ -22,7 +22,7 @@ from keras_tpu_estimator.front_ends.front_end import FrontEnd, front_end_of
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.ground.tracing.keras_internals import has_value
-from keras_tpu_estimator.ground.tracing.rows_variable import give, given
+from keras_tpu_estimator.ground.tracing.variable_classes import give, given
 from keras_tpu_estimator.ground.tracing.variables import is_accumulator
 from keras_tpu_estimator.keras_model.model_files import SavedByWeights
 from keras_tpu_estimator.keras_model.program_model import FOR_METRIC_FN

@@ -14,8 +14,8 @@ from keras_tpu_estimator.planning import compiling, topologies
 from keras_tpu_estimator.planning.dry_run import DryRun, shown_devices
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.runs.rehearsing import rehearsing
-from keras_tpu_estimator.tf1 import running
+from keras_tpu_estimator.runs.dry_run import replacing_calls
+from keras_tpu_estimator.tf1 import command
 
 # Options whose value may be the next argument.
 _WITH_VALUE = ("--topology", "--save")
@@ -92,7 +92,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
     names = [name for given in options.topology for name in given.split(",")]
     try:
         targets = topologies.parse_each(names)
-        run_script = running.run if _is_tf1(options) else scripts.run
+        run_script = command.run if _is_tf1(options) else scripts.run
         how = PlanOptions(_store(options.save), options.quick)
     except (PermissionError, ValueError) as error:
         parser.error(str(error))
@@ -107,7 +107,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
         with (
             shown_devices(targets[0]),
             compiling.without_cache(),
-            rehearsing(dry_run),
+            replacing_calls(dry_run),
         ):
             run_script(options.script, others, options.m)
     except (CompileError, DoesNotFitError) as error:
@@ -167,7 +167,7 @@ def _store(folder: str | None) -> Executables | None:
 
 
 def _is_tf1(options: argparse.Namespace) -> bool:
-    """Whether a script imports TensorFlow but not this package."""
+    """Returns whether a script imports TensorFlow but not this package."""
     if options.tf1 is not None or options.m:
         return bool(options.tf1)
     imported = {

@@ -18,8 +18,7 @@ from jax.extend import core as jex
 from keras_tpu_estimator.ground.base.source_line import SourceLine
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.base.user_files import is_of_user
-from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions
-from keras_tpu_estimator.ground.tracing.user_places import place_of
+from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions, place_of
 from keras_tpu_estimator.planning import hlo, memory
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.hlo import Instruction, Module

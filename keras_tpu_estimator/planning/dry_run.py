@@ -18,12 +18,13 @@ from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.ground.hosts import this_process
 from keras_tpu_estimator.planning import compiling, lowering, memory, plan_table, plans
+from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.memory import Held
-from keras_tpu_estimator.planning.plans import AS_RUN, Call, Plan, PlanOptions, Refusal
+from keras_tpu_estimator.planning.plans import AS_RUN, Plan, PlanOptions, Refusal
 from keras_tpu_estimator.planning.topologies import DeviceTopology
+from keras_tpu_estimator.runs.dry_run import Predictions
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.predicted import Predicted
-from keras_tpu_estimator.runs.rehearsing import Predictions
+from keras_tpu_estimator.runs.prediction_batches import Predicted
 
 # A script that trains until a checkpoint reaches some step would never end.
 _MOST_CALLS = 1000
@@ -81,20 +82,26 @@ def _functions(
     """Yields functions of JAX that a script may call, with their replacements."""
     # A dry run has no other hosts to wait for.
     yield jax.distributed, "initialize", lambda *_, **__: None
-    if topology.num_hosts == 1:
-        return
-    local, local_devices = topology.of_one_host().num_cores, jax.local_devices
+    yield jax, "default_backend", lambda: topology.platform
+    local, devices = topology.of_one_host().num_cores, jax.devices
+
+    def of_all(backend: str | None = None) -> list[jax.Device]:
+        return devices(None if backend == topology.platform else backend)
 
     def of_host(
-        process_index: int | None = None, *args: Any, **kw: Any
+        process_index: int | None = None,
+        backend: str | None = None,
+        host_id: int | None = None,
     ) -> list[jax.Device]:
-        first = local * (process_index or 0)
-        return local_devices(*args, **kw)[first : first + local]
+        first = local * (process_index or host_id or 0)
+        return of_all(backend)[first : first + local]
 
-    yield jax, "process_count", lambda *_: topology.num_hosts
-    yield jax, "process_indices", lambda *_: [*range(topology.num_hosts)]
-    yield jax, "local_device_count", lambda *_: local
+    yield jax, "devices", of_all
     yield jax, "local_devices", of_host
+    yield jax, "device_count", lambda backend=None: len(of_all(backend))
+    yield jax, "local_device_count", lambda backend=None: len(of_host(None, backend))
+    yield jax, "process_count", lambda backend=None: topology.num_hosts
+    yield jax, "process_indices", lambda backend=None: [*range(topology.num_hosts)]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -158,17 +165,13 @@ class DryRun:
     Evaluations are NaN, predictions are zeros, and no file is written.
 
     Args:
-        write: Takes each table. Defaults to `print`.
-        options: How to plan. Defaults to as it is run.
-        report: Takes a line before each compilation, and during a long one.
-            Defaults to none.
-
-    Attributes:
-        found: The plans so far.
         write: Receives each table. Defaults to `print`.
         options: The options of plans. Defaults to a plan that optimizes as a run does.
         report: Receives a line before each compilation and during a long one. Defaults
             to none.
+
+    Attributes:
+        found: The plans so far.
     """
 
     def __init__(

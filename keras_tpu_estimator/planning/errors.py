@@ -90,6 +90,7 @@ class DoesNotFitError(RuntimeError):
         self.largest = tuple(largest)
         self.batch_size = batch_size
         self.is_compiled = is_compiled
+        self.options: Mapping[str, object] = {}
         super().__init__(
             f"The program does not fit: a core of {topology} has "
             f"{shown_bytes(limit)} for programs, and this one needs "
@@ -111,6 +112,13 @@ class DoesNotFitError(RuntimeError):
             is_compiled=True,
         )
 
+    def add_options(self, options: Mapping[str, object]) -> None:
+        """Adds fields of `RunConfig` and `TPUConfig` that were compiled and fit."""
+        self.options = dict(options)
+        chosen = ", ".join(f"{name}={value!r}" for name, value in options.items())
+        if chosen:
+            self.args = (f"{self}\nIt fits with {chosen}: this was compiled.",)
+
     def _given(self) -> str:
         if not self.arguments:
             return ""
@@ -129,8 +137,9 @@ class DoesNotFitError(RuntimeError):
     def _to_change(self) -> str:
         spread = (
             "shard the model over several cores (`TPUConfig("
-            "num_cores_per_replica=...)` with a layout), shard the optimizer state "
-            "over all cores (`shard_optimizer=True`), or store fewer activations "
+            "num_cores_per_replica=...)` with a layout), shard variables "
+            "(`fsdp=True`) or optimizer state (`shard_optimizer=True`) over all "
+            "cores, or store fewer activations "
             "(`RunConfig(remat=..., micro_batches=...)`)."
         )
         if self.batch_size and self.is_compiled:

@@ -164,6 +164,11 @@ class GpuTopology:
         return dataclasses.replace(chip, network_speed=_BETWEEN_HOSTS)
 
     @property
+    def platform(self) -> str:
+        """JAX's name for the kind of devices."""
+        return "gpu"
+
+    @property
     def name(self) -> str:
         """The kind, hosts and GPUs: "h100:2x8"."""
         return f"{self.kind}:{self.num_hosts}x{self.chips_per_host}"
@@ -268,7 +273,7 @@ def _devices(topology: GpuTopology) -> tuple[jax.Device, ...]:
 
 
 def is_installed() -> bool:
-    """Whether JAX will find its plugin for CUDA.
+    """Returns whether JAX will find its plugin for CUDA.
 
     Example:
 

@@ -24,8 +24,8 @@ from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.runs import staging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import STEPS_PER_RUN
-from keras_tpu_estimator.runs.padded_steps import PaddedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
+from keras_tpu_estimator.runs.prediction_batches import PaddedSteps
 from keras_tpu_estimator.runs.staging import StagedSteps
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -204,11 +204,11 @@ def _of_steps(
     ahead.
     """
     with context.pipeline(mode, input_fn, None, 1) as pipeline:
-        batch, is_whole = pipeline.take(1), pipeline.is_whole
+        batch, is_replicated = pipeline.take(1), pipeline.is_replicated
     if batch is None:
         raise _empty(mode)
     cores = context.mode_devices.cores
-    is_part = cores.are_on_hosts and not is_whole
+    is_part = cores.are_on_hosts and not is_replicated
     if is_part and batch.examples % cores.topology.replicas_per_host:
         raise ValueError(
             f"A batch of a host must be a multiple of its "

@@ -330,7 +330,7 @@ def _copies(body: Computation, steps: int) -> Iterator[Instruction]:
 
 
 def _is_given(body: Computation, copy: Instruction) -> bool:
-    """Whether an instruction copies a value from the previous step."""
+    """Returns whether an instruction copies a value from the previous step."""
     made = body.by_name.get(copy.operands[0])
     if made is None or made.opcode != "get-tuple-element":
         return False

@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from typing import Self
 
 import jax
 
@@ -14,8 +13,10 @@ from keras_tpu_estimator.engine.device.executables import (
     is_storable,
 )
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn, Nest
+from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import compiling, costs
+from keras_tpu_estimator.planning.advice import fitting_options
+from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.costs import StepCost
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.lowering import LoweredLoop
@@ -28,37 +29,6 @@ from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 _PROBLEMS = (DoesNotFitError, CompileError, ValueError)
 
 _logger = logging.getLogger("keras_tpu_estimator")
-
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """A call of an estimator that is planned.
-
-    Attributes:
-        input_fn: The user's function; one batch of it is read.
-        steps: The number of steps of the call. Defaults to `None`: unknown.
-        kept: The arrays that earlier calls leave on each core, by kind. Defaults to
-            none.
-    """
-
-    context: EstimatorContext
-    input_fn: InputFn
-    mode: str
-    steps: int | None = None
-    kept: Mapping[str, Held] = dataclasses.field(default_factory=dict)
-
-    @property
-    def batch_size(self) -> int | None:
-        """The batch size from the estimator's arguments, or `None`."""
-        return self.context.mode_devices.batch_sizes[self.mode]
-
-    def with_batch_size(self, size: int) -> Self:
-        """Returns the same call with another batch size."""
-        mode_devices = self.context.mode_devices
-        sizes = {**mode_devices.batch_sizes, self.mode: size}
-        mode_devices = dataclasses.replace(mode_devices, batch_sizes=sizes)
-        context = dataclasses.replace(self.context, mode_devices=mode_devices)
-        return dataclasses.replace(self, context=context)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -263,7 +233,26 @@ def _tried(
         return Refusal(topology, call.mode, error)
 
 
+def _fits(call: Call, topology: DeviceTopology) -> bool:
+    """Whether the program of a call compiles and fits."""
+    try:
+        Plan._of(call, topology, PlanOptions(quick=True))
+    except Exception:
+        # For example, a front end does not support an option.
+        return False
+    return True
+
+
 def _advising(
+    error: DoesNotFitError, call: Call, topology: DeviceTopology, options: PlanOptions
+) -> DoesNotFitError:
+    """Returns the error with options and a batch size that fit, if found."""
+    advised = _with_batch_size(error, call, topology, options)
+    advised.add_options(fitting_options(call, lambda other: _fits(other, topology)))
+    return advised
+
+
+def _with_batch_size(
     error: DoesNotFitError, call: Call, topology: DeviceTopology, options: PlanOptions
 ) -> DoesNotFitError:
     """Returns the error with a batch size that fits, if one is found.

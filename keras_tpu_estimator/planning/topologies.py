@@ -76,6 +76,10 @@ class DeviceTopology(Protocol):
         """The kind of the chips."""
 
     @property
+    def platform(self) -> str:
+        """JAX's name for the kind of devices: "tpu" or "gpu"."""
+
+    @property
     def name(self) -> str:
         """The canonical name."""
 
@@ -150,7 +154,7 @@ def libtpu_devices(topology: str, **options: object) -> tuple[jax.Device, ...]:
 
 
 def is_libtpu_installed() -> bool:
-    """Whether JAX will find libtpu.
+    """Returns whether JAX will find libtpu.
 
     Example:
 
@@ -198,6 +202,11 @@ class TpuTopology:
                 f"No {self.chip.kind} has {_written(self.shape)} chips. "
                 f"{_expected(self.chip.kind)}"
             )
+
+    @property
+    def platform(self) -> str:
+        """JAX's name for the kind of devices."""
+        return "tpu"
 
     @property
     def name(self) -> str:

@@ -203,7 +203,7 @@ def _size(arrays: tuple[ArrayType, ...]) -> int:
 
 
 def is_product(target: str) -> bool:
-    """Whether `product_flops` counts calls of a library function.
+    """Returns whether `product_flops` counts calls of a library function.
 
     Example:
 
@@ -369,7 +369,7 @@ def _without_repetition(runs: Iterable[Run]) -> Iterator[tuple[str, Run]]:
 
 
 def _is_scattered(run: Run) -> bool:
-    """Whether a fusion keeps only the core's own part of a sum."""
+    """Returns whether a fusion keeps only the core's own part of a sum."""
     root = run.computation.root
     return (
         run.is_fused

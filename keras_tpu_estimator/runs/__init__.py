@@ -1,1 +1,1 @@
-"""One call of `train`, `evaluate` or `predict`: the host beside the devices."""
+"""One call of `train`, `evaluate` or `predict`: the work of the host."""

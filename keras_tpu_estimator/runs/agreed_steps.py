@@ -1,9 +1,9 @@
-"""The next steps of an input that all hosts read, each its own part.
+"""The next steps of an input of which each host reads a part.
 
-Hosts agree on how many steps come next, out of band, ahead of the devices. As
-long as all have as many examples, no host sends any to another. Otherwise, as
-at the end of an evaluation, the examples of a step travel to all, who then
-have one batch of its true size: nothing is padded, and nothing is lost.
+Hosts agree on the number of the next steps without using the devices. While all
+have the same number of examples, no examples are sent. Otherwise, as at the end of
+an evaluation, the examples of a step are sent to all hosts, which then run one
+batch of the exact size: no example is padded or lost.
 """
 
 import dataclasses
@@ -14,9 +14,9 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs import batch_bytes
+from keras_tpu_estimator.engine.inputs import packing
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.batch_form import BatchForm, error_of_unlike
+from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec, mismatch_error
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.unbatched import joined_of_hosts
 from keras_tpu_estimator.ground.base.modes import ModeKeys
@@ -28,11 +28,11 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class AgreedBatch:
-    """Steps that come next on all hosts.
+    """The next steps on all hosts.
 
     Attributes:
-        is_part: Whether other hosts have other parts of the same steps.
-        room: How many steps like these a program usually makes at once.
+        is_part: Whether each host has another part of the same steps.
+        room: The usual number of such steps in one program.
     """
 
     stacked: StackedSteps
@@ -41,7 +41,7 @@ class AgreedBatch:
 
 
 class AgreedSteps:
-    """The steps of an input, as many on each host."""
+    """The steps of an input, of which each host takes the same number."""
 
     def __init__(
         self,
@@ -55,31 +55,31 @@ class AgreedSteps:
         self._are_several = hosts.are_several
         self._topology = topology
         self._exchange = hosts.exchange(f"the input of {mode}")
-        # Steps that were read, but could not be used yet.
+        # Steps that were read but not used yet.
         self._rest: StackedSteps | None = None
         self._batch: StackedSteps | None = None
         self._used = 0
-        # Those of the batches before, by what tells them apart at once.
-        self._forms: dict[Any, BatchForm] = {}
+        # The specs of earlier batches, by structure, shapes and dtypes.
+        self._specs: dict[Any, ElementSpec] = {}
 
     def take(self, steps: int) -> AgreedBatch | None:
-        """Up to so many steps; `None` at the end of the input.
+        """Returns up to `steps` steps, or `None` at the end of the input.
 
-        In training it ends with the first host's.
+        Training ends when the input of the first host ends.
 
         Args:
-            steps: The same on all hosts.
+            steps: A number that is equal on all hosts.
 
         Raises:
             HostError: Another host has failed, is gone or does not answer.
-            ValueError: Hosts have batches that differ in more than their size.
+            ValueError: The batches of hosts differ in more than their size.
         """
         stacked = self._read(steps)
         if not self._are_several:
             return None if stacked is None else self._agreed(stacked)
         are_readers = self._topology.hosts_per_replica > 1
-        form = None if stacked is None else self._form(stacked)
-        own = _HostReport.of(stacked, form, are_readers)
+        spec = None if stacked is None else self._spec(stacked)
+        own = _HostReport.of(stacked, spec, are_readers)
         reports = [
             _HostReport(*each)
             for each in self._exchange.gather(dataclasses.astuple(own))
@@ -87,27 +87,23 @@ class AgreedSteps:
         if not any(each.steps for each in reports):
             return None
         if self._mode == ModeKeys.TRAIN and not all(e.steps for e in reports):
-            self._tell_end(reports)
+            self._log_end(reports)
             return None
-        self._check_forms(reports, form)
+        self._check_specs(reports, spec)
         self._check_shared(reports)
         is_even = len({each.examples for each in reports}) == 1
-        if self._pipeline.is_whole:
-            _check_whole(reports)
+        if self._pipeline.is_replicated:
+            _check_same_sizes(reports)
             return self._agreed(self._use(min(e.steps for e in reports)))
         if is_even and own.examples % self._topology.replicas_per_host == 0:
             part = self._use(min(e.steps for e in reports))
             return self._agreed(part, is_part=True)
         return self._agreed(self._of_all())
 
-    def chiefs_size(self, size: int) -> int:
-        """The size that the chief wants the next loop to have.
-
-        Args:
-            size: What this host would have.
-        """
-        chiefs: int = self._exchange.from_chief(lambda: size)
-        return chiefs
+    def agreed_size(self, size: int) -> int:
+        """Returns the chief's size of the next loop in place of this host's."""
+        agreed: int = self._exchange.from_chief(lambda: size)
+        return agreed
 
     def give_up(self) -> None:
         """Ends a `take` that waits for other hosts."""
@@ -127,7 +123,7 @@ class AgreedSteps:
         return stacked
 
     def _use(self, steps: int) -> StackedSteps:
-        """The first steps of those that were read; the others come next."""
+        """Returns the first of the steps that were read, and puts back the others."""
         stacked = self._batch
         if stacked is None:
             raise RuntimeError("There are no steps to use.")
@@ -139,52 +135,52 @@ class AgreedSteps:
         return stacked
 
     def _of_all(self) -> StackedSteps:
-        """One step with the examples of all hosts, in their order."""
+        """Returns one step with the examples of all hosts, in their order."""
         own = None if self._batch is None else self._use(1)
-        nest = None if own is None else (own.features, own.labels)
-        reports = self._exchange.gather_bytes(batch_bytes.to_bytes(nest))
-        # Of hosts that share a replica, the first one's.
+        batch = None if own is None else (own.features, own.labels)
+        reports = self._exchange.gather_bytes(packing.to_bytes(batch))
+        # Hosts that share a replica have the same examples.
         reports = reports[:: self._topology.hosts_per_replica]
-        # Any of those before is nested in the same way.
-        known = next((structure for structure, _ in self._forms), None)
+        # Earlier batches have the same structure.
+        known = next((structure for structure, _ in self._specs), None)
         parts = [
             part
             for each in reports
-            if (part := batch_bytes.from_bytes(each, known)) is not None
+            if (part := packing.from_bytes(each, known)) is not None
         ]
         return StackedSteps(*joined_of_hosts(parts, self._topology.num_replicas))
 
-    def _form(self, stacked: StackedSteps) -> BatchForm:
-        """What a batch is like, looked at once for each kind of batches."""
+    def _spec(self, stacked: StackedSteps) -> ElementSpec:
+        """Returns the spec of a batch, computed once for each kind of batches."""
         leaves, structure = jax.tree.flatten((stacked.features, stacked.labels))
         key = structure, tuple((leaf.shape[2:], leaf.dtype) for leaf in leaves)
-        if key not in self._forms:
-            self._forms[key] = BatchForm.of(stacked)
-        return self._forms[key]
+        if key not in self._specs:
+            self._specs[key] = ElementSpec.of(stacked)
+        return self._specs[key]
 
-    def _check_forms(
-        self, reports: list["_HostReport"], form: BatchForm | None
+    def _check_specs(
+        self, reports: list["_HostReport"], spec: ElementSpec | None
     ) -> None:
-        """Checks that batches differ in nothing but their size and values."""
-        if len({each.form for each in reports if each.steps}) > 1:
-            facts = None if form is None else dict(form.facts)
-            raise error_of_unlike(self._exchange.gather(facts))
+        """Checks that batches differ only in size and values."""
+        if len({each.spec for each in reports if each.steps}) > 1:
+            facts = None if spec is None else dict(spec.facts)
+            raise mismatch_error(self._exchange.gather(facts))
 
     def _check_shared(self, reports: list["_HostReport"]) -> None:
-        """Checks that hosts which share a replica have read the same."""
+        """Checks that hosts that share a replica have read the same examples."""
         count = self._topology.hosts_per_replica
         for first in range(0, len(reports), count):
             some = reports[first : first + count]
             if len({(each.examples, each.checksum) for each in some}) > 1:
                 raise ValueError(
-                    "Hosts that have a replica together should read the same "
-                    f"examples. Received others on the hosts {first} to "
-                    f"{first + count - 1}. Do not shuffle the input without a "
-                    "seed, and shard it by "
+                    "Hosts that share a replica must read the same examples. "
+                    f"Received different ones on hosts {first} to "
+                    f"{first + count - 1}. Shuffle the input only with a seed, "
+                    "and shard it by "
                     'params["context"].current_input_fn_deployment().'
                 )
 
-    def _tell_end(self, reports: list["_HostReport"]) -> None:
+    def _log_end(self, reports: list["_HostReport"]) -> None:
         ended = [host for host, each in enumerate(reports) if not each.steps]
         left = {
             f"host {host}": f"{each.steps} steps of {each.examples} examples"
@@ -192,21 +188,21 @@ class AgreedSteps:
             if each.steps
         }
         _logger.warning(
-            "The input of host %s has ended after %d steps, and so does "
-            "training on all hosts. Of what was read already, there is left: "
-            "%s.",
+            "The input of host %s has ended after %d steps, so that training "
+            "ends on all hosts. Unused batches: %s. Make the inputs of all hosts "
+            "equally long to use all examples.",
             ", ".join(map(str, ended)),
             self._used,
             ", ".join(f"{host} has {what}" for host, what in left.items()),
         )
 
 
-def _check_whole(reports: list["_HostReport"]) -> None:
+def _check_same_sizes(reports: list["_HostReport"]) -> None:
     sizes = [each.examples for each in reports]
     if len(set(sizes)) > 1:
         raise ValueError(
             "With BROADCAST or SLICED input, and with eval_on_tpu=False, "
-            "input_fn should give the same batches on all hosts. Received "
+            "input_fn must return the same batches on all hosts. Received "
             f"batches of {sizes} examples. Do not shard such input by host, or "
             "use PER_HOST_V2."
         )
@@ -214,28 +210,29 @@ def _check_whole(reports: list["_HostReport"]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _HostReport:
-    """How many steps a host has ready, the examples of each, and their form.
+    """A host's ready steps: their number, examples, and the digest of their spec.
 
-    Where others should have the same, also a checksum of the first step.
+    If other hosts must have the same examples, it also has a checksum of the first
+    step.
     """
 
     steps: int
     examples: int
-    form: int = 0
+    spec: int = 0
     checksum: int = 0
 
     @classmethod
     def of(
         cls,
         stacked: StackedSteps | None,
-        form: BatchForm | None,
+        spec: ElementSpec | None,
         are_shared: bool,
     ) -> Self:
-        if stacked is None or form is None:
+        if stacked is None or spec is None:
             return cls(0, 0)
         checksum = 0
         if are_shared:
             for leaf in jax.tree.leaves((stacked.features, stacked.labels)):
                 first = np.ascontiguousarray(leaf[0])
                 checksum = zlib.crc32(first.tobytes(), checksum)
-        return cls(stacked.steps, stacked.examples, form.digest, checksum)
+        return cls(stacked.steps, stacked.examples, spec.digest, checksum)

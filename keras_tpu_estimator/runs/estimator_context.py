@@ -1,4 +1,4 @@
-"""What the calls of one estimator have in common."""
+"""The functions, settings and objects that all calls of an estimator share."""
 
 import contextlib
 import dataclasses
@@ -16,8 +16,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
 from keras_tpu_estimator.engine.device.runtime import Runtime
-from keras_tpu_estimator.engine.inputs.batch import PairOf
-from keras_tpu_estimator.engine.inputs.hosted import Hosted
+from keras_tpu_estimator.engine.inputs.batch import Hosted, PairOf
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
@@ -49,7 +48,7 @@ from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.progress import shows_progress
 from keras_tpu_estimator.spec.model_fn.spec import Spec
 
-# What takes its time, on one host longer than on others.
+# The name of an action that may take longer on one host than on others.
 _READS = "reads a checkpoint"
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -59,17 +58,15 @@ T = TypeVar("T")
 
 @dataclasses.dataclass(frozen=True)
 class EstimatorContext:
-    """A user's functions and settings, and what is made of them once.
+    """A user's functions and settings, and the objects that are made from them once.
 
     Attributes:
         params: The user's hyperparameters.
-        model_dir: The directory that is used.
-        mode_devices: Where each mode runs.
+        mode_devices: The devices of each mode.
         warm_start: As in `TPUEstimator`, or `None`.
-        log_every: Steps between two reports of training, or `None`.
-        seed: Makes initial values and random layers repeatable; `None` on a
-            host that is alone.
-        embeddings: The `EmbeddingConfigSpec`, or `None`.
+        log_every: The number of steps between logged metrics, or `None`.
+        seed: The seed of initial values and random layers; may be `None` on a
+            single host.
     """
 
     model_fn: Callable[..., Spec]
@@ -83,21 +80,22 @@ class EstimatorContext:
     embeddings: EmbeddingConfigSpec | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What users said, without what was made of it."""
+        """Returns the user's settings, without the objects made from them."""
         check_can_be_found("model_fn", self.model_fn)
         return fields_of(self)
 
     @property
     def iterations(self) -> IterationsPerLoop | None:
-        """How long loops of training are; `None` if hooks choose that."""
+        """The length of training loops; `None` if it follows from hooks."""
         config = self.config.tpu_config
         return config.iterations if config.chooses_iterations else None
 
     @property
     def steps_between_hooks(self) -> int:
-        """Steps of a run that a hook of unknown period sees, if none is chosen.
+        """The number of steps between calls of a hook with unknown period.
 
-        As in the original: the default number on a TPU, and one elsewhere.
+        As in TensorFlow, it is the default number of steps of a loop on a TPU, and
+        one elsewhere.
         """
         if not self.mode_devices.use_tpu:
             return 1
@@ -110,12 +108,12 @@ class EstimatorContext:
 
     @functools.cached_property
     def front_end(self) -> FrontEnd:
-        """What knows how `model_fn` is written."""
+        """The front end for the form of `model_fn`."""
         return front_end_of(self.model_fn)
 
     @functools.cached_property
     def runtime(self) -> Runtime:
-        """The program on the devices, made when they are first needed."""
+        """The program on the devices, created when it is first needed."""
         directory = self.config.compilation_cache_dir
         if directory is not None:
             compilation_cache.use(os.fsdecode(directory))
@@ -144,12 +142,12 @@ class EstimatorContext:
 
     @functools.cached_property
     def model(self) -> EstimatorModel:
-        """The program as a Keras model, made for who looks at it."""
+        """The program as a Keras model, created when it is first needed."""
         with self._variables_off_devices():
             return EstimatorModel(self.runtime.program, self.front_end)
 
     def _variables_off_devices(self) -> contextlib.AbstractContextManager[None]:
-        """Has Keras put no variables on devices that need not be there."""
+        """Keeps Keras's variables off devices that this process may lack."""
         if self.mode_devices.machine is None:
             return contextlib.nullcontext()
         return keras_internals.without_distribution()
@@ -157,34 +155,34 @@ class EstimatorContext:
     def metric_writer(
         self, directory: str | None = None, prefix: str = ""
     ) -> SeveralWriters:
-        """What takes the reports of one place.
+        """Returns the writers of the metrics for one directory.
 
         Args:
-            directory: Its directory. Defaults to `model_dir`.
-            prefix: As in `MetricWriter.at`. Defaults to that of training.
+            directory: The directory. Defaults to `model_dir`.
+            prefix: As in `MetricWriter.at`. The default is for training.
         """
         chosen = self.config.metric_writers
-        if self.config.fast_dev_run:  # Nobody else is to hear of a trial.
+        if self.config.fast_dev_run:  # Other services must not receive its metrics.
             chosen = ChosenWriters(("tensorboard", "jsonl"))
         directory = directory or self.model_dir
         return metric_writers.opened(chosen, directory, prefix)
 
     @functools.cached_property
     def hosts(self) -> Hosts:
-        """The processes that run the same calls, this one among them."""
+        """The processes that run the same calls, including this one."""
         return Hosts.of_this_process(self.config.host_timeout_secs)
 
     @property
     def checkpoint_format(self) -> str:
-        """The name of the format that checkpoints are written in."""
+        """The name of the format of written checkpoints."""
         name = self.config.checkpoint_format
         return name or self.front_end.checkpoint_format
 
     def check_together(self, call: HostExchange, **arguments: Any) -> None:
-        """Checks that all hosts are about to do the same.
+        """Checks that all hosts make the same call.
 
         Args:
-            **arguments: Those of the call that have to be equal.
+            **arguments: The arguments of the call that must be equal.
         """
         if not self.hosts.are_several:
             return
@@ -200,27 +198,27 @@ class EstimatorContext:
         )
 
     def check_uses_all(self, hosts: int) -> None:
-        """Checks that several hosts train as one.
+        """Checks that several hosts train one model together.
 
         Raises:
-            ValueError: Each would train by itself.
+            ValueError: Each would train separately.
         """
         if self.mode_devices.cores.are_on_hosts:
             return
         raise ValueError(
-            f"On {hosts} hosts, an estimator should use the cores of all. "
-            "Received settings by which each would train by itself: "
+            f"On {hosts} hosts, an estimator must use the cores of all hosts. "
+            "Received settings with which each host would train separately: "
             "use_tpu=False, num_shards=1, debug_nans=True, or a "
-            "keras.distribution of one host's devices. Leave them out; with "
-            "use_tpu=True the cores are used whatever they are."
+            "keras.distribution of one host's devices. Omit them. use_tpu=True "
+            "uses the cores of any kind."
         )
 
     def latest_checkpoint(self) -> str | None:
-        """The prefix of the latest checkpoint that is whole, or `None`.
+        """Returns the prefix of the latest complete checkpoint, or `None`.
 
         Raises:
-            ValueError: There are checkpoints, but all are corrupt, or the
-                `checkpoint` file names none of them.
+            ValueError: All checkpoints are corrupt, or the `checkpoint` file
+                names none of them.
         """
         with self.hosts.busy(_READS):
             latest = latest_checkpoints.latest_intact(self.model_dir)
@@ -229,10 +227,11 @@ class EstimatorContext:
             return latest
 
     def latest_of_all(self, call: HostExchange) -> str | None:
-        """The same on several hosts, each of which reads some of its files.
+        """Returns the latest checkpoint on several hosts, which share its reading.
 
         Raises:
-            ValueError: As for `latest_checkpoint`, or hosts see others.
+            ValueError: As in `latest_checkpoint`, or hosts see different
+                checkpoints.
         """
         if not self.hosts.are_several:
             return self.latest_checkpoint()
@@ -245,9 +244,9 @@ class EstimatorContext:
                 "checkpoint": os.path.basename(prefix),
                 "is intact": is_intact_here,
             }
-            said = call.gather(own)
-            call.raise_if_unlike(said, ["checkpoint"])
-            are_intact = all(each["is intact"] for each in said)
+            facts = call.gather(own)
+            call.raise_if_unlike(facts, ["checkpoint"])
+            are_intact = all(each["is intact"] for each in facts)
             if are_intact:
                 formats.trust(prefix)
             return are_intact
@@ -258,14 +257,15 @@ class EstimatorContext:
         return latest
 
     def is_done(self, checkpoint: str | None, max_steps: int | None) -> bool:
-        """Whether a checkpoint has come so far that there is nothing to do."""
+        """Returns whether a checkpoint has reached `max_steps`."""
         if checkpoint is None or max_steps is None:
             return False
         if loading.step_of(checkpoint) < max_steps:
             return False
         _logger.warning(
-            "There is nothing to train: %s has come to step %d, and "
-            "max_steps=%d counts the steps of all calls.",
+            "Training ends without a step: %s has reached step %d, and "
+            "max_steps=%d counts the steps of all calls. Increase max_steps to "
+            "continue.",
             checkpoint,
             loading.step_of(checkpoint),
             max_steps,
@@ -273,20 +273,20 @@ class EstimatorContext:
         return True
 
     def checkpoint_to_read(self, path: Any) -> str | None:
-        """The checkpoint to evaluate or to predict with."""
+        """Returns the checkpoint for an evaluation or a prediction."""
         if path is not None:
             return location.resolve(path)
         latest = self.latest_checkpoint()
         if latest is None:
             _logger.info(
-                "There is no checkpoint in %s: running with initial values.",
+                "No checkpoint exists in %s: running with initial values.",
                 self.model_dir,
             )
         return latest
 
     @contextlib.contextmanager
     def reading(self, values: contextlib.AbstractContextManager[T]) -> Iterator[T]:
-        """Enters what reads a checkpoint first; other hosts wait meanwhile."""
+        """Enters a context that reads a checkpoint, while other hosts wait."""
         with contextlib.ExitStack() as block:
             with self.hosts.busy(_READS):
                 read = block.enter_context(values)
@@ -301,13 +301,13 @@ class EstimatorContext:
         room: int = 1,
         start: Position | None = None,
     ) -> Pipeline:
-        """The input of one call.
+        """Returns the input of one call.
 
         Args:
-            steps: How many steps are wanted, or `None` for all.
-            chunk: How many are wanted at once.
-            room: How many a device program has room for. Defaults to 1.
-            start: Where to read on, if not at the beginning.
+            steps: The number of steps, or `None` for all.
+            chunk: The number of steps to read at once.
+            room: The number of steps that a device program has room for.
+            start: The position at which to continue, or `None`.
         """
         repeat = mode == ModeKeys.TRAIN or steps is not None
         request = self.mode_devices.request(
@@ -321,7 +321,7 @@ class EstimatorContext:
             source_of=source_of,
             pair_of=self._reading_of(mode, request.plan.is_per_core),
         )
-        # Nobody resumes a call of one loop in its middle.
+        # A call of one loop cannot resume in its middle.
         is_kept = (
             mode == ModeKeys.TRAIN
             and self.config.resume_input
@@ -346,7 +346,7 @@ class EstimatorContext:
         return read
 
     def steps(self, mode: str, pipeline: Pipeline) -> AgreedSteps:
-        """The steps of an input, as many on each host."""
+        """Returns the steps of an input, of which each host takes the same number."""
         return AgreedSteps(
             mode,
             pipeline,

@@ -1,4 +1,4 @@
-"""One call of `evaluate`, over every example once."""
+"""One call of `evaluate`, which reads every example once."""
 
 import contextlib
 import dataclasses
@@ -22,24 +22,23 @@ from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.ground.storage import file_names
+from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.host_calls import LastOfAll, call_for_steps
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import EvaluationState
-from keras_tpu_estimator.runs.outfeed import Outfeed
-from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.runs.recut_loops import RecutLoops, SizesBetween
+from keras_tpu_estimator.runs.outfeed import LastOfAll, Outfeed, call_for_steps
+from keras_tpu_estimator.runs.plan import LoopPlan, SizesBetween
 from keras_tpu_estimator.runs.same_on_hosts import compare_edits
 from keras_tpu_estimator.runs.staging import (
+    RecutLoops,
     StagedInput,
     StagedSteps,
+    StepsByShape,
     begin_loops,
     parts_of_loop,
     stage_ahead,
 )
-from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.spec.config import validation as checks
 from keras_tpu_estimator.spec.hooks import progress
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
@@ -50,19 +49,19 @@ from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# Steps of one run: enough to keep the devices busy, few enough to fit there.
+# The steps of one run keep the devices busy, and fit their memory.
 STEPS_PER_RUN = IterationsPerLoop(32, "count")
 
-# Opens the values for a step; with the optimizers' variables, if asked for.
+# Opens the values for a step, optionally with optimizer state.
 OpenValues = Callable[[Step, bool], contextlib.AbstractContextManager[RunState]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
-    """What `evaluate` was called with.
+    """The arguments of one `evaluate`.
 
     Attributes:
-        steps: Batches to evaluate, or `None` for all.
+        steps: The number of batches to evaluate, or `None` for all.
     """
 
     context: EstimatorContext
@@ -80,14 +79,14 @@ class Evaluation:
         hooks: Iterable[Hook] | None,
         name: str | None,
     ) -> Self:
-        """What `evaluate` was called with, after checks.
+        """Returns the arguments of `evaluate` after checks.
 
         Raises:
-            ValueError: An argument is wrong.
-            TypeError: One is of a wrong type.
+            ValueError: An argument has a wrong value.
+            TypeError: An argument has a wrong type.
         """
         checks.check_eval_steps(steps)
-        file_names.check_folder("`name`", eval_dir(context.model_dir, name))
+        paths.check_folder_name("`name`", eval_dir(context.model_dir, name))
         user_hooks = validate_hooks(hooks)
         context.mode_devices.check(ModeKeys.EVAL)
         if context.config.fast_dev_run:
@@ -95,11 +94,7 @@ class Evaluation:
         return cls(context, input_fn, user_hooks, steps, name)
 
     def run(self, open_values: OpenValues) -> dict[str, Any]:
-        """Evaluates, and writes the result.
-
-        Returns:
-            The metrics by name, with `loss` and `global_step`.
-        """
+        """Evaluates, writes the result, and returns the metrics by name."""
         context = self.context
         plan = LoopPlan(STEPS_PER_RUN, self.steps)
         _logger.info("Starting evaluation.")
@@ -108,7 +103,7 @@ class Evaluation:
             shown_at_end(),
             terminal_line.ended(),
             context.hosts.call("evaluate") as call,
-            self._together(call),
+            self._checked_equal(call),
             context.pipeline(
                 *(ModeKeys.EVAL, self.input_fn, self.steps),
                 *(plan.chunk, plan.room),
@@ -123,14 +118,15 @@ class Evaluation:
             first = next(infeed, None)
             if first is None:
                 raise ValueError(
-                    "The input of evaluate is empty. Expected at least one "
-                    "batch with examples from input_fn."
+                    "The input of evaluate must have at least one batch with "
+                    "examples. Received an empty input. Return batches from "
+                    "input_fn."
                 )
             step = first.prepare(context.runtime)
             hooks = (*watch, *self.hooks, *step.hooks)
-            kept = open_values(step, bool(callbacks_of(hooks)))
-            with context.reading(kept) as values:
-                # Of one checkpoint on all hosts, or of training.
+            opening = open_values(step, bool(callbacks_of(hooks)))
+            with context.reading(opening) as values:
+                # All hosts have the values of one checkpoint, or of training.
                 call.check_same({GLOBAL_STEP: values.step})
                 checkpoint = values.checkpoint
                 compare_edits(call, values, "evaluate")
@@ -141,8 +137,8 @@ class Evaluation:
         return result
 
     @contextlib.contextmanager
-    def _together(self, call: HostExchange) -> Iterator[None]:
-        """Checks that all hosts evaluate the same."""
+    def _checked_equal(self, call: HostExchange) -> Iterator[None]:
+        """Checks that all hosts have the same arguments."""
         self.context.check_together(call, steps=self.steps, name=self.name)
         yield
 
@@ -152,7 +148,7 @@ class Evaluation:
         loop: "EvaluationLoop",
         checkpoint: str | None,
     ) -> None:
-        """Writes the result where its metric writers do."""
+        """Writes the result with the metric writers."""
         name = self.name
         step = int(result[GLOBAL_STEP])
         directory = eval_dir(self.context.model_dir, name)
@@ -160,7 +156,7 @@ class Evaluation:
         writer = self.context.metric_writer(directory, prefix)
         with shown_at_end():
             writer.write_result(step, result, checkpoint)
-            # A metric of the same name says more than the last batch's value.
+            # A metric replaces the last batch's value of the same name.
             collecting.write(loop.summaries, writer, step, without=result)
             if self.context.config.save_summary_steps:
                 loop.recorded.write(writer)
@@ -174,20 +170,20 @@ class Evaluation:
             ", ".join(
                 f"{key} = {result[key]}"
                 for key in sorted(result)
-                # Serialized images, for instance.
+                # Bytes may be serialized images.
                 if not isinstance(result[key], bytes)
             ),
         )
 
 
 class EvaluationLoop:
-    """The runs of the device loop of one `evaluate`, and all around them.
+    """The runs of the device loop in one `evaluate`, with their hooks.
 
     Args:
-        steps: How many were asked for, or `None`.
+        steps: The requested number of steps, or `None`.
 
     Attributes:
-        recorded: What `host_call` recorded without a writer.
+        recorded: The summaries that `host_call` recorded without a writer.
     """
 
     def __init__(
@@ -219,17 +215,13 @@ class EvaluationLoop:
 
     @property
     def summaries(self) -> Sequence[Collected]:
-        """What `model_fn` recorded in the last step, on the devices."""
+        """The summaries of `model_fn` in the last step, on the devices."""
         return self._loop_state.summaries
 
     def run(
         self, first: StagedSteps, hooks: tuple[Hook, ...], call: HostExchange
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
-
-        Args:
-            first: The first steps.
-            hooks: Called around each run.
 
         Returns:
             The metrics by name, the mean loss over examples, and the global
@@ -239,7 +231,7 @@ class EvaluationLoop:
             hooks, self._context, self._loop_state, self._step.graph
         )
         if not self._context.mode_devices.use_tpu:
-            first = self._end_where_wanted(first, hook_list)
+            first = self._end_at_hooks(first, hook_list)
         hook_list.begin()
         self._runtime.values.add_hook_variables(self._loop_state.values, self._step)
         hook_list.after_create_session()
@@ -266,18 +258,18 @@ class EvaluationLoop:
         self._progress.show(self._done, lambda: float(result["loss"]), is_end=True)
         return result
 
-    def _end_where_wanted(self, first: StagedSteps, hooks: HookList) -> StagedSteps:
-        """Ends runs where hooks ask for it; returns the first run."""
+    def _end_at_hooks(self, first: StagedSteps, hooks: HookList) -> StagedSteps:
+        """Ends runs where hooks must be called, and returns the first run."""
         size_after = SizesBetween(hooks.run_ends(0), STEPS_PER_RUN.value)
         self._infeed = RecutLoops(first, self._infeed, lambda: size_after(self._done))
         return next(self._infeed)
 
     def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:
-        """Runs one loop, in the parts that it is fed in."""
+        """Runs the parts of one loop."""
         self._loop_state.start_loop()
         for staged in parts_of_loop(first, self._infeed):
             self._run_part(staged, fetch)
-            # The devices have made the steps before this part.
+            # The devices have completed the steps before this part.
             self._progress.show(self._done, None)
             self._done += staged.stacked.steps
             self._loop_state.batches = self._done
@@ -301,7 +293,7 @@ class EvaluationLoop:
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:
-        """Runs the host's functions, on a thread of their own."""
+        """Calls the host's functions, on the outfeed's thread."""
         if self._host_metrics is not None:
             self._host_metrics.update(outputs["eval_metrics"])
         if self._step.host_call is not None and self._hosts.is_chief:
@@ -317,7 +309,7 @@ class EvaluationLoop:
 
 
 def eval_dir(model_dir: str, name: str | None) -> str:
-    """The directory of the results of an evaluation.
+    """Returns the directory of an evaluation's results.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""The exports of an estimator."""
+"""The part of an estimator that exports SavedModels."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,12 +11,12 @@ from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.hosts import forked
-from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.runs.trained_estimator import TrainedEstimator
 
 
 class ExportingEstimator(TrainedEstimator):
-    """The part of `TPUEstimator` that makes SavedModels of checkpoints."""
+    """The part of `TPUEstimator` that exports checkpoints as SavedModels."""
 
     _export_settings: ExportSettings
 
@@ -31,34 +31,33 @@ class ExportingEstimator(TrainedEstimator):
     ) -> str:
         """Exports the trained model as a SavedModel.
 
-        It runs wherever TensorFlow does, without JAX: on CPU, GPU and TPU, and
-        with batches of any size. What is written is loaded and run once before
-        this returns.
+        The SavedModel runs without JAX wherever TensorFlow runs: on CPU, GPU and
+        TPU, and with batches of any size. This method loads and runs it once
+        before it returns.
 
         Args:
-            export_dir_base: The folder in which a new one is made, named by
-                the seconds since 1970.
+            export_dir_base: The folder for the new folder, whose name is the
+                seconds since 1970.
             serving_input_receiver_fn: Function of no arguments that returns a
                 receiver, as those of `keras_tpu_estimator.export`. Its ops
                 become part of the SavedModel, in front of the model.
             assets_extra: Dict from paths below `assets.extra` in the export to
-                files to copy there. Defaults to none.
+                the files to copy there. Defaults to none.
             as_text: Whether the graphs are written as text. Defaults to
                 `False`.
             checkpoint_path: The checkpoint to export. Defaults to the latest,
-                or else to that of `warm_start_from`.
+                or else to the checkpoint of `warm_start_from`.
             experimental_mode: The mode of the model. Defaults to PREDICT.
 
         Returns:
             The path of the new folder.
 
         Raises:
-            ValueError: There is no checkpoint; or the model does not fit it,
-                the receivers or TensorFlow.
-            TypeError: An argument is of a wrong type.
-            RuntimeError: There is no free name for the folder.
-            TimeoutError: What was written was not run within
-                `RunConfig.export_timeout_secs`.
+            ValueError: No checkpoint exists, or the model does not fit the
+                checkpoint, the receivers or TensorFlow.
+            TypeError: An argument has a wrong type.
+            RuntimeError: All names for the folder exist.
+            TimeoutError: The test run exceeded `RunConfig.export_timeout_secs`.
         """
         return self._export(
             Export(
@@ -72,7 +71,7 @@ class ExportingEstimator(TrainedEstimator):
 
     @typing_extensions.deprecated(
         "`export_savedmodel` is the older name of `export_saved_model`, which "
-        "takes the same arguments but for `strip_default_attrs`."
+        "takes the same arguments except `strip_default_attrs`."
     )
     def export_savedmodel(
         self,
@@ -85,16 +84,16 @@ class ExportingEstimator(TrainedEstimator):
     ) -> str:
         """Exports as `export_saved_model` does, under its older name.
 
-        It is deprecated, as the original's is.
+        It is deprecated, as in TensorFlow.
 
         Args:
-            export_dir_base: As in `export_saved_model`, like all others.
-            serving_input_receiver_fn: See there.
-            assets_extra: See there.
-            as_text: See there.
-            checkpoint_path: See there.
+            export_dir_base: As in `export_saved_model`.
+            serving_input_receiver_fn: As in `export_saved_model`.
+            assets_extra: As in `export_saved_model`.
+            as_text: As in `export_saved_model`.
+            checkpoint_path: As in `export_saved_model`.
             strip_default_attrs: Whether attributes with default values are
-                left out of the graphs. Defaults to `None`, which is `True`.
+                removed from the graphs. Defaults to `None`, which is `True`.
 
         Returns:
             The path of the new folder.
@@ -126,12 +125,12 @@ class ExportingEstimator(TrainedEstimator):
         """Exports the model in several modes, as metagraphs of one SavedModel.
 
         Args:
-            export_dir_base: As in `export_saved_model`, like all others.
-            input_receiver_fn_map: Dict from modes to receiver functions; those
-                of TRAIN and EVAL return a `SupervisedInputReceiver`.
-            assets_extra: See there.
-            as_text: See there.
-            checkpoint_path: See there.
+            export_dir_base: As in `export_saved_model`.
+            input_receiver_fn_map: Dict from modes to receiver functions. In
+                TRAIN and EVAL they return a `SupervisedInputReceiver`.
+            assets_extra: As in `export_saved_model`.
+            as_text: As in `export_saved_model`.
+            checkpoint_path: As in `export_saved_model`.
 
         Returns:
             The path of the new folder.
@@ -147,9 +146,9 @@ class ExportingEstimator(TrainedEstimator):
         )
 
     def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
-        rehearsal = rehearsing.running()
-        if rehearsal is not None:
-            return rehearsal.export(export.base)
+        planned = dry_run.running()
+        if planned is not None:
+            return planned.export(export.base)
         forked.check()
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._context.warm_start is not None:

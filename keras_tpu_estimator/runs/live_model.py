@@ -1,11 +1,11 @@
-"""The Keras model and the hooks of a call, around where its loop stands."""
+"""The Keras model and the hooks of a call, with the current values of its loop."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
 from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
+from keras_tpu_estimator.ground.tracing.variable_classes import own_rows
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
@@ -16,11 +16,7 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 
 class LiveModel:
-    """Inside its `with` block, the Keras model is where the loop is.
-
-    Attributes:
-        mode: What the loop does, a value of `ModeKeys`.
-    """
+    """The Keras model, which has the loop's values inside its `with` block."""
 
     def __init__(self, context: EstimatorContext, loop_state: LoopState):
         self.mode = loop_state.values.mode
@@ -41,33 +37,33 @@ class LiveModel:
 
     @property
     def last_step(self) -> int | None:
-        """The global step to stop at, or `None` if that is open."""
+        """The global step to stop at, or `None` if it is unknown."""
         return self._loop_state.last_step
 
     @property
     def loops(self) -> int | None:
-        """How many loops there will be, or `None` if that is open."""
+        """The number of loops, or `None` if it is unknown."""
         return self._loop_state.loops
 
     def fetch(self, name: str) -> Any:
-        """The value of a name, of variables as user code has them.
+        """Returns the value of a name, with the user's number of rows.
 
         Args:
-            name: As `LoopState.fetch` takes it.
+            name: As in `LoopState.fetch`.
 
         Raises:
-            KeyError: There is nothing of that name.
+            KeyError: The name does not exist.
         """
         value = self._loop_state.fetch(name)
         rows = self._context.runtime.program.store.rows
-        # Not what else has this name.
+        # Another value may have the name of a variable.
         is_variable = value is self._loop_state.values.get(name)
         if is_variable and name in rows:
             return own_rows(value, rows[name])
         return value
 
     def logs_of_run(self) -> Callable[[], dict[str, Any]]:
-        """What the last run has to tell by name, for who waits for it."""
+        """Returns a function that waits for the last run and returns its logs."""
         outputs = dict(self._loop_state.outputs)
         if self.mode == ModeKeys.PREDICT:
             return lambda: outputs
@@ -75,11 +71,11 @@ class LiveModel:
         return lambda: {"loss": state.mean_loss(losses)} | outputs
 
     def assign(self, assigned: Mapping[str, Any]) -> None:
-        """Gives variables other values, for the next run."""
+        """Assigns values to variables for the next run."""
         self._values.edit(self._loop_state.values, assigned)
 
     def without_edits(self) -> contextlib.AbstractContextManager[None]:
-        """Drops what user code assigns in the `with` block."""
+        """Discards the values that user code assigns in the `with` block."""
         return self._loop_state.values.without_edits()
 
     def __enter__(self) -> Self:
@@ -98,11 +94,11 @@ def hooks_around(
     loop_state: LoopState,
     graph: Any = None,
 ) -> HookList:
-    """The hooks of one call, with a session, and callbacks made hooks.
+    """Returns the hooks of one call, with a session.
 
     Args:
         hooks: Hooks and Keras callbacks.
-        graph: As in `Step`. Defaults to `None`.
+        graph: As in `Step`.
     """
     live = LiveModel(context, loop_state)
     session = Session(live.fetch, live, loop_state.wait, graph)

@@ -1,4 +1,4 @@
-"""Where a loop stands, as hooks and callbacks see it."""
+"""The state of a loop, as hooks and callbacks see it."""
 
 import time
 from collections.abc import Sequence
@@ -21,30 +21,29 @@ from keras_tpu_estimator.engine.program.steps import (
 from keras_tpu_estimator.engine.program.store import EVAL_STEP, GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
+from keras_tpu_estimator.runs.outfeed import TrainingMetrics
 
 LOSS = "loss"
 
 
 class LoopState:
-    """What hooks may fetch from a loop, kept up to date by it.
+    """The values that hooks may fetch, which the loop updates.
 
     Args:
-        steps: How many steps there will be, or `None` if that is open.
-        loops: The same of loops.
+        steps: The number of steps, or `None` if it is unknown.
 
     Attributes:
-        step: The global step that values had after the part that was told of
-            last; the next one may be on its way.
-        losses: Those of the last loop, as `DeviceLoop.run` gives them for each
-            of its parts.
-        fetched: The tensors that hooks asked for, by name.
+        step: The global step after the last part of which `ran` was called. The
+            next part may have started.
+        losses: The losses of the last loop, as `DeviceLoop.run` returns them for
+            each part.
+        fetched: The tensors that hooks requested, by name.
         reports: Numbers of the last step to report, by name.
-        summaries: What `model_fn` recorded in the last step, on the devices.
-        outputs: What else the last run has for callbacks, by name.
-        last_step: The global step to stop at, or `None` if that is open.
-        loops: How many loops there will be, or `None` if that is open.
-        made_at: When the last part was complete, by `time.monotonic`.
+        summaries: The summaries of `model_fn` in the last step, on the devices.
+        outputs: Other values of the last run for callbacks, by name.
+        last_step: The global step to stop at, or `None` if it is unknown.
+        loops: The number of loops, or `None` if it is unknown.
+        made_at: The time, by `time.monotonic`, when the last part was complete.
     """
 
     def __init__(
@@ -58,7 +57,7 @@ class LoopState:
         self.losses = [StepValues.whole(np.full(1, np.nan, "float32"))]
         self._newest_losses = self.losses[0]
         self._is_made, self.made_at = True, time.monotonic()
-        # The global step of each loss, unless each step counts once.
+        # The global step of each loss, if the program assigns it.
         self._numbers: list[StepValues] = []
         self._cut: Outputs = {}
         self._begins_loop = True
@@ -70,19 +69,17 @@ class LoopState:
         self.loops = loops
 
     def start_loop(self) -> None:
-        """Tells that the next part is the first one of a loop."""
+        """Marks the next part as the first one of a loop."""
         self._begins_loop = True
 
     def ran(self, losses: StepValues, outputs: Outputs) -> None:
-        """Tells of a part of a loop that is on its way, values with it.
-
-        Waits for the part before it.
+        """Records a started part of a loop, after waiting for the previous one.
 
         Args:
-            losses: Those of its steps.
+            losses: The losses of its steps.
             outputs: Its other outputs.
         """
-        # The devices hold the data of few parts, however fast they are fed.
+        # The devices must hold the data of few parts.
         self.wait()
         self.step = self.values.step
         if self._begins_loop:
@@ -99,14 +96,14 @@ class LoopState:
         self.summaries = outputs[SUMMARIES]
 
     def fetch(self, name: str) -> Any:
-        """The value of a name.
+        """Returns the value of a name.
 
         Args:
             name: `"global_step"`, `"loss"`, the path of a variable, or the
-                name of a tensor that was asked for before the run.
+                name of a tensor that was requested before the run.
 
         Raises:
-            KeyError: There is nothing of that name.
+            KeyError: The name does not exist.
         """
         if name == LOSS:
             return self.loss(self.losses)
@@ -118,26 +115,22 @@ class LoopState:
         raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
 
     def loss(self, losses: Sequence[StepValues]) -> Any:
-        """What `"loss"` is after a run: the mean over examples so far.
+        """Returns `"loss"` after a run: the mean over examples so far.
 
         Args:
-            losses: `losses`, as they were after that run.
+            losses: The attribute `losses` after that run.
         """
         return np.asarray(losses[-1], "float32")[-1]
 
     def mean_loss(self, losses: Sequence[StepValues]) -> float:
-        """The mean over the examples, or the steps, of a run.
-
-        Args:
-            losses: As in `loss`.
-        """
+        """Returns the mean over the examples, or the steps, of a run."""
         return float(self.loss(losses))
 
     def note_if_made(self) -> None:
-        """Notes the time, if the devices have just made the last part.
+        """Records the time if the devices have completed the last part.
 
-        The host may look again much later: a CPU can run the next part before
-        it returns.
+        The host may check again much later, because a CPU can run the next part
+        before it returns.
         """
         rows = self._newest_losses.rows
         is_made = not isinstance(rows, jax.Array) or rows.is_ready()  # type: ignore[attr-defined]
@@ -145,10 +138,10 @@ class LoopState:
             self._is_made, self.made_at = True, time.monotonic()
 
     def wait(self) -> None:
-        """Waits until the devices have made the last part of a loop.
+        """Waits until the devices have completed the last part of a loop.
 
         Raises:
-            CutIntegersError: Its steps have made integers that do not fit.
+            CutIntegersError: Its steps computed integers that do not fit 32 bits.
         """
         jax.block_until_ready(self._newest_losses.rows)
         self.note_if_made()
@@ -157,9 +150,9 @@ class LoopState:
     def _unknown(self, name: str, always: str) -> KeyError:
         names = sorted({**self.values, **self.fetched})
         return KeyError(
-            f"Nothing to fetch is called {name!r}. Expected {always} or one of "
-            f"{names}; a tensor of model_fn that is named by kte.identity, or "
-            "a prediction, has to be asked for in `before_run`."
+            f"A fetched name must be {always} or one of {names}. Received: "
+            f"{name!r}. Request a tensor of model_fn that kte.identity names, or a "
+            "prediction, in `before_run`."
             f"{did_you_mean(name, [LOSS, GLOBAL_STEP, *names])}"
         )
 
@@ -169,7 +162,7 @@ class LoopState:
         return np.concatenate([np.asarray(each, "float32") for each in self.losses])
 
     def first_nan_step(self) -> int | None:
-        """The first step of the last loop whose loss is not a number."""
+        """Returns the first step of the last loop whose loss is NaN, or `None`."""
         losses = self.losses_of_steps
         bad = np.flatnonzero(np.isnan(losses))
         if not len(bad):
@@ -180,15 +173,12 @@ class LoopState:
 
 
 class TrainingState(LoopState):
-    """What hooks may fetch in `train`, where losses are those of steps.
+    """The values that hooks may fetch in `train`, with one loss for each step.
 
     Args:
-        values: As in `LoopState`.
-        steps: As in `LoopState`.
-        loops: As in `LoopState`.
-        is_mean: Whether `"loss"` is the mean over a loop, rather than that of
-            its last step. It is NaN in either case if that of any step is.
-        metrics: What training counts.
+        is_mean: Whether `"loss"` is the mean over a loop instead of the last
+            step's loss. In both cases it is NaN if any step's loss is NaN.
+        metrics: The metrics of training.
     """
 
     def __init__(
@@ -204,14 +194,14 @@ class TrainingState(LoopState):
         self._is_mean = is_mean
 
     def loss(self, losses: Sequence[StepValues]) -> Any:
-        """What `"loss"` is after a run."""
+        """Returns `"loss"` after a run."""
         mean = self.mean_loss(losses)
         if self._is_mean or np.isnan(mean):
             return np.float32(mean)
         return super().loss(losses)
 
     def mean_loss(self, losses: Sequence[StepValues]) -> float:
-        """The mean over the steps of a run, wherever it ended."""
+        """Returns the mean over the steps of a run."""
         of_steps = [np.asarray(each, "float32") for each in losses]
         return float(np.concatenate(of_steps).mean())
 
@@ -225,16 +215,16 @@ class EvaluationState(LoopState):
     """The values that hooks may fetch in `evaluate`.
 
     Attributes:
-        batches: How many batches were evaluated.
+        batches: The number of evaluated batches.
     """
 
     batches = 0
 
     def fetch(self, name: str) -> Any:
-        """The value of a name.
+        """Returns the value of a name.
 
         Raises:
-            KeyError: There is nothing of that name.
+            KeyError: The name does not exist.
         """
         if name == EVAL_STEP and name not in self.fetched:
             return np.int64(self.batches)
@@ -242,18 +232,18 @@ class EvaluationState(LoopState):
 
 
 class PredictionState(LoopState):
-    """What hooks may fetch in `predict`, where there is no loss.
+    """The values that hooks may fetch in `predict`, which has no loss.
 
-    A prediction comes before a variable of the same name.
+    A prediction precedes a variable of the same name.
     """
 
     def fetch(self, name: str) -> Any:
-        """The value of a name.
+        """Returns the value of a name.
 
         Raises:
-            KeyError: There is nothing of that name.
+            KeyError: The name does not exist.
         """
-        # Hooks count by the global step, whatever is predicted.
+        # Hooks count by the global step, even if a prediction has its name.
         if name in self.fetched and name != GLOBAL_STEP:
             return self.fetched[name]
         if name == LOSS:

@@ -1,20 +1,30 @@
-"""How many steps each run of the device loop makes."""
+"""The lengths of the device loops of one call.
+
+Nearly all programs add one to the global step in each run, so that all loops can be
+planned before the first one. Gradient accumulation or loss scaling may add nothing
+in some runs, and two optimizers may add two. Their loops are planned one by one,
+from the global step after the previous loop. As in TensorFlow, a loop on a TPU then
+has as many steps as remain to be counted, up to `iterations_per_loop`; elsewhere
+each run is a loop.
+"""
 
 import dataclasses
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 
-# Where nobody chooses: long enough for the time between loops not to count, and
-# short enough for clocks and signals, which are looked at between loops.
+# The default is long enough to hide the time between loops, and short enough for
+# clocks and signals, which are checked between loops.
 _UNCHOSEN = IterationsPerLoop(1, "seconds")
-# Steps of one program in a loop without a number of steps: as many as between
-# two log lines by default. More of them are several runs of the program, whose
-# overhead is small by then.
+# The number of steps of one program in a timed loop, which is the default number
+# between two log lines. Longer loops run the program several times, at a small
+# overhead.
 _TIMED_ROOM = 100
-# The same while the duration of a step is unknown. The first step waits until all
-# of them are read.
+# The number while the duration of a step is unknown, because the first step waits
+# until all of them are read.
 _TIMED_CHUNK = 50
 
 
@@ -23,29 +33,28 @@ class LoopSpeed:
     """The speed of the latest loops, for a later call.
 
     Attributes:
-        rate: Steps per second. Defaults to 0: it is not known.
+        rate: Steps per second; 0 if unknown.
     """
 
     rate: float = 0.0
 
 
 class LoopPlan:
-    """The sizes of the loops to come.
+    """The sizes of the coming loops.
 
-    With a count, every loop has that many steps and the last one the rest.
-    With a duration, the first loop has one step and the others as many as
-    recent ones suggest. If an earlier call has measured the speed, the first
-    loop has up to as many steps as one program.
-    With neither, that is about a second, and loops end where hooks want it.
+    With a count, each loop has that many steps, and the last one the rest. With a
+    duration, the first loop has one step, and the others follow from the speed of
+    recent ones; if an earlier call has measured the speed, the first loop has up
+    to the steps of one program. With neither, loops take about a second and end
+    where hooks must run.
 
     Args:
-        iterations: Steps, or seconds, of one loop; `None` for neither.
-        steps: Steps to make, or `None` for no end.
-        clock: Returns the time in seconds. Defaults to `time.monotonic`.
-        is_open: Asked once all steps are planned: whether more loops, of
-            steps that do not count, may be necessary. Defaults to never.
-        speed: The speed of loops in earlier calls, where that of this plan is
-            noted. Defaults to an unknown one.
+        iterations: The steps or seconds of a loop, or `None`.
+        steps: The number of steps, or `None` for no end.
+        clock: Returns the time in seconds.
+        is_open: Whether more loops may be needed after all steps are planned,
+            because some runs count no step.
+        speed: The speed of loops in earlier calls, which this plan updates.
 
     Example:
 
@@ -86,7 +95,7 @@ class LoopPlan:
 
     @property
     def chunk(self) -> int:
-        """How many steps are usually wanted at once."""
+        """The usual number of steps to read at once."""
         if not self._is_timed:
             return self._target
         return _TIMED_ROOM if self._is_fast else _TIMED_CHUNK
@@ -98,26 +107,26 @@ class LoopPlan:
 
     @property
     def is_timed(self) -> bool:
-        """Whether the time that loops take decides how many steps they make."""
+        """Whether the lengths of loops follow from their durations."""
         return self._is_timed
 
     @property
     def loops(self) -> int | None:
-        """How many loops there will be in all, or `None` if that is open."""
+        """The total number of loops, or `None` if it is unknown."""
         if self._is_timed or self._steps is None:
             return None
         return -(-self._steps // self._target)
 
     @property
     def is_done(self) -> bool:
-        """Whether all steps have been made."""
+        """Whether all steps have run."""
         return self._to_run is not None and self._to_run <= 0
 
     def next_size(self, unchosen: int) -> int:
-        """The length of a loop that is planned after all others have run.
+        """Returns the length of a loop that is planned after the previous one.
 
         Args:
-            unchosen: The most steps if no length of loops was chosen.
+            unchosen: The maximum length if `iterations` is `None`.
         """
         size = unchosen if self.follows_hooks else self._size
         if self._to_run is None:
@@ -125,12 +134,12 @@ class LoopPlan:
         return max(1, min(size, self._to_run))
 
     def end_at(self, ends: Iterable[int]) -> None:
-        """Ends loops at some steps, unless their length was chosen.
+        """Ends loops at some steps, unless `iterations` is set.
 
-        Loops that are planned already have one step.
+        Loops that are already planned have one step.
 
         Args:
-            ends: Numbers of steps from the first one on, in ascending order.
+            ends: Numbers of steps since the first one, in ascending order.
         """
         if self.follows_hooks:
             self._ends = iter(ends)
@@ -140,15 +149,15 @@ class LoopPlan:
         return self.agreed(int)
 
     def agreed(self, agree: Callable[[int], int]) -> Iterator[int]:
-        """Yields the steps of each loop, the same on all hosts.
+        """Yields the steps of each loop, equal on all hosts.
 
         Args:
-            agree: Returns the chief's size in place of this host's, whose
-                clock is another one.
+            agree: Returns the chief's size in place of this host's size, which
+                depends on the host's clock.
         """
         while self._remaining is None or self._remaining > 0 or self._is_open():
             size = agree(self._wanted()) if self._is_timed else self._size
-            # Loops after all steps are planned have no end of their own.
+            # Loops after all planned steps have the full size.
             if self._remaining is not None and self._remaining > 0:
                 size = min(size, self._remaining)
                 self._remaining -= size
@@ -156,28 +165,27 @@ class LoopPlan:
             yield size
 
     def _wanted(self) -> int:
-        """The size of the next loop, as far as its end and the time go."""
+        """Returns the size of the next loop, given the ends and the speed."""
         if self.follows_hooks and self._ends is None:
-            # An end may be near, and hooks have yet to name it.
+            # Hooks have not set the ends yet, and one may be near.
             return 1
         while self._next_end is None or self._next_end <= self._planned:
             self._next_end = next(self._ends or iter(()), None)
             if self._next_end is None:
                 return self._size
         left = self._next_end - self._planned
-        # One that is somewhat longer, rather than a short one after it.
+        # A somewhat longer loop is better than a short one after it.
         return left if left <= 2 * self._size else self._size
 
     def ran(
         self, steps: int, counted: int | None = None, is_known: bool = True
     ) -> None:
-        """Notes that a loop has ended just now.
+        """Records that a loop has just ended.
 
         Args:
-            steps: How many steps it had.
-            counted: By how many the global step has grown. Defaults to `steps`.
+            steps: The number of its steps.
+            counted: The increase of the global step. Defaults to `steps`.
             is_known: Whether the call ran batches of these shapes before.
-                Defaults to `True`.
         """
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
@@ -188,13 +196,13 @@ class LoopPlan:
 
     def _first_size(self) -> int:
         """Returns the size of the first loops of a duration."""
-        # Not all that the speed allows: the input may be slower this time.
+        # The input may be slower than in the earlier call.
         wanted = int(self._speed.rate * self._target)
         return max(1, min(wanted, _TIMED_ROOM))
 
     def _measure(self, steps: int, seconds: float) -> None:
-        """Decides how many steps loops have, by the time that one took."""
-        # A short rest before an end spends most of its time between loops.
+        """Sets the length of loops from the duration of one."""
+        # A short remainder spends most of its time between loops.
         is_rest = 2 * steps < self._size and 2 * seconds < self._target
         if not is_rest:
             self._recent = [*self._recent[-4:], (steps, seconds)]
@@ -202,5 +210,58 @@ class LoopPlan:
             rate = sum(n for n, _ in self._recent) / max(seconds, 1e-9)
             self._speed.rate = rate
             wanted = max(1, int(rate * self._target))
-            # Not more than eightfold at a time: few steps are a small sample.
+            # Few steps are a small sample, so that loops grow at most eightfold.
             self._size = min(wanted, 8 * max(n for n, _ in self._recent))
+
+
+class StepCounting:
+    """Whether the program assigns the global step, known after the first trace.
+
+    The thread that stages the input waits for it before it ends.
+    """
+
+    def __init__(self) -> None:
+        self._is_known = threading.Event()
+        self._is_by_value = False
+
+    def settle(self, step: Step) -> None:
+        """Sets the answer from the traced training step."""
+        self._is_by_value = not step.counts_once
+        self._is_known.set()
+
+    def give_up(self) -> None:
+        """Ends `is_open` on another thread without a training step."""
+        self._is_known.set()
+
+    def is_open(self) -> bool:
+        """Returns whether training may need more runs than it counts steps."""
+        self._is_known.wait()
+        return self._is_by_value
+
+
+class SizesBetween:
+    """The sizes of loops that must end at some runs.
+
+    Args:
+        ends: The numbers of the runs, starting at 1, in ascending order.
+        most: The maximum size.
+
+    Example:
+
+    >>> size_after = SizesBetween([1, 3, 10], most=4)
+    >>> [size_after(done) for done in (0, 1, 3, 7, 10)]
+    [1, 2, 4, 3, 4]
+    """
+
+    def __init__(self, ends: Iterable[int], most: int):
+        self._ends = iter(ends)
+        self._next_end: int | None = 0
+        self._most = most
+
+    def __call__(self, done: int) -> int:
+        """Returns the size of the next loop after `done` runs."""
+        while self._next_end is not None and self._next_end <= done:
+            self._next_end = next(self._ends, None)
+        if self._next_end is None:
+            return self._most
+        return min(self._most, self._next_end - done)

@@ -1,41 +1,132 @@
-"""What resumes a `train`, saved beside each of its checkpoints.
+"""The files beside checkpoints with which a later `train` resumes.
 
-It is the position in the input, and the state of callbacks and hooks.
+They contain the position in the input, and the state of callbacks and hooks.
+'model.ckpt-20.callbacks.0f0f0f0f.zip' belongs to the 'model.ckpt-20.h5' of the same
+save, and is written before it. Process 0 writes it for all processes. A checkpoint
+without such a file ends a call of `train`, comes from another program, or has no
+such state.
 """
 
 import contextlib
+import dataclasses
+import itertools
+import json
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 from keras_tpu_estimator.engine.device.run_state import RunState, Version
-from keras_tpu_estimator.engine.inputs import position_files
-from keras_tpu_estimator.engine.inputs.packing import Packed
-from keras_tpu_estimator.engine.inputs.position import Position
+from keras_tpu_estimator.engine.inputs.packing import (
+    Packed,
+    pack,
+    read_archive,
+    unpack,
+    write_archive,
+)
+from keras_tpu_estimator.engine.inputs.position import (
+    Position,
+    remove_positions,
+    write_position,
+)
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.runs import state_files
-from keras_tpu_estimator.spec.hooks.hook_states import HookStates
+from keras_tpu_estimator.spec.hooks.hook_states import HookStates, SavedState
+
+_RECORD = "callbacks.json"
+
+
+def pack_states(states: Iterable[SavedState]) -> Packed:
+    """Copies states, so that training may continue before they are written.
+
+    Raises:
+        TypeError: A state contains other values than numbers, strings and
+            arrays.
+    """
+    parts = [_packed(state) for state in states]
+    texts = json.dumps([(part.text, len(part.blobs)) for part in parts])
+    return Packed(texts, tuple(blob for part in parts for blob in part.blobs))
+
+
+def write_states(saved: SaveFiles, states: Packed) -> None:
+    """Writes the states of a checkpoint atomically.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> from keras_tpu_estimator.files.checkpoints import saving
+    >>> saved = SaveFiles(f"{tempfile.mkdtemp()}/model.ckpt-20")
+    >>> write_states(saved, pack_states([SavedState("mine.Counter", 0, {"count": 3})]))
+    >>> saving.save_into(
+    ...     saved, 20, {}, retention=checkpoints.Retention())
+    >>> read_states(saved.prefix)[0].state
+    {'count': 3}
+    """
+    write_archive(
+        saved.callbacks,
+        saved.token,
+        _RECORD,
+        {"states": states.text},
+        states.blobs,
+    )
+
+
+def read_states(prefix: str) -> list[SavedState] | None:
+    """Reads the states of a checkpoint, or returns `None`.
+
+    Raises:
+        ValueError: The file is corrupt.
+    """
+    saved = SaveFiles.at(prefix)
+    if saved is None:
+        return None
+    try:
+        record, blobs = read_archive(saved.callbacks, _RECORD)
+        each, states = iter(blobs), []
+        for text, count in json.loads(record["states"]):
+            its_own = tuple(itertools.islice(each, count))
+            states.append(SavedState(**unpack(Packed(text, its_own))))
+        return states
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{saved.callbacks!r} must contain the state of callbacks and hooks. "
+            f"Received a corrupt file ({error}). Delete it so that they start "
+            "without a state."
+        ) from error
+
+
+def _packed(state: SavedState) -> Packed:
+    # `asdict` would copy large arrays again.
+    fields = dataclasses.fields(state)
+    try:
+        return pack({each.name: getattr(state, each.name) for each in fields})
+    except TypeError as error:
+        raise TypeError(
+            f"The state of {state.kind} cannot be saved with a checkpoint. {error}"
+        ) from error
+
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class PositionSaver:
-    """Saves positions and states as long as the call may be resumed.
+    """Saves positions and states while the call may be resumed.
 
-    A call that has come to its own end leaves none behind, so that the next
-    one reads its input from the beginning.
+    A call that ends by itself removes them, so that the next call reads its input
+    from the beginning.
 
     Args:
-        position: Returns the position after so many steps of this call.
-            `None` saves none.
-        is_interrupted: Whether a clean end is not the call's own.
-        hosts: Each of them saves the position of its own input.
+        position: Returns the position after a number of steps of this call;
+            `None` saves no positions.
+        is_interrupted: Whether a signal ended the call early.
+        hosts: The processes, each of which saves the position of its input.
 
     Attributes:
-        states: Those of callbacks and hooks, which process 0 saves; `None`
-            before there are any hooks.
+        states: The states of callbacks and hooks, which process 0 saves; `None`
+            before the call has hooks.
     """
 
     def __init__(
@@ -54,30 +145,26 @@ class PositionSaver:
 
     @contextlib.contextmanager
     def of_call(self, values: RunState) -> Iterator[None]:
-        """Saves those of one call, and forgets the one at its own end.
-
-        Args:
-            values: Those of the call, which know the global step.
-        """
+        """Saves positions in a `with` block, and removes them at the call's end."""
         _logger.info("Training starts from step %d.", values.step)
         try:
             yield
         finally:
             if self._has_ended:
-                self._forget(values.step)
+                self._remove_at_end(values.step)
 
-    def no_step(self, checkpoint: str | None) -> None:
-        """Tells that there is no first step.
+    def report_no_steps(self, checkpoint: str | None) -> None:
+        """Reports that the input has no first step.
 
         Args:
-            checkpoint: The one that training would have started from.
+            checkpoint: The checkpoint that training would have started from.
         """
         if self.is_interrupted():
             return
         _logger.warning(
-            "Training made no step: the input is empty, or the rest of it is "
-            "if an earlier call was interrupted. The next call reads it from "
-            "the beginning."
+            "Training made no step, because the input is empty, or an earlier "
+            "interrupted call has read all of it. The next call reads the input "
+            "from the beginning."
         )
         if checkpoint is not None:
             self._remove(checkpoint)
@@ -91,7 +178,7 @@ class PositionSaver:
             version: The version of the values in the checkpoint.
 
         Returns:
-            A context in which the checkpoint is to be written, on any thread.
+            A context in which the checkpoint must be written, on any thread.
         """
         if version.step != self._last[0]:
             self._last = (version.step, [])
@@ -104,41 +191,41 @@ class PositionSaver:
         return self._beside(saved, position, self._packed_states())
 
     def at_end(self, is_interrupted: bool) -> None:
-        """Notes that the last run is made, so that what is saved is the end.
+        """Records the end of the last run.
 
         Args:
-            is_interrupted: Whether the call is to be resumed instead.
+            is_interrupted: Whether a later call must resume this one.
         """
         self._has_ended = not is_interrupted
 
     def _packed_states(self) -> Packed | None:
-        """Copies the states that this host saves, if there are any."""
+        """Copies the states that this process saves, if there are any."""
         if self.states is None or not self._hosts.is_chief:
             return None
         states = self.states.now()
         has_any = any(state.has_any for state in states)
-        return state_files.packed(states) if has_any else None
+        return pack_states(states) if has_any else None
 
     @contextlib.contextmanager
     def _beside(
         self, saved: SaveFiles, position: Position | None, states: Packed | None
     ) -> Iterator[None]:
         paths.make_directory(os.path.dirname(saved.prefix))
-        # First, for a checkpoint without a position means that there is none.
+        # The position comes first, because a checkpoint without one ends a call.
         if position is not None:
-            position_files.write(saved, position, self._hosts)
+            write_position(saved, position, self._hosts)
         if states is not None:
-            state_files.write(saved, states)
+            write_states(saved, states)
         yield
 
-    def _forget(self, step: int) -> None:
-        """Removes what would resume from this step, the call's end."""
+    def _remove_at_end(self, step: int) -> None:
+        """Removes the files of this step, with which the call ends."""
         saved, prefixes = self._last
         if saved == step and not self.is_interrupted():
             for prefix in prefixes:
                 self._remove(prefix)
 
     def _remove(self, prefix: str) -> None:
-        # All of them at once, if other hosts have written some.
+        # The chief also removes the files of other processes.
         if self._hosts.is_chief:
-            position_files.remove(prefix)
+            remove_positions(prefix)

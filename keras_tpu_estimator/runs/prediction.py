@@ -5,6 +5,8 @@ import contextlib
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
+import numpy as np
+
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
@@ -15,37 +17,43 @@ from keras_tpu_estimator.ground.base.types import InputFn, PathLike
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.host_calls import call_for_steps
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
-from keras_tpu_estimator.runs.padded_steps import Padded, PaddedSteps
-from keras_tpu_estimator.runs.predicted import Predicted
+from keras_tpu_estimator.runs.outfeed import call_for_steps
+from keras_tpu_estimator.runs.plan import SizesBetween
+from keras_tpu_estimator.runs.prediction_batches import (
+    Fed,
+    Padded,
+    PaddedSteps,
+    Predicted,
+    Result,
+    Running,
+    in_place,
+)
 from keras_tpu_estimator.runs.prediction_sizes import (
     MOST_BATCHES,
     Patience,
     Rooms,
     RunSizes,
 )
-from keras_tpu_estimator.runs.recut_loops import SizesBetween
-from keras_tpu_estimator.runs.running_predictions import Fed, Result, Running
-from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
+from keras_tpu_estimator.runs.staging import StepsByShape
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.spec.hooks.progress import Progress, prediction_started
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
-# The number of batches on the devices beside those that are awaited.
+# The number of batches on the devices besides the awaited ones.
 _AHEAD = 4
-# How many are read ahead of these, and how large they may be together.
+# The number of batches to read ahead of these, and their maximum size in bytes.
 _LEAST_READ_AHEAD = 8
 _MOST_BYTES_AHEAD = 2**25
 
 
 @dataclasses.dataclass(frozen=True)
 class Prediction:
-    """What `predict` was called with.
+    """The arguments of one `predict`.
 
     Attributes:
-        checkpoint_path: The checkpoint to predict with; by default the latest.
+        checkpoint_path: The checkpoint to predict with, or `None` for the latest.
     """
 
     context: EstimatorContext
@@ -74,13 +82,13 @@ class Prediction:
 
 
 class PredictionLoop:
-    """Feeds, runs and accompanies the devices in one `predict`.
+    """Feeds the devices, runs them and calls hooks in one `predict`.
 
-    Batches that are ready are predicted for several at a time. None of them
-    waits for others: the input may itself wait for an answer.
+    Several ready batches are predicted in one run. No batch waits for others for
+    long, because the input may wait for a result.
 
     Args:
-        step: The step of PREDICT, for batches like the first.
+        step: The step of PREDICT for batches like the first.
     """
 
     def __init__(
@@ -93,6 +101,7 @@ class PredictionLoop:
         self._context = context
         self._runtime = context.runtime
         self._step = step
+        self._pipeline = pipeline
         self._is_single = (
             pipeline.is_single
             or context.config.fast_dev_run
@@ -109,13 +118,13 @@ class PredictionLoop:
         self._patience = Patience()
         self._size_after: Callable[[int], int] = lambda begun: 1
         self._buffers = Buffers()
-        # Runs under way, and what the last of them assigns.
+        # The started runs, and the values that the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
         self._ahead: ArraysByPath = {}
-        # Batches that come before those of the input.
+        # Batches that precede those of the input.
         self._again: collections.deque[Fed] = collections.deque()
         self._begun = 0
-        # What of the values is only read, as long as nobody edits them.
+        # The values that are only read, until user code edits them.
         self._others: dict[Step, ArraysByPath] = {}
         self._version = values.version
 
@@ -125,12 +134,11 @@ class PredictionLoop:
         following: Callable[[], Padded | None],
         hooks: Iterable[Hook],
     ) -> Iterator[Predicted]:
-        """Yields the predictions of each batch, padding cut off.
+        """Yields the predictions of each batch, without padding.
 
         Args:
             first: The first batch.
-            following: Returns the next one, or `None` at the end.
-            hooks: Called around each run.
+            following: Returns the next batch, or `None` at the end.
         """
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph
@@ -142,6 +150,8 @@ class PredictionLoop:
             self._rooms = Rooms(self._batch_bytes, is_single=True)
         self._size_after = SizesBetween(hook_list.run_ends(0), MOST_BATCHES)
         self._running.append(self._start(self._feed([first])))
+        if self._rooms.newest > 1:
+            self._pipeline.keep_together(first.stacked, self._rooms.newest)
         with (
             Infeed(following, self._read_ahead) as infeed,
             self._progress_shown() as progress,
@@ -176,10 +186,10 @@ class PredictionLoop:
             progress.show(self._made, None, is_end=True)
 
     def _next(self, infeed: Infeed[Padded]) -> Running | None:
-        """The next run, with some more under way after it.
+        """Returns the next run, after starting some more.
 
-        The input is waited for only when nothing is under way: it may itself
-        be waiting for the last answer.
+        It waits for the input only if no run is started, because the input may
+        wait for the last result.
         """
         if not self._running and self._again:
             self._running.append(self._start(self._again.popleft()))
@@ -193,27 +203,27 @@ class PredictionLoop:
         return self._running.popleft() if self._running else None
 
     def _may_begin(self, infeed: Infeed[Padded]) -> bool:
-        """Whether a run may begin while others are under way."""
+        """Returns whether a run may begin after other started runs."""
         awaited, *others = self._running
         if self._again:
             return False
         if not others and not awaited.is_made:
-            return True  # The devices have something to do then.
-        # Fewer batches may become more until the awaited run is made.
-        size = min(self._sizes.size, self._size_after(self._begun))
+            return True  # The devices do not become idle then.
+        # More batches may arrive before the awaited run is complete.
+        size = min(self._sizes.size, self._rooms.newest, self._size_after(self._begun))
         ahead = sum(len(each.fed.batches) for each in others)
         return ahead < max(_AHEAD, size) and infeed.has_ready(size)
 
     def _feed(self, batches: list[Padded], infeed: Infeed[Padded] | None = None) -> Fed:
-        """Takes batches of one shape to the devices.
+        """Copies batches of one shape to the devices.
 
         Args:
-            batches: The first of them.
-            infeed: Others, of which those are taken that are ready and fit.
+            batches: The first batches.
+            infeed: Other batches, which are added if they are ready and fit.
         """
         first = batches[0]
         room, shapes = self._rooms.of(first), first.shapes
-        size = min(room, self._sizes.size, self._size_after(self._begun))
+        size = min(first.space(room), self._sizes.size, self._size_after(self._begun))
         if infeed is not None and size > 1 and not self._running:
             self._patience.note(infeed.gather(size - 1, self._patience.secs))
         while infeed is not None and len(batches) < size:
@@ -225,16 +235,19 @@ class PredictionLoop:
         return self._fed(batches, room)
 
     def _fed(self, batches: Sequence[Padded], room: int) -> Fed:
-        loop, first = self._runtime.loop, batches[0]
+        loop, first, place = self._runtime.loop, batches[0], 0
         if room == 1:
             data = loop.put_one(first.features, first.is_padding)
+        elif (features := in_place(batches, room)) is not None:
+            is_padding = np.zeros((room, *first.is_padding.shape), bool)
+            data = loop.put(ModeKeys.PREDICT, features, is_padding)
+            place = first.stacked.place
         else:
             stack = Stack(self._buffers, first.stacked, len(batches), room)
             for padded in batches:
                 stack.add(padded.stacked)
-            features, is_padding = stack.stacked().padded_to(room)
-            data = loop.put(ModeKeys.PREDICT, features, is_padding)
-        return Fed(tuple(batches), self._step_for(first), data, room)
+            data = loop.put(ModeKeys.PREDICT, *stack.stacked().padded_to(room))
+        return Fed(tuple(batches), self._step_for(first), data, room, place)
 
     def _start(self, fed: Fed) -> Running:
         loop, step, before = self._runtime.loop, fed.step, self._ahead
@@ -249,11 +262,11 @@ class PredictionLoop:
             if fed.room == 1:
                 made = loop.predict(step, *values, self._fetch)
             else:
-                made = loop.predict_some(step, *values, len(fed.batches), self._fetch)
+                made = loop.predict_some(step, *values, fed.steps, self._fetch)
         except Exception as error:
             if not self._made and not self._running and len(fed.batches) == 1:
                 raise
-            # Results of batches before the failing one come first.
+            # Results of batches before the failing one are returned first.
             return Running(fed, before, {}, {}, {}, error)
         running = Running(fed, before, *made)
         if running.assigned:
@@ -262,7 +275,7 @@ class PredictionLoop:
         return running
 
     def _step_for(self, padded: Padded) -> Step:
-        """The program's step for batches of this shape."""
+        """Returns the program's step for batches of this shape."""
 
         def prepare() -> Step:
             step = self._runtime.prepare(
@@ -274,31 +287,31 @@ class PredictionLoop:
         return self._prepared.of(padded.shapes, prepare)
 
     def _batch_bytes(self, padded: Padded) -> int:
-        """The bytes of a batch and of what is predicted for it."""
+        """Returns the bytes of a batch and of its predictions."""
         return padded.stacked.step_bytes + self._runtime.loop.result_bytes(
             self._step_for(padded), padded.features, padded.is_padding
         )
 
     def _read_ahead(self, padded: Padded) -> int:
-        """The number of batches of this size to read ahead, at least two."""
+        """Returns the number of batches of this size to read ahead, at least two."""
         run = min(self._sizes.size, self._rooms.newest)
         most = max(_LEAST_READ_AHEAD, 2 * run)
         size = max(padded.stacked.step_bytes, 1)
         return max(2, min(most, _MOST_BYTES_AHEAD // size))
 
     def _up_to_date(self, running: Running, names: Iterable[str]) -> Running:
-        """The same run, once more if it was started too early.
+        """Returns the run, restarted if it lacks tensors or read old values.
 
-        Hooks may want tensors that it was started without, and callbacks may
-        have assigned values that it was to read.
+        Hooks may request other tensors after the start, and callbacks may have
+        assigned values.
         """
         wanted = {*self._step.named_among(names)}
         if self._values.version != self._version:
             self._version = self._values.version
             self._others, self._ahead = {}, {}
             self._fetch = tuple(sorted(wanted.union(self._fetch)))
-            under_way = [running, *self._running]
-            started = [self._start(each.fed) for each in under_way]
+            earlier = [running, *self._running]
+            started = [self._start(each.fed) for each in earlier]
             self._running = collections.deque(started[1:])
             return started[0]
         if running.error is not None or wanted <= running.named.keys():
@@ -310,7 +323,7 @@ class PredictionLoop:
         return running
 
     def _finish(self, running: Running) -> list[Result]:
-        """Waits for a run, and shows hooks what has come of it."""
+        """Waits for a run, and makes its results available to hooks."""
         try:
             with self._sizes.awaited(len(running.fed.batches)):
                 results = running.finish()
@@ -320,22 +333,22 @@ class PredictionLoop:
                     f"This happened for batch {self._made + 1} of `predict`."
                 )
                 raise
-            return self._finish(self._alone(running))
+            return self._finish(self._one_by_one(running))
         self._values.update(running.assigned)
         by_name = results[-1].predicted.by_name
         self._loop_state.outputs = by_name
         self._loop_state.fetched = {**by_name, **running.named}
         return results
 
-    def _alone(self, failed: Running) -> Running:
-        """The first batch of a failed run, before the others one by one.
+    def _one_by_one(self, failed: Running) -> Running:
+        """Starts the first batch of a failed run, and enqueues the others singly.
 
-        The batches before the one that fails have results.
+        Batches before the failing one then have results.
         """
-        under_way = [failed, *self._running]
+        started = [failed, *self._running]
         self._again.extendleft(
             self._fed([padded], each.fed.room)
-            for each in reversed(under_way)
+            for each in reversed(started)
             for padded in reversed(each.fed.batches)
         )
         self._running.clear()
@@ -350,7 +363,7 @@ class PredictionLoop:
             )
 
     def _yielded(self, results: list[Result]) -> Iterator[Predicted]:
-        """The predictions of a run whose first `host_call` was made."""
+        """Yields the predictions of a run after its first `host_call`."""
         for place, result in enumerate(results):
             if place:
                 self._call_host(result)

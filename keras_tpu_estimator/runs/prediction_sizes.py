@@ -5,32 +5,32 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.engine.inputs.stacking import StackSize, even_share
-from keras_tpu_estimator.runs.padded_steps import Padded
+from keras_tpu_estimator.runs.prediction_batches import Padded
 
-# Enough for the time between runs not to count.
+# This number of batches hides the time between runs.
 MOST_BATCHES = 32
-# Bytes of the features and predictions of one run. Larger batches come alone.
+# The bytes of the features and predictions of one run. Larger batches run singly.
 _STACK_SIZE = StackSize(2**21, most=2**22)
 # The first wait of a batch for the next one.
 _PATIENCE_SECS = 0.001
-# Results should not wait longer for those of other batches.
+# A result should not wait longer for other batches.
 _LONG_SECS = 0.1
 
 
 class Rooms:
     """The number of batches that the programs of one call have room for.
 
-    It follows from the order of the batches only, so that the same input is
-    predicted by the same programs in each call, whatever the time it takes.
-    Batches of the first shape have the usual room. A later shape, such as that
-    of a smaller last batch, has room for one until it comes again.
+    It depends only on the order of the batches, so that each call predicts the
+    same input with the same programs, whatever the time it takes. Batches of the
+    first shape have the usual room. A later shape, such as that of a smaller last
+    batch, has room for one batch until the shape repeats.
 
     Args:
         batch_bytes: Returns the bytes of a batch and of its predictions.
-        is_single: Whether batches come one at a time.
+        is_single: Whether each run has one batch.
 
     Attributes:
-        newest: The room that was found last, or 1.
+        newest: The last result of `of` above 1, or 1.
     """
 
     def __init__(self, batch_bytes: Callable[[Padded], int], is_single: bool = False):
@@ -57,15 +57,15 @@ class Rooms:
 
 
 class RunSizes:
-    """The number of batches in the next run, as long as results come soon.
+    """The number of batches in the next run, which shrinks if results are slow.
 
-    A run is at most as large as all runs before it together.
+    A run is at most as large as all earlier runs together.
 
     Args:
-        clock: Returns the time in seconds. Defaults to `time.monotonic`.
+        clock: Returns the time in seconds.
 
     Attributes:
-        size: How many batches the next run should have, if there is room.
+        size: The number of batches that the next run should have.
 
     Example:
 
@@ -86,11 +86,7 @@ class RunSizes:
         self._batches = 0
 
     def awaited(self, batches: int) -> "RunSizes":
-        """Measures how long a run is awaited in a `with` block.
-
-        Args:
-            batches: How many batches the run has.
-        """
+        """Measures the wait for a run of some batches in a `with` block."""
         self._batches = batches
         return self
 
@@ -107,13 +103,13 @@ class RunSizes:
 
 
 class Patience:
-    """The time that a batch waits for the next one, to join its run.
+    """The time that a batch waits for the next one, which may join its run.
 
     Each wait in vain halves the time, so that an input that waits for the
     result of each batch is not delayed for long.
 
     Attributes:
-        secs: Seconds to wait.
+        secs: The seconds to wait.
 
     Example:
 
@@ -127,5 +123,5 @@ class Patience:
         self.secs = _PATIENCE_SECS
 
     def note(self, is_vain: bool) -> None:
-        """Notes whether the last wait was in vain."""
+        """Records whether the last wait was in vain."""
         self.secs = self.secs / 2 if is_vain else _PATIENCE_SECS

@@ -1,4 +1,4 @@
-"""Stopping at the end of a loop when the process is asked to stop."""
+"""Stopping at the end of a loop after a signal, such as one of a preemption."""
 
 import dataclasses
 import logging
@@ -26,9 +26,9 @@ class LoopEnd:
     """The continuation of training after a loop.
 
     Attributes:
-        stops: Whether hooks or a signal end it.
+        stops: Whether hooks or a signal end training.
         runs_ahead: Whether the next loop begins before this one is complete.
-        due: The names of what is due by the clock of any host.
+        due: The names of actions that are due by the clock of any host.
     """
 
     stops: bool
@@ -37,7 +37,7 @@ class LoopEnd:
 
 
 class Preemption(SessionRunHook):
-    """Inside its `with` block, a signal ends training as a hook would.
+    """A hook that ends training after a signal inside its `with` block.
 
     Example:
 
@@ -54,16 +54,16 @@ class Preemption(SessionRunHook):
         self._signals = StopSignals()
 
     def is_requested(self) -> bool:
-        """Whether a signal has come."""
+        """Returns whether a signal has arrived."""
         return self._signals.received is not None
 
     def agree(self, exchange: HostExchange, own: LoopEnd) -> LoopEnd:
         """Returns how all hosts continue after a loop; a signal stops all.
 
-        The devices still run the loop, so they do not wait for this.
+        The devices still run the loop, so that they do not wait.
 
         Args:
-            own: How this host would continue.
+            own: This host's proposal.
         """
         waits, received = not own.runs_ahead, self._signals.received or 0
         (stops, waits, received), due = exchange.agree(
@@ -83,28 +83,28 @@ class Preemption(SessionRunHook):
         self._signals.__exit__(*exception)
 
     def run_ends(self, start: int) -> Iterable[int]:
-        """None: any end will do."""
+        """Returns no ends, because any end of a loop suffices."""
         del start
         return ()
 
     def after_run(
         self, run_context: SessionRunContext, run_values: SessionRunValues
     ) -> None:
-        """Ends training if a signal has come."""
+        """Ends training if a signal has arrived."""
         del run_values
         if self.is_requested():
             run_context.request_stop()
 
     def exit_if_requested(self, checkpoint: str | None) -> None:
-        """Ends the program if a signal has come.
+        """Ends the script if a signal has arrived.
 
         Args:
             checkpoint: The latest checkpoint, for the log.
 
         Raises:
-            SystemExit: With 128 and the number of the signal as its code.
-            KeyboardInterrupt: It was SIGINT in an interactive session, which
-                is to go on.
+            SystemExit: Its code is 128 plus the number of the signal.
+            KeyboardInterrupt: The signal was SIGINT in an interactive session,
+                which continues.
         """
         received = self._signals.received
         if received is None:
@@ -114,7 +114,7 @@ class Preemption(SessionRunHook):
             received.name,
             f"The latest checkpoint is {checkpoint}."
             if checkpoint
-            else "There is no checkpoint.",
+            else "No checkpoint exists.",
         )
         if is_for_prompt(received):
             raise KeyboardInterrupt
@@ -128,26 +128,27 @@ def _together(values: list[tuple[list[int], list[str]]]) -> list[Any]:
     return [most, sorted({name for some in names for name in some})]
 
 
-# The signals, and what Python itself does with each.
+# The signals, and Python's handlers of them.
 _PYTHONS = {
     signal.SIGTERM: signal.SIG_DFL,
     signal.SIGINT: signal.default_int_handler,
 }
-# Ctrl-Break, the only signal by which a process on Windows asks another one to
-# stop: to send it SIGTERM ends it at once.
+# Ctrl-Break is the only signal with which a process on Windows can ask another one
+# to stop. SIGTERM ends a process at once there.
 if hasattr(signal, "SIGBREAK"):
     _PYTHONS[signal.SIGBREAK] = signal.SIG_DFL
 
 
 class StopSignals:
-    """Inside its `with` block, only a second signal ends the process.
+    """Signal handlers in a `with` block, where only a second signal ends the process.
 
-    Python runs handlers in the main thread, when that next runs Python. Mostly
-    it waits for the devices, so a thread of its own watches for signals, too.
+    Python runs handlers in the main thread when it next runs Python code. Because
+    that thread mostly waits for the devices, a separate thread also watches for
+    signals.
 
-    Handlers that are not Python's own are left alone, and so is everything
-    outside the main thread. Processes that are forked off do as usual. A block
-    inside another one receives the signals of the outer block.
+    Handlers of other code remain in place, and a block outside the main thread
+    changes nothing. Forked processes have the usual handlers. A block inside another
+    one receives the signals of the outer block.
 
     Example:
 
@@ -197,14 +198,14 @@ class StopSignals:
             self._thread.join()
 
     def put_back(self) -> None:
-        """Restores the handlers that were there before."""
+        """Restores the earlier handlers."""
         if self._writer is not None:
             signal.set_wakeup_fd(-1)
         for number, handler in self._replaced.items():
             signal.signal(number, handler)
 
     def _handle(self, number: int, frame: FrameType | None) -> None:
-        # Nothing is logged here, for this may interrupt the logging of a line.
+        # Logging here could interrupt the logging of another line.
         del frame
         if self.received is not None:
             _stop_at_once(number)
@@ -214,7 +215,7 @@ class StopSignals:
         reader, writer = socket.socketpair()
         writer.setblocking(False)
         before = signal.set_wakeup_fd(writer.fileno(), warn_on_full_buffer=False)
-        if before != -1:  # An event loop's, which is left alone.
+        if before != -1:  # An event loop's descriptor must remain.
             signal.set_wakeup_fd(before)
             reader.close()
             writer.close()
@@ -226,7 +227,7 @@ class StopSignals:
         self._thread.start()
 
     def _watch(self, reader: socket.socket) -> None:
-        """Reads the numbers of signals as they come."""
+        """Reads the numbers of signals as they arrive."""
         is_first = True
         with reader:
             while data := reader.recv(1):
@@ -244,23 +245,19 @@ class StopSignals:
 
 
 def is_for_prompt(number: int) -> bool:
-    """Whether a signal is to lead back to where somebody types.
-
-    Args:
-        number: The number of the signal.
-    """
-    # Python and Jupyter have this attribute while they are interactive.
+    """Returns whether a signal must return to an interactive prompt."""
+    # Interactive sessions of Python and Jupyter have this attribute.
     return number == signal.SIGINT and hasattr(sys, "ps1")
 
 
 def _stop_at_once(number: int) -> None:
     if is_for_prompt(number):
         raise KeyboardInterrupt
-    # Not by an exception: what is left on its way may wait for threads.
+    # After an exception, cleanup code may wait for threads.
     os._exit(128 + number)
 
 
-# Those inside their `with` block, for processes that are forked off there.
+# The active blocks, for processes that are forked inside them.
 _ACTIVE: list[StopSignals] = []
 
 
@@ -269,6 +266,6 @@ def _put_back_in_child() -> None:
         signals.put_back()
 
 
-# Pools of processes are ended by SIGTERM, the first one.
+# The first SIGTERM must end the processes of a pool.
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_put_back_in_child)

@@ -1,4 +1,4 @@
-"""What is the same on all hosts: settings, the first values, and edits."""
+"""Agreement of hosts on settings, initial values and assigned values."""
 
 import logging
 import secrets
@@ -20,12 +20,13 @@ _logger = logging.getLogger("keras_tpu_estimator")
 def agreed(
     hosts: Hosts, model_dir: str | None, seed: int | None
 ) -> tuple[str, int | None]:
-    """A directory and a seed that are the same on all hosts.
+    """Returns a directory and a seed that are equal on all hosts.
 
     Args:
-        model_dir: The user's, or `None` for a temporary one of the chief's.
-        seed: The user's, or `None` for one of the chief's; a host that is
-            alone needs none.
+        model_dir: The user's directory, or `None` for a temporary one that the
+            chief makes.
+        seed: The user's seed, or `None` for a seed from the chief. A single host
+            does not need a seed.
     """
     with hosts.call("a TPUEstimator") as call:
         directory = model_dir or call.from_chief(_temporary_dir)
@@ -41,63 +42,63 @@ def _temporary_dir() -> str:
 
 
 class SameEdits:
-    """What was assigned since hosts have compared it last.
+    """Checksums of the values assigned since the last comparison of hosts.
 
     Args:
-        subject: The call in which that happens.
+        subject: The call, as a verb.
     """
 
     def __init__(self, subject: str):
         self._subject = subject
-        # Checksums by path, of all that was assigned to it.
-        self._sums: dict[str, int] = {}
+        # Checksums of all values that were assigned to each path.
+        self._checksums: dict[str, int] = {}
 
     def note(self, assigned: Mapping[str, Any]) -> None:
-        """Takes what user code assigns.
+        """Adds the values that user code assigns.
 
         Args:
-            assigned: Values by path, before they lie on the cores.
+            assigned: Values by path, before they are on the cores.
         """
         for path, value in assigned.items():
-            before = self._sums.get(path, 0)
-            self._sums[path] = zlib.crc32(_content(value), before)
+            before = self._checksums.get(path, 0)
+            self._checksums[path] = zlib.crc32(_content(value), before)
 
     def digest(self) -> int:
-        """Equal where the same was assigned."""
-        if not self._sums:
+        """Returns a checksum that is equal for equal assigned values."""
+        if not self._checksums:
             return 0
-        return zlib.crc32(repr(sorted(self._sums.items())).encode())
+        return zlib.crc32(repr(sorted(self._checksums.items())).encode())
 
     def facts(self) -> dict[str, int]:
-        """The checksums by path."""
-        return self._sums
+        """Returns the checksums by path."""
+        return self._checksums
 
     def is_equal(self) -> None:
-        """Begins anew."""
-        self._sums = {}
+        """Resets the checksums after a successful comparison."""
+        self._checksums = {}
 
-    def error(self, said: Sequence[Mapping[str, Any]]) -> ValueError:
-        """What to raise where others were assigned.
+    def error(self, facts: Sequence[Mapping[str, Any]]) -> ValueError:
+        """Returns the error for different values.
 
         Args:
-            said: The checksums of each host.
+            facts: The checksums of each host.
         """
-        paths = sorted({path for each in said for path in each})
-        unlike = [p for p in paths if len({each.get(p) for each in said}) > 1]
+        paths = sorted({path for each in facts for path in each})
+        unlike = [p for p in paths if len({each.get(p) for each in facts}) > 1]
         received = "; ".join(
-            f"for {path!r}, " + ", ".join(_told(path, said)) for path in unlike
+            f"for {path!r}, " + ", ".join(_assigned(path, facts)) for path in unlike
         )
         return ValueError(
-            "Callbacks and hooks should assign the same values to variables on "
+            "Callbacks and hooks must assign the same values to variables on "
             f"all hosts, which {self._subject} one model together. Received: "
-            f"{received}. Compute them of what is equal everywhere, such as "
-            "the loss and the step, and seed random numbers; or let one host "
-            "decide, in a hook, by session.by_chief(...)."
+            f"{received}. Compute them from values that are equal on all hosts, "
+            "such as the loss and the step, and seed random numbers; or compute "
+            "them on one host, with session.by_chief(...) in a hook."
         )
 
 
 def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
-    """Has hosts compare, whenever they talk, what user code has assigned.
+    """Makes hosts compare, at each exchange, the values that user code assigns.
 
     Args:
         subject: The call, as a verb.
@@ -108,23 +109,23 @@ def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
         call.compared = edits
 
 
-def _told(path: str, said: Sequence[Mapping[str, int]]) -> list[str]:
+def _assigned(path: str, facts: Sequence[Mapping[str, int]]) -> list[str]:
     return [
         f"host {host} has assigned "
         + (f"values of checksum {each[path]:08x}" if path in each else "none")
-        for host, each in enumerate(said)
+        for host, each in enumerate(facts)
     ]
 
 
 def _content(value: Any) -> bytes:
-    """What to compare of a value."""
+    """Returns the bytes of a value to compare."""
     head = f"{value.shape} {value.dtype}".encode()
     if (
         isinstance(value, jax.Array)
         and not value.is_fully_replicated
         and not value.is_fully_addressable
     ):
-        # All hosts have made it together, and each has other parts.
+        # All hosts have computed it together, and each has other shards.
         return head
     return head + np.asarray(value).tobytes()
 
@@ -132,10 +133,10 @@ def _content(value: Any) -> bytes:
 def check_same_model(
     call: HostExchange, values: Mapping[str, jax.Array], is_new: bool
 ) -> None:
-    """Checks that variables, and values that are new, are equal on all hosts.
+    """Checks that variables, and initial values, are equal on all hosts.
 
     Args:
-        is_new: Whether they were made here, rather than read.
+        is_new: Whether the values are initial values, instead of a checkpoint's.
     """
     if not call.is_with_others:
         return
@@ -154,7 +155,7 @@ def _checksum(values: Mapping[str, jax.Array]) -> int:
     checksum = 0
     for path in sorted(values):
         if not values[path].is_fully_replicated:
-            # It was made by all hosts together.
+            # All hosts have computed it together.
             continue
         array = np.asarray(values[path])
         checksum = zlib.crc32(array.tobytes(), checksum)

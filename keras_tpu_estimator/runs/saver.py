@@ -1,17 +1,19 @@
-"""The checkpoints of one call of `train`, written while it goes on."""
+"""The checkpoints of one call of `train`, written while it continues."""
 
 import contextlib
+import dataclasses
 import functools
 import logging
 import math
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Self
 
 import numpy as np
 
 from keras_tpu_estimator.engine.device.run_state import Source, Version
 from keras_tpu_estimator.files.atomic.checksum import new_token
+from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.background_writer import Writer
 from keras_tpu_estimator.files.directory.location import name_for
 from keras_tpu_estimator.files.directory.retention import Retention
@@ -19,13 +21,84 @@ from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.checkpoint_format import Shards
 from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.ground.hosts.errors import HostError
+from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs import shard_writers
-from keras_tpu_estimator.runs.begun_save import BegunSave
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.finite_values import FiniteValues
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.position_saver import PositionSaver
-from keras_tpu_estimator.runs.shard_writers import BegunShards, ShardWriter
+from keras_tpu_estimator.runs.shard_writers import (
+    BegunShards,
+    FiniteValues,
+    ShardWriter,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class BegunSave:
+    """A save that training no longer waits for.
+
+    Attributes:
+        format_name: The format of the main file.
+        whole: Copies of replicated values by path, only on the chief.
+        shards: The sharded values.
+        finite: Checks trained values.
+        positions: A context that first saves the position in the input.
+        retention: The rule for older checkpoints.
+        others: The exchange with the other processes.
+        is_chief: Whether this process writes the main file.
+        patience: The additional seconds that one process may take.
+    """
+
+    files: SaveFiles
+    format_name: str
+    whole: Mapping[str, np.ndarray]
+    shards: BegunShards
+    finite: FiniteValues
+    positions: contextlib.AbstractContextManager[None]
+    retention: Retention
+    others: HostExchange
+    is_chief: bool
+    patience: float
+
+    def complete(self) -> None:
+        """Writes the rest, together with the other processes.
+
+        Raises:
+            NanLossDuringTrainingError: A trained value is not finite. All files
+                of the save are removed.
+            Exception: A file could not be written. All processes raise the same.
+        """
+        # The chief may complete the save after another process fails.
+        in_doubt = () if self.is_chief else (HostError,)
+        with (
+            self.others.reported_errors("saving a checkpoint"),
+            self.files.tidied_on_failure(*in_doubt),
+        ):
+            self.shards.finish()
+            self._check_whole()
+            with self.positions:
+                self.others.barrier(more_patience_secs=self.patience)
+                if self.is_chief:
+                    self._write_main_file()
+                self.others.barrier(more_patience_secs=self.patience)
+            if self.shards.described:
+                formats.trust(self.files.prefix)
+
+    def _check_whole(self) -> None:
+        # The chief has the values, and all processes raise the same error.
+        found = self.others.from_chief(lambda: self.finite.first_not_finite(self.whole))
+        self.finite.raise_if_any([found])
+
+    def _write_main_file(self) -> None:
+        saving.save_into(
+            self.files,
+            self.finite.step,
+            {**self.whole, **self.shards.described},
+            retention=self.retention,
+            format_name=self.format_name,
+        )
+
 
 _SLOW_BYTES_PER_SEC = 10**7
 
@@ -33,16 +106,14 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class Saver:
-    """Writes a training loop's checkpoints and remembers the last ones.
+    """Writes a training loop's checkpoints, and records the last ones.
 
-    They are written in the background, one at a time, from copies of the
-    values; what lies over several cores by the hosts that have it, as its
-    format allows. The end of the `with` block waits for the last one.
+    Checkpoints are written in the background, one at a time, from copies of the
+    values. If the format allows, each process writes its shards. The end of the
+    `with` block waits for the last checkpoint.
 
     Args:
-        context: Says where, and how many to keep.
-        progress: The loop's current values.
-        positions: Saves the position in the input beside them.
+        positions: Saves the position in the input beside checkpoints.
     """
 
     def __init__(
@@ -58,7 +129,7 @@ class Saver:
         self._model_dir = context.model_dir
         self._format = context.checkpoint_format
         formats.check_can_write(self._format, os.fsdecode(context.model_dir))
-        # Where there are none, all is written whole.
+        # Without a shard writer, the chief writes complete variables.
         self._shards: ShardWriter | None = None
         kind = formats.named(self._format).shards
         if kind is not None:
@@ -67,23 +138,23 @@ class Saver:
             )
         self._runtime = context.runtime
         self._loop_state = progress
-        # Links stay as they are; to follow them after each run takes time.
+        # Following links after each run would take time.
         self._real_path: Callable[[str], str] = functools.cache(os.path.realpath)
         self._writer = Writer()
-        # What the last checkpoint of each directory holds, and what is being
-        # written now.
+        # The version of the values in the last checkpoint of each directory,
+        # and in the one that is being written.
         self._written: dict[str, Version] = {}
         self._writing: dict[str, Version] = {}
         if progress.values.checkpoint is not None:
             self._written[self._own_key] = progress.values.version
 
     def saved_step(self, directory: PathLike) -> int | None:
-        """The step of the last checkpoint in a directory.
+        """Returns the step of the last checkpoint in a directory.
 
         It is `None` if user code has changed values since.
 
         Raises:
-            Exception: One that was written in the meantime could not be.
+            Exception: Writing a checkpoint in the background failed.
         """
         if not self._writer.is_busy:
             self.wait()
@@ -93,18 +164,18 @@ class Saver:
         return last.step
 
     def save(self, directory: PathLike, basename: str) -> None:
-        """Begins to write a checkpoint, unless the loss has become NaN.
+        """Begins to write a checkpoint, unless the loss is NaN.
 
         Raises:
-            NanLossDuringTrainingError: Trained variables of the one before
-                were not finite, so that it was not written; or those of this
-                one that are written before training goes on are not.
-            Exception: It could not be written.
+            NanLossDuringTrainingError: Trained variables of the previous
+                checkpoint were not finite, or those of this one that are written
+                before training continues.
+            Exception: The previous checkpoint could not be written.
         """
         self.wait()
         values = self._loop_state.values
         version, has_run = values.version, values.runs > 0
-        # Nothing is saved of steps that went wrong.
+        # Steps with errors are not saved.
         self._loop_state.wait()
         if has_run and np.isnan(self._loop_state.fetch("loss")):
             return
@@ -115,7 +186,7 @@ class Saver:
 
         def complete() -> None:
             begun.complete()
-            # It is written; if it is gone already, the values are nowhere.
+            # The written checkpoint may already be deleted.
             with contextlib.suppress(Exception):
                 if key == self._own_key:
                     values.set_source(version, Source.of(begun.files.prefix))
@@ -124,10 +195,10 @@ class Saver:
         self._writing = {key: version}
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is on the disk.
+        """Waits until the last checkpoint is written.
 
         Raises:
-            Exception: It could not be written.
+            Exception: Writing it failed.
         """
         writing, self._writing = self._writing, {}
         self._writer.wait()
@@ -147,7 +218,7 @@ class Saver:
             self._others.close()
 
     def _begun(self, prefix: str, has_run: bool) -> BegunSave:
-        """Copies what training may use up, or writes it."""
+        """Copies or writes the values that training may donate."""
         values = self._loop_state.values
         saved = self._runtime.values.to_save(
             values,
@@ -155,7 +226,7 @@ class Saver:
             is_chief=self._hosts.is_chief,
             as_tree=formats.named(self._format).shards is Shards.FOLDER,
         )
-        # On a slow disk, others wait longer for the chief.
+        # Other processes wait longer for a chief with a slow disk.
         patience = self._bytes() / _SLOW_BYTES_PER_SEC
         finite = FiniteValues(self._trained_paths() if has_run else set(), values.step)
         files = SaveFiles(prefix, self._others.from_chief(new_token))

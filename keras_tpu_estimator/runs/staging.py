@@ -1,4 +1,4 @@
-"""Copying stacked steps to the devices before they are wanted."""
+"""Steps on their way to the devices: copied ahead of time, and cut into loops."""
 
 import dataclasses
 from collections.abc import Callable, Iterator
@@ -11,13 +11,15 @@ from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.store import VariableStore
+from keras_tpu_estimator.ground.base.shown import some
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.runs.agreed_steps import AgreedBatch, AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
 from keras_tpu_estimator.spec.hooks.hook_list import HookList
 
-# So many bytes may wait for the devices, and two parts at least: a thread that
-# has filled the devices' queue need not be woken for each part then.
+# The number of bytes, and of parts, that may wait for the devices. At least two
+# parts wait, so that the staging thread need not wake up for each part.
 _WAITING_BYTES, _MOST_WAITING = 2**27, 8
 
 
@@ -27,11 +29,10 @@ class StagedSteps:
 
     Attributes:
         stacked: The steps on the host, or this host's part of them.
-        data: The steps on the devices, among those of as many as a program
-            has room for.
-        steps: Their places there.
-        ends_loop: Whether the loop that they belong to ends with them.
-        is_part: Whether other hosts have other parts of them.
+        data: Arrays on the devices with room for the steps of a program.
+        steps: The rows of the steps in those arrays.
+        ends_loop: Whether the loop ends with these steps.
+        is_part: Whether each host has another part of the steps.
     """
 
     mode: str
@@ -43,7 +44,7 @@ class StagedSteps:
 
     @property
     def shapes(self) -> Any:
-        """Equal for steps that one program serves."""
+        """A key that is equal for steps of one compiled program."""
         leaves, structure = jax.tree.flatten(self.data)
         return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
@@ -58,7 +59,7 @@ class StagedSteps:
         )
 
     def prepare(self, runtime: Runtime) -> Step:
-        """The program's step for batches of this shape."""
+        """Returns the program's step for batches of this shape."""
         first = self.stacked.step(0)
         features, labels = first.features, first.labels
         if self.is_part:
@@ -87,27 +88,27 @@ class StagedInput(Protocol):
         """Returns the next steps if they are ready and may run ahead."""
 
     def take_waited_secs(self) -> float:
-        """Returns how long steps were waited for since the last call."""
+        """Returns the seconds spent waiting for steps since the last call."""
 
 
 def _one_step_of(whole: jax.Array, part: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
-    """One step of all hosts, as wide as on this one: devices may have less."""
+    """Returns one step of all hosts in the dtype of this host's part."""
     return np.broadcast_to(np.zeros((), part.dtype), whole.shape[1:])
 
 
 class Capacities:
     """The number of steps that the programs of one call have room for.
 
-    A program makes any number of steps up to its capacity. Batches of the first
-    shape have the usual one. A later shape, such as that of a smaller last
-    batch, has room for one step until several come at once.
+    A program runs any number of steps up to its capacity. Batches of the first
+    shape have the usual capacity. A later shape, such as that of a smaller last
+    batch, has a capacity of one step until several arrive at once.
     """
 
     def __init__(self) -> None:
         self._known: dict[Any, int] = {}
 
     def of(self, batch: AgreedBatch) -> int:
-        """Returns the capacity for some steps, the same on all hosts."""
+        """Returns the capacity for some steps, which is equal on all hosts."""
         steps, usual = batch.stacked.steps, max(batch.room, batch.stacked.steps)
         shape = batch.stacked.step(0).signature, batch.is_part
         known = self._known.get(shape, 1 if self._known else usual)
@@ -125,19 +126,18 @@ def stage_ahead(
 ) -> Infeed[StagedSteps]:
     """Copies the steps of coming loops to the devices, ahead of time.
 
-    A loop is fed in several parts if it is large, or has batches of two sizes.
+    A loop has several parts if it is large, or has batches of two sizes.
 
     Args:
-        plan: How many steps each loop makes.
-        is_cancelled: As in `Infeed`. Defaults to never.
+        plan: The lengths of the loops.
+        is_cancelled: As in `Infeed`.
         give_up: Called when the input is closed, so that `plan` does not wait.
-            Defaults to nothing.
     """
 
     capacities = Capacities()
 
     def stage() -> Iterator[StagedSteps]:
-        for left in plan.agreed(steps.chiefs_size):
+        for left in plan.agreed(steps.agreed_size):
             while left:
                 taken = steps.take(left)
                 if taken is None:
@@ -166,7 +166,7 @@ def stage_ahead(
 
 
 def _depth(staged: StagedSteps) -> int:
-    """How many parts may wait that are as large."""
+    """Returns the number of parts of this size that may wait."""
     rows = len(jax.tree.leaves(staged.data)[0])
     return _parts_waiting(rows * staged.stacked.step_bytes)
 
@@ -176,12 +176,12 @@ def _parts_waiting(size: int) -> int:
 
 
 def parts_ahead(size: int) -> int:
-    """Returns how many parts are on the devices beside the running one.
+    """Returns the number of parts on the devices besides the running one.
 
     Args:
-        size: The bytes of each.
+        size: The bytes of each part.
     """
-    # One more than may wait: the thread has copied it and waits for room.
+    # The staging thread has copied one more part, and waits to enqueue it.
     return _parts_waiting(size) + 1
 
 
@@ -191,30 +191,130 @@ def begin_loops(
     hooks: HookList,
     runs_ahead: Callable[[], bool] = lambda: False,
 ) -> Iterator[StagedSteps | None]:
-    """Yields what each loop begins with, and `None` at the end of the input.
+    """Yields the first steps of each loop, and `None` at the end of the input.
 
-    As in the original, hooks hear of a loop that the end prevents.
+    As in TensorFlow, hooks are also called before a loop that the end of the
+    input prevents.
 
     Args:
         first: The first steps.
-        infeed: The others, without those that loops have taken.
-        hooks: Told that a loop is made before the next one begins.
-        runs_ahead: Whether the next one, if its input is ready, may begin
-            before that; its caller must tell them then. Defaults to never.
+        infeed: The steps after those that loops have taken.
+        hooks: Their `run_is_made` is called before the next loop begins.
+        runs_ahead: Whether the next loop may begin before that if its input is
+            ready. The caller must then call `run_is_made`.
     """
     staged: StagedSteps | None = first
     while staged is not None:
         yield staged
         staged = infeed.take_ready() if runs_ahead() else None
         if staged is None:
-            hooks.run_is_made()  # Before input that may be long in coming.
+            hooks.run_is_made()  # Waiting for input may take long.
             staged = next(infeed, None)
     yield None
 
 
 def parts_of_loop(first: StagedSteps, infeed: StagedInput) -> Iterator[StagedSteps]:
-    """The parts that one loop is fed in, as far as the input has them."""
+    """Yields the parts of one loop, until the loop or the input ends."""
     staged: StagedSteps | None = first
     while staged is not None:
         yield staged
         staged = None if staged.ends_loop else next(infeed, None)
+
+
+class RecutLoops:
+    """Staged steps, cut into loops whose lengths are set when they begin.
+
+    Args:
+        first: The first steps.
+        infeed: The steps after them, in any number of parts.
+        next_size: Returns the length of the next loop, at least one. It is
+            called after all earlier loops have run.
+    """
+
+    def __init__(
+        self,
+        first: StagedSteps,
+        infeed: StagedInput,
+        next_size: Callable[[], int],
+    ):
+        self._infeed = infeed
+        self._next_size = next_size
+        self._rest: StagedSteps | None = first
+        self._left_of_loop = 0
+
+    def __iter__(self) -> Iterator[StagedSteps]:
+        return self
+
+    def __next__(self) -> StagedSteps:
+        staged = self._rest or next(self._infeed)
+        if not self._left_of_loop:
+            self._left_of_loop = self._next_size()
+        taken, self._rest = staged.split(self._left_of_loop)
+        self._left_of_loop -= taken.stacked.steps
+        return dataclasses.replace(taken, ends_loop=not self._left_of_loop)
+
+    @property
+    def is_ready(self) -> bool:
+        """`False`, because the next loop depends on the previous one."""
+        return False
+
+    def take_ready(self) -> StagedSteps | None:
+        """Returns `None`, because the next loop depends on the previous one."""
+        return None
+
+    def take_waited_secs(self) -> float:
+        """Returns the seconds spent waiting for the input since the last call."""
+        return self._infeed.take_waited_secs()
+
+
+class StepsByShape:
+    """The steps of one call, prepared once for each shape of its batches.
+
+    Args:
+        first: The step for the first batch, which sets the call's variables.
+    """
+
+    def __init__(self, first: Step, store: VariableStore):
+        self._first = first
+        self._store = store
+        self._steps: dict[Any, Step] = {}
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def of(self, shapes: Any, prepare: Callable[[], Step]) -> Step:
+        """Returns the step for batches of these shapes.
+
+        Args:
+            shapes: A key that is equal for batches of one compiled program.
+            prepare: Prepares the step for new shapes.
+
+        Raises:
+            ValueError: The step needs variables that the first one lacks.
+        """
+        if shapes not in self._steps:
+            self._steps[shapes] = self._prepared(prepare)
+        return self._steps[shapes]
+
+    def _prepared(self, prepare: Callable[[], Step]) -> Step:
+        try:
+            step = prepare()
+        except Exception as error:  # Mostly from the user's code.
+            error.add_note(
+                "This happened when model_fn was called for batches of another "
+                "shape than the first one. Sizes of layers and variables must "
+                "not depend on a dimension that changes between batches. Pad "
+                "it to one length in input_fn, or reduce over it first."
+            )
+            raise
+        new = {*step.reads}.difference(self._first.reads)
+        new -= self._store.slots
+        weights = sorted(new.intersection(self._store.weights())) if new else []
+        if weights:
+            raise ValueError(
+                "`model_fn` must use the same variables for batches of every "
+                f"shape. Received {len(weights)} more for a new shape: "
+                f"{some(weights)}. Create all variables for every shape of the "
+                "features, or pad the batches to one shape in input_fn."
+            )
+        return step

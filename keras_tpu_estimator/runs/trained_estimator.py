@@ -1,4 +1,4 @@
-"""What an estimator knows of itself, and of what it has trained."""
+"""The part of an estimator that describes it, and reads its checkpoints."""
 
 import copy
 import html
@@ -22,7 +22,7 @@ from keras_tpu_estimator.spec.config.run_config import RunConfig, set_fields
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
 
-# What the arguments are called that give batch sizes.
+# The names of the arguments for batch sizes.
 _SIZES = {
     "train": ModeKeys.TRAIN,
     "eval": ModeKeys.EVAL,
@@ -31,7 +31,7 @@ _SIZES = {
 
 
 class TrainedEstimator:
-    """The part of `TPUEstimator` that shows what there is."""
+    """The part of `TPUEstimator` that shows its settings and variables."""
 
     _context: EstimatorContext
 
@@ -42,7 +42,7 @@ class TrainedEstimator:
 
     @property
     def config(self) -> RunConfig:
-        """A copy of the configuration, with the directory that is used."""
+        """A copy of the configuration, with the directory in use."""
         return copy.deepcopy(self._context.config)
 
     @property
@@ -52,10 +52,10 @@ class TrainedEstimator:
 
     @property
     def model_fn(self) -> Callable[..., EstimatorSpec]:
-        """`model_fn(features, labels, mode, config)` with its params bound.
+        """The function `model_fn(features, labels, mode, config)` with bound params.
 
-        For a `model_fn` around it. It returns an `EstimatorSpec`: with metrics
-        added by `spec._replace(eval_metric_ops=...)`, that is for one core.
+        Another `model_fn` can call it. It returns an `EstimatorSpec`, to which
+        `spec._replace(eval_metric_ops=...)` adds metrics on one core.
         """
 
         def model_fn(
@@ -68,10 +68,10 @@ class TrainedEstimator:
         return self._context.front_end.like(self._context.model_fn, model_fn)
 
     def bound_model_fn(self, config: RunConfig | None = None) -> BoundModelFn:
-        """The `model_fn` with its params bound, which returns its own specs.
+        """Returns `model_fn` as a function of features, labels, mode and params.
 
         Args:
-            config: What it gets as `config`. Defaults to the estimator's.
+            config: The argument `config`. Defaults to the estimator's.
 
         Returns:
             A function of features, labels, mode and additional params.
@@ -92,7 +92,7 @@ class TrainedEstimator:
         return "\n".join([type(self).__name__, *lines])
 
     def _repr_html_(self) -> str:
-        """The same as a table, for notebooks."""
+        """Returns the description as a table, for notebooks."""
         rows = "".join(
             f"<tr><th style='text-align: left'>{html.escape(name)}</th>"
             f"<td style='text-align: left'>{html.escape(value)}</td></tr>"
@@ -102,7 +102,7 @@ class TrainedEstimator:
         return f"<table><caption>{name}</caption>{rows}</table>"
 
     def _described(self) -> dict[str, str]:
-        """What it is made of, and how far it has come, by name."""
+        """Returns the settings and the newest checkpoint by name, as texts."""
         context = self._context
         mode_devices = context.mode_devices
         sizes = {
@@ -110,7 +110,7 @@ class TrainedEstimator:
             for called, mode in _SIZES.items()
             if mode_devices.batch_sizes[mode] is not None
         }
-        told = {
+        described = {
             "model_fn": _place_of(context.model_fn),
             "model_dir": context.model_dir,
             "checkpoint": _newest_of(context.model_dir),
@@ -121,13 +121,13 @@ class TrainedEstimator:
         }
         return {
             name: shortened(" ".join(str(value).split()))
-            for name, value in told.items()
+            for name, value in described.items()
             if value is not None
         }
 
     def _set_fields(self) -> Iterator[str]:
-        """What the configuration has of its own, as in a call."""
-        # The directory has a row of its own.
+        """Yields the changed fields of the configuration, as in a call."""
+        # The directory has a separate row.
         config = self._context.config.replace(
             model_dir=None, log_step_count_steps=self._context.log_every
         )
@@ -143,7 +143,7 @@ class TrainedEstimator:
             yield f"{name}={value!r}"
 
     def eval_dir(self, name: str | None = None) -> str:
-        """The directory that `evaluate` writes its results to.
+        """Returns the directory of the results of `evaluate`.
 
         Args:
             name: The name of the evaluation. Defaults to `None`.
@@ -154,24 +154,24 @@ class TrainedEstimator:
         return eval_dir(self.model_dir, name)
 
     def latest_checkpoint(self) -> str | None:
-        """The prefix of the latest checkpoint that is whole, or `None`.
+        """Returns the prefix of the latest complete checkpoint, or `None`.
 
         Raises:
-            ValueError: There are checkpoints, but all are damaged.
+            ValueError: All checkpoints are corrupt.
         """
         return self._context.latest_checkpoint()
 
     def get_variable_names(self) -> list[str]:
-        """The paths of all variables in the latest checkpoint.
+        """Returns the paths of all variables in the latest checkpoint.
 
         Raises:
-            ValueError: There is no checkpoint.
+            ValueError: No checkpoint exists.
         """
         reader = load_checkpoint(self._existing_checkpoint())
         return [*reader.get_variable_to_shape_map()]
 
     def get_variable_value(self, name: str | Iterable[str]) -> Any:
-        """The value of a variable in the latest checkpoint.
+        """Returns the value of a variable in the latest checkpoint.
 
         Args:
             name: The variable's path, or several.
@@ -180,13 +180,13 @@ class TrainedEstimator:
             A NumPy array, or a list of them.
 
         Raises:
-            ValueError: There is no checkpoint.
-            KeyError: There is no such variable.
+            ValueError: No checkpoint exists.
+            KeyError: The variable does not exist.
         """
         checkpoint = self._existing_checkpoint()
         if isinstance(name, str):
             return load_variable(checkpoint, name)
-        # One opening of the file for all of them.
+        # The file is opened once for all variables.
         paths = [*map(plain_name, name)]
         values = loading.read(checkpoint, paths)
         return [values[path] for path in paths]
@@ -195,14 +195,14 @@ class TrainedEstimator:
         checkpoint = self.latest_checkpoint()
         if checkpoint is None:
             raise ValueError(
-                f"There is no checkpoint in {self.model_dir!r}. Call `train` "
-                "first, or set `model_dir` to where one is."
+                f"No checkpoint exists in {self.model_dir!r}. Call `train` "
+                "first, or set `model_dir` to a directory with a checkpoint."
             )
         return checkpoint
 
 
 def _place_of(model_fn: Callable[..., Any]) -> str:
-    """What a function is called, and where it is written."""
+    """Returns the name, file and line of a function."""
     name = getattr(model_fn, "__qualname__", type(model_fn).__name__)
     code = getattr(inspect.unwrap(model_fn), "__code__", None)
     if code is None:
@@ -212,10 +212,10 @@ def _place_of(model_fn: Callable[..., Any]) -> str:
 
 
 def _newest_of(model_dir: str) -> str:
-    """The newest checkpoint as the list of them has it, without opening it."""
+    """Returns the newest checkpoint according to the `checkpoint` file."""
     try:
         latest = location.latest(model_dir)
-    except (OSError, ValueError):  # Whoever reads it will be told.
+    except (OSError, ValueError):  # Reading the checkpoint raises it.
         return "unknown"
     if latest is None:
         return "none"

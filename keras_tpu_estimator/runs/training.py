@@ -1,7 +1,7 @@
 """One call of `train`, from the lock to the last checkpoint.
 
-It reads in the order of execution: the lock, the latest checkpoint, the plan of
-the loops, the input, and then the loops with all that is around each of them.
+This file is in the order of execution: the lock, the latest checkpoint, the plan of
+the loops, the input, and then the loops with their hooks.
 """
 
 import contextlib
@@ -12,9 +12,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.position import read_position
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS, Outputs, Step
 from keras_tpu_estimator.files.directory import save_files, training_status
 from keras_tpu_estimator.files.directory.training_status import only_training
@@ -25,32 +25,33 @@ from keras_tpu_estimator.ground.base.types import InputFn
 from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.keras_model.program_model import MetricsState
-from keras_tpu_estimator.runs import state_files
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.host_calls import EveryFewSteps, call_for_steps
 from keras_tpu_estimator.runs.loop_state import TrainingState
-from keras_tpu_estimator.runs.outfeed import Outfeed
-from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.runs.position_saver import PositionSaver
+from keras_tpu_estimator.runs.outfeed import (
+    EveryFewSteps,
+    Outfeed,
+    TrainingMetrics,
+    call_for_steps,
+)
+from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
+from keras_tpu_estimator.runs.position_saver import PositionSaver, read_states
 from keras_tpu_estimator.runs.preemption import LoopEnd, Preemption
-from keras_tpu_estimator.runs.recut_loops import RecutLoops
 from keras_tpu_estimator.runs.same_on_hosts import check_same_model, compare_edits
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import (
+    RecutLoops,
     StagedInput,
     StagedSteps,
+    StepsByShape,
     begin_loops,
     parts_of_loop,
     stage_ahead,
 )
-from keras_tpu_estimator.runs.step_counting import StepCounting
-from keras_tpu_estimator.runs.steps_by_shape import StepsByShape
 from keras_tpu_estimator.runs.training_hooks import (
     REPORT_NAMES,
     TrainingReport,
     training_hooks,
 )
-from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
 from keras_tpu_estimator.runs.training_session import Evaluator, TrainingSession
 from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks, with_epochs
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
@@ -68,10 +69,10 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @dataclasses.dataclass(frozen=True)
 class Training:
-    """What `train` was called with.
+    """The arguments of one `train`.
 
     Attributes:
-        listeners: Called around each checkpoint.
+        listeners: Listeners to call around each checkpoint.
         max_steps: The global step to stop at, or `None`.
         evaluator: Evaluates the values between two loops.
     """
@@ -85,17 +86,17 @@ class Training:
     evaluator: Evaluator
 
     def run(self) -> None:
-        """Trains from the latest checkpoint on, or from initial values."""
+        """Trains from the latest checkpoint, or from initial values."""
         config = self.context.config
         with (
             stalls_shown(config.stall_timeout_secs) as watch,
             shown_at_end(),
             terminal_line.ended(),
             self.context.hosts.call("train") as call,
-            self._alone(call),
+            self._locked(call),
             Preemption() as preemption,
         ):
-            # Not before the lock: another training may just be saving.
+            # Another training may save until this call has the lock.
             checkpoint = self.context.latest_of_all(call)
             self.context.check_together(
                 call,
@@ -122,7 +123,7 @@ class Training:
             ):
                 staged = next(infeed, None)
                 if staged is None:
-                    positions.no_step(checkpoint)
+                    positions.report_no_steps(checkpoint)
                 else:
                     step = staged.prepare(self.context.runtime)
                     counting.settle(step)
@@ -133,8 +134,8 @@ class Training:
         preemption.exit_if_requested(self.context.latest_checkpoint())
 
     @contextlib.contextmanager
-    def _alone(self, call: HostExchange) -> Iterator[None]:
-        """Keeps others from writing into the directory."""
+    def _locked(self, call: HostExchange) -> Iterator[None]:
+        """Prevents other trainings from writing into the directory."""
         is_writer = self.context.hosts.is_chief
         with (
             only_training(self.context.model_dir)
@@ -147,16 +148,16 @@ class Training:
             yield
 
     def _steps_from(self, first: int) -> int | None:
-        """How many steps to make from a global step on, or `None`."""
+        """Returns the number of steps after a global step, or `None`."""
         steps = self.steps
         if self.max_steps is not None:
             steps = self.max_steps - first
         return steps_until_stop(self.hooks, first, steps)
 
     def _check_fits(self, checkpoint: str | None, pipeline: Pipeline) -> None:
-        """Compares the model with a checkpoint, before input is read again."""
+        """Compares the model with a checkpoint, before input is re-read."""
         if checkpoint is None or self.context.hosts.are_several:
-            return  # Several hosts go through their inputs together.
+            return  # Several hosts must read their inputs together.
         steps = pipeline.peek()
         if steps is not None:
             first, runtime = steps.step(0), self.context.runtime
@@ -172,11 +173,11 @@ class Training:
         preemption: Preemption,
         counting: StepCounting,
     ) -> Iterator[tuple[Infeed[StagedSteps], PositionSaver]]:
-        """The steps on the devices, and what saves how far they were read."""
+        """Opens the steps on the devices, and the saver of the input's position."""
         context, resumes = self.context, self.context.config.resume_input
         start = None
         if checkpoint is not None and resumes:
-            start = position_files.read(checkpoint, context.hosts)
+            start = read_position(checkpoint, context.hosts)
         mode, is_requested = ModeKeys.TRAIN, preemption.is_requested
         # Several hosts stop together, after a run.
         is_alone = not context.hosts.are_several
@@ -203,12 +204,11 @@ class Training:
 
 
 class TrainingLoop:
-    """The loops of one `train` on the devices, and what is around each.
+    """The loops of one `train` on the devices, with their hooks.
 
     Args:
-        training: What `train` was called with.
-        plan: How many steps each loop makes.
-        positions: Saves how far the input was read.
+        plan: The lengths of the loops.
+        positions: Saves the position in the input.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class TrainingLoop:
         self._preemption = preemption
         self._end = LoopEnd(stops=False, runs_ahead=False)
         self._steps = StepsByShape(step, self._runtime.program.store)
-        self._none_counted = self._runtime.loop.no_metrics(ModeKeys.TRAIN)
+        self._initial_metrics = self._runtime.loop.no_metrics(ModeKeys.TRAIN)
         self._summaries = EveryFewSteps(
             self._context.metric_writer(),
             self._context.config.save_summary_steps,
@@ -254,12 +254,12 @@ class TrainingLoop:
 
         Args:
             first: The first steps.
-            checkpoint: Where training starts from, or `None`.
-            steps: How many steps there will be, or `None` if that is open.
-            hooks: Called around each loop, before those of the spec.
+            checkpoint: The prefix of the checkpoint to start from, or `None`.
+            steps: The number of steps, or `None` if it is unknown.
+            hooks: Hooks to call around each loop, before those of the spec.
         """
-        kept = self._runtime.values.donated(self._step, checkpoint)
-        with self._context.reading(kept) as values:
+        donated = self._runtime.values.donated(self._step, checkpoint)
+        with self._context.reading(donated) as values:
             check_same_model(self._call, values, is_new=checkpoint is None)
             compare_edits(self._call, values, "train")
             self._loop_state = TrainingState(
@@ -291,7 +291,7 @@ class TrainingLoop:
                             break
                         hooked.start()
                         self._run_loop(staged, hooked.fetches)
-                        # One of the hooks saves, if it is time.
+                        # One of the hooks saves a checkpoint if it is due.
                         self._agree_on_end(hooked.after_run())
                         if self._end.stops or self._plan.is_done:
                             break
@@ -302,13 +302,13 @@ class TrainingLoop:
                 )
                 self._positions.at_end(is_interrupted)
                 hook_list.end(is_interrupted)
-                # The last assigned values are compared as well.
+                # This also compares the last assigned values.
                 self._call.barrier("the end of train")
         loss = float(self._loop_state.last_loss)
         _logger.info("Loss for final step: %.6g.", loss)
 
     def _agree_on_end(self, stops: bool) -> None:
-        """Has all hosts continue, stop and save after the same loop."""
+        """Makes all hosts continue, stop and save after the same loop."""
         session = self._session
         own = LoopEnd(stops, self._runs_ahead(), frozenset(session.due_here))
         session.due_here.clear()
@@ -316,7 +316,7 @@ class TrainingLoop:
         session.due_anywhere = self._end.due
 
     def _count_by_value(self, first: StagedSteps) -> StagedSteps:
-        """Plans each loop after the one before; returns the first of them."""
+        """Plans each loop after the previous one, and returns the first loop."""
         plan, use_tpu = self._plan, self._context.mode_devices.use_tpu
         unchosen = self._context.steps_between_hooks
         self._infeed = RecutLoops(
@@ -327,7 +327,7 @@ class TrainingLoop:
 
     def _hook_states(self, hook_list: HookList, checkpoint: str | None) -> HookStates:
         """Returns the states of all hooks, with those of the checkpoint."""
-        saved = None if checkpoint is None else state_files.read(checkpoint)
+        saved = None if checkpoint is None else read_states(checkpoint)
         return HookStates(
             hook_list.hooks,
             saved,
@@ -336,15 +336,15 @@ class TrainingLoop:
         )
 
     def _begin_loops(self, first: StagedSteps) -> Iterator[StagedSteps | None]:
-        """What each loop begins with; `None` at the end of the input."""
+        """Yields the first steps of each loop, and `None` at the end of the input."""
         return begin_loops(
             *(first, self._infeed, self._hooks), lambda: self._end.runs_ahead
         )
 
     def _run_loop(self, first: StagedSteps, fetch: tuple[str, ...]) -> None:
-        """Runs one loop, in the parts that it is fed in."""
+        """Runs the parts of one loop."""
         self._loop_state.start_loop()
-        steps, metrics = 0, self._none_counted
+        steps, metrics = 0, self._initial_metrics
         before = self._loop_state.values.step
         known = len(self._steps)
         for staged in parts_of_loop(first, self._infeed):
@@ -354,7 +354,7 @@ class TrainingLoop:
         if not self._step.counts_once:
             counted = self._loop_state.values.step - before
         if self._plan.is_timed and not self._plan.follows_hooks:
-            # The duration of a loop ends when the devices have made it.
+            # The duration of a loop ends when the devices have completed it.
             self._loop_state.wait()
         self._plan.ran(steps, counted, is_known=len(self._steps) == known)
 
@@ -363,7 +363,7 @@ class TrainingLoop:
     ) -> MetricsState:
         values = self._loop_state.values
         step = self._steps.of(staged.shapes, lambda: staged.prepare(self._runtime))
-        # A hook may have evaluated, with variables that are new to the model.
+        # An evaluation in a hook may have added variables.
         self._runtime.values.complete(values, step)
         self._loop_state.note_if_made()
         assigned, metrics, losses, outputs = self._runtime.loop.run(
@@ -377,7 +377,7 @@ class TrainingLoop:
         if STEP_NUMBERS in outputs:
             numbers = np.asarray(outputs[STEP_NUMBERS]).tolist()
         values.update(assigned, staged.stacked.steps, numbers[-1])
-        # Of the loop before: this one is on its way already.
+        # This waits for the previous loop. The current one has started.
         self._loop_state.wait()
         self._hooks.run_is_made()
         self._loop_state.ran(losses, outputs)
@@ -386,7 +386,7 @@ class TrainingLoop:
         return metrics
 
     def _consume(self, outputs: Outputs, numbers: Sequence[int]) -> None:
-        """Runs the host's functions, on the outfeed's thread."""
+        """Calls the host's functions, on the outfeed's thread."""
         tpu_config = self._context.config.tpu_config
         if self._step.host_call is not None and self._context.hosts.is_chief:
             call_for_steps(
@@ -400,19 +400,19 @@ class TrainingLoop:
             self._metrics.update(outputs["train_metrics"])
 
     def _runs_ahead(self) -> bool:
-        """Whether the next loop may begin now, as far as this host knows.
+        """Returns whether this host could begin the next loop now.
 
-        Several hosts agree on it: an error that all of them raise must find
-        the same loops on the devices of all.
+        Several hosts agree on the answer, so that an error on all of them finds
+        the same loops on all devices.
         """
         is_ready = self._infeed.is_ready or not self._context.hosts.are_several
         return is_ready and self._may_run_ahead()
 
     def _may_run_ahead(self) -> bool:
-        """Whether a loop may begin while the one before is being made.
+        """Returns whether a loop may begin while the previous one runs.
 
-        Not where hooks want to see that one, or loops are timed. Two programs
-        at once can block the simulated devices of one process.
+        It may not if hooks must see the previous one, or loops are timed. Two
+        concurrent programs can block the simulated devices of one process.
         """
         cores = self._runtime.program.layout(ModeKeys.TRAIN).cores
         are_simulated = (
@@ -430,7 +430,7 @@ class TrainingLoop:
     def _all_hooks(
         self, hooks: tuple[Hook, ...], saver: Saver, steps: int | None
     ) -> HookList:
-        """All hooks of this call, and what they may ask."""
+        """Returns all hooks of this call, with their session."""
         context, training = self._context, self._training
         if shows_progress(context.config.progress):
             size = context.mode_devices.batch_sizes[ModeKeys.TRAIN]

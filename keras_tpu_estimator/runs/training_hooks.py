@@ -1,4 +1,4 @@
-"""The hooks that accompany every `train`, in their order."""
+"""The hooks of every `train`, in their order, and its logged metrics."""
 
 import logging
 import time
@@ -13,8 +13,8 @@ from keras_tpu_estimator.ground.base import notebook
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
+from keras_tpu_estimator.runs.outfeed import TrainingMetrics
 from keras_tpu_estimator.runs.staging import StagedInput
-from keras_tpu_estimator.runs.training_metrics import TrainingMetrics
 from keras_tpu_estimator.spec.config import validation
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
@@ -33,7 +33,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def is_saving(config: RunConfig) -> bool:
-    """Whether a configuration asks for checkpoints."""
+    """Returns whether a configuration saves checkpoints."""
     return bool(config.save_checkpoints_steps or config.save_checkpoints_secs)
 
 
@@ -45,22 +45,19 @@ def training_hooks(
     step: Step,
     log: TrainingLogHook | None,
 ) -> list[Hook]:
-    """The hooks of one `train`.
+    """Returns the hooks of one `train`, in the order of their calls.
+
+    The package's saver saves a step after the other hooks were called for it.
 
     Args:
-        context: Says what is saved, where, and how often.
-        progress: Knows what `model_fn` recorded last.
-        listeners: Called around each checkpoint.
-        user: What was passed to `train`.
-        step: The step to make, with the hooks that `model_fn` returned.
-        log: Logs, or `None`.
-
-    Returns:
-        All of them, in the order they are called; the own saver saves a step
-        after the others were called for it.
+        progress: The loop's state, which has the last summaries of `model_fn`.
+        listeners: Listeners to call around each checkpoint.
+        user: The hooks that were passed to `train`.
+        step: The step, with the hooks that `model_fn` returned.
+        log: The hook that logs, or `None`.
 
     Raises:
-        ValueError: There are listeners, and nothing is saved.
+        ValueError: There are listeners, but no hook saves checkpoints.
     """
     config = context.config
     user, spec = tuple(user), step.hooks
@@ -73,7 +70,7 @@ def training_hooks(
                 context.metric_writer(),
                 config.save_summary_steps,
                 lambda: progress.summaries,
-                _losses_alone(context, progress, step),
+                _losses_only(context, progress, step),
             )
         )
     callbacks = callbacks_of([*user, *spec])
@@ -89,13 +86,13 @@ def training_hooks(
 def savers_among(
     hooks: Iterable[Hook],
 ) -> list[CheckpointSaverHook | TensorFlowSaverHook]:
-    """The hooks that save checkpoints."""
+    """Returns the hooks that save checkpoints."""
     kinds = CheckpointSaverHook | TensorFlowSaverHook
     return [hook for hook in hooks if isinstance(hook, kinds)]
 
 
 def _own_saver(context: EstimatorContext) -> list[Hook]:
-    """What saves as a configuration says, if it asks for checkpoints."""
+    """Returns the saver for a configuration that saves checkpoints."""
     config = context.config
     if not is_saving(config):
         return []
@@ -104,18 +101,18 @@ def _own_saver(context: EstimatorContext) -> list[Hook]:
         save_secs=config.save_checkpoints_secs or None,
         save_steps=config.save_checkpoints_steps or None,
     )
-    # What hooks and callbacks do at a step is in its checkpoint.
+    # The checkpoint contains the changes of hooks and callbacks at its step.
     saver.acts_last = True
     return [saver]
 
 
-def _losses_alone(
+def _losses_only(
     context: EstimatorContext, progress: LoopState, step: Step
 ) -> Callable[[], np.ndarray] | None:
     """Returns a function for the losses of a loop, or `None`.
 
-    They are all that summaries need if `model_fn` records nothing, and if the
-    loss of a loop is that of its last step.
+    Summaries need only the losses if `model_fn` records nothing, and if the loss
+    of a loop is the loss of its last step.
     """
     is_enough = context.iterations is None and step.counts_once
     if step.records or not is_enough:
@@ -127,14 +124,14 @@ def _attach(
     listeners: Sequence[CheckpointSaverListener],
     savers: Sequence[CheckpointSaverHook | TensorFlowSaverHook],
 ) -> None:
-    """Has the first saver call the listeners."""
+    """Attaches the listeners to the first saver."""
     validation.check_listeners(listeners, is_saving=bool(savers))
     for index, saver in enumerate(savers):
-        # The others forget those of an earlier call.
+        # The other savers drop the listeners of an earlier call.
         saver.tell_also(() if index else listeners)
 
 
-# What the log, `metrics.jsonl` and the event file have beside the metrics.
+# The names in the log, `metrics.jsonl` and the event file besides the metrics.
 REPORT_NAMES = OwnNames(
     "a report of training has",
     (
@@ -152,13 +149,7 @@ REPORT_NAMES = OwnNames(
 
 
 class TrainingReport:
-    """What one `train` has to report from time to time.
-
-    Args:
-        progress: Where the loop is.
-        infeed: Knows how long it was waited for.
-        metrics: Counts the metrics.
-    """
+    """The numbers that one `train` logs at intervals."""
 
     def __init__(
         self,
@@ -172,7 +163,7 @@ class TrainingReport:
         self._reported_at = time.monotonic()
 
     def numbers(self) -> dict[str, float]:
-        """Numbers of the time since they were asked for last, by name."""
+        """Returns numbers for the time since the last call, by name."""
         now = time.monotonic()
         numbers = {
             name: float(np.asarray(value))
@@ -188,7 +179,7 @@ class TrainingReport:
         return numbers
 
     def hook(self, context: EstimatorContext) -> TrainingLogHook | None:
-        """The hook that writes them, if a configuration asks for it."""
+        """Returns the hook that logs the numbers, or `None` if logging is off."""
         if context.log_every is None:
             return None
         config = context.config

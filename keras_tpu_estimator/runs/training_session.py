@@ -1,4 +1,4 @@
-"""What hooks may ask of `train`, beside values."""
+"""The session of hooks in `train`: saving, evaluating, and agreeing with hosts."""
 
 import contextlib
 import dataclasses
@@ -25,12 +25,12 @@ from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """Evaluates the values that `train` has between two loops.
+    """The evaluations of a training's values between two loops.
 
     Attributes:
-        estimator: Who trains, and alone may evaluate them.
-        evaluation: Makes an `Evaluation` of the arguments of `evaluate`.
-        validation: What to evaluate at the end of each epoch, or `None`.
+        estimator: The training estimator, the only one that may evaluate them.
+        evaluation: Returns the `Evaluation` for the arguments of `evaluate`.
+        validation: The evaluation at the end of each epoch, or `None`.
     """
 
     estimator: Any
@@ -42,8 +42,7 @@ class TrainingSession(Session):
     """A session whose values can be saved and evaluated.
 
     Args:
-        loop_state: The loop's current values.
-        is_interrupted: Whether the process was asked to stop.
+        is_interrupted: Whether a signal has asked the process to stop.
     """
 
     def __init__(
@@ -65,33 +64,33 @@ class TrainingSession(Session):
         self._evaluator = evaluator
         self._is_interrupted = is_interrupted
         self._call = call
-        # The names of what is due by the clock of this host, and what was due
-        # anywhere when hosts agreed last.
+        # The names of actions that are due by this host's clock, and of those
+        # that were due on any host when hosts last agreed.
         self.due_here: set[str] = set()
         self.due_anywhere: frozenset[str] = frozenset()
         self._validated: dict[Version, dict[str, Any]] = {}
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether the process was asked to stop, so that it should hurry."""
+        """Whether a signal has asked the process to stop."""
         return self._is_interrupted()
 
     @property
     def last_step(self) -> int | None:
-        """The global step to stop at, or `None` if that is open."""
+        """The global step to stop at, or `None` if it is unknown."""
         return self._loop_state.last_step
 
     def seconds_since_run(self) -> float:
-        """Waits for the last run; returns how long ago it was complete."""
+        """Waits for the last run, and returns the seconds since it was complete."""
         self._loop_state.wait()
         return time.monotonic() - self._loop_state.made_at
 
     def is_so_anywhere(self, is_so: bool) -> bool:
-        """Whether something is so on any host; all hosts ask at once."""
+        """Returns whether a condition is true on any host. All hosts must call this."""
         return self._call.any(is_so, "session.is_so_anywhere")
 
     def is_due_anywhere(self, name: str, is_due: bool) -> bool:
-        """Whether something is due here, or was due after the last run."""
+        """Returns whether an action is due here, or was anywhere after the last run."""
         if not self._call.is_with_others:
             return is_due
         if name in self.due_anywhere:
@@ -101,11 +100,11 @@ class TrainingSession(Session):
         return False
 
     def by_chief(self, action: Callable[[], T]) -> T:
-        """Does something on the chief alone, for which other hosts wait."""
+        """Runs an action only on the chief, while the other hosts wait."""
         return self._call.by_chief(action, "session.by_chief")
 
     def saved_step(self, directory: PathLike) -> int | None:
-        """The step of this session's last checkpoint in a directory."""
+        """Returns the step of this session's last checkpoint in a directory."""
         return self._saver.saved_step(directory)
 
     def save_checkpoint(
@@ -115,26 +114,26 @@ class TrainingSession(Session):
         wait: bool = True,
     ) -> None:
         """Writes the current values into a checkpoint."""
-        # All hosts save, and compare assigned values first.
+        # All hosts save, after comparing assigned values.
         self._call.barrier("session.save_checkpoint")
         self._saver.save(directory, basename)
         if wait:
             self._saver.wait()
 
     def whence_nan(self) -> str:
-        """What is known of the first NaN of the last run, as a sentence."""
-        told = []
+        """Returns the known facts about the first NaN of the last run, as a text."""
+        facts = []
         step = self._loop_state.first_nan_step()
         if step is not None:
-            told.append(f"The loss is NaN from step {step} on.")
+            facts.append(f"The loss is NaN since step {step}.")
         bad = [p for p in self._paths if not _is_finite(self.run(p))]
         if bad:
-            told.append(f"The first variable that is not finite is {bad[0]!r}.")
-        return " ".join(told)
+            facts.append(f"The first variable that is not finite is {bad[0]!r}.")
+        return " ".join(facts)
 
     @property
     def _paths(self) -> list[str]:
-        """Paths of the variables, in the order of creation."""
+        """The paths of the variables, in the order of creation."""
         variables = self._runtime.program.store.variables
         return [path for path in variables if path in self._loop_state.values]
 
@@ -149,26 +148,26 @@ class TrainingSession(Session):
         """Evaluates the current values, without a checkpoint.
 
         Raises:
-            ValueError: Another estimator is to evaluate them.
+            ValueError: Another estimator must not evaluate them.
         """
         if estimator is not self._evaluator.estimator:
             raise ValueError(
-                "Values in memory are evaluated by the estimator that trains "
-                f"them, of {self._evaluator.estimator.model_dir!r}. Received "
-                f"another: {shown(getattr(estimator, 'model_dir', estimator))}."
-                " Pass the former, or evaluate a checkpoint with the latter."
+                "The estimator that evaluates values in memory must be the one "
+                f"that trains them, of {self._evaluator.estimator.model_dir!r}. "
+                f"Received: {shown(getattr(estimator, 'model_dir', estimator))}. "
+                "Pass the training estimator, or evaluate a checkpoint."
             )
         return self._run(self._evaluator.evaluation(input_fn, steps, hooks, name))
 
     def count_metrics(self) -> MetricCounts:
-        """Counts the metrics of training apart from its reports."""
+        """Returns separate counts of the metrics of training."""
         return self._loop_state.metrics.counts()
 
     def validate(self) -> dict[str, Any]:
-        """What `train(validation=...)` gives for the current values."""
+        """Returns the result of `train(validation=...)` for the current values."""
         if self._evaluator.validation is None:
             return {}
-        # Several hooks may have epochs that end here.
+        # Epochs of several hooks may end here.
         version = self._loop_state.values.version
         if version not in self._validated:
             result = self._run(self._evaluator.validation)
@@ -179,7 +178,7 @@ class TrainingSession(Session):
         def current(
             step: Step, slots: bool
         ) -> contextlib.AbstractContextManager[RunState]:
-            del slots  # Training has them all.
+            del slots  # Training has all optimizer state.
             values = self._loop_state.values
             return contextlib.nullcontext(
                 self._runtime.values.of_training(step, values, self._step)

@@ -1,10 +1,21 @@
 """The command `tf1`, which runs a TensorFlow 1 script unchanged."""
 
 import argparse
+import logging
 import os
+import pathlib
+import sys
 from collections.abc import Sequence
 
-from keras_tpu_estimator.tf1.running import run
+from keras_tpu_estimator.ground.base import scripts
+from keras_tpu_estimator.ground.base.logs import join_tensorflow
+from keras_tpu_estimator.tf1.shims.importing import BUILTINS, tf1_for
+from keras_tpu_estimator.tf1.shims.installing import give_back
+
+_OF_A_FUNCTION, _OF_A_NAME = "(from %s)", "From %s: The name %s is deprecated."
+# The arguments of such a message are the line, the function and its module.
+_MODULE = 2
+_QUIET_PACKAGES = {"keras", "tensorflow", "tf_keras", "tf_slim"}
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
@@ -31,3 +42,82 @@ def main(name: str, arguments: Sequence[str]) -> int:
         )
     run(given.script, given.arguments, given.m)
     return 0
+
+
+def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> None:
+    """Runs a script as `python SCRIPT ARGUMENTS` did with TensorFlow 1.
+
+    In the script, and in modules in its folder, in folders of PYTHONPATH and in those
+    that it adds to `sys.path`, `tensorflow` is `tf.compat.v1` with the names that
+    TensorFlow has removed. Afterwards the process behaves as with TF1, without eager
+    execution.
+
+    Args:
+        script: The path of a script, or the name of a module.
+        arguments: Its arguments in `sys.argv`. Defaults to none.
+        is_module: Whether it is a module, as for `python -m`. Defaults to `False`.
+    """
+    folder = scripts.folder_of(script, is_module)
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    folders = [folder, *map(pathlib.Path, filter(None, others))]
+    _behave_as_tf1()
+    with tf1_for(folders):
+        names = {"__builtins__": BUILTINS}
+        scripts.run(script, arguments, is_module, names)
+
+
+def _behave_as_tf1() -> None:
+    """Sets TF1's global settings: graphs, and shapes of `Dimension`s."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    v1.disable_eager_execution()
+    v1.disable_v2_tensorshape()
+    v1.disable_tensor_equality()
+    give_back()
+    hide_deprecations()
+    hide_library_lines()
+    # Joins at the verbosity of tf.logging.
+    join_tensorflow()
+
+
+def hide_library_lines() -> None:
+    """Hides INFO lines of JAX and of TensorFlow's internals.
+
+    `tf.app.run` shows the INFO lines of all loggers, also those of libraries that
+    TensorFlow 1 did not have. If the script has set JAX's level, that level is kept.
+    """
+    jax = logging.getLogger("jax")
+    if jax.level == logging.NOTSET:
+        jax.setLevel(logging.WARNING)
+    logging.getLogger("absl").addFilter(_is_shown)
+
+
+def _is_shown(record: logging.LogRecord) -> bool:
+    """Returns whether a line is a warning, or was logged outside of TensorFlow."""
+    folder = os.path.dirname(sys.modules["tensorflow"].__file__ or "")
+    is_internal = record.pathname.startswith(os.path.join(folder, ""))
+    return record.levelno >= logging.WARNING or not is_internal
+
+
+def hide_deprecations() -> None:
+    """Hides TensorFlow's log messages that its own functions are deprecated.
+
+    They recommend TensorFlow 2 code, which a TensorFlow 1 script cannot use. The
+    script's own deprecation messages are kept.
+    """
+    logging.getLogger("tensorflow").addFilter(_is_not_deprecation)
+
+
+def _is_not_deprecation(record: logging.LogRecord) -> bool:
+    """Returns whether a message is not about a deprecated TensorFlow function."""
+    message, values = str(record.msg), record.args
+    if message.startswith(_OF_A_NAME):
+        return False
+    if (
+        not message.startswith("From %s: ")
+        or _OF_A_FUNCTION not in message
+        or not isinstance(values, tuple)
+    ):
+        return True
+    return str(values[_MODULE]).partition(".")[0] not in _QUIET_PACKAGES

@@ -1,23 +1,137 @@
-"""The front end of a `model_fn` that builds TensorFlow 1 graphs."""
+"""The front end and the program of a `model_fn` that builds TensorFlow 1 graphs."""
 
 import dataclasses
+import functools
+import secrets
 from collections.abc import Callable
 from typing import Any
+
+import jax
 
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
-from keras_tpu_estimator.engine.program.steps import Program
+from keras_tpu_estimator.engine.program.steps import (
+    BatchLayout,
+    Program,
+    Step,
+    StepInput,
+)
+from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
+from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.signatures import layers_of
 from keras_tpu_estimator.ground.base.types import Features, Labels
+from keras_tpu_estimator.ground.base.waiting import tell
 from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.tf1.input_graph import source_in_graph
-from keras_tpu_estimator.tf1.program import TF1Program
-from keras_tpu_estimator.tf1.serving_graph import ServedTF1ModelFn, build_tf1_graph
+from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph, build
+from keras_tpu_estimator.tf1.graph.sparse_features import from_parts
+from keras_tpu_estimator.tf1.graph.variables import enter, enter_repeats, enter_seed
+from keras_tpu_estimator.tf1.host.input_graph import source_in_graph
+from keras_tpu_estimator.tf1.host.metric_session import GraphMetrics
+from keras_tpu_estimator.tf1.host.preprocessing import (
+    HostPart,
+    as_fed,
+    key_of,
+    needs_host,
+    without_values,
+)
+from keras_tpu_estimator.tf1.host.serving_graph import ServedTF1ModelFn, build_tf1_graph
+from keras_tpu_estimator.tf1.lift.graph_step import GraphStep
+
+
+class TF1Program:
+    """The program of a `model_fn` that builds TF1 graphs.
+
+    Args:
+        call_model_fn: A function of features, labels, mode and the additional `params`
+            that returns a spec of `tf1`.
+        seed: Makes initial values and random ops repeatable. Defaults to `None`.
+        options: Tracing options, most of which graphs do not support. Defaults to
+            `TraceOptions()`.
+
+    Attributes:
+        store: The variables.
+
+    Raises:
+        NotImplementedError: An option is set that graphs do not support.
+    """
+
+    def __init__(
+        self,
+        call_model_fn: Callable[..., Any],
+        seed: int | None = None,
+        options: TraceOptions | None = None,
+    ):
+        self._options = TraceOptions() if options is None else options
+        _check_options(self._options)
+        self.store = VariableStore(seed)
+        self._call_model_fn = call_model_fn
+        self._seed = seed
+        enter_seed(self.store, secrets.randbits(32) if seed is None else seed)
+        self._steps: dict[Any, Step] = {}
+        self._host_parts: dict[Any, HostPart] = {}
+        self._metrics = GraphMetrics()
+
+    def step(self, mode: str, example: StepInput) -> Step:
+        """Returns the step for inputs of this shape, which is converted once."""
+        key = (mode, example.key)
+        if key not in self._steps:
+            model = self._model(mode, example)
+            step = GraphStep(
+                model, mode, example, self._metrics, self._options.random_bits
+            )
+            enter(self.store, model, step.local)
+            if not step.counts_once:
+                enter_repeats(self.store)
+            self._steps[key] = step.of_all_cores()
+        return self._steps[key]
+
+    def read(
+        self, mode: str, layout: BatchLayout, features: Features, labels: Labels
+    ) -> tuple[Features, Labels]:
+        """Returns what the devices receive for a batch; see `ReadsOnHost`."""
+        try:
+            features, labels = from_parts((features, labels))
+        except (TypeError, ValueError):  # The checks of batches explain it.
+            return features, labels
+        if not needs_host((features, labels)):
+            return features, labels
+        if mode == ModeKeys.PREDICT:
+            labels = None
+        features, labels = jax.tree.map(as_fed, (features, labels))
+        example = without_values(layout.step_input(features, labels))
+        key = mode, key_of(example)
+        if key not in self._host_parts:
+            make = functools.partial(self._model, mode, example)
+            self._host_parts[key] = HostPart(make, mode, example)
+        part = self._host_parts[key]
+        return batch.Hosted(part.tensors(features, labels), part), None
+
+    def _model(self, mode: str, example: StepInput) -> ModelGraph:
+        """The graph for inputs of this shape."""
+        tell(f"Calling model_fn for mode {mode!r}")
+        if isinstance(example.features, batch.Hosted):
+            features, _ = example.of_one_call()
+            return features.part.model(features.tensors)
+        return build(self._call_model_fn, mode, example, self._seed)
+
+
+def _check_options(options: TraceOptions) -> None:
+    received = {
+        "dtype_policy": options.dtype_policy,
+        "remat": options.remat,
+        "micro_batches": None if options.micro_batches == 1 else True,
+    }
+    for name, value in received.items():
+        if value is not None:
+            raise NotImplementedError(
+                f"RunConfig.{name} must not be set, because a TF1 model_fn builds "
+                "its own graph, which does not support it. Leave it out."
+            )
 
 
 class TF1FrontEnd:

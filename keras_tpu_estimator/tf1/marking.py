@@ -5,7 +5,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from keras_tpu_estimator.tf1.building import is_building
+from keras_tpu_estimator.tf1.graph.building import is_building
 from keras_tpu_estimator.tf1.spec import Spec
 
 

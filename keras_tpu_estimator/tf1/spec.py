@@ -20,8 +20,8 @@ from keras_tpu_estimator.spec.model_fn.spec_checks import (
     check_metric_ops,
     checked_host_function,
 )
-from keras_tpu_estimator.tf1.host_arguments import map_arguments
-from keras_tpu_estimator.tf1.inside import check_outside
+from keras_tpu_estimator.tf1.graph.inside import check_outside
+from keras_tpu_estimator.tf1.host.arguments import map_arguments
 
 _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
 
@@ -88,7 +88,7 @@ class TPUEstimatorSpec(spec.TPUEstimatorSpec):
 
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec(spec.EstimatorSpec):
-    """The operations of a TF1 model in one mode, for one device.
+    """The operations of a TF1 model in one mode on one device.
 
     The counterpart of `tf.compat.v1.estimator.EstimatorSpec` for a
     `tf1.model_fn`.

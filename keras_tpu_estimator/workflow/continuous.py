@@ -11,7 +11,7 @@ from keras_tpu_estimator.files.directory import training_status
 from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.ground.base.field_checks import check_int
-from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.workflow.evaluations import Clock, Evaluations
 from keras_tpu_estimator.workflow.specs import EvalSpec, check_estimator
 
@@ -67,7 +67,7 @@ def evaluate_continuously(
     if max_steps is not None:
         check_int("max_steps", max_steps, minimum=1)
     evaluations = Evaluations(estimator, eval_spec, max_steps)
-    if rehearsing.running() is not None:
+    if dry_run.running() is not None:
         evaluations.rehearse()
         return evaluations.results()
     evaluator = ContinuousEvaluator(estimator, evaluations, max_steps)
@@ -144,7 +144,7 @@ class ContinuousEvaluator:
         return is_over
 
     def _is_complete(self) -> bool:
-        """Whether the directory is marked as complete by this training.
+        """Returns whether the directory is marked as complete by this training.
 
         Training that starts together with this process removes an old marker.
         """

@@ -55,11 +55,11 @@ class Evaluation:
         )
 
     def is_due(self, step: int) -> bool:
-        """Whether the interval since the last evaluation has passed."""
+        """Returns whether the interval since the last evaluation has passed."""
         return self._timer.should_trigger_for_step(step)
 
     def has_done(self, step: int) -> bool:
-        """Whether the last evaluation was of this step."""
+        """Returns whether the last evaluation was of this step."""
         return self._timer.last_triggered_step() == step
 
     def run(
@@ -74,7 +74,7 @@ class Evaluation:
         Args:
             step: The global step of the checkpoint.
             evaluate: Evaluates its values, like `TPUEstimator.evaluate`.
-            by_chief: Has the chief alone export. By default there is one host.
+            by_chief: Exports only on the chief. By default there is one host.
 
         Raises:
             Exception: It failed. The next evaluation is then due immediately.

@@ -8,7 +8,7 @@ from typing import Any
 
 from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.storage import file_names, paths, shared_files
+from keras_tpu_estimator.ground.storage import paths, shared_files
 
 
 class Exporter(abc.ABC):
@@ -133,7 +133,7 @@ class SavedModelExporter(Exporter):
         exports_to_keep: int | None = None,
     ):
         receiver_fn = _checked(serving_input_receiver_fn)
-        file_names.check("`name`", name)
+        paths.check_name("`name`", name)
         if exports_to_keep is not None:
             check_int("exports_to_keep", exports_to_keep, minimum=1)
         self._name = name
@@ -173,7 +173,7 @@ class SavedModelExporter(Exporter):
             RuntimeError: As in `export_saved_model`.
         """
         del eval_result, is_the_final_export
-        file_names.check_folder("`name`", export_path)
+        paths.check_folder_name("`name`", export_path)
         path = estimator.export_saved_model(
             export_path,
             self._receiver_fn,

@@ -9,7 +9,7 @@ from keras_tpu_estimator.ground.base.field_checks import check_int, is_number, t
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.suggestions import suggesting
 from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.storage import file_names
+from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
@@ -117,7 +117,7 @@ class EvalSpec:
                 f"`name` must be a string. Received: {shown(self.name)}. Pass "
                 "a name such as 'test', or None."
             )
-        file_names.check("`name`", f"eval_{self.name}")
+        paths.check_name("`name`", f"eval_{self.name}")
         _check_seconds("start_delay_secs", self.start_delay_secs)
         _check_seconds("throttle_secs", self.throttle_secs)
         if self.throttle_steps is not None:

@@ -9,7 +9,7 @@ from keras_tpu_estimator.estimator import TPUEstimator
 from keras_tpu_estimator.files.directory import training_status
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.runs import rehearsing
+from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
     CheckpointSaverListener,
@@ -93,7 +93,7 @@ def train_and_evaluate(
     evaluations = Evaluations(estimator, eval_spec, train_spec.max_steps)
     config = estimator.config
     _check_part(config)
-    if rehearsing.running() is not None:
+    if dry_run.running() is not None:
         estimator.train(train_spec.input_fn, max_steps=train_spec.max_steps)
         evaluations.rehearse()
     elif config.task_type == "evaluator":

@@ -30,7 +30,7 @@ def small_pieces(monkeypatch):
 
 
 def flip(file, at):
-    """Changes a bit; the time of the file changes, too."""
+    """Changes a bit; the time of the file also changes."""
     status = file.stat()
     content = bytearray(file.read_bytes())
     content[at] ^= 1

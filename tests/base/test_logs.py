@@ -15,7 +15,7 @@ OWN, TENSORFLOW = "keras_tpu_estimator", "tensorflow"
 
 
 class Terminal:
-    """What programs see of three loggers, whose handlers are made anew."""
+    """The output of three loggers, with new handlers."""
 
     def __init__(self, monkeypatch):
         self.stream = io.StringIO()
@@ -33,7 +33,7 @@ class Terminal:
         monkeypatch.setattr(absl.python_handler, "stream", self.stream)
 
     def import_tensorflow(self):
-        """What that does if nobody has set up the root."""
+        """The behaviour if the root logger has no handler."""
         logging.getLogger(TENSORFLOW).addHandler(self.handler(logging.BASIC_FORMAT))
 
     def handler(self, form, stream=None):
@@ -42,7 +42,7 @@ class Terminal:
         return handler
 
     def lines(self):
-        """What is shown of a line of each logger."""
+        """The output for a line of each logger."""
         logging.getLogger(OWN).info("own")
         logging.getLogger(f"{OWN}.room").info("of a room")
         logging.getLogger(TENSORFLOW).info("TensorFlow's")

@@ -1,4 +1,4 @@
-"""Misspelt names are told what they may mean."""
+"""Errors suggest the closest known name."""
 
 import inspect
 import pickle

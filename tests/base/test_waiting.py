@@ -1,4 +1,4 @@
-"""What is shown while tracing and compiling take their time."""
+"""Tests of the messages during tracing and compiling."""
 
 import io
 import logging
@@ -82,5 +82,5 @@ def test_an_estimator_tells_what_it_does(tmp_path, terminal, caplog):
     estimator.train(batches_of(x, y), max_steps=1)
     assert terminal.getvalue().split(GONE) == shown
     (told,) = caplog.messages
-    assert "There is nothing to train: " in told
-    assert "has come to step 1, and max_steps=1" in told
+    assert "Training ends without a step: " in told
+    assert "has reached step 1, and max_steps=1" in told

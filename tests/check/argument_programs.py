@@ -134,11 +134,6 @@ def depends(model: str, data: str, stops: bool = False, **facts: bool) -> Progra
     return Program(model, data, stops, "depends", **facts)
 
 
-def unseen(model: str, data: str = STRINGS, **facts: bool) -> Program:
-    """A script that stops for the dtype of its data, which is not checked."""
-    return Program(model, data, True, "runs", **facts)
-
-
 _LIST = "fc.categorical_column_with_vocabulary_list"
 _FILE = "fc.categorical_column_with_vocabulary_file"
 _HASH = "fc.categorical_column_with_hash_bucket"
@@ -195,8 +190,8 @@ PROGRAMS = {
         is_quick=True,
     ),
     # Features.
-    "strings that nothing reads": unseen("pass", is_quick=True),
-    "strings in predictions": unseen('predictions["s"] = features["s"]'),
+    "strings that nothing reads": runs("pass", STRINGS, is_quick=True),
+    "strings in predictions": runs('predictions["s"] = features["s"]', STRINGS),
     "strings compared": refused(
         'x += tf.to_float(tf.equal(features["s"], "a"))[:, None]'
     ),

@@ -74,6 +74,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "an operation in a `tf.cond` branch": None,
         "without an operation that changes the global step": None,
         "64-bit numbers": Code("depends", "tf.get_variable('a', [], tf.int64)"),
+        "variables are resources only": None,
         "columns of ids are sparse": Code(
             "refused",
             "fc.input_layer(features, "
@@ -255,6 +256,11 @@ PROGRAMS = {
         "tf.variable_axis_size_partitioner(9)):\n    pass",
     ),
     "a loop with a bound": Code("runs", f"y += {_LOOP}, maximum_iterations=3)"),
+    "a loop that counts to a size": Code(
+        "runs",
+        "tf.while_loop(lambda i, _: i < tf.shape(y)[0], "
+        "lambda i, y: (i + 1, y * 2.), (0, y))",
+    ),
     "a loop whose arguments are hidden": Code("runs", f"y += {_LOOP}, **params)"),
     "a summary beside a branch": Code(
         "runs",

@@ -23,8 +23,8 @@ RANKS = (
     Verdict.MISSING,
 )
 REASONS = (
-    "should hold numbers|should be a dense tensor|operations that (a device"
-    "|run on a device)|Keys must be"
+    "must contain numbers|must be dense|must be a dense tensor"
+    "|operations that (a device|run on a device)|Keys must be"
 )
 QUICK_FIRST = [
     name if program.is_quick else at_length(name) for name, program in PROGRAMS.items()

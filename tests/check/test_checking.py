@@ -1,4 +1,4 @@
-"""What is said about programs, from their source."""
+"""Tests of the checker's reports about the source of programs."""
 
 import json
 import pathlib

@@ -123,7 +123,7 @@ def test_steps_are_those_of_keras(name, steps, tmp_path):
         name = re.sub(r"(variable|seed_generator)_[0-9]+", r"\1", variable.path)
         path = f"{name}_{seen[name]}" if seen[name] else name
         seen[name] += 1
-        # What a layer was adapted to is no part of a checkpoint.
+        # A checkpoint does not contain the adapted values of a layer.
         assert path in names or path.startswith("normalization")
         if path in names:
             value = estimator.get_variable_value(path)

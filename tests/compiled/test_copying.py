@@ -70,7 +70,7 @@ def lora_of_attention():
 
 
 class Block(layers.Layer):
-    """Two layers without names of their own."""
+    """Two layers without their own names."""
 
     def build(self, shape):
         self.first, self.second = layers.Dense(3), layers.Dense(1)
@@ -279,7 +279,7 @@ def named():
 
 
 def trained(make, model_dirs):
-    """Trained in two calls, of a model that is built anew for each."""
+    """Trained in two calls, of a model that is built again for each."""
     for model_dir in model_dirs:
         estimator = estimator_of(make(), model_dir=model_dir)
         estimator.train(batches_of(ROWS, TOTALS), steps=2)

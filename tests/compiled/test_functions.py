@@ -11,7 +11,7 @@ from keras import layers, ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.front_ends.compiled import copying
-from keras_tpu_estimator.ground.tracing import kept_functions
+from keras_tpu_estimator.ground.tracing import keras_patches
 
 SCALE = 3.0
 RNG = np.random.default_rng(0)
@@ -133,7 +133,7 @@ def test_functions_of_one_name_are_told_apart():
 def test_configs_of_other_threads_are_as_always():
     found = []
     layer = layers.Dense(1, scaled)
-    with kept_functions.kept() as functions:
+    with keras_patches.kept_functions() as functions:
         thread = threading.Thread(
             target=lambda: found.append(layer.get_config()["activation"])
         )

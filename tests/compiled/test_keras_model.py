@@ -109,7 +109,7 @@ MODELS = {
     "state and losses of layers": (
         lambda: compiled(
             normalizing,
-            # What is normalized has biases whose gradients are rounding.
+            # Biases before a normalization have gradients that are only rounding.
             keras.optimizers.Adam(
                 keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5),
                 epsilon=1e-3,

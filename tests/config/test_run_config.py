@@ -13,14 +13,14 @@ import keras_tpu_estimator as kte
 
 
 class Cluster:
-    """What is used of a cluster resolver."""
+    """The used part of a cluster resolver."""
 
     def master(self):
         return "grpc://resolved:8470"
 
 
 class ConfigProto:
-    """What is used of a `ConfigProto`."""
+    """The used part of a `ConfigProto`."""
 
     def __init__(self, cluster_def=False):
         self.cluster_def = cluster_def
@@ -34,7 +34,7 @@ class ParameterServerStrategyV2:
 
 
 class Strategies:
-    """What is used of a `DistributeConfig`."""
+    """The used part of a `DistributeConfig`."""
 
     def __init__(self, train=None, evaluation=None):
         self.train_distribute = train
@@ -252,7 +252,7 @@ REFUSED = [
     ("max_input_shapes", 0, ValueError, "an int >= 1, or None"),
     ("max_input_shapes", True, ValueError, "an int >= 1, or None"),
     ("session_creation_timeout_secs", -1, ValueError, "> 0"),
-    ("executables", "gs://a/b", ValueError, "a folder of this machine"),
+    ("executables", "gs://a/b", ValueError, "a local folder"),
     ("executables", 3, TypeError, "a path"),
     ("compilation_cache_dir", 3, TypeError, "a path"),
     ("compilation_cache_dir", "", ValueError, "a path or None"),
@@ -423,7 +423,7 @@ TPU_WITHOUT_EFFECT = {
 
 
 def caught(function):
-    """What a function warns of."""
+    """The warnings of a function."""
     with warnings.catch_warnings(record=True) as seen:
         warnings.simplefilter("always")
         result = function()

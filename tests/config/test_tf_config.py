@@ -1,4 +1,4 @@
-"""What a RunConfig takes from TF_CONFIG."""
+"""Tests of the values that a RunConfig takes from TF_CONFIG."""
 
 import json
 
@@ -88,6 +88,20 @@ def test_masters(tf_config, arguments, expected, config_of):
     assert (config.master, config.evaluation_master) == expected
 
 
+def test_the_name_of_the_tpu_job(config_of, recwarn):
+    named = {"service": {"tpu_worker_job_name": "job"}}
+    config = config_of(named)
+    assert config.tpu_config.tpu_job_name == "job"
+    assert not config.tpu_config.chooses_iterations
+    again = config.replace(tpu_config=config.tpu_config._replace(num_shards=8))
+    assert again.tpu_config.tpu_job_name == "job"
+    assert config.replace(tpu_config=kte.TPUConfig()).tpu_config == config.tpu_config
+    assert not recwarn
+    own = kte.TPUConfig(tpu_job_name="own")
+    with pytest.warns(UserWarning, match="TPUConfig.tpu_job_name"):
+        assert config_of(named, tpu_config=own).tpu_config is own
+
+
 @pytest.mark.parametrize("given", [None, "/of/environment"])
 def test_model_dir_of_environment(given, config_of):
     config = config_of({"model_dir": "/of/environment"}, model_dir=given)
@@ -116,7 +130,7 @@ def test_two_model_dirs(config_of):
 
 
 def test_a_configuration_only_reads(monkeypatch):
-    """It joins nobody, and asks nobody."""
+    """It joins no cluster, and asks no process."""
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     monkeypatch.setattr(jax_internals, "launcher", pytest.fail)
     cluster = {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.2:1"]}

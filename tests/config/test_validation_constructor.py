@@ -1,4 +1,4 @@
-"""What `TPUEstimator(...)` refuses, in which order, and what it leaves."""
+"""Tests of the errors of `TPUEstimator(...)`, of their order, and of its state."""
 
 import functools
 import itertools

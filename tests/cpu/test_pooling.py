@@ -7,6 +7,7 @@ import pytest
 from helpers import each_once
 from jax import lax
 
+from keras_tpu_estimator.ground.cpu.pooling import compute_once
 from tests.cpu.same import check_same, operations
 
 KINDS = {
@@ -168,3 +169,20 @@ def test_large_windows_and_integers_are_left_alone(window, dtype):
         )
 
     assert "reduce_window_sum" in operations(pool, x)
+
+
+@pytest.mark.parametrize("first", [0.0, 1.0, jnp.nan, -jnp.inf])
+def test_what_is_computed_once_is_the_same(first):
+    x = jnp.array([first, 2.0])
+    doubled, same = jax.jit(lambda x: compute_once(lambda x: x * 2, x))(x)
+    assert jnp.array_equal(doubled, x * 2, equal_nan=True)
+    assert jnp.array_equal(same, x, equal_nan=True)
+
+
+def test_nothing_is_fused_over_it():
+    def read(x):
+        doubled, _ = compute_once(lambda x: x * 2, x)
+        return jnp.sin(doubled)
+
+    compiled = jax.jit(read).lower(jnp.ones(8)).compile()
+    assert "conditional(" in compiled.as_text()

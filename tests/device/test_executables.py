@@ -366,7 +366,7 @@ def test_what_others_may_write_is_an_error(folder, program):
 def test_training_says_so(tmp_path, folder):
     path = store(estimator(tmp_path), INPUTS["train"], folder, "train")
     os.chmod(path, 0o666)
-    with pytest.raises(PermissionError, match="Nobody but this user"):
+    with pytest.raises(PermissionError, match="Only this user"):
         estimator(tmp_path / "run", folder).train(INPUTS["train"], steps=4)
 
 

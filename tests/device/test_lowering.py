@@ -1,4 +1,4 @@
-"""What a loop compiles, lowered from shapes alone."""
+"""Tests of the compiled loop, lowered only from shapes."""
 
 import dataclasses
 import types

@@ -1,4 +1,4 @@
-"""What lies over several cores is saved and restored core by core."""
+"""Sharded variables are saved and restored one core at a time."""
 
 import gc
 import os
@@ -16,7 +16,7 @@ from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.runs.finite_values import FiniteValues
+from keras_tpu_estimator.runs.shard_writers import FiniteValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_leftovers
 
@@ -243,7 +243,7 @@ def test_parts_that_are_not_finite_are_found(is_written):
             each.part(IndexRanges((1,), (2,)))
     else:
         second = IndexRanges((1,), (2,))
-        finite.look_at({p: [v.part(second)] for p, v in variables.items()})
+        finite.check({p: [v.part(second)] for p, v in variables.items()})
     assert finite.not_finite == "c"
     with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="step 3"):
         finite.raise_if_any([None, "c"])

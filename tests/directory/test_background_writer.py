@@ -22,7 +22,7 @@ def gate():
 
 @pytest.fixture
 def opened_by_waiting(gate, monkeypatch):
-    """A gate that is open once somebody waits for the writer."""
+    """A gate that is open once a thread waits for the writer."""
     open_when_joined(monkeypatch, gate, "checkpoint-writer")
     return gate
 

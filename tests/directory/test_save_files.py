@@ -1,4 +1,4 @@
-"""Which files belong to a checkpoint, and which are removed."""
+"""Tests of which files belong to a checkpoint, and which are removed."""
 
 import os
 import shutil
@@ -11,8 +11,12 @@ from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.inputs import position_files
-from keras_tpu_estimator.engine.inputs.position import Position, StepRecipe
+from keras_tpu_estimator.engine.inputs.position import (
+    Position,
+    StepRecipe,
+    read_position,
+    write_position,
+)
 from keras_tpu_estimator.files.atomic.checksum import stamp
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory import (
@@ -73,7 +77,7 @@ def save(directory, step=10, value=1.0, way="parts", position=True, best=5):
         values = files.sharded([files.write(0)])
     if position:
         steps = int(value)
-        position_files.write(saved, Position(steps, StepRecipe(8, 1, 8)))
+        write_position(saved, Position(steps, StepRecipe(8, 1, 8)))
     save_into(
         saved,
         step,
@@ -158,7 +162,7 @@ def full_disk(monkeypatch):
 def remains(saved):
     """Makes what a killed save leaves: parts, a position, data, meta."""
     spread_files(saved).write(0)
-    position_files.write(saved, Position(1, StepRecipe(8, 1, 8)))
+    write_position(saved, Position(1, StepRecipe(8, 1, 8)))
     other = SaveFiles(saved.prefix + "-1", saved.token)
     formats.write(other, {"a": np.zeros(2), "b": np.ones(2)}, "tensorflow")
     for end in (".data-00000-of-00001", ".meta"):
@@ -359,7 +363,7 @@ def test_a_save_that_fails_over_a_damaged_one_leaves_nothing(
     full_disk(monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 20, 2.0, way)
-    # What has been there may belong to it.
+    # Earlier files may belong to it.
     assert content(tmp_path) == before
 
 
@@ -385,7 +389,7 @@ def test_a_step_that_is_saved_again(tmp_path, before, after):
         save(tmp_path, 10, value, after)
         assert checkpoints.latest_intact(tmp_path) == prefix
         assert kte.load_variable(prefix, "table").tolist() == [value] * 4
-        assert position_files.read(prefix).steps == value
+        assert read_position(prefix).steps == value
     state = state_file.load(str(tmp_path))
     assert [each.name for each in state.saved] == ["model.ckpt-10"]
     names = {f"{prefix}.{end}" for end in ENDS[after]}
@@ -409,10 +413,10 @@ def test_a_failed_save_of_the_same_step_leaves_the_first(tmp_path, way, monkeypa
 
 def test_a_position_is_never_that_of_another_save(tmp_path):
     prefix = save(tmp_path, 10, 1.0, "whole").prefix
-    assert position_files.read(prefix).steps == 1
-    # A user writes it anew.
+    assert read_position(prefix).steps == 1
+    # A user writes it again.
     checkpoints.save(tmp_path, 10, {"table": np.zeros(4)})
-    assert position_files.read(prefix) is None
+    assert read_position(prefix) is None
     assert not [*tmp_path.glob("*.input*")]
 
 

@@ -21,7 +21,7 @@ def estimator(model_dir):
 
 @pytest.fixture(scope="session")
 def predictions(estimator):
-    """What the classifier predicts for its data."""
+    """The classifier's predictions for its data."""
     (batch,) = estimator.predict(input_fn, yield_single_examples=False)
     return batch
 

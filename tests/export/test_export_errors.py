@@ -214,7 +214,7 @@ def test_models(name, model_dir, tmp_path, untried):
 
 
 def test_no_checkpoint(tmp_path):
-    with pytest.raises(ValueError, match="There is no checkpoint in .*`train`"):
+    with pytest.raises(ValueError, match="No checkpoint exists in .*`train`"):
         estimator_of(classifier, tmp_path).export_saved_model(tmp_path, RAW)
 
 

@@ -103,7 +103,7 @@ def predicted(model, request):
 
 
 def inferred(model, name, method, outputs):
-    """What `classifier.cc` and `regressor.cc` have before they answer."""
+    """Answers a request with the checks of `classifier.cc` and `regressor.cc`."""
     from tensorflow_serving.apis import classification_pb2
 
     session, signatures, _ = model

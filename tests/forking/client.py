@@ -13,7 +13,7 @@ import sys
 # Environment variables of these names, and more, are paths of sockets; where
 # there are several, hosts take turns.
 PREFIX = "TESTS_FORK_"
-# Scripts that have templates of their own; all others share one.
+# Scripts that have their own templates; all others share one.
 SCRIPTS = ("first_request.py", "tensorflow_graph.py")
 _PASSED_ON = (
     signal.SIGINT,

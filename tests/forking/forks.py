@@ -51,7 +51,7 @@ _KINDS = {
 
 @pytest.fixture
 def forked_programs() -> Iterator[None]:
-    """What a test starts is forked of what has imported the package."""
+    """Processes of a test are forked from one that has imported the package."""
     with forking("package"):
         yield
 

@@ -69,7 +69,7 @@ class Request:
             _put(name, file)
         if "PYTHONFAULTHANDLER" in os.environ:
             faulthandler.enable()
-        # What it starts itself is forked, too.
+        # Its own child processes are also forked.
         sys.executable = self.arguments[0]
         if "numpy" in sys.modules:
             sys.modules["numpy"].random.seed()
@@ -135,7 +135,7 @@ def forked(listening: socket.socket) -> Request:
     """Forks for each client; returns in what was forked."""
     while True:
         if sys.stdin in select.select([sys.stdin, listening], [], [])[0]:
-            # Whoever started this is gone.
+            # The parent process is gone.
             sys.exit()
         client, _ = listening.accept()
         with client:

@@ -108,7 +108,7 @@ def test_a_fork_ends_with_its_client():
         fork, group = map(int, process.stdout.readline().split())
         assert fork != process.pid == group
         process.kill()
-        # It ends when nobody can write any more.
+        # It ends when no process can write any more.
         assert process.stdout.read() == ""
     assert process.returncode == -signal.SIGKILL
 

@@ -1,4 +1,4 @@
-"""What happens when the newest checkpoint is damaged."""
+"""Tests of what happens if the newest checkpoint is corrupt."""
 
 import logging
 import os

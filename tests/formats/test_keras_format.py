@@ -82,7 +82,7 @@ class Shelf(keras.Model):
 
 
 def values_of(model):
-    """What a model holds by path, without its own name and random states."""
+    """A model's values by path, without its own name and random states."""
     return {
         variable.path.removeprefix(f"{model.name}/"): np.array(variable)
         for variable in model.variables
@@ -292,7 +292,7 @@ def test_a_file_without_names_of_layers():
     ]
 
 
-# Files that nobody should write.
+# Files that must not be written.
 
 
 def external(file):

@@ -25,7 +25,7 @@ TF1 = {
 
 
 class Layer(tf.Module):
-    """Two variables, of which one has no name of its own."""
+    """Two variables, of which one has no name."""
 
     def __init__(self):
         self.kernel = tf.Variable(KERNEL, name="dense/kernel")

@@ -204,7 +204,7 @@ def test_a_save_that_was_killed_between_files(tmp_path):
     assert len(os.listdir(tmp_path)) == len(there) + 4
     newest = save(tmp_path, step=30)
     assert checkpoints.latest_intact(tmp_path) == newest
-    # What belongs to no checkpoint is gone.
+    # Files without a checkpoint are gone.
     assert {n for n in os.listdir(tmp_path) if "ckpt-30" not in n} == there
 
 

@@ -62,7 +62,7 @@ def model_fn(features, labels, mode, params):
 def estimator_in(
     model_dir, in_shards=False, executables=None, checkpoint_format="hdf5"
 ):
-    """What wrote the files, and what reads them."""
+    """The versions that wrote the files, and those that read them."""
     config = kte.RunConfig(
         tpu_config=kte.TPUConfig(
             iterations_per_loop=1,

@@ -1,4 +1,4 @@
-"""What the golden programs compute: data, initial weights, settings.
+"""The data, initial weights and settings of the golden programs.
 
 Pure NumPy, so that the maker (old TensorFlow) and the test (this package)
 start from the same numbers. Streams of `np.random.RandomState` never change,

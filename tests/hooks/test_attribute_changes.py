@@ -15,7 +15,7 @@ class Some:
 
 
 def changes(value, change):
-    """What changes in an object with a value, and with another one."""
+    """The changes in an object with one value, and with another."""
     some = Some()
     some.value, some.lock = value, threading.Lock()
     before = fingerprints(some)

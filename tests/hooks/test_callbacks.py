@@ -325,7 +325,7 @@ def test_early_stopping(tmp_path, use_tpu, save_steps):
     )
     trained(estimator, [stopping()], epochs=9)
     assert estimator.get_variable_value("global_step") == 3 * STEPS
-    # What was restored is in the last checkpoint.
+    # The restored weights are in the last checkpoint.
     assert_same_weights(estimator, fitted([stopping()], epochs=9))
     in_memory = estimator.evaluate(batches_of(X, Y))
     fresh = estimator_of(model_fn_of(linear, sgd), tmp_path, use_tpu)

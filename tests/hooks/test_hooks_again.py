@@ -1,4 +1,4 @@
-"""A hook that is used in one training after the other begins anew in each.
+"""A hook that is used in one training after the other begins again in each.
 
 A `model_fn` is traced once, so that the hooks of its spec see several calls. In
 the original it ran, and made its hooks, in each call.
@@ -153,7 +153,7 @@ def written(*folders):
 
 
 def logged(records):
-    """What hooks have logged, but for times and rates."""
+    """The log lines of hooks, without times and rates."""
     hooks = os.path.join("keras_tpu_estimator", "hooks", "")
     return [
         re.sub(r"\d+\.\d+|/sec: .*", "", record.getMessage())

@@ -56,7 +56,7 @@ class Recorder(kte.hooks.SessionRunHook):
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """Where a hook runs, and where it may write."""
+    """An estimator that runs hooks, and its directory."""
 
     estimator: kte.TPUEstimator
     directory: str
@@ -110,7 +110,7 @@ def runs_of(mode, use_tpu):
 
 
 def expected_calls(name, mode, use_tpu):
-    """What the recorder, which comes after the hook, is to see."""
+    """The events that the recorder, which comes after the hook, must see."""
     if mode == "train":
         last = LAST_STEP.get(name, STEPS)
         bounds = [*range(0, last, LOOP), last]

@@ -1,4 +1,4 @@
-"""`InMemoryEvaluatorHook`: evaluating while training goes on undisturbed."""
+"""`InMemoryEvaluatorHook`: evaluating while training continues undisturbed."""
 
 import glob
 
@@ -53,7 +53,7 @@ def evaluator(estimator, **arguments):
 
 
 def written(directory):
-    """What an evaluation wrote: values by step, for each tag."""
+    """The values that an evaluation wrote, by step, for each tag."""
     from tensorboard.backend.event_processing import event_accumulator
 
     events = event_accumulator.EventAccumulator(str(directory)).Reload()
@@ -188,7 +188,7 @@ def test_an_interval_is_positive(every, tmp_path):
 def test_other_estimators_are_refused(tmp_path):
     one = estimator_of(model_fn_of(linear), tmp_path / "one")
     other = estimator_of(model_fn_of(linear), tmp_path / "other")
-    with pytest.raises(ValueError, match="by the estimator that trains them"):
+    with pytest.raises(ValueError, match="must be the one that trains them"):
         one.train(repeated(X, Y), hooks=[evaluator(other)], steps=1)
 
 

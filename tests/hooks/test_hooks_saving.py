@@ -107,7 +107,7 @@ def test_two_savers_in_two_directories(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.train(repeated(X, Y), hooks=hooks, steps=4)
     assert saved_steps(tmp_path) == saved_steps(tmp_path / "copies") == [0, 4]
-    # Where training starts is in one of the directories, and only there.
+    # Only one of the directories has the checkpoint from which training starts.
     estimator.train(repeated(X, Y), hooks=[saver(tmp_path / "new")], steps=4)
     assert saved_steps(tmp_path / "new") == [4, 8]
 

@@ -67,7 +67,7 @@ def test_stops_at_exactly_its_step(stop, use_tpu, tmp_path):
 def test_stops_training_that_has_no_end(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     hook = StopAt(num_steps=6)
-    for expected in (6, 12):  # Counted anew each time.
+    for expected in (6, 12):  # Counted again each time.
         estimator.train(repeated(X, Y), hooks=[hook])
         assert step_of(estimator) == expected
 
@@ -170,7 +170,7 @@ def test_nan_in_a_variable_stops_training(tmp_path):
     hook = kte.hooks.NanTensorHook("dense/kernel", fail_on_nan_loss=False)
     # Stopping is fine, but what has become useless is not saved.
     with pytest.raises(
-        kte.hooks.NanLossDuringTrainingError, match="not finite after step 2"
+        kte.hooks.NanLossDuringTrainingError, match="must be finite after step 2"
     ):
         estimator.train(batches_of(bad, Y), hooks=[hook])
     assert step_of(estimator) == 0

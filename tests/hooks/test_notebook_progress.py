@@ -1,4 +1,4 @@
-"""What a notebook is shown of training, at times that the test sets."""
+"""Tests of the progress line of a notebook, at times that the test sets."""
 
 import sys
 import types
@@ -68,7 +68,7 @@ class Place:
 
 @pytest.fixture
 def places(monkeypatch):
-    """What is displayed, in a notebook's shell."""
+    """The displayed text in a notebook's shell."""
     made = []
 
     def display(line, display_id):

@@ -19,7 +19,7 @@ from keras_tpu_estimator.spec.hooks import progress_bar
 
 OWN = logging.getLogger("keras_tpu_estimator")
 X, Y = regression_data(64)
-# What of control sequences moves the cursor, and what only colors.
+# Control sequences that move the cursor, and those that only color.
 _SEQUENCE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|\x1b([78DM])|([\r\n\b])|(.)")
 
 
@@ -240,7 +240,7 @@ class Stopped(kte.hooks.SessionRunHook):
 
 
 def lines_beside_bars(terminal):
-    """Checks that each bar has a line of its own; returns the other lines."""
+    """Checks that each bar has a separate line; returns the other lines."""
     lines = [line for line in terminal.lines if line]
     assert any(re.match(r" *\d+/\d+ .*", line) for line in lines)
     others = [line for line in lines if "━" not in line]

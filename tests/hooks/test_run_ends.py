@@ -1,4 +1,4 @@
-"""Where runs of training end if their length is not chosen: as hooks want."""
+"""Hooks decide where runs of training end if no loop length is set."""
 
 import itertools
 

@@ -48,7 +48,7 @@ def _tf_config(task_type, index, addresses=_ADDRESSES):
 
 @pytest.fixture
 def found(monkeypatch):
-    """What is found with some environment variables."""
+    """The detected cluster with some environment variables."""
 
     def find(variables):
         for name, value in variables.items():

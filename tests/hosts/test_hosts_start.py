@@ -34,7 +34,7 @@ from jax.experimental import multihost_utils
 assert jax.process_count() == cluster.num_processes == 2
 assert jax.process_index() == cluster.process_id
 numbers = multihost_utils.process_allgather(np.array(jax.process_index()))
-# Written at once, lest a line of Gloo's comes in between.
+# Written at once, so that no line of Gloo comes in between.
 sys.stdout.write(
     f"{jax.local_device_count()} {jax.device_count()} {numbers.tolist()}\\n"
 )
@@ -53,7 +53,7 @@ def test_two_processes_of_two_cores(tmp_path):
         check=False,
     )
     assert done.returncode == 0, done.stderr
-    # Gloo has its own lines, too.
+    # Gloo also has its own lines.
     assert {"[0] 2 4 [0, 1]", "[1] 2 4 [0, 1]"} <= set(done.stdout.splitlines())
 
 

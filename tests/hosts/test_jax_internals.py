@@ -1,4 +1,4 @@
-"""What this package takes from inside JAX is still there, and as it was."""
+"""The private parts of JAX that this package uses have not changed."""
 
 import inspect
 import sys

@@ -35,7 +35,7 @@ def test_this_process_may_take_its_own_place():
 
 @pytest.mark.usefixtures("forked_programs")
 def test_what_it_starts_may_not():
-    # Through a shell, too.
+    # Also through a shell.
     done = subprocess.run(
         ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, _CODE],
         capture_output=True,

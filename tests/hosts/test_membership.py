@@ -1,4 +1,4 @@
-"""What a host does about the failures of others, and how it ends."""
+"""Tests of how a host reacts to failures of others, and how it ends."""
 
 import os
 import signal
@@ -178,7 +178,7 @@ def test_all_leave_together(member, on_each, ends, monkeypatch):
     monkeypatch.setattr(jax.distributed, "shutdown", lambda: left.append(1))
     hosts = [member(host, count=3) for host in range(3)]
     assert on_each(lambda host: at_exit(hosts[host]), 3) == [None] * 3
-    # Whatever else is to be done at the end.
+    # All other work at the end.
     assert not ends and len(left) == 3
 
 

@@ -1,4 +1,4 @@
-"""How a program ends, told by programs that end so."""
+"""Programs that end in different ways report how they end."""
 
 import subprocess
 import sys
@@ -20,7 +20,7 @@ atexit.register(lambda: print(repr(end.error), end.code))
 
 
 def ended(code):
-    """What is known at the end, and the exit code."""
+    """The known state at the end, and the exit code."""
     done = subprocess.run(
         [sys.executable, "-c", _SCRIPT + code],
         capture_output=True,

@@ -1,4 +1,4 @@
-"""How hosts end, each a thread here, over a store in memory."""
+"""Tests of how hosts end; each is a thread over a store in memory."""
 
 import pytest
 

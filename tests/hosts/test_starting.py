@@ -185,7 +185,7 @@ def test_a_child_joins_nobody(given, fake_jax, launched):
     kte.initialize(*_HERE)
     assert starting.ensure_started() == Cluster()
     assert not fake_jax.calls
-    # What a configuration says is that of its parent.
+    # A configuration has the values of its parent.
     assert starting.known_cluster() == Cluster(*_HERE)
     with pytest.raises(ValueError, match="arguments define process 2 of 4"):
         kte.initialize("10.0.0.1:8476", 4, 2)

@@ -1,4 +1,4 @@
-"""What is settled of a process."""
+"""Tests of the state of a process."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What a host thinks of the others, as its clock goes on."""
+"""Tests of a host's view of the others while its clock runs."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def three(member):
 
 
 def looked(watches, clock, seconds, silent=()):
-    """What each thinks after so many seconds, each of which it looks."""
+    """The view of each host after some seconds, if it looks every second."""
     problems = {}
     for _ in range(seconds):
         clock.now += 1

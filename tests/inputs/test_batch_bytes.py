@@ -6,14 +6,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.engine.inputs import batch_bytes
+from keras_tpu_estimator.engine.inputs import packing
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 
 Point = collections.namedtuple("Point", "x y")
 
 
 def again(nest, structure=None):
-    return batch_bytes.from_bytes(batch_bytes.to_bytes(nest), structure)
+    return packing.from_bytes(packing.to_bytes(nest), structure)
 
 
 def check_equal(one, other):
@@ -61,7 +61,7 @@ def test_nests():
 
 def test_nests_of_which_only_the_program_knows():
     nest = Point(np.arange(2), {1: np.arange(3)})
-    with pytest.raises(ValueError, match="Received named tuples, or nodes"):
+    with pytest.raises(ValueError, match="Received named tuples or registered"):
         again(nest)
     check_equal(again(nest, jax.tree.structure(nest)), nest)
     # One without a batch has none.
@@ -69,10 +69,10 @@ def test_nests_of_which_only_the_program_knows():
 
 
 def test_nothing_is_run():
-    data = batch_bytes.to_bytes(np.arange(2))
+    data = packing.to_bytes(np.arange(2))
     head = data[8 : 8 + int.from_bytes(data[:8])]
     forged = head.replace(b'"int64"', b'"object"')
     with pytest.raises(ValueError, match="OBJECT"):
-        batch_bytes.from_bytes(len(forged).to_bytes(8) + forged + data[8 + len(head) :])
+        packing.from_bytes(len(forged).to_bytes(8) + forged + data[8 + len(head) :])
     with pytest.raises(ValueError):
-        batch_bytes.from_bytes(pickle.dumps({"x": 1}))
+        packing.from_bytes(pickle.dumps({"x": 1}))

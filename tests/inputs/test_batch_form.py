@@ -1,12 +1,12 @@
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.batch_form import BatchForm, error_of_unlike
+from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec, mismatch_error
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 
 
 def form(features, labels=None):
-    return BatchForm.of(StackedSteps(features, labels))
+    return ElementSpec.of(StackedSteps(features, labels))
 
 
 def ids(steps=2, size=3, length=5, dtype="int32"):
@@ -36,25 +36,25 @@ def test_all_else_does():
 
 
 def test_what_differs_is_named():
-    said = [
+    facts = [
         form({"x": ids(), "y": ids()}).facts,
         None,
         form({"x": ids(length=3, dtype="uint8")}, ids()).facts,
     ]
-    message = str(error_of_unlike(said))
+    message = str(mismatch_error(facts))
     for told in (
         "For features['x'], host 0 has int32 of shape (batch, 5); host 2 has "
         "uint8 of shape (batch, 3). ",
         "For features['y'], host 0 has int32 of shape (batch, 5); host 2 has nothing. ",
         "For labels, host 0 has nothing; host 2 has int32 of shape (batch, 5)",
-        "pad tensors to one shape",
+        "padding tensors to one shape",
     ):
         assert told in message, message
     assert "host 1" not in message and "PyTreeDef" not in message
 
 
 def test_nests_are_named_if_names_are_equal():
-    said = [form((ids(),)).facts, form([ids()]).facts]
-    assert "For the nest of features and labels, host 0 has PyTreeDef" in str(
-        error_of_unlike(said)
+    facts = [form((ids(),)).facts, form([ids()]).facts]
+    assert "For the structure of features and labels, host 0 has PyTreeDef" in str(
+        mismatch_error(facts)
     )

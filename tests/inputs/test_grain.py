@@ -1,4 +1,4 @@
-"""What `input_fn` may return of Grain, read on from where a run was stopped."""
+"""Tests of an `input_fn` that uses Grain, and of resuming it."""
 
 import keras
 import numpy as np
@@ -8,8 +8,7 @@ from helpers import estimator_of, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import pipeline
-from keras_tpu_estimator.engine.inputs.source_kinds import source_of
-from keras_tpu_estimator.engine.inputs.streams import Stream
+from keras_tpu_estimator.engine.inputs.sources import Stream, source_of
 
 grain = pytest.importorskip(
     "grain", reason="Grain, which the extra `[test]` installs, is missing"
@@ -21,12 +20,12 @@ X, Y = regression_data(EXAMPLES)
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second save states, too."""
+    """Calls of less than a second also save states."""
     monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
 
 
 class Crash(Exception):
-    """What a run is interrupted by."""
+    """An error that interrupts a run."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):
@@ -134,7 +133,7 @@ def test_interrupted_and_resumed_as_if_never(name, tmp_path, caplog):
         parts.train(input_fn_of(name), hooks=[CrashAt()], max_steps=STEPS)
     resumed = new_estimator(tmp_path / "1")
     resumed.train(input_fn_of(name), max_steps=STEPS)
-    assert f"goes on after {CRASH} steps, from its saved state" in caplog.text
+    assert f"continues after {CRASH} steps, from its saved state" in caplog.text
     expected = variables(whole)
     assert variables(resumed).keys() == expected.keys()
     for path, value in variables(resumed).items():
@@ -200,7 +199,7 @@ def examples_of_loader():
     ],
 )
 def test_examples_are_no_batches(make, way):
-    with pytest.raises(TypeError, match=f"gives single examples.*{way}"):
+    with pytest.raises(TypeError, match=f"yields single examples.*{way}"):
         source_of(make())
     # As the message says.
     assert isinstance(source_of(iter(make())), Stream)

@@ -217,7 +217,7 @@ def test_closing_does_not_wait_for_ever_for_a_producer(monkeypatch):
     assert next(infeed, "over") == "over"
     release.set()
     wait_until(lambda: not infeed_threads())
-    # What was made after closing is dropped.
+    # Items made after closing are dropped.
     assert next(infeed, "over") == "over"
 
 

@@ -11,7 +11,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device import mode_devices
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.source_kinds import source_of
+from keras_tpu_estimator.engine.inputs.sources import source_of
 from keras_tpu_estimator.engine.inputs.stacking import Stacker, StackSize
 
 
@@ -91,7 +91,7 @@ def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
 
 
 def training_steps(input_fn, model_dir, **settings):
-    """What model_fn is given, as a host_call sees it, for two steps."""
+    """The arguments of model_fn, as a host_call receives them, in two steps."""
 
     def model_fn(features, labels, mode, params):
         spec = model_fn_of(linear)(features, labels, mode, params)
@@ -138,7 +138,7 @@ FEATURES = {"x": BATCH_X}
 def test_a_list_of_batches_is_refused(tmp_path, batches):
     with pytest.raises(
         ValueError,
-        match=r"should have length 2.* length \d.* Return iter\(batches\)",
+        match=r"must have length 2.* length \d.* Return iter\(batches\)",
     ):
         training_steps(lambda params: batches, tmp_path)
 

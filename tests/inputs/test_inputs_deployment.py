@@ -1,4 +1,4 @@
-"""How often `input_fn` is called, with what, and for which cores."""
+"""Tests of the calls of `input_fn`: number, arguments, and cores."""
 
 import dataclasses
 import functools
@@ -20,7 +20,7 @@ from keras_tpu_estimator.engine.device import mode_devices as mode_devices_modul
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.context import Deployment, TPUContext
+from keras_tpu_estimator.engine.inputs.deployment import Deployment, TPUContext
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.mesh.all_cores import all_cores
@@ -190,7 +190,7 @@ def test_the_context_in_input_fn():
     assert context.current_host == 2
     host = "/replica:0/task:2/device:CPU:0"
     assert context.current_input_fn_deployment() == (host, 2, 4, 8)
-    with pytest.raises(RuntimeError, match="available in model_fn only"):
+    with pytest.raises(RuntimeError, match="must be read in model_fn"):
         _ = context.device_assignment
 
 
@@ -218,21 +218,22 @@ def test_the_context_in_model_fn():
     assert context.num_hosts == 4
     assert context.num_of_replicas_per_host == 8
     assert context.device_assignment is None
-    with pytest.raises(RuntimeError, match="`current_host` is .*input_fn only"):
+    with pytest.raises(RuntimeError, match="`current_host` must be used in input_fn"):
         _ = context.current_host
-    with pytest.raises(RuntimeError, match="deployment` is .*input_fn only"):
+    with pytest.raises(RuntimeError, match="deployment` must be used in input_fn"):
         context.current_input_fn_deployment()
 
 
 @pytest.mark.parametrize("call", [None, Deployment(2, 4, 8, 16)])
 def test_devices_of_hosts_and_cores(call):
     context = TPUContext(THIRD_OF_FOUR, call)
-    devices = [f"/replica:0/task:{host}/device:CPU:0" for host in range(4)]
+    devices = [f"/task:{host}/device:CPU:0" for host in range(4)]
     assert context.device_for_replica(0) == (devices[0], 0)
     assert context.device_for_replica(7) == (devices[0], 7)
     assert context.device_for_replica(21) == (devices[2], 5)
-    assert context.tpu_host_placement_function(host_id=3) == devices[3]
-    assert context.tpu_host_placement_function() == devices[0]
+    placed = context.tpu_host_placement_function
+    assert placed(host_id=3) == f"/replica:0{devices[3]}"
+    assert placed() == f"/replica:0{devices[0]}"
 
 
 def dataset(size=8):
@@ -353,7 +354,7 @@ def test_what_model_fn_sees_of_an_evaluation(tmp_path, way, sliced, own):
             seen.append((features.shape[0], params["batch_size"]))
             assert params["use_tpu"] is True
             assert context.num_replicas == 8
-            with pytest.raises(RuntimeError, match="input_fn only"):
+            with pytest.raises(RuntimeError, match="must be used in input_fn"):
                 context.current_input_fn_deployment()
         return model_fn_of(linear)(features, labels, mode, params)
 
@@ -423,18 +424,18 @@ WRONG_AXES = {
     "no such axis": (
         [2, 1],
         X.T,
-        r"features should have the axis.*Expected axis 2. .* \(3, 64\)",
+        r"features must have the axis.*Expected axis 2. .* \(3, 64\)",
     ),
     "not divisible": (
         [1, 1],
         X[:12].T,
-        r"features should be divisible by the number of cores, 8, along axis "
+        r"features must be divisible by the number of cores, 8, along axis "
         r"1 of `batch_axis`. Received shape \(3, 12\)",
     ),
     "labels not divisible": (
         [0, 1],
         X,
-        r"labels should be divisible by the number of cores.*\(3, 12\)",
+        r"labels must be divisible by the number of cores.*\(3, 12\)",
     ),
 }
 
@@ -528,7 +529,7 @@ def test_input_fn_takes_params(on, use_tpu, mode):
         lambda features: X,
         functools.partial(lambda params: X, params={}),
     ):
-        with pytest.raises(ValueError, match="should take an argument `params"):
+        with pytest.raises(ValueError, match="must take an argument `params"):
             Pipeline(input_fn, request)
 
 
@@ -588,7 +589,7 @@ def read_in_own_mode(params, mode):
         Reader().read,
         functools.partial(read, X),
         functools.partial(read, data=X),
-        # What the user has bound stays.
+        # Arguments that the user has bound stay.
         functools.partial(read_in_own_mode, mode="own"),
     ],
 )

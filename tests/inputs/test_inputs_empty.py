@@ -123,7 +123,7 @@ def test_they_need_no_dtype_and_no_shape():
 
 def test_labels_without_features_are_an_error():
     for features, labels in ((X[:0], Y[:3]), (X[:3], Y[:0])):
-        with pytest.raises(ValueError, match="should have the same batch size"):
+        with pytest.raises(ValueError, match="must have the same batch size"):
             taken(opened(lambda f=features, y=labels: iter([(f, y)])))
 
 
@@ -206,7 +206,7 @@ def test_who_resumes_reads_no_example_twice(make, chunk, used, monkeypatch):
 
 def test_nothing_else_for_ever_is_an_error(monkeypatch):
     monkeypatch.setattr(checks, "_MOST_EMPTY", 10)
-    with pytest.raises(ValueError, match="10 batches without an example"):
+    with pytest.raises(ValueError, match="10 consecutive batches without examples"):
         taken(opened(lambda: itertools.repeat((X[:0], Y[:0]))))
     sizes = [0] * 9 + [4] + [0] * 9 + [4]
     assert sizes_of(taken(opened(lambda: stream(sizes)))) == [4, 4]

@@ -1,4 +1,4 @@
-"""What `input_fn` may return, and the stacks of steps that come of it."""
+"""Tests of the results of `input_fn`, and the stacks of steps made of them."""
 
 import collections
 import dataclasses
@@ -439,7 +439,7 @@ def test_errors_of_generators_come_as_themselves():
             pipe.take(2)
     assert info.value is error
     assert error.__notes__ == [
-        "This happened while input_fn was read in mode 'eval', after 2 steps."
+        "This happened while reading input_fn in mode 'eval', after 2 steps."
     ]
 
 
@@ -493,23 +493,23 @@ TEXT = np.array(["a", "b"])
 WRONG_TENSORS = {
     "strings": (
         lambda: ({"name": TEXT}, Y[:2]),
-        r"features\['name'\] should hold numbers.*dtype <U1.*Encode strings",
+        r"features\['name'\] must contain numbers.*dtype <U1.*Encode strings",
     ),
     "strings of a dataset": (
         lambda: tf.data.Dataset.from_tensors({"name": TEXT}),
-        r"features\['name'\] should hold numbers.*dtype object",
+        r"features\['name'\] must contain numbers.*dtype object",
     ),
     "labels of strings": (
         lambda: (X[:2], (Y[:2], TEXT)),
-        r"labels\[1\] should hold numbers",
+        r"labels\[1\] must contain numbers",
     ),
     "scalars": (
         lambda: ({"rate": np.float32(0.5), "x": X[:2]}, Y[:2]),
-        r"features\['rate'\] should have the batch as its first axis.*scalar",
+        r"features\['rate'\] must have the batch as its first axis.*scalar",
     ),
     "scalars of a dataset": (
         lambda: tf.data.Dataset.from_tensors((X[:2], tf.constant(1))),
-        "labels should have the batch as its first axis",
+        "labels must have the batch as its first axis",
     ),
     "different lengths": (
         lambda: ({"a": X[:2], "b": X[:1]}, Y[:2]),
@@ -525,11 +525,11 @@ WRONG_TENSORS = {
     ),
     "larger than asked": (
         lambda: (X[:3], Y[:3]),
-        r"batches of 2 examples.*Received a batch of 3. Use\s+params",
+        r"batches of at most 2 examples.*Received a batch of 3. Use\s+params",
     ),
     "dataset larger than asked": (
         lambda: dataset(size=3, drop=True),
-        "batches of 2 examples.*Received a batch of 3",
+        "batches of at most 2 examples.*Received a batch of 3",
     ),
 }
 
@@ -572,7 +572,7 @@ def test_lengths_are_compared_without_a_size_too(chunk):
     data = tf.data.Dataset.from_tensors((X[:2], Y[:1]))
     plan = dataclasses.replace(split(2), calls=undivided(None).calls)
     with pipeline(data, plan=plan, chunk=chunk, checks_size=False) as pipe:
-        message = r"2 for features, but 1 for label.*by batch\(params"
+        message = r"2 for features, but 1 for label.*with batch\(params"
         with pytest.raises(ValueError, match=message):
             pipe.take(1)
 
@@ -590,7 +590,7 @@ WRONG_LATER_BATCHES = {
     ),
     "structure": (
         {"x": X[:4]},
-        r"first: features\['y'\] missing. Yield the same nest",
+        r"first: features\['y'\] missing. Yield the same keys",
     ),
     "many": (
         {name: X[:4] for name in "abcxyz"},
@@ -598,15 +598,15 @@ WRONG_LATER_BATCHES = {
     ),
     "kind": (
         collections.OrderedDict(x=X[:4], y=Y[:4]),
-        r"first: PyTreeDef\(.*\) of type PyTreeDef was expected, and",
+        r"first: PyTreeDef\(.*\) of type PyTreeDef instead of",
     ),
     "labels": (
         ({"x": X[:4], "y": Y[:4]}, Y[:4]),
-        "step 1 has another structure",
+        "at step 1 another one",
     ),
     "size": (
         {"x": X[:5], "y": Y[:5]},
-        "batches of 4 examples.*Received a batch of 5",
+        "batches of at most 4 examples.*Received a batch of 5",
     ),
 }
 
@@ -674,7 +674,7 @@ def test_any_sizes_come_if_none_was_asked_for():
 @pytest.mark.parametrize("chunk", [1, 2])
 def test_tensors_that_are_not_dense_are_an_error(sparse, chunk):
     data = tf.data.Dataset.from_tensors({"x": sparse()})
-    with pytest.raises(TypeError, match=r"\['x'\] should be a dense tensor"):
+    with pytest.raises(TypeError, match=r"\['x'\] must be a dense tensor"):
         taken(pipeline(data, chunk=chunk))
 
 

@@ -12,7 +12,6 @@ import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
-from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
 from keras_tpu_estimator.engine.inputs.packing import Packed, pack, unpack
@@ -22,6 +21,9 @@ from keras_tpu_estimator.engine.inputs.position import (
     RestorePoint,
     RestorePoints,
     StepRecipe,
+    read_position,
+    remove_positions,
+    write_position,
 )
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.files.checkpoints import saving
@@ -37,7 +39,7 @@ EXAMPLES = 800
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second save states, too."""
+    """Calls of less than a second also save states."""
     monkeypatch.setattr(pipeline_module, "_DELAY_SECS", 0.0)
 
 
@@ -212,9 +214,7 @@ def test_other_cores(way, before, after, is_same, caplog):
         later = examples(pipe, 1)
     with pipeline(input_fn, start, replicas=after, way=way) as pipe:
         assert (examples(pipe, 5)[-4:] == later) == is_same
-    assert ("by 2 calls of input_fn, and is read by 1" in caplog.text) == (
-        way == "PER_SHARD_V1" and before != after
-    )
+    assert ("from 2 to 1" in caplog.text) == (way == "PER_SHARD_V1" and before != after)
 
 
 @pytest.mark.parametrize("suffix", ["/../x", "a/b", "\\x"])
@@ -265,18 +265,18 @@ def test_bookmarks_cost_a_small_share_of_the_time():
     for _ in range(100):
         now[0] += 1.0
         restore_points.newest(0)
-        restore_points.keep(make)
+        restore_points.add(make)
     assert 4 <= len(made) <= 5
 
 
 def test_bookmarks_are_made_when_wanted_and_kept_until_used():
     restore_points = RestorePoints(RestorePoint(), clock=lambda: 0.0)
-    restore_points.keep(pytest.fail)
+    restore_points.add(pytest.fail)
     assert restore_points.newest(8).steps == 0
-    restore_points.keep(lambda: RestorePoint(20))
-    restore_points.keep(pytest.fail)
+    restore_points.add(lambda: RestorePoint(20))
+    restore_points.add(pytest.fail)
     assert [restore_points.newest(steps).steps for steps in (16, 20)] == [0, 20]
-    restore_points.keep(lambda: RestorePoint(32))
+    restore_points.add(lambda: RestorePoint(32))
     assert [restore_points.newest(steps).steps for steps in (24, 40)] == [
         20,
         32,
@@ -288,24 +288,24 @@ def test_at_first_no_bookmarks_are_made():
     restore_points = RestorePoints(
         RestorePoint(), True, None, 5.0, clock=lambda: now[0]
     )
-    restore_points.keep(pytest.fail)
+    restore_points.add(pytest.fail)
     now[0] = 5.0
-    restore_points.keep(lambda: RestorePoint(8))
+    restore_points.add(lambda: RestorePoint(8))
     assert restore_points.newest(8).steps == 8
 
 
 def test_a_large_state_is_not_kept(caplog):
     restore_points = RestorePoints(RestorePoint(), True, max_bytes=2**20)
     large = RestorePoint(1, 0, Packed("", (bytes(3 << 20),)))
-    restore_points.keep(lambda: large)
+    restore_points.add(lambda: large)
     assert restore_points.newest(1) == RestorePoint()
     assert "takes 3 MiB" in caplog.text
-    restore_points.keep(pytest.fail)
+    restore_points.add(pytest.fail)
 
 
 def test_without_states_none_is_asked_for(caplog):
     restore_points = RestorePoints(RestorePoint(), True, max_bytes=0)
-    restore_points.keep(pytest.fail)
+    restore_points.add(pytest.fail)
     assert restore_points.newest(8) == RestorePoint()
     assert not caplog.records
 
@@ -315,7 +315,7 @@ def test_a_large_state_is_told_once(caplog):
     restore_points = RestorePoints(RestorePoint(), True, 2**30, clock=lambda: 0.0)
     for step in (1, 2):
         large = RestorePoint(step, 0, Packed("", (bytes(17 << 20),)))
-        restore_points.keep(lambda large=large: large)
+        restore_points.add(lambda large=large: large)
         assert restore_points.newest(step) is large
     assert caplog.text.count("takes 17 MiB beside each checkpoint") == 1
 
@@ -359,24 +359,24 @@ def test_tensors_of_pytorch_come_back_as_such(monkeypatch):
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array(["a"]), len])
 def test_what_cannot_be_packed_is_named(value):
-    with pytest.raises(TypeError, match="Leave it out of the state"):
+    with pytest.raises(TypeError, match="Remove it from the state"):
         pack({"a": [value]})
 
 
 def saved_and_read(directory, position):
     """A position as it comes back from beside a checkpoint."""
     saved = SaveFiles(str(directory / "model.ckpt-1"))
-    position_files.write(saved, position)
+    write_position(saved, position)
     saving.save_into(saved, 1, {}, retention=checkpoints.Retention())
-    return position_files.read(saved.prefix)
+    return read_position(saved.prefix)
 
 
 def test_positions_come_back(tmp_path):
     prefix = str(tmp_path / "model.ckpt-1")
-    assert position_files.read(prefix) is None
+    assert read_position(prefix) is None
     states = pack([{"x": b"abc", "y": b""}])
     position = Position(8, StepRecipe(None, 1, None), RestorePoint(4, 2, states))
     assert saved_and_read(tmp_path, position) == position
-    position_files.remove(prefix)
-    position_files.remove(prefix)
-    assert position_files.read(prefix) is None
+    remove_positions(prefix)
+    remove_positions(prefix)
+    assert read_position(prefix) is None

@@ -10,7 +10,7 @@ from keras import ops
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import datasets
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
+from keras_tpu_estimator.engine.inputs.checks import BatchFinder
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched, joined_of_cores
 
 PER_SHARD, PER_HOST_1, PER_HOST_2, BROADCAST, SLICED = list(kte.InputPipelineConfig)
@@ -173,7 +173,7 @@ def test_a_rest_of_different_ones_is_an_error():
     parts = [({"rate": Unbatched(np.float32(n))}, None) for n in range(2)]
     whole, _ = joined_of_cores(parts, cores=2)
     np.testing.assert_array_equal(whole["rate"].value, [0, 1])
-    with pytest.raises(ValueError, match=r"features\['rate'\] has no batch"):
+    with pytest.raises(ValueError, match=r"features\['rate'\] must be equal"):
         joined_of_cores(parts, cores=3)
 
 
@@ -193,7 +193,7 @@ def test_micro_batches_need_the_axis(tmp_path):
 
 def test_scalars_alone_are_an_error(tmp_path):
     estimator = estimator_of(model_fn_of([]), tmp_path)
-    with pytest.raises(ValueError, match="At least one tensor should have the"):
+    with pytest.raises(ValueError, match="At least one tensor must have the"):
         estimator.train(lambda params: {"rate": np.float32(1)}, steps=1)
 
 
@@ -243,7 +243,7 @@ def test_labels_have_the_batch_but_for_scalars():
     assert not finder.shared_in(example(4, 4, np.zeros(3)))
     found = BatchFinder(4).shared_in(example(4, 4, np.zeros(())))
     assert set(found) == {"labels"}
-    # Who has changed is not told by labels alone.
+    # Labels alone do not show which host has changed.
     assert not finder.shared_in(example(4, 4, np.zeros(2)))
 
 

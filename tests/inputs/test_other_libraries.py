@@ -1,4 +1,4 @@
-"""What `input_fn` may return of PyTorch and Hugging Face."""
+"""Tests of an `input_fn` that uses PyTorch or Hugging Face."""
 
 import subprocess
 import sys
@@ -11,8 +11,7 @@ from helpers import estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.source_kinds import source_of
-from keras_tpu_estimator.engine.inputs.streams import Stream
+from keras_tpu_estimator.engine.inputs.sources import Stream, source_of
 
 
 def module(monkeypatch, name, *classes):
@@ -27,7 +26,7 @@ def module(monkeypatch, name, *classes):
 
 def test_splits_of_hugging_face_are_told_apart_from_features(monkeypatch):
     datasets = module(monkeypatch, "datasets", ("DatasetDict", (dict,), {}))
-    with pytest.raises(TypeError, match="has several datasets. Choose one"):
+    with pytest.raises(TypeError, match="contains several datasets. Select one"):
         source_of(datasets.DatasetDict(train=[1]))
 
 
@@ -36,7 +35,7 @@ def test_rows_of_hugging_face_are_no_batches(kind, monkeypatch):
     rows = {"__iter__": lambda self: iter([{"x": 1}])}
     datasets = module(monkeypatch, "datasets", (kind, (), rows))
     dataset = getattr(datasets, kind)()
-    with pytest.raises(TypeError, match=f"{kind}, which gives single exampl"):
+    with pytest.raises(TypeError, match=f"{kind}, which yields single exampl"):
         source_of(dataset)
     # As the message says.
     assert isinstance(source_of(iter(dataset)), Stream)
@@ -74,7 +73,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.source_kinds import source_of
+from keras_tpu_estimator.engine.inputs.sources import source_of
 
 values = torch.arange(6.0).reshape(3, 2)
 batch = Batch.of((values.bfloat16(), values.clone().requires_grad_()))

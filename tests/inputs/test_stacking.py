@@ -1,4 +1,4 @@
-"""Steps copied once, into memory that is used again when nobody reads it."""
+"""Steps copied once, into memory that is used again when it has no readers."""
 
 import gc
 
@@ -167,3 +167,34 @@ def test_arrays_without_numbers_are_stacked():
     stack = Stack(Buffers(), example.repeated(1), steps=2)
     stack.add(example.repeated(2))
     assert stack.stacked().features.shape == (2, 4, 0)
+
+
+def test_single_steps_lie_together_in_stacks():
+    def step(value, dtype=FLOAT, width=2):
+        return StackedSteps({"x": np.full((1, 3, width), value, dtype)}, np.ones(1))
+
+    pieces = [step(1), step(2), step(9, width=5), step(8, np.dtype("int32")), step(3)]
+    steps = Stacker(iter(pieces), StackSize())
+    steps.keep_together(pieces[0], 2)
+    first, second, *others, third = (steps.take(1) for _ in pieces)
+    assert first.room is second.room
+    assert (first.place, second.place, third.place) == (0, 1, 0)
+    room, labels = first.room
+    assert labels is None
+    np.testing.assert_array_equal(room["x"][:, 0, 0], [1, 2])
+    assert np.shares_memory(room["x"][1], second.features["x"])
+    assert not np.shares_memory(room["x"], third.features["x"])
+    assert [each.features["x"].flat[0] for each in others] == [9, 8]
+    assert [each.features["x"].dtype for each in others] == ["float32", "int32"]
+
+
+def test_values_of_steps_to_come_can_be_converted():
+    wide = np.dtype("float64")
+    buffers = Buffers()
+    buffers.empty((4, 3), wide)[...] = 1e300
+    piece = StackedSteps(np.ones((1, 3)), None)
+    steps = Stacker(iter([piece]), StackSize())
+    steps._buffers = buffers
+    steps.keep_together(piece, 4)
+    room, _ = steps.take(1).room
+    np.testing.assert_array_equal(room[1:], 0)

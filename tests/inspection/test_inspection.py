@@ -1,4 +1,4 @@
-"""What `python -m keras_tpu_estimator` tells of a directory."""
+"""Tests of the reports of `python -m keras_tpu_estimator` about a directory."""
 
 import os
 

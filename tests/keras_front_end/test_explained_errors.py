@@ -52,7 +52,7 @@ def test_other_width_after_training(tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
     estimator.train(batches_of(X, Y), steps=1)
     given = r"model_fn received features: float32 of shape \(16, 4\)"
-    with pytest.raises(ValueError, match="in the calls before") as caught:
+    with pytest.raises(ValueError, match="as in earlier calls") as caught:
         estimator.evaluate(wide(4))
     assert "features: float32 of shape (16, 4)" in notes_of(caught.value)
     for call in ("evaluate", "predict"):

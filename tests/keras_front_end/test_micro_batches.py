@@ -57,7 +57,7 @@ def stepped(step, values, x=X, y=Y, steps=1):
 
 
 def at_once_and_in_parts(model_fn, use_tpu=False, steps=1):
-    """What steps come to on whole batches, and on four micro-batches."""
+    """The results of steps on full batches, and on four micro-batches."""
     at_once, initial_values = prepared(model_fn, 1, use_tpu=use_tpu)
     in_parts, _ = prepared(model_fn, 4, use_tpu=use_tpu)
 

@@ -1,4 +1,4 @@
-"""What users put into `params` reaches `model_fn`, and is trained there."""
+"""Objects in `params` reach `model_fn`, and are trained there."""
 
 import jax.numpy as jnp
 import keras

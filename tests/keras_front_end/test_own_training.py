@@ -1,4 +1,4 @@
-"""A `train_step` of a Keras model in a `model_fn` is said to be ignored."""
+"""A `train_step` of a Keras model in a `model_fn` is reported as ignored."""
 
 import keras
 import pytest

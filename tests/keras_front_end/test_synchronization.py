@@ -1,4 +1,4 @@
-"""What cores assign to one variable, brought together, for every dtype."""
+"""Values that cores assign to one variable are combined, for every dtype."""
 
 import itertools
 
@@ -17,7 +17,7 @@ from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 
 AGGREGATIONS = ("none", "mean", "sum", "only_first_replica")
-# Where each variable begins, near the end of what its dtype can hold.
+# The initial value of each variable, near the limit of its dtype.
 BEGINNINGS = {
     "int8": 90,
     "uint8": 200,
@@ -79,7 +79,7 @@ def wide_of(dtype):
 
 
 def of_core(dtype, parts):
-    """What one core assigns, which has these micro-batches."""
+    """The value that one core with these micro-batches assigns."""
     value = np.array(BEGINNINGS[dtype], dtype_of(dtype))
     for part in parts:
         total = part.sum()

@@ -1,4 +1,4 @@
-"""What is refused in a `model_fn` when it is called, and what comes through."""
+"""Tests of the errors in a `model_fn` when it is called."""
 
 import functools
 

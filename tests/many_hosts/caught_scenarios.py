@@ -1,4 +1,4 @@
-"""Errors of all hosts, which a program catches before it goes on."""
+"""Errors of all hosts, which a program catches before it continues."""
 
 import contextlib
 from collections.abc import Callable, Iterator
@@ -121,7 +121,7 @@ def unlike(here: Here) -> dict[str, Any]:
 
 
 def remembered(here: Here) -> dict[str, Any]:
-    """What the coordinator keeps after some evaluations of unlike sizes."""
+    """Returns the coordinator's keys after some evaluations of unequal sizes."""
     estimator = estimator_of(here.directory).train(dealt, max_steps=4)
     for _ in range(3):
         estimator.evaluate(listed(here.share([11, 3])))

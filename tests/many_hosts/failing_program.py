@@ -21,9 +21,9 @@ import keras_tpu_estimator as kte  # isort: split
 import jax
 
 from keras_tpu_estimator.engine.device import restoring
-from keras_tpu_estimator.engine.inputs import position_files
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.runs import position_saver
 from tests.many_hosts.problems import (
     AtStep,
     Here,
@@ -132,7 +132,7 @@ def _train(life: Life, here: Here, own: str | None = None) -> kte.TPUEstimator:
 
 
 def befall(fate: str) -> None:
-    """What happens to a host, and when it did."""
+    """The failure of a host, and its time."""
     print(f"{_MEETS} {time.time()}", flush=True)
     if fate == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
@@ -154,8 +154,8 @@ def _befall_saves(host: int, life: Life) -> None:
 
     The chief writes it, and each host its position in the input.
     """
-    room: Any = position_files if host else saving
-    name = "write" if host else "save_into"
+    room: Any = position_saver if host else saving
+    name = "write_position" if host else "save_into"
     save: Callable[..., Any] = getattr(room, name)
 
     def saves(saved: SaveFiles, *arguments: Any, **settings: Any) -> Any:

@@ -43,7 +43,7 @@ class Ended:
     ended_at: float
 
     def lines(self, host: int) -> list[str]:
-        """What a host wrote."""
+        """The output of a host."""
         prefix = f"[{host}] "
         return [
             line.removeprefix(prefix)
@@ -52,7 +52,7 @@ class Ended:
         ]
 
     def log(self, host: int) -> str:
-        """What a host wrote, without its results."""
+        """The output of a host, without its results."""
         return "\n".join(
             line for line in self.lines(host) if not line.startswith(_RESULT)
         )
@@ -194,7 +194,7 @@ def with_cores(count: int) -> str:
 
 
 def free_port() -> int:
-    """A port of this machine that nobody uses."""
+    """A port of this machine that is not in use."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -1,4 +1,4 @@
-"""What hosts evaluate, predict and export; on one host as well."""
+"""Scenarios of evaluation, prediction and export, also for one host."""
 
 import os
 from collections.abc import Sequence

@@ -23,9 +23,9 @@ _CODE = "from tests.many_hosts import parent_program as p; p.helped(print)"
 
 
 def helped(tell: Callable[[Any], object]) -> None:
-    """What a helper is, which makes an estimator as its parent does."""
+    """A helper process that makes an estimator like its parent."""
     kte.initialize()
-    # Its own directory, as nobody agrees on it.
+    # Its own directory, because the processes do not agree on one.
     estimator = estimator_of(None)
     tell([estimator.config.num_worker_replicas, jax.process_count()])
 

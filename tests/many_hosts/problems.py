@@ -16,7 +16,7 @@ from keras import ops
 
 # Examples of a step, over all hosts.
 BATCH = 16
-# The first example of each host, where hosts have examples of their own.
+# The first example of each host, where hosts have their own examples.
 HOST_STRIDE = 1000
 
 
@@ -217,7 +217,7 @@ class Losses(kte.hooks.SessionRunHook):
 
 @contextlib.contextmanager
 def exit_code(into: dict[str, Any]) -> Iterator[None]:
-    """Notes how the program would end, which goes on instead."""
+    """Notes how the program would end, which continues instead."""
     try:
         yield
     except SystemExit as end:

@@ -21,7 +21,7 @@ from tests.many_hosts.problems import Here
 
 
 def hash_seeds(here: Here) -> dict[str, Any]:
-    """What depends on the order of a set should not be seen by anybody."""
+    """No result should depend on the order of a set."""
     return {"hash": hash(here.directory)}
 
 
@@ -35,7 +35,7 @@ SCENARIOS = (
 
 
 def main(directory: str, *names: str) -> None:
-    """Runs scenarios, each in a directory of its own."""
+    """Runs scenarios, each in a separate directory."""
     kte.initialize()
     here = Here(directory, jax.process_index(), jax.process_count())
     for name in names:
@@ -47,7 +47,7 @@ def main(directory: str, *names: str) -> None:
 
 
 def _tell(name: str, result: dict[str, Any]) -> None:
-    # At once and on a line of its own, whatever else libraries write.
+    # At once and on a separate line, whatever else libraries write.
     sys.stdout.write(f"\nRESULT {json.dumps({name: result})}\n")
     sys.stdout.flush()
 

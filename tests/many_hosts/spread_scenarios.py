@@ -81,16 +81,20 @@ def estimator_of(
 
 
 def shared_slots(here: Here) -> dict[str, Any]:
-    """Each core of all hosts has an eighth of slots, and of averages."""
-    config = {"shard_optimizer": True} if here.hosts > 1 else {}
+    """Each core of all hosts has an eighth of slots, and of two weights."""
+    rules = {".*up/kernel": (None, "batch"), ".*down/kernel": ("batch", None)}
+    shared = {"shard_optimizer": True, "fsdp": True, "layout_map": rules}
+    config = shared if here.hosts > 1 else {}
     cores = 1 if config else None
     estimator = estimator_of(here, cores, averaged, **config)
     result = _all_modes(estimator, here, listed(here.share(SIZES)))
     if config:
-        values = estimator._context.runtime.values._kept
+        values = estimator._context.runtime.values._cached._values
         slots = [v for p, v in values.items() if p.startswith("adam/")]
         own = sum(v.addressable_shards[0].data.nbytes for v in slots)
         assert own <= 0.14 * sum(v.nbytes for v in slots)
+        kernel = values["up/kernel"]
+        assert 8 * kernel.addressable_shards[0].data.nbytes == kernel.nbytes
     return result
 
 

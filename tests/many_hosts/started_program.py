@@ -1,4 +1,4 @@
-"""Joins the cluster that it is told of, and says where it is.
+"""Joins its cluster, and prints its place in it.
 
 Its environment variable STARTED_ARGUMENTS has the arguments of
 `initialize`, the last of them its time limit in seconds.

@@ -1,4 +1,4 @@
-"""When one host fails, all end, say why, and go on when they are started again.
+"""When one host fails, all end, say why, and continue when they are started again.
 
 The starts follow each other in one directory, where the run goes on.
 """
@@ -63,7 +63,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lived(directory):
-    """What became of a start, each of which goes on where others ended."""
+    """What became of a start, each of which continues where others ended."""
     life = Life(str(directory / "run"), steps=20)
 
     @functools.cache

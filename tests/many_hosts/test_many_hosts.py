@@ -31,7 +31,7 @@ ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
 # The last of these ends the program; networks are compiled for long.
 ELSEWHERE = ("not_a_number", "networks")
 ON_TWO = tuple(name for name in SCENARIOS if name not in ELSEWHERE)
-DEALT_ANEW = "The input was read by {} calls of input_fn, and is read by {} now"
+DEALT_ANEW = "The number of calls of input_fn has changed from {} to {}"
 LIMIT_SECS = 400
 
 
@@ -43,7 +43,7 @@ def base(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def alone(base):
-    """What a scenario gives on one host."""
+    """The result of a scenario on one host."""
     results = {}
 
     def run(name):
@@ -58,7 +58,7 @@ def alone(base):
 
 @pytest.fixture(scope="module")
 def first_part(base):
-    """The part of one host in the run that goes on with two."""
+    """The part of one host in the run that continues with two."""
     spread_scenarios.moved(Here(str(base / "two" / "moved")))
     here = Here(str(base / "two" / "elastic"))
     return training_scenarios.elastic(here)
@@ -91,7 +91,7 @@ def two(start, first_part):
 
 @pytest.fixture(scope="module")
 def four(base, start, two):
-    """Four hosts of four cores, which go on where two were stopped."""
+    """Four hosts of four cores, which continue where two were stopped."""
     del two
     for name in ("elastic", "moved"):
         shutil.copytree(base / "two" / name, base / "four" / name)
@@ -99,7 +99,7 @@ def four(base, start, two):
 
 
 def both(two, name):
-    """What two hosts have said, of which the first is the chief."""
+    """The output of two hosts, of which the first is the chief."""
     first, second = two.each(name)
     return first, second
 
@@ -224,8 +224,8 @@ def test_other_hosts_and_cores_read_what_others_have_written(
 def test_what_is_left_of_an_input_that_is_longer(two):
     for host in range(2):
         assert (
-            "The input of host 1 has ended after 5 steps, and so does training "
-            "on all hosts. Of what was read already, there is left: host 0 has"
+            "The input of host 1 has ended after 5 steps, so that training "
+            "ends on all hosts. Unused batches: host 0 has"
         ) in two.log(host)
     assert both(two, "ends_earlier")[0]["step"] == 5
 
@@ -353,7 +353,7 @@ def test_the_chief_exports(two, base):
 
 def test_one_host_writes_event_files_and_metrics(two, base):
     directories = [path.parent for path in base.glob("two/**/events.*")]
-    # The parts that one host had in it have a file, too.
+    # The parts that one host had in it also have a file.
     directories.remove(base / "two" / "elastic")
     directories.remove(base / "two" / "moved" / "eval")
     others = spread_scenarios.SCENARIOS | caught_scenarios.SCENARIOS
@@ -418,7 +418,7 @@ def test_callbacks_that_do_not_are_an_error(two):
     ):
         for event in ("epoch", "train"):
             error = first[f"{name} {event}"]
-            assert "ValueError: Callbacks and hooks should assign" in error
+            assert "ValueError: Callbacks and hooks must assign" in error
             assert "for 'dense/kernel', host 0 has assigned" in error
             assert of_two in error
         # Nothing of it was saved.
@@ -431,7 +431,7 @@ def test_what_is_not_finite_is_the_same_error_of_all(two):
     assert first == second
     for error in first.values():
         assert error.startswith("NanLossDuringTrainingError: The trained")
-        assert "'dense/kernel' is not finite after step 4" in error
+        assert "'dense/kernel' must be finite after step 4" in error
 
 
 def test_batches_that_are_unlike_are_an_error(two):

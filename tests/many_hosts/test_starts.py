@@ -36,7 +36,7 @@ def _open_mpi(port, number):
 
 
 def started(*ways):
-    """What became of two processes, each with its environment and arguments."""
+    """The results of two processes, each with its environment and arguments."""
     return run_together(
         *STARTED,
         environments=[

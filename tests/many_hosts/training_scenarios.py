@@ -1,4 +1,4 @@
-"""What hosts train together; each function runs on one host as well."""
+"""Scenarios of training on several hosts; each also runs on one host."""
 
 import os
 import signal
@@ -46,7 +46,7 @@ def ways(here: Here) -> dict[str, Any]:
 
 
 def with_dropout(here: Here) -> dict[str, Any]:
-    """Every core has random numbers of its own."""
+    """Every core has its own random numbers."""
     return _trained(estimator_of(here.directory, model_fn_of(dropout)))
 
 
@@ -220,7 +220,7 @@ def host_calls(here: Here) -> dict[str, Any]:
 
 
 def signals(here: Here) -> dict[str, Any]:
-    """SIGTERM on one host ends all; another call goes on from there."""
+    """SIGTERM on one host ends all; another call continues from there."""
     result: dict[str, Any] = {}
     killed = here / "killed"
     estimator = estimator_of(killed.directory, model_fn_of(dropout))
@@ -268,7 +268,7 @@ def not_a_number(here: Here) -> dict[str, Any]:
 
 
 def _end(estimator: kte.TPUEstimator) -> dict[str, Any]:
-    """Where training has ended, and the checkpoints of it."""
+    """Returns the step, weights and checkpoints at the end of training."""
     return {
         "step": int(estimator.get_variable_value("global_step")),
         "weights": weights(estimator),

@@ -1,4 +1,4 @@
-"""Which replicas hosts may have, alone and together."""
+"""Tests of the replicas of one or several hosts."""
 
 import types
 
@@ -53,7 +53,7 @@ def test_hosts_of_a_replica(replicas, hosts, expected):
     ],
 )
 def test_hosts_that_share_replicas_partly(replicas, hosts):
-    with pytest.raises(ValueError, match="should have whole hosts"):
+    with pytest.raises(ValueError, match="must have complete hosts"):
         _hosts_per_replica(mesh_of(replicas), "batch", hosts)
 
 
@@ -97,7 +97,7 @@ def test_a_distribution_is_laid_over_a_machine_elsewhere():
     elsewhere = all_cores(machine=half()).mesh
     assert elsewhere.axis_names == ("batch", "model")
     assert [*elsewhere.devices.flat] == jax.devices()[4:]
-    with pytest.raises(ValueError, match="as many devices as the machine has"):
+    with pytest.raises(ValueError, match="devices of the machine"):
         all_cores(machine=Machine(tuple(jax.devices()[6:])))
 
 

@@ -143,8 +143,8 @@ def replicas(number):
 
 
 def per_core(estimator, are_slots):
-    """What part of the values one core holds."""
-    values = estimator._context.runtime.values._kept
+    """The share of the values that one core holds."""
+    values = estimator._context.runtime.values._cached._values
     chosen = [
         value
         for path, value in values.items()
@@ -156,7 +156,7 @@ def per_core(estimator, are_slots):
 
 @pytest.fixture(scope="module")
 def on_one_core(tmp_path_factory):
-    """What a network comes to on one core."""
+    """The results of a network on one core."""
 
     @functools.cache
     def run(network):
@@ -167,7 +167,7 @@ def on_one_core(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_replicas(tmp_path_factory):
-    """What a network comes to on so many replicas of one core."""
+    """The results of a network on a number of replicas of one core."""
 
     @functools.cache
     def run(network, number):
@@ -179,7 +179,7 @@ def on_replicas(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_cores(tmp_path_factory):
-    """What a network comes to on replicas of so many cores."""
+    """The results of a network on replicas of a number of cores."""
 
     @functools.cache
     def run(network, cores, **settings):
@@ -412,7 +412,7 @@ def test_rules_need_several_cores(tmp_path):
         estimator.train(repeated(x, y), steps=4)
 
 
-# What cores share of which images.
+# By name, the height of images and the number of shards per dimension.
 SHARED = {
     "rows": (32, [1, 4, 1, 1]),
     "uneven_rows": (30, [1, 4, 1, 1]),
@@ -430,7 +430,7 @@ def networks_of_images(images, is_training):
     return ops.stack(logits, axis=1)
 
 
-# What takes long to compile goes without Adam, and without a smaller batch.
+# Slow cases are tested without Adam, and without a smaller batch.
 LARGE = (transformer, convolutions, networks_of_images)
 
 
@@ -492,7 +492,7 @@ def test_inputs_of_which_cores_share_none(tmp_path, on_one_core):
         ([{"x": [1, 4]}, {"l": [1]}], r"Received: {'l': \[1\]} for labels"),
         ([{"x": [0, 4]}], r"1 or more, of each dimension. Received: \[0, 4\]"),
         ([{"x": 4}], r"Received: 4 for features\['x'\]"),
-        ([{"x": [1, 2]}], "multiply to num_cores_per_replica=4, or to 1"),
+        ([{"x": [1, 2]}], "must be num_cores_per_replica=4, or 1"),
         ([{"x": [1, 4, 1]}], r"for each dimension.*of shape \(8, 32\)"),
     ],
 )

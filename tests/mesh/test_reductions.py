@@ -13,7 +13,7 @@ X, Y = regression_data()
 
 
 def on_cores(function, x, per_replica):
-    """What all cores have of a function of their elements of an array."""
+    """The results of a function of each core's elements of an array."""
     cores = all_cores(per_replica=per_replica)
     per_core = cores.per_core(lambda x: function(cores, x[0]), (True,), False)
     return jax.jit(per_core)(x)

@@ -1,4 +1,4 @@
-"""How variables lie on the cores of a replica."""
+"""Tests of how variables are sharded over the cores of a replica."""
 
 import jax
 import jax.numpy as jnp
@@ -90,12 +90,12 @@ def test_slots_are_shared_by_replicas(path, shape, axes):
         (
             (("up", ("model",)),),
             (6,),
-            r"axis 'model' of 4 cores should divide .*shape \(6,\)",
+            r"axis 'model' of size 4 must divide .*shape \(6,\)",
         ),
         (
             (("up", ("batch",)),),
             (8,),
-            r"name the axes of a replica's cores, \['model'\]. Received",
+            r"must name the axes \['model'\]. Received",
         ),
     ],
 )
@@ -147,5 +147,5 @@ def test_parts_are_made_of_whole_axes(on_three_axes):
     cores = all_cores(layout_map=on_three_axes).as_one()
     x = jnp.zeros((4, 8))
     assert jax.jit(lambda x: cores.cut(x, [2, 2]))(x).shape == (4, 8)
-    with pytest.raises(ValueError, match=r"Parts of \[1, 8\] .*'expert': 2"):
+    with pytest.raises(ValueError, match=r"Shards of \[1, 8\] .*'expert': 2"):
         cores.cut(x, [1, 8])

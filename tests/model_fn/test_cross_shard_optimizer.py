@@ -209,7 +209,7 @@ def test_adafactor_equals_keras(use_tpu, by_adafactor, tmp_path):
         optimizer = kte.CrossShardOptimizer(keras.optimizers.Adafactor(RATE))
         return spec_of(mode, loss, optimizer.minimize(loss))
 
-    for _ in range(2):  # From its own checkpoint, too.
+    for _ in range(2):  # Also from its own checkpoint.
         values = train_once(model_fn, tmp_path, steps=2, use_tpu=use_tpu)
     for path, value in trained.items():
         np.testing.assert_allclose(values[path], value, rtol=1e-4, atol=1e-6)
@@ -425,7 +425,7 @@ def test_gradients_outside_training_are_errors(tmp_path):
         kte.gradients(ops.mean(outputs), weight)
 
     estimator = estimator_of(model_fn, tmp_path)
-    with pytest.raises(ValueError, match="in mode 'train' only"):
+    with pytest.raises(ValueError, match="only in mode 'train'"):
         estimator.evaluate(repeated(X, Y), steps=1)
 
 

@@ -131,7 +131,7 @@ def test_training_starts_from_the_values(source, in_scaffold, tmp_path, request)
     for encoder in MAPS:
         kernel = f"{encoder}/dense/kernel"
         np.testing.assert_array_equal(
-            again._context.runtime.values._kept[kernel],
+            again._context.runtime.values._cached._values[kernel],
             again.get_variable_value(kernel),
         )
 
@@ -144,7 +144,7 @@ def test_predictions_without_training_start_there_too(of_tensorflow, tmp_path, u
         use_tpu=use_tpu,
     )
     rows = [row["y"] for row in estimator.predict(batches_of(X))]
-    head = estimator._context.runtime.values._kept["head/kernel"]
+    head = estimator._context.runtime.values._cached._values["head/kernel"]
     hidden = X @ WEIGHTS["bert/dense/kernel"] + WEIGHTS["bert/dense/bias"]
     np.testing.assert_allclose(rows, hidden @ head, rtol=1e-4, atol=1e-5)
 
@@ -242,5 +242,5 @@ def test_no_checkpoint_is_an_error(tmp_path):
 
 
 def test_it_belongs_into_a_model_fn(of_ours):
-    with pytest.raises(ValueError, match="was called outside a model_fn"):
+    with pytest.raises(ValueError, match="a call outside a model_fn"):
         kte.init_from_checkpoint(of_ours, {"/": "/"})

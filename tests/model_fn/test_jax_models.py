@@ -144,7 +144,7 @@ def two_dense_layers(network, first, second, names, axes):
 
 
 def equinox_mlp():
-    """An MLP of equinox, whose activation is a leaf, too."""
+    """An MLP of equinox, whose activation is also a leaf."""
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
 
     def make():

@@ -259,7 +259,7 @@ def test_variables_that_a_trace_inside_makes(use_tpu, tmp_path):
 
 
 def failing(tmp_path, build):
-    """What a model_fn that does this raises."""
+    """The error of a model_fn that does this."""
 
     def network(features, is_training):
         build()
@@ -288,7 +288,7 @@ def failing(tmp_path, build):
         ),
         (
             lambda: kte.jax_params("n", {"a": {"b": jnp.ones(1)}, "a/b": X}),
-            "Two variables have the path 'n/a/b'",
+            "two variables with the path 'n/a/b'",
         ),
         (
             lambda: (

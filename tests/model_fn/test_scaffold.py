@@ -1,4 +1,4 @@
-"""What happens before a program's first step: `Scaffold`."""
+"""Tests of `Scaffold`, which acts before a program's first step."""
 
 import functools
 
@@ -119,7 +119,7 @@ def test_other_names_are_restored_in_evaluation(tmp_path, in_memory):
     expected = np.mean((X @ kernel / 2) ** 2)
     loss = estimator.evaluate(batches_of(X, Y))["loss"]
     np.testing.assert_allclose(loss, expected, rtol=1e-5)
-    # What is trained on is not touched.
+    # Evaluation does not change the trained weights.
     estimator.train(batches_of(X, Y), steps=1)
     np.testing.assert_array_equal(estimator.get_variable_value("dense/kernel"), kernel)
 

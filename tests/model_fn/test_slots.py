@@ -1,4 +1,4 @@
-"""What an optimizer keeps for each variable, by Keras's names and TF1's."""
+"""Tests of optimizer state under Keras's names and TF1's."""
 
 import keras
 import pytest

@@ -1,4 +1,4 @@
-"""What the two specs refuse, in which order, and what they normalise."""
+"""Tests of the errors of both specs, their order, and normalized values."""
 
 import dataclasses
 import functools
@@ -16,7 +16,7 @@ LOSS = np.float32(0.5)
 TRAIN_OP = kte.TrainOp(keras.optimizers.SGD(), variables=(), loss=LOSS)
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")
-# What is enough in each mode.
+# The required fields in each mode.
 ENOUGH = {
     TRAIN: {"loss": LOSS, "train_op": TRAIN_OP},
     EVAL: {"loss": LOSS},

@@ -179,11 +179,11 @@ def test_dropout_may_be_shared(tmp_path) -> None:
             ValueError,
             "kte.variable_scope",
         ),
-        (lambda x: shared(x, True), ValueError, "should have been made before"),
+        (lambda x: shared(x, True), ValueError, "must have been made before"),
         (
             lambda x: shared(x) + shared(x, units=2),
             ValueError,
-            r"shape \(2, 1\), and should be reused with shape \(2, 2\)",
+            r"shape \(2, 1\). Received: the shape \(2, 2\)",
         ),
         (lambda x: shared(x, "yes"), TypeError, "`reuse` must be True"),
         (lambda x: shared(x, name="/"), ValueError, "`name` must be a path"),

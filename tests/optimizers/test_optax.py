@@ -101,7 +101,7 @@ WAYS = {
 }
 
 
-# What adds up rounding errors in each step.
+# Optimizers that add up rounding errors in each step.
 LOOSE = {"narrow": 0.05, "noise": 1e-3}
 
 

@@ -184,7 +184,7 @@ def trained_by(case):
 
 
 def same_again(optimizer):
-    """What comes out of an optimizer's serialization."""
+    """The result of an optimizer's serialization."""
     return keras.optimizers.deserialize(keras.optimizers.serialize(optimizer))
 
 

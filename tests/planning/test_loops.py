@@ -22,7 +22,7 @@ def test_steps_are_those_of_the_longest_loop():
     assert step["tanh.1"].is_known
     assert "loss" in others
     assert not step.keys() & others.keys()
-    # What a sum does with each element is no instruction that runs.
+    # The reducer of a sum is not an instruction that runs.
     assert "sum" not in step
     assert parts.share == 1
 

@@ -112,6 +112,7 @@ kte.initialize("10.0.0.1:8476", num_processes=4, process_id=0)
 keras.distribution.set_distribution(keras.distribution.DataParallel())
 print(jax.device_count(), jax.local_device_count(), jax.process_count())
 print(len(jax.devices()), len(jax.local_devices()), jax.process_indices())
+print(jax.default_backend(), len(jax.devices("tpu")), jax.local_device_count("tpu"))
 estimator = kte.TPUEstimator(""",
 )
 _COUNTS = _COUNTS.replace("size=8", "size=32 * jax.device_count()")
@@ -121,8 +122,8 @@ _COUNTS += "estimator.train(input_fn, steps=10)\n"
 @pytest.mark.parametrize(
     ("topology", "counts"),
     [
-        ("v5e:2x2", "4 4 1\n4 4 [0]"),
-        ("v5e:4x4", "16 4 4\n16 4 [0, 1, 2, 3]"),
+        ("v5e:2x2", "4 4 1\n4 4 [0]\ntpu 4 4"),
+        ("v5e:4x4", "16 4 4\n16 4 [0, 1, 2, 3]\ntpu 16 4"),
     ],
 )
 def test_jax_counts_the_devices_of_the_topology(tmp_path, topology, counts):

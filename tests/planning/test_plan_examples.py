@@ -17,7 +17,7 @@ _FIGURES = len("a step on a core computes   ")
 
 
 def planned(name, *arguments):
-    """What the command prints, without how long it has taken."""
+    """The output of the command, without its duration."""
     done = subprocess.run(
         [sys.executable, "-m", "keras_tpu_estimator", "plan"]
         + [f"examples/{name}.py", "--topology", "v5e:2x2", *arguments],

@@ -213,7 +213,7 @@ def test_nothing_is_compiled_for_an_unsafe_folder(tmp_path, folder):
 
 def test_arguments(tmp_path):
     own = estimator(tmp_path)
-    with pytest.raises(ValueError, match="`save` should be a folder of this"):
+    with pytest.raises(ValueError, match="`save` must be a local folder"):
         planned(own, "train", "v5e:2x2", "gs://bucket/compiled")
     with pytest.raises(TypeError, match="`save` must be a path"):
         planned(own, "train", "v5e:2x2", 3)

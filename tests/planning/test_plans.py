@@ -120,7 +120,7 @@ def test_several_topologies_are_side_by_side(tmp_path, capsys):
 
 
 def test_rows_of_one_column_keep_their_place(tmp_path, capsys):
-    # One core has nobody to send anything to.
+    # One core does not communicate.
     estimator(tmp_path).plan(BATCHES, ["v5e:1x1", "v5e:2x2"])
     rows = [line.split("   ")[0] for line in capsys.readouterr().out.split("\n")]
     names = [row.strip() for row in rows]
@@ -147,12 +147,34 @@ def test_an_error_if_a_program_does_not_fit(tmp_path):
     error = raised.value
     assert error.topology == "v5e:2x2"
     assert 0 < error.batch_size < batch
+    assert error.options == {"micro_batches": 4}
+    assert "It fits with micro_batches=4: this was compiled." in str(error)
     # Beside another topology it is a column.
     plans = own.plan(input_fn, ["v5e:2x2", "v4:2x2x1"], print_fn=None)
     refusal, plan = plans
     assert isinstance(refusal, Refusal)
     assert isinstance(refusal.error, DoesNotFitError)
     assert plan.cost.memory.share < 1
+
+
+@pytest.mark.at_length
+def test_fsdp_is_suggested_if_weights_do_not_fit(tmp_path):
+    def deep(features, is_training):
+        del is_training
+        x = features
+        for _ in range(16):
+            x = keras.layers.Dense(2**14, use_bias=False)(x)
+        return keras.layers.Dense(1)(x[:, :8])
+
+    own = estimator(tmp_path, deep, batch=16)
+
+    def input_fn(params):
+        rows = params["batch_size"]
+        return np.zeros((rows, 2**14), "float32"), np.zeros((rows, 1), "float32")
+
+    with pytest.raises(DoesNotFitError) as raised:
+        own.plan(input_fn, "v5e:4x4")
+    assert raised.value.options["fsdp"] is True
 
 
 def test_the_suggested_batch_size_fits(tmp_path):
@@ -196,7 +218,7 @@ def test_cores_that_do_not_match(tmp_path):
 def test_hosts_that_would_train_separately(tmp_path):
     model_fn = model_fn_of(linear)
     own = estimator_of(model_fn, tmp_path, use_tpu=False)
-    with pytest.raises(ValueError, match="On 4 hosts, an estimator should"):
+    with pytest.raises(ValueError, match="On 4 hosts, an estimator must"):
         own.plan(BATCHES, "v5e:4x4")
     assert own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
 

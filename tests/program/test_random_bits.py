@@ -14,7 +14,7 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.tracing import random_bits
+from keras_tpu_estimator.ground.tracing import keras_patches
 
 X, Y = regression_data(size=8)
 
@@ -48,7 +48,7 @@ def assert_same(found, expected):
 
 
 @pytest.mark.parametrize(
-    ("name", "use_tpu"), each_once([*random_bits.GENERATORS], [False, True])
+    ("name", "use_tpu"), each_once([*keras_patches.GENERATORS], [False, True])
 )
 def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
     settings = {"random_bits": name, "use_tpu": use_tpu}
@@ -67,7 +67,7 @@ def test_each_generator_has_numbers_of_its_own(tmp_path):
     assert not np.allclose(kernels[None], kernels["rbg"])
 
 
-@pytest.mark.parametrize("name", random_bits.BY_DEVICE)
+@pytest.mark.parametrize("name", keras_patches.BY_DEVICE)
 def test_the_default_of_jax_is_honoured(tmp_path, jax_default, name):
     expected = trained(tmp_path / "told", random_bits=name)
     jax_default(name)
@@ -115,7 +115,7 @@ def test_a_generator_that_jax_does_not_have(tmp_path):
 def test_keys_of_ones_own_are_left_alone():
     key = jax.random.key(3, impl="threefry2x32")
     expected = jax.random.normal(key, (4,))
-    with random_bits.made_by("rbg"):
+    with keras_patches.made_by("rbg"):
         found = keras.random.normal((4,), seed=key)
     np.testing.assert_array_equal(found, expected)
 
@@ -148,7 +148,7 @@ SELDOM = ("beta", "binomial")
 @pytest.mark.parametrize("name", some_at_length(DRAWS, SELDOM))
 def test_all_of_keras_draws_by_it(name, jax_default):
     threefry = DRAWS[name](3)
-    with random_bits.made_by("rbg"):
+    with keras_patches.made_by("rbg"):
         rbg = DRAWS[name](3)
     assert not np.array_equal(threefry, rbg)
     jax_default("rbg")

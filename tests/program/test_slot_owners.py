@@ -1,4 +1,4 @@
-"""Which variable each slot of an optimizer is about."""
+"""Tests that assign each slot of an optimizer to its variable."""
 
 import keras
 import pytest

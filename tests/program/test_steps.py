@@ -1,4 +1,4 @@
-"""What a step is given of a batch, and how the cores share it."""
+"""Tests of the input of a step, and of its shards on the cores."""
 
 import jax
 import jax.numpy as jnp

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.batch_form import BatchForm
+from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
@@ -22,7 +22,7 @@ class Batches(Rooms):
     """Gives batches that were made before."""
 
     def __init__(self, *features):
-        self.is_whole = False
+        self.is_replicated = False
         self.batches = [StackedSteps(each, None) for each in features]
 
     def take(self, steps):
@@ -32,8 +32,8 @@ class Batches(Rooms):
 class Pipeline(Rooms):
     """Gives stacked steps of some sizes, as far as they are equal at once."""
 
-    def __init__(self, first, sizes, is_whole=False):
-        self.is_whole = is_whole
+    def __init__(self, first, sizes, is_replicated=False):
+        self.is_replicated = is_replicated
         self.steps = []
         for size in sizes:
             self.steps.append(np.arange(first, first + size))
@@ -52,9 +52,9 @@ class Pipeline(Rooms):
 
 @pytest.fixture
 def read(on_each, store, hosts_of):
-    """What each host is given of its input, until it ends."""
+    """The steps that each host receives of its input, until it ends."""
 
-    def run(mode, sizes, at_once=4, is_whole=False, shared=None):
+    def run(mode, sizes, at_once=4, is_replicated=False, shared=None):
         store.values.clear()
         firsts = shared or [100 * host for host in range(len(sizes))]
         replicas = Topology(2 * len(sizes), len(sizes))
@@ -63,7 +63,7 @@ def read(on_each, store, hosts_of):
 
         def take_all(host):
             hosts = hosts_of(host, len(sizes))
-            pipeline = Pipeline(firsts[host], sizes[host], is_whole)
+            pipeline = Pipeline(firsts[host], sizes[host], is_replicated)
             steps = AgreedSteps(mode, pipeline, hosts, replicas)
             taken = []
             while (each := steps.take(at_once)) is not None:
@@ -117,8 +117,8 @@ def test_hosts_that_share_a_replica_count_once(read):
 
 def test_hosts_that_share_a_replica_read_the_same(read):
     for error in read("train", [[2]] * 4, shared=[0, 0, 100, 101]):
-        assert "should read the same examples" in str(error)
-        assert "on the hosts 2 to 3" in str(error)
+        assert "must read the same examples" in str(error)
+        assert "on hosts 2 to 3" in str(error)
 
 
 def test_sizes_that_do_not_divide_travel_too(read):
@@ -131,9 +131,8 @@ def test_training_ends_with_the_first_input(read, caplog):
     assert [len(steps) for _, steps in one] == [3, 1]
     assert [len(steps) for _, steps in two] == [3, 1]
     assert (
-        "The input of host 1 has ended after 4 steps, and so does training on "
-        "all hosts. Of what was read already, there is left: host 0 has 2 "
-        "steps of 2 examples." in caplog.text
+        "The input of host 1 has ended after 4 steps, so that training ends on "
+        "all hosts. Unused batches: host 0 has 2 steps of 2 examples." in caplog.text
     )
 
 
@@ -143,16 +142,16 @@ def test_unequal_last_batches_of_training_count(read):
 
 
 def test_whole_batches_are_on_all_hosts(read):
-    one, two = read("train", [[2, 2], [2, 2]], is_whole=True)
+    one, two = read("train", [[2, 2], [2, 2]], is_replicated=True)
     assert not one[0][0] and len(one[0][1]) == 2
-    for error in read("train", [[2], [3]], is_whole=True):
+    for error in read("train", [[2], [3]], is_replicated=True):
         assert isinstance(error, ValueError)
         assert "Received batches of [2, 3] examples" in str(error)
 
 
 @pytest.fixture
 def taken(on_each, store, hosts_of):
-    """What each host has of batches that were made before, or its error."""
+    """The batches of each host that were made before, or its error."""
 
     def run(*of_hosts, mode="train"):
         store.values.clear()
@@ -202,8 +201,10 @@ def test_a_host_without_batches_differs_from_none(taken):
 
 def test_what_batches_are_like_is_looked_at_once(taken, monkeypatch):
     made = []
-    of = BatchForm.of
-    monkeypatch.setattr(BatchForm, "of", lambda batch: made.append(batch) or of(batch))
+    of = ElementSpec.of
+    monkeypatch.setattr(
+        ElementSpec, "of", lambda batch: made.append(batch) or of(batch)
+    )
     each = [padded(5), padded(5), padded(5, size=1)]
     taken(each, [*each])
     assert len(made) == 2
@@ -219,7 +220,7 @@ def test_shared_tensors_of_an_uneven_step_are_those_of_all_cores(taken):
     for (only,) in taken(*batches, mode="eval"):
         assert only["x"].shape == (1, 6, 3)
         np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
-    # Examples of one host alone are dealt to all cores, too.
+    # Examples of one host alone are also dealt to all cores.
     for (only,) in taken([with_rate(4, 0.5, 0.5)], [], mode="eval"):
         np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
 
@@ -228,4 +229,4 @@ def test_shared_tensors_of_an_uneven_step_are_equal(taken):
     batches = [with_rate(4, 0.5, 0.5)], [with_rate(2, 0.5, 0.25)]
     for error in taken(*batches):
         assert isinstance(error, ValueError)
-        assert "features['rate'] has no batch axis" in str(error)
+        assert "features['rate'] must be equal in the batches" in str(error)

@@ -17,7 +17,7 @@ from keras import ops
 import keras_tpu_estimator as kte
 
 X, Y = regression_data(size=8)
-# What a variable holds, by the dtype that it was saved in.
+# The values of a variable, by the dtype in which it was saved.
 VALUES = {
     "bool": [True, False],
     "int8": [-3, 100],

@@ -152,7 +152,7 @@ def test_prediction_has_no_rows_for_them(use_tpu, tmp_path):
 
 def test_prediction_needs_no_batch_size_for_them(tmp_path):
     def network(x, is_training):
-        # Which needs an example to know the other axis.
+        # It needs an example to know the other axis.
         return linear(x.reshape(len(x), -1), is_training)
 
     estimator = kte.TPUEstimator(

@@ -195,7 +195,7 @@ def test_estimator_spec_on_one_core(tmp_path):
         )
 
     estimator = estimator_of(model_fn, tmp_path, batch=32)
-    for _ in range(2):  # Accumulators start anew.
+    for _ in range(2):  # Accumulators start again.
         result = estimator.evaluate(batches_of(X, Y))
         assert result["mae"] == pytest.approx(np.abs(Y).mean(), rel=1e-5)
 

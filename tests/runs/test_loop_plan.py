@@ -63,7 +63,7 @@ def test_a_count_does_not_heed_the_clock(seconds):
 
 def test_a_duration_starts_with_one_step_and_grows_eightfold_at_most():
     sizes = sizes_run("10s", None, lambda size: 0.1 * size, loops=8)
-    # The first loop has no duration: nobody knows when it began.
+    # The first loop has no duration: its start is unknown.
     assert sizes == [1, 1, 8, 64, 100, 100, 100, 100]
 
 

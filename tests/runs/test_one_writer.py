@@ -1,4 +1,4 @@
-"""Who writes into a directory, and what a training starts from."""
+"""One training writes into a directory and starts from its checkpoint."""
 
 import contextlib
 import gc

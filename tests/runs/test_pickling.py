@@ -180,7 +180,7 @@ def test_what_is_shown_is_short_and_needs_no_directory(tmp_path):
 
 
 def evaluated(estimator):
-    """Evaluates in a process of its own, which has to import this module."""
+    """Evaluates in a separate process, which has to import this module."""
     return os.getpid(), estimator.evaluate(batches_of(X, Y))
 
 

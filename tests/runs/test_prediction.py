@@ -75,7 +75,7 @@ def test_predict_keys(keys, expected, tmp_path):
 
 def test_predict_keys_match_whole_names(tmp_path):
     estimator = estimator_of(doubling, tmp_path)
-    with pytest.raises(ValueError, match="Expected `predict_keys` among"):
+    with pytest.raises(ValueError, match="`predict_keys` must be among"):
         next(estimator.predict(batches_of(X), predict_keys="summary"))
 
 
@@ -86,7 +86,7 @@ def test_single_tensor_on_one_core(tmp_path):
     estimator = estimator_of(model_fn, tmp_path, batch=32)
     rows = list(estimator.predict(batches_of(X)))
     np.testing.assert_array_equal(np.stack(rows), 2 * X)
-    with pytest.raises(ValueError, match="predictions in a dict"):
+    with pytest.raises(ValueError, match="predictions must be a dict"):
         next(estimator.predict(batches_of(X), predict_keys="a"))
 
 
@@ -347,7 +347,7 @@ def test_several_rows_for_each_example(use_tpu, tmp_path):
 
 def test_several_rows_of_some_predictions_only(tmp_path):
     estimator = estimator_of(tokens, tmp_path, batch=32, params={"mixed": 1})
-    with pytest.raises(ValueError, match="'twice' should have one row"):
+    with pytest.raises(ValueError, match="'twice' must have one row"):
         next(estimator.predict(batches_of(X)))
     rows = estimator.predict(batches_of(X), predict_keys=["x", "twice"])
     assert [row["x"] for row in rows] == X.ravel().tolist()

@@ -2,6 +2,7 @@
 
 import itertools
 import queue
+import time
 
 import jax
 import keras
@@ -13,7 +14,8 @@ from keras import ops
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.runs.padded_steps import Padded
+from keras_tpu_estimator.engine.inputs.stacking import Stack
+from keras_tpu_estimator.runs.prediction_batches import Padded
 from keras_tpu_estimator.runs.prediction_sizes import Rooms, RunSizes
 
 X = np.arange(8 * 50 * 3, dtype="float32").reshape(-1, 3)
@@ -30,7 +32,7 @@ def runs(monkeypatch):
     run_some, run_one = DeviceLoop.predict_some, DeviceLoop.predict
 
     def some(self, step, assigned, others, data, steps, fetch=()):
-        found.append(steps)
+        found.append(len(steps))
         return run_some(self, step, assigned, others, data, steps, fetch)
 
     def one(self, *args):
@@ -50,6 +52,40 @@ def test_ready_batches_share_runs(tmp_path, runs, use_tpu):
     np.testing.assert_array_equal(rows, 2 * x)
     assert sum(runs) == 50
     assert runs[0] == 1  # The first results wait for nothing.
+
+
+def test_a_batch_is_copied_once(tmp_path, monkeypatch):
+    copied, add = [], Stack.add
+    monkeypatch.setattr(
+        Stack, "add", lambda self, steps: (copied.append(steps), add(self, steps))
+    )
+    estimator = estimator_of(doubling, tmp_path, batch=8)
+    rows = [row["double"] for row in estimator.predict(batches_of(X))]
+    np.testing.assert_array_equal(rows, 2 * X)
+    # The first batch lies by itself before the size of its runs is known.
+    assert len(copied) <= len(X) // 8 + 1
+
+
+def test_a_run_begins_while_the_caller_has_the_results_before(tmp_path, runs):
+    x = np.zeros((50, 8, 4096), "float32")  # Eight of them are a run.
+    produced, yielded = 0, 0
+
+    def input_fn(params):
+        nonlocal produced
+        for batch in x:
+            produced += 1
+            yield batch
+
+    estimator = estimator_of(doubling, tmp_path, batch=8)
+    for _ in estimator.predict(input_fn, yield_single_examples=False):
+        yielded += 1
+        if 20 < yielded <= 40:
+            assert sum(runs) >= yielded + 1
+        deadline = time.monotonic() + 10
+        # The ninth is produced after the eighth is ready.
+        while produced < min(50, sum(runs) + 9) and time.monotonic() < deadline:
+            time.sleep(0.001)
+    assert yielded == 50 and max(runs) == 8
 
 
 def test_a_run_is_at_most_as_large_as_all_before():

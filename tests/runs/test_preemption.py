@@ -129,7 +129,7 @@ def test_the_loop_is_finished_and_saved(number, code, tmp_path, caplog):
     assert estimator.get_variable_value("global_step") == 8
     assert f"because of {number.name}" in caplog.text
     assert "model.ckpt-8" in caplog.text
-    # And another process goes on as if nothing had been.
+    # And another process continues as if nothing had been.
     resumed = new_estimator(tmp_path / "parts")
     resumed.train(repeated(X, Y), max_steps=12)
     for name in whole.get_variable_names():
@@ -154,7 +154,7 @@ def test_without_checkpoints_nothing_is_saved(tmp_path, caplog):
             repeated(X, Y), hooks=[SignalAt(signal.SIGTERM, 4)], max_steps=12
         )
     assert os.listdir(tmp_path) == []
-    assert "There is no checkpoint" in caplog.text
+    assert "No checkpoint exists" in caplog.text
 
 
 def test_an_interactive_session_is_not_ended(tmp_path, monkeypatch):

@@ -1,4 +1,4 @@
-"""What training reports, and how it tells where a NaN comes from."""
+"""Tests of logged metrics, and of the report about a NaN."""
 
 import dataclasses
 import itertools
@@ -303,7 +303,7 @@ def test_a_nan_is_told_with_its_step_and_variable(tmp_path, use_tpu):
     with pytest.raises(
         kte.hooks.NanLossDuringTrainingError,
         match=(
-            "ended at step 8.*NaN from step 6 on.*first variable that is not "
+            "ended at step 8.*NaN since step 6.*first variable that is not "
             "finite is 'dense/kernel'.*debug_nans=True"
         ),
     ):

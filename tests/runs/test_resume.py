@@ -26,12 +26,12 @@ STEPS = 12
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second save states, too."""
+    """Calls of less than a second also save states."""
     monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
 
 
 class Crash(Exception):
-    """What ends a run before its end."""
+    """An error that ends a run early."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):
@@ -247,7 +247,7 @@ def test_the_input_starts_anew_if_that_is_wanted(tmp_path, caplog):
     config = {"resume_input": False}
     with caplog.at_level(logging.INFO):
         new_estimator(tmp_path, config=config).train(shuffled, max_steps=8)
-    assert "input goes on" not in caplog.text
+    assert "input continues" not in caplog.text
     assert positions(tmp_path) == [0, 4]
 
 
@@ -265,7 +265,7 @@ def test_a_shorter_input_starts_anew_with_a_warning(tmp_path, caplog):
         yield from [(X[:16], Y[:16])] * 3
 
     estimator = new_estimator(tmp_path).train(shorter)
-    assert "it ends after 3 steps, and 8 had been made" in caplog.text
+    assert "it ends after 3 steps, but the earlier run had used 8" in caplog.text
     assert estimator.get_variable_value("global_step") == 11
 
 
@@ -330,7 +330,7 @@ def test_another_model_is_told_before_the_input_is_read_again(tmp_path, other, m
     # Those of a loop at most, where eight steps would be passed over.
     assert len(count) <= 4
     assert not getattr(why.value, "__notes__", None)
-    # The right one goes on, and nothing of the input is lost.
+    # The right one continues, and nothing of the input is lost.
     count.clear()
     estimator_of(model_fn_of(linear), tmp_path).train(counted(count), steps=4)
     assert count == [*range(12)]

@@ -22,7 +22,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.runs import state_files
+from keras_tpu_estimator.runs import position_saver
 from keras_tpu_estimator.runs.position_saver import PositionSaver
 from keras_tpu_estimator.spec.hooks import state_sources
 from keras_tpu_estimator.spec.hooks.hook_states import HookStates
@@ -33,7 +33,7 @@ STEPS = 48
 
 
 class Crash(Exception):
-    """What ends a run before its end."""
+    """An error that ends a run early."""
 
 
 class CrashAfter(kte.hooks.SessionRunHook):
@@ -164,7 +164,7 @@ def train(model_dir, hooks, max_steps=STEPS, **settings):
 
 
 def state_of(model_dir, step):
-    states = state_files.read(os.path.join(model_dir, f"model.ckpt-{step}"))
+    states = position_saver.read_states(os.path.join(model_dir, f"model.ckpt-{step}"))
     return {each.kind.rsplit(".", 1)[-1]: each for each in states or ()}
 
 
@@ -360,14 +360,14 @@ def test_two_of_a_class_are_told_apart_by_their_order(tmp_path):
 
 
 def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
-    write = state_files.write
+    write = position_saver.write_states
 
     def failing(saved, states):
         write(saved, states)
         if saved.prefix.endswith("-12"):
             raise OSError("disk full")
 
-    monkeypatch.setattr(state_files, "write", failing)
+    monkeypatch.setattr(position_saver, "write_states", failing)
     with pytest.raises(OSError, match="disk full"):
         train(tmp_path, [Halve()])
     assert state_of(tmp_path, 8)["Halve"].state["offered"] == {"seen": 2}
@@ -388,7 +388,7 @@ def test_a_corrupt_file_is_named(tmp_path):
     with open(path, "r+b") as file:
         file.seek(60)
         file.write(b"\xff" * 8)
-    with pytest.raises(ValueError, match="Delete it to let them begin afresh"):
+    with pytest.raises(ValueError, match="Delete it so that they start"):
         train(tmp_path, [Halve()])
 
 

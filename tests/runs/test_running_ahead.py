@@ -20,7 +20,7 @@ X, Y = regression_data(examples=64)
 
 @dataclasses.dataclass
 class Told(LoopHook):
-    """Writes down what it is told."""
+    """Records its calls."""
 
     events: list
 

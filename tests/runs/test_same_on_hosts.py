@@ -1,4 +1,4 @@
-"""What user code assigns on several hosts, each a thread here."""
+"""Tests of assignments by user code on several hosts, each a thread."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ from keras_tpu_estimator.runs.same_on_hosts import SameEdits, compare_edits
 
 @pytest.fixture
 def assigned(on_each, hosts_of, store):
-    """What hosts hear that assign values by turn, and talk after each."""
+    """The results of hosts that assign values in turn and agree after each."""
 
     def run(*of_hosts):
         store.values.clear()

@@ -120,7 +120,7 @@ def test_finished_training_calls_nothing(tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         estimator.train(input_fn, max_steps=2, hooks=[recorder])
     assert len(calls) == 2 and not recorder.calls
-    assert "There is nothing to train" in caplog.text
+    assert "Training ends without a step" in caplog.text
 
 
 @pytest.mark.parametrize("iterations", [2, 3, 100])
@@ -303,7 +303,7 @@ def test_weights_that_are_not_finite_are_not_saved(tmp_path, save_steps):
     )
     with pytest.raises(
         kte.hooks.NanLossDuringTrainingError,
-        match="'dense/(kernel|bias)' is not finite after step 5",
+        match="'dense/(kernel|bias)' must be finite after step 5",
     ):
         estimator.train(repeated(X, Y), steps=5)
     last = 4 if save_steps == 1 else 0
@@ -326,7 +326,7 @@ def test_nan_loss_is_an_error_and_not_saved(tmp_path):
     with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="at step 3"):
         estimator.train(batches_of(bad, Y), saving_listeners=[Listener()])
     assert saved_steps(tmp_path) == told == [0, 1, 2]
-    # What was learned before is still there.
+    # The earlier training is kept.
     estimator.train(repeated(X, Y), steps=1)
     assert saved_steps(tmp_path) == [0, 1, 2, 3]
 

@@ -1,4 +1,4 @@
-"""`train(validation=...)`: results for callbacks while training goes on."""
+"""`train(validation=...)`: results for callbacks while training continues."""
 
 import keras
 import numpy as np
@@ -220,7 +220,7 @@ def test_the_model_of_a_callback_evaluates_and_loads(tmp_path, use_tpu):
         for name, value in seen.items():
             expected = look.epochs[-1][f"val_{name}"]
             np.testing.assert_allclose(value, expected, 1e-5)
-    # What the callback has loaded is in the last checkpoint.
+    # The last checkpoint contains the weights that the callback has loaded.
     result = estimator.evaluate(held_out)
     np.testing.assert_allclose(result["error"], look.epochs[0]["val_error"], 1e-5)
     assert result["global_step"] == 12

@@ -1,4 +1,4 @@
-"""What helps before and during a long job: a trial run, signs of a stall."""
+"""Tests of dry runs and of reports about a stall."""
 
 import os
 import threading
@@ -51,7 +51,7 @@ def test_a_trial_run_leaves_the_model_dir_alone(tmp_path):
     assert trial.get_variable_value("global_step") == 1
 
 
-# Whatever is slow on this machine is a stall, too, with so little time.
+# Whatever is slow on this machine is also a stall with so little time.
 STALL_SECS = 0.05
 shown = threading.Event()
 

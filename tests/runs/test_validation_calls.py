@@ -1,4 +1,4 @@
-"""What `train`, `evaluate` and `predict` refuse, and what they leave behind."""
+"""Tests of errors of `train`, `evaluate` and `predict`, and of the state after."""
 
 import json
 import re
@@ -414,7 +414,7 @@ def test_no_such_predict_key(keys, trained):
     expected = [keys] if isinstance(keys, str) else list(keys)
     with pytest.raises(
         ValueError,
-        match=re.escape(f"Expected `predict_keys` among ['y']. Received: {expected}"),
+        match=re.escape(f"`predict_keys` must be among ['y']. Received: {expected}"),
     ):
         call(trained, PREDICT, batches_of(X), predict_keys=keys)
 
@@ -426,7 +426,7 @@ def test_predict_keys_of_a_tensor(model_dir):
     estimator = make(model_fn, model_dir, use_tpu=False)
     with pytest.raises(
         ValueError,
-        match="`predict_keys` need predictions in a dict. Received keys "
+        match="With `predict_keys` predictions must be a dict. Received keys "
         r"\['y'\] and predictions of type ndarray",
     ):
         call(estimator, PREDICT, batches_of(X), predict_keys=["y"])
@@ -441,8 +441,8 @@ def test_predictions_of_another_length(shape, model_dir):
     estimator = make(model_fn, model_dir, use_tpu=False)
     with pytest.raises(
         ValueError,
-        match="prediction 'z' should have one row for each of 16 examples, "
-        "or all predictions several. "
+        match="prediction 'z' must have one row for each of 16 examples, or all "
+        "predictions must have the same number of rows. "
         rf"Received shape {re.escape(str(shape))}. Keep the batch",
     ):
         call(estimator, PREDICT, batches_of(X))
@@ -452,7 +452,7 @@ def test_empty_evaluation(model_dir):
     estimator = make(model_fn_of(linear), model_dir)
     with pytest.raises(
         ValueError,
-        match="input of evaluate is empty. Expected at least one batch",
+        match="input of evaluate must have at least one batch",
     ):
         estimator.evaluate(batches_of(X[:0], Y[:0]))
 
@@ -705,7 +705,7 @@ def test_training_goes_on_after_errors(training):
 
 def test_variables_without_checkpoint(model_dir):
     estimator = make(model_fn_of(linear), model_dir)
-    message = f"no checkpoint in '{model_dir}'. Call `train` first, or set"
+    message = f"No checkpoint exists in '{model_dir}'. Call `train` first, or set"
     with pytest.raises(ValueError, match=message):
         estimator.get_variable_names()
     with pytest.raises(ValueError, match=message):

@@ -37,7 +37,7 @@ RUN, SAVED, AHEAD, LAST = 5, 10, 15, 25
 
 
 class Told(Exception):
-    """What ends a training while its third run is ahead, or was."""
+    """An error that ends a training while its third run is ahead."""
 
 
 class Host:
@@ -59,7 +59,7 @@ def mean_of(features):
 
 
 def model_fn_with(host):
-    """A linear model whose host is told of every step."""
+    """A linear model whose host_call receives every step."""
 
     def model_fn(features, labels, mode, params):
         loss = squared_error(linear(features, mode == "train"), labels)
@@ -282,7 +282,7 @@ def test_a_call_that_fails_gives_no_values_a_wrong_name(
     assert best["checkpoint"] == "model.ckpt-10"
     assert best["value"] == saved["loss"]
 
-    # And it goes on as if nothing had been.
+    # And it continues as if nothing had been.
     estimator.train(repeated(X, Y), max_steps=LAST)
     whole = new_estimator(tmp_path / "whole", host, use_tpu)
     whole.train(repeated(X, Y), max_steps=LAST)

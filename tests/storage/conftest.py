@@ -5,13 +5,13 @@ import pytest
 import shelf as shelves
 
 from keras_tpu_estimator.files.summary import event_writer
-from keras_tpu_estimator.ground.storage import copies
+from keras_tpu_estimator.ground.storage import transfers
 
 
 @pytest.fixture(autouse=True)
 def nothing_at_hand(monkeypatch):
     """Copies and event files of earlier tests are forgotten."""
-    monkeypatch.setattr(copies, "_KEPT", {})
+    monkeypatch.setattr(transfers, "_KEPT", {})
     monkeypatch.setattr(event_writer, "_shared_writers", {})
 
 

@@ -1,4 +1,4 @@
-"""A run on a shelf that another process goes on with.
+"""A run on a shelf that another process continues with.
 
 Usage: python second_process.py STEPS, with SHELF_ROOT set. Prints one line of
 JSON: what an evaluation of the run says.

@@ -126,7 +126,7 @@ def test_a_failure_is_told_to_the_block_that_wrote(failing, caplog):
     with pytest.raises(OSError, match="quota"):
         with shown_at_end():
             add(growing(URL), "a")
-            # What is called inside has not written it.
+            # The call inside has not written it.
             with shown_at_end():
                 pass
     caplog.clear()

@@ -13,7 +13,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.directory import keep_best, location, training_status
-from keras_tpu_estimator.ground.storage import copies, paths, transfers
+from keras_tpu_estimator.ground.storage import paths, transfers
 
 URL = "memory://bucket/run"
 KERNEL = np.arange(3, dtype="float32")[:, None]
@@ -40,7 +40,7 @@ def test_what_is_saved_is_read():
     prefix = checkpoints.save(URL, 20, VALUES)
     assert prefix == f"{URL}/model.ckpt-20"
     assert names() == ["checkpoint", "model.ckpt-20.h5"]
-    copies._KEPT.clear()
+    transfers._KEPT.clear()
     for path in (prefix, f"{prefix}.h5", URL, f"{URL}/"):
         np.testing.assert_array_equal(kte.load_variable(path, "dense/kernel"), KERNEL)
     assert checkpoints.latest_intact(URL) == kte.latest_checkpoint(URL) == prefix
@@ -225,7 +225,7 @@ def test_a_reader_of_tensorflow_reads_when_its_files_are_kept_no_more(tmp_path):
     reader_url = save_tf1(str(tmp_path))
     upload(tmp_path)
     reader = kte.load_checkpoint(reader_url)
-    copies._KEPT.clear()
+    transfers._KEPT.clear()
     np.testing.assert_array_equal(reader.get_tensor("dense/kernel"), KERNEL)
 
 

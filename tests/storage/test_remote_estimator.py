@@ -20,7 +20,7 @@ from helpers import (
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.summary.event_reader import read_scalars
-from keras_tpu_estimator.ground.storage import copies, paths, transfers
+from keras_tpu_estimator.ground.storage import paths, transfers
 
 URL = "memory://bucket/run"
 X, Y = regression_data()
@@ -29,7 +29,7 @@ HELD_OUT = batches_of(X, Y)
 
 
 class Crash(Exception):
-    """What ends a run before its end."""
+    """An error that ends a run early."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):
@@ -82,7 +82,7 @@ def test_train_evaluate_predict(memory, local):
     assert estimator.latest_checkpoint() == f"{URL}/model.ckpt-5"
 
     result = estimator.evaluate(HELD_OUT)
-    copies._KEPT.clear()
+    transfers._KEPT.clear()
     other = new_estimator()
     assert other.evaluate(HELD_OUT) == result
     assert other.get_variable_value("dense/bias") == (
@@ -100,7 +100,7 @@ def test_train_evaluate_predict(memory, local):
 def test_a_call_goes_on_where_another_one_ended(memory, tmp_path):
     whole = new_estimator(tmp_path).train(TRAIN, max_steps=6)
     new_estimator().train(TRAIN, max_steps=3)
-    copies._KEPT.clear()
+    transfers._KEPT.clear()
     parts = new_estimator().train(TRAIN, steps=3)
     # Each call reads its input from the beginning.
     assert checkpoints.step_of(parts.latest_checkpoint()) == 6
@@ -112,7 +112,7 @@ def test_an_interrupted_call_reads_its_input_on(memory, tmp_path):
     with pytest.raises(Crash):
         new_estimator().train(TRAIN, hooks=[CrashAt(5)], max_steps=7)
     assert [name for name in names() if name.startswith("model.ckpt-4.input.")]
-    copies._KEPT.clear()
+    transfers._KEPT.clear()
     parts = new_estimator().train(TRAIN, max_steps=7)
     for name in whole.get_variable_names():
         np.testing.assert_array_equal(
@@ -242,7 +242,7 @@ def test_train_and_evaluate(memory, local):
 
 def test_an_evaluator_sees_the_checkpoints_of_another(memory):
     new_estimator().train(TRAIN, max_steps=4)
-    copies._KEPT.clear()
+    transfers._KEPT.clear()
     spec = kte.EvalSpec(HELD_OUT, steps=None, start_delay_secs=0)
     metrics, _ = kte.evaluate_continuously(new_estimator(), spec, max_steps=4)
     assert metrics["global_step"] == 4

@@ -10,7 +10,7 @@ from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export.folders import export_folder
-from keras_tpu_estimator.ground.storage import copies, paths, transfers
+from keras_tpu_estimator.ground.storage import paths, transfers
 from keras_tpu_estimator.workflow.exporters import exports_in
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -100,7 +100,7 @@ def test_a_saved_model(estimator, tmp_path, monkeypatch):
 def test_a_keras_file(estimator, tmp_path):
     url = f"{URL}/trained.keras"
     assert kte.export_keras(estimator, url, X) == url
-    local = copies.local_copy(url)
+    local = transfers.local_copy(url)
     model = keras.models.load_model(local.path)
     (expected,) = estimator.predict(lambda params: X[:1], yield_single_examples=False)
     np.testing.assert_allclose(

@@ -5,10 +5,10 @@ import contextlib
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.inputs import position_files
+from keras_tpu_estimator.engine.inputs.position import read_position
 from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.storage import copies, paths, transfers
+from keras_tpu_estimator.ground.storage import paths, transfers
 from tests.torture import saves
 from tests.torture.operations import Killed
 
@@ -45,7 +45,7 @@ class Store:
         with contextlib.suppress(error):
             yield
         self.at = 0
-        copies._KEPT.clear()
+        transfers._KEPT.clear()
 
 
 @pytest.fixture
@@ -59,7 +59,7 @@ def number_of(prefix):
     del values["global_step"]
     (number,) = {int(each) for value in values.values() for each in value}
     for host in range(2):
-        position = position_files.read(prefix, Hosts(host, 2))
+        position = read_position(prefix, Hosts(host, 2))
         assert position.steps == number
     return number
 

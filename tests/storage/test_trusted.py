@@ -1,4 +1,4 @@
-"""What others may have written is not read."""
+"""Files that others may have written are not read."""
 
 import os
 import pathlib
@@ -42,7 +42,7 @@ def test_others_may_add_names(note):
     assert trusted.read(str(note)) == b"mine"
     # A file has no such bit.
     note.chmod(0o1666)
-    with pytest.raises(PermissionError, match="Its mode is 1666"):
+    with pytest.raises(PermissionError, match="the mode 1666"):
         trusted.read(str(note))
 
 
@@ -99,7 +99,7 @@ def test_folders(note):
 def test_a_folder_is_a_path_of_this_machine():
     path = pathlib.Path("/compiled")
     assert trusted.folder_string("`save`", path) == "/compiled"
-    with pytest.raises(ValueError, match="`save` should be a folder of this"):
+    with pytest.raises(ValueError, match="`save` must be a local folder"):
         trusted.folder_string("`save`", "gs://bucket/compiled")
     with pytest.raises(ValueError, match="an empty string"):
         trusted.folder_string("`save`", "")

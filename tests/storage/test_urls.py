@@ -1,4 +1,4 @@
-"""What is a URL, and what is wrong with some."""
+"""Tests of which paths are URLs, and of errors in some."""
 
 import ntpath
 import os
@@ -48,7 +48,7 @@ def new_estimator(model_dir):
 @pytest.mark.parametrize(
     ("path", "error", "message"),
     [
-        ("file:///runs/1", ValueError, "is on this machine.*Pass '/runs/1'"),
+        ("file:///runs/1", ValueError, "a local path.*Pass '/runs/1'"),
         (
             pathlib.PurePosixPath("gs://bucket/run"),
             ValueError,
@@ -59,7 +59,7 @@ def new_estimator(model_dir):
             ValueError,
             "Pass the string 'gs://bucket/run'",
         ),
-        ("file:///C:/runs/1", ValueError, "this machine.*Pass 'C:/runs/1'"),
+        ("file:///C:/runs/1", ValueError, "local path.*Pass 'C:/runs/1'"),
         ("nowhere://bucket/run", ValueError, "nowhere"),
         ("gs://bucket/run", ImportError, "gcsfs"),
     ],
@@ -86,7 +86,7 @@ def test_without_fsspec_the_extra_is_named(monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] == "fsspec"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fsspec", None)
-    message = r"'gs://bucket/run.*' is a URL.*keras-tpu-estimator\[remote\]"
+    message = r"'gs://bucket/run.*' needs fsspec.*keras-tpu-estimator\[remote\]"
     for use in (
         new_estimator,
         kte.latest_checkpoint,

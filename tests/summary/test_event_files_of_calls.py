@@ -1,4 +1,4 @@
-"""What a call of an estimator leaves in event files, and leaves open."""
+"""Tests of the event files that a call of an estimator writes and closes."""
 
 import gc
 import glob
@@ -27,7 +27,7 @@ EVAL = batches_of(X, Y)
 
 
 def scalars(directory):
-    """What others read there now, and in how many files."""
+    """The content that others can read now, and the number of files."""
     files = glob.glob(os.path.join(directory, "*.tfevents.*"))
     tags = {}
     for step, values in read_scalars(files).items():

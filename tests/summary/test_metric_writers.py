@@ -202,7 +202,7 @@ class FakeRun:
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """What of the package is called, by its documentation."""
+    """The functions of the package that are called, by its documentation."""
     fake = types.ModuleType("wandb")
     fake.run, fake.settings = None, []
 
@@ -249,7 +249,7 @@ def test_a_run_that_there_is_already_is_used(tmp_path, wandb):
     started = wandb.run = FakeRun()
     run(tmp_path, "wandb")
     assert not wandb.settings and started.logged
-    # Another run is told of steps as well.
+    # Another run also receives steps.
     wandb.run = FakeRun()
     run(tmp_path / "again", "wandb")
     assert wandb.run.metrics == started.metrics

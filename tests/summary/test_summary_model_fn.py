@@ -226,7 +226,7 @@ def test_record_if_in_a_model_fn(tmp_path: pathlib.Path) -> None:
                 assert summary.scalar("yes", 1.0) is True
 
     estimator = estimator_of(recording_with(record), tmp_path, save_summary_steps=1)
-    # What is set around `train` is not meant for model_fn.
+    # Settings around `train` do not apply to model_fn.
     other = summary.create_file_writer(tmp_path / "other")
     with other.as_default(step=5), summary.record_if(False):
         estimator.train(repeated(ROWS, LABELS), steps=4)
@@ -388,7 +388,7 @@ def test_a_host_call_knows_its_step(
     assert list(found["own"]) == [10 * step for step in steps]
     assert list(found["rows"]) == [step for step in steps if step % 4 == 0]
     for step in steps:
-        # The second call of `train` starts its input anew.
+        # The second call of `train` starts its input again.
         start = (step - 1) % 4 * BATCH
         expected = ROWS[start : start + BATCH].mean()
         np.testing.assert_allclose(found["mean"][step], expected, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""Where summaries go, at which step, and whether at all."""
+"""Tests of whether and where summaries are written, and at which step."""
 
 import contextlib
 import pathlib

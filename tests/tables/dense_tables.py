@@ -26,7 +26,7 @@ def ids_of(rng, vocabulary, examples=BATCH * 4, length=5):
 
 
 def score(activations, kernel):
-    """What the model makes of activations: one number for each example."""
+    """The model's output for activations: one number for each example."""
     # Of any number of examples, as exports have it.
     flat = [
         each.reshape(each.shape[0], math.prod(each.shape[1:]))

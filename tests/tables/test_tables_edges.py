@@ -149,7 +149,7 @@ def test_rates_that_are_no_numbers(tmp_path, returned):
 
 @pytest.fixture(scope="module")
 def at_the_usual_rate(tmp_path_factory):
-    """The rows of a table that has no rate of its own."""
+    """The rows of a table that has no own rate."""
     ids = np.arange(BATCH)[:, None] % 13
     folder = tmp_path_factory.mktemp("usual")
     return in_checkpoint(trained(spec_of(), folder, True, ids))["words"]

@@ -1,4 +1,4 @@
-"""What tables refuse, and how they say it."""
+"""Tests of the errors of embedding tables."""
 
 import keras
 import numpy as np

@@ -110,7 +110,7 @@ def data_of(spec):
 
 @pytest.fixture(scope="module")
 def trained():
-    """What dense tables come to."""
+    """The results of dense tables."""
     spec = every_dtype()
     plain, _, labels = data_of(spec)
     start = {
@@ -127,7 +127,7 @@ def trained():
 
 
 def activations_of(spec, values, plain):
-    """What is looked up of dense tables."""
+    """The rows that are looked up in dense tables."""
     found = {}
     for name, feature in spec.features.items():
         ids = plain[name]

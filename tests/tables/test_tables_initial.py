@@ -1,4 +1,4 @@
-"""Whoever gives a table values sees its rows, however many cores have them."""
+"""Initial values of tables have the same rows on any number of cores."""
 
 import keras
 import numpy as np
@@ -327,7 +327,7 @@ def test_loops_of_keras(tmp_path, use_tpu, fits):
     estimator = estimator_with(tmp_path / "model", use_tpu)
     train(estimator, hooks=[callback])
     if fits:
-        # Which is a second step, of the same examples.
+        # This is a second step, with the same examples.
         other = estimator_with(tmp_path / "other", use_tpu)
         want = in_checkpoint(train(other, steps=2))
         assert_rows(in_checkpoint(estimator), want)

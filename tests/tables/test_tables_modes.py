@@ -1,4 +1,4 @@
-"""What else an estimator does, with tables."""
+"""Tests of other features of an estimator together with tables."""
 
 import shutil
 
@@ -135,7 +135,7 @@ def test_checkpoints_have_the_names_and_sizes_of_the_original(values):
 
 
 def test_each_core_has_its_part(after_training):
-    values = after_training._context.runtime.values._kept
+    values = after_training._context.runtime.values._cached._values
     for path in ("words", "words/Adagrad"):
         # The next multiple of eight cores.
         assert values[path].shape == (40, 3)
@@ -236,7 +236,7 @@ def test_several_cores_per_replica(tmp_path, values):
     )
     estimator.train(input_of(*data_of()), steps=3)
     assert_equal(estimator, values)
-    kept = estimator._context.runtime.values._kept
+    kept = estimator._context.runtime.values._cached._values
     assert kept["words"].addressable_shards[0].data.shape == (5, 3)
     loss = expected(values)[1]
     assert estimator.evaluate(once)["loss"] == pytest.approx(loss, rel=1e-5)

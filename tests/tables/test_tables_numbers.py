@@ -203,7 +203,7 @@ def start_of(spec):
 
 @functools.cache
 def dense(make):
-    """What dense tables come to."""
+    """The results of dense tables."""
     spec, features, labels = make()
 
     def move(name, w, s, g, step):

@@ -240,6 +240,6 @@ def test_replicas_of_several_cores(dims, tmp_path, on_one_core):
     ]
     spread.train(fed(halves if dims else data), steps=len(data))
     assert_same(values_of(spread), one, 1e-6)
-    values = spread._context.runtime.values._kept
+    values = spread._context.runtime.values._cached._values
     for name in ("up/kernel", "up/kernel/Adam", "up/kernel/Adam_1"):
         assert values[name].sharding.shard_shape((8, 8)) == (8, 2)

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from helpers import estimator_of
-from tf1_programs import fed, values_of
+from tf1_programs import fed, summaries_in, values_of
 
-from keras_tpu_estimator.tf1.building import building
+from keras_tpu_estimator.tf1.graph.building import building
 
 BATCH = 4
 # As TensorFlow 1.15.5 gives them under its own control flow: the weights, what
@@ -228,11 +228,49 @@ def test_what_is_inside_of_a_branch_is_not_fetched(tmp_path):
         estimator.train(fed(data()), steps=1, hooks=[Fetching()])
 
 
+@pytest.mark.parametrize("is_taken", [True, False])
+def test_a_branch_whose_condition_is_known_is_part_of_the_graph(tmp_path, is_taken):
+    # In TensorFlow 1.15, what a taken branch makes may be used outside of it.
+    made = []
+
+    def taken(w):
+        tf.losses.add_loss(3.0 * w)
+        tf.summary.scalar("inner", w)
+        made.append(tf.assign_add(tf.get_variable("count", []), 1.0))
+        return made[0].op
+
+    def untaken(w):
+        return tf.assign(tf.get_variable("other", []), 7.0).op
+
+    def model_fn(features, labels, mode, params):
+        zeros = tf.zeros_initializer()
+        with tf.variable_scope("", initializer=zeros, use_resource=True):
+            w = tf.get_variable("w", [])
+            is_training = tf.logical_and(True, tf.constant(mode == "train"))
+            branches = [lambda: taken(w), lambda: untaken(w)]
+            pred = is_training if is_taken else tf.logical_not(is_training)
+            tf.cond(pred, *branches[:: 1 if is_taken else -1], name="inside")
+        loss = tf.losses.get_total_loss()
+        optimizer = tf.train.GradientDescentOptimizer(0.5)
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        with tf.control_dependencies([train_op]):
+            train_op = tf.group(made[0])
+        assert made[0].op.name.startswith("inside/")
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    lifted = kte.tf1.model_fn(model_fn)
+    estimator = estimator_of(lifted, tmp_path, batch=BATCH, save_summary_steps=1)
+    estimator.train(fed(data()), steps=2)
+    values = values_of(estimator)
+    assert (values["w"], values["count"], values["other"]) == (-3.0, 2.0, 0.0)
+    assert summaries_in(tmp_path)["inside/inner", 2] == -1.5
+
+
 def test_a_train_op_is_not_inside_of_a_branch():
     with tf.Graph().as_default():
         inner = []
         tf.cond(
-            tf.constant(True),
+            tf.random.uniform([]) < 2.0,
             lambda: inner.append(tf.no_op()),
             lambda: None,
         )

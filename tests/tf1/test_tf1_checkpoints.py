@@ -107,7 +107,7 @@ def test_the_originals_checkpoint_is_continued(original, use_tpu):
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
-    """What was trained from the beginning, and its losses."""
+    """A model that was trained from the beginning, and its losses."""
     hook = Losses()
     made = golden_estimator(tmp_path_factory.mktemp("ours"))
     made.train(program.input_fn_from(0), [hook], steps=5)
@@ -273,7 +273,7 @@ def adam(step):
 
 @pytest.fixture(scope="module")
 def other_dir(tmp_path_factory):
-    """Where a classifier was trained."""
+    """The directory of a trained classifier."""
     folder = tmp_path_factory.mktemp("other")
     data = batches(*classes_data(3), steps=3)
     trained(model_fn_of(network, adam), folder, data)

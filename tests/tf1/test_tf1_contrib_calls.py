@@ -1,4 +1,4 @@
-"""What is supplied of `tf.contrib` gives the numbers of TensorFlow 1.15.
+"""Supplied names of `tf.contrib` give the numbers of TensorFlow 1.15.
 
 `golden/make_contrib.py` made these with TensorFlow 1.15.5.
 """

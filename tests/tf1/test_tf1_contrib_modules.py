@@ -56,7 +56,7 @@ assert tpu_config.TPUConfig is tpu_estimator.TPUConfig
 from tensorflow.contrib.training.python.training import hparam
 """
 
-# What a module has without its imports.
+# The names of a module without its imports.
 PYTHONS = {"__builtins__", "__name__"}
 
 
@@ -79,7 +79,7 @@ def is_served_whole(module):
 
 
 def test_they_are_imported_as_in_python():
-    # Lines of their own, so that one that fails is named.
+    # Separate lines, so that one that fails is named.
     for builtins in (vars(importing.builtins), importing.BUILTINS):
         names = {"__builtins__": builtins, "__name__": "program", "tf": tf}
         for line in IMPORTS.strip().splitlines():

@@ -1,4 +1,4 @@
-"""What detectors choose boxes with, on a device as in a session."""
+"""Operations that select boxes give the results of a session."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

@@ -10,9 +10,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import estimator, fed
 
-from keras_tpu_estimator.tf1.definitions import definition_of
-from keras_tpu_estimator.tf1.effects import effects_of
-from keras_tpu_estimator.tf1.functions import Body, source
+from keras_tpu_estimator.tf1.graph.definitions import Body, definition_of, source
+from keras_tpu_estimator.tf1.lift.effects import effects_of
 
 X = np.ones((16, 1), "float32")
 

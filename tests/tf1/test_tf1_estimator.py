@@ -98,7 +98,7 @@ def test_scalars_are_refused_where_a_batch_size_was_asked_for(tmp_path):
         use_tpu=False,
         train_batch_size=2,
     )
-    with pytest.raises(ValueError, match="Received scalars only"):
+    with pytest.raises(ValueError, match="Received only scalars"):
         made.train(lambda params: scalars(), steps=1)
 
 

@@ -200,3 +200,31 @@ def test_one_replica_of_some_devices(tmp_path, num_shards):
     made.train(input_fn, steps=2)
     assert seen == [SHARDS[num_shards]]
     assert made.get_variable_value("w") == 1
+
+
+def predicting(features, labels, mode):
+    w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+    y = w * (features["x"] if isinstance(features, dict) else features)
+    step = tf.train.get_global_step()
+    return kte.tf1.EstimatorSpec(
+        mode,
+        predictions={"y": y},
+        loss=tf.reduce_mean(y),
+        train_op=tf.assign_add(step, 1),
+    )
+
+
+def test_an_export_of_a_plain_estimator_has_one_metagraph(tmp_path):
+    made = Estimator(predicting, str(tmp_path)).train(input_fn, steps=1)
+    x = np.float32([[3]])
+
+    def receiver():
+        features = {"x": tf.placeholder(tf.float32, [None, 1])}
+        return kte.export.ServingInputReceiver(features, features)
+
+    # Tags are only needed if there are several.
+    one = tf.saved_model.load_v2(made.export_saved_model(tmp_path / "1", receiver))
+    assert one.signatures["serving_default"](x=tf.constant(x))["y"] == 3
+    two = tpu.export_estimator_savedmodel(made, tmp_path / "2", receiver)
+    loaded = tf.saved_model.load_v2(two, ["serve", "tpu"])
+    assert loaded.signatures["serving_default"](x=tf.constant(x))["y"] == 3

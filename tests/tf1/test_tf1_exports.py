@@ -11,6 +11,7 @@ from tf1_programs import batches, dense, estimator, fed, metric_fn, plain_sessio
 
 from keras_tpu_estimator import export
 from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -135,6 +136,21 @@ def test_tensorflow_2_loads_it(classifier, tmp_path):
     np.testing.assert_allclose(result, predicted(classifier)[:5], atol=1e-6)
 
 
+@pytest.mark.parametrize(
+    "name",
+    [
+        "tf.contrib.tpu.export_estimator_savedmodel",
+        "tf.python.estimator.tpu.tpu_estimator.export_estimator_savedmodel",
+    ],
+)
+def test_the_function_that_exports_an_estimator_for_tpus(classifier, tmp_path, name):
+    export_estimator = resolve(name.removeprefix("tf."))
+    folder = export_estimator(classifier, tmp_path, raw_receiver, as_text=True)
+    assert os.path.exists(f"{folder}/saved_model.pbtxt")
+    result = served(folder, {"x": X}, tags=[*SERVE, "tpu"])
+    np.testing.assert_allclose(result["p"], predicted(classifier), atol=1e-6)
+
+
 def test_requests_of_examples(classifier, tmp_path):
     receiver_fn = export.build_parsing_serving_input_receiver_fn(
         {"x": tf.io.FixedLenFeature([3], tf.float32)}
@@ -213,7 +229,7 @@ def test_signatures_and_their_methods(tmp_path):
 
 
 def test_text_and_files_are_served(tmp_path):
-    """What devices do not do, receivers and sessions do."""
+    """Receivers and sessions support operations that devices do not."""
     (tmp_path / "words.txt").write_text("a\nb\nc\n")
 
     def receiver_fn():

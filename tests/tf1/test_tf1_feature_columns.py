@@ -35,7 +35,7 @@ def table(seed=0):
 
 
 def embedded(column, size=2, **settings):
-    """An embedding with initial values of its own."""
+    """An embedding with its own initial values."""
     start = weights(column.num_buckets, size, seed=len(settings))
     return tf.feature_column.embedding_column(
         column, size, initializer=start, **settings
@@ -76,7 +76,7 @@ def read(features):
 
 
 def with_scope(number, features, column):
-    """A column that is read in a scope of its own."""
+    """A column that is read in a separate scope."""
     with tf.variable_scope(f"column_{number}"):
         return tf.feature_column.input_layer(features, column)
 

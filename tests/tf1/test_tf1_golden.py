@@ -19,7 +19,7 @@ SELDOM = {*PROGRAMS} - {"bert_classifier", "gan", "mnist_cnn"}
     params=some_at_length(PROGRAMS, SELDOM),
 )
 def both(request, tmp_path_factory):
-    """What a program gives here, and what it gave under the original."""
+    """The results of a program here and under the original."""
     name = request.param
     ours = run(name, str(tmp_path_factory.mktemp(name)))
     return ours, tf1_golden.golden(name)

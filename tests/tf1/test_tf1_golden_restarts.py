@@ -1,4 +1,4 @@
-"""Programs of 2018 with dropout go on after a restart as if there was none."""
+"""Programs of 2018 with dropout continue after a restart as if there was none."""
 
 import tf1_golden  # isort: skip
 
@@ -57,6 +57,6 @@ def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
     assert values.keys() == same.keys()
     for path, value in values.items():
         np.testing.assert_array_equal(value, same[path], err_msg=path)
-    # What is dropped changes the losses.
+    # Dropped units change the losses.
     expected = tf1_golden.golden(name)["losses"][:8]
     assert not np.allclose(losses, expected, rtol=1e-3)

@@ -13,8 +13,8 @@ from tensorflow.python.framework import ops
 from test_tf1_resource_operations import has_xla, operations
 from tf1_programs import estimator, fed
 
-from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.gradients import GRADIENTS
+from keras_tpu_estimator.tf1.graph import internals
+from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
 
 
 def called_by(function):

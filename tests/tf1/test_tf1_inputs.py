@@ -22,7 +22,7 @@ from keras_tpu_estimator.engine.inputs.deployment import undivided
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.tf1.input_graph import source_in_graph
+from keras_tpu_estimator.tf1.host.input_graph import source_in_graph
 
 X = np.arange(24, dtype="int64").reshape(12, 2)
 
@@ -267,7 +267,7 @@ def test_strings_are_an_error_by_name():
         x = tf.data.Dataset.from_tensor_slices({"name": ["a", "b"]})
         return tf.data.make_one_shot_iterator(x.batch(2)).get_next()
 
-    with pytest.raises(ValueError, match=r"'name'.* should hold numbers"):
+    with pytest.raises(ValueError, match=r"'name'.* must contain numbers"):
         pipeline_of(input_fn).take(1)
 
 
@@ -277,7 +277,7 @@ def test_errors_of_a_session_come_as_themselves():
 
     with pytest.raises(tf.errors.InvalidArgumentError) as raised:
         pipeline_of(input_fn).take(1)
-    assert "input_fn was read" in raised.value.__notes__[0]
+    assert "reading input_fn" in raised.value.__notes__[0]
 
 
 def test_an_iterator_that_a_hook_initializes_is_an_error():
@@ -286,7 +286,7 @@ def test_an_iterator_that_a_hook_initializes_is_an_error():
 
     with pytest.raises(ValueError, match="before hooks have a session") as had:
         pipeline_of(input_fn).take(1)
-    assert "input_fn was read" in had.value.__notes__[0]
+    assert "reading input_fn" in had.value.__notes__[0]
 
 
 def linear(features, labels, mode, params):
@@ -372,7 +372,7 @@ def test_tensors_where_a_dataset_has_to_be_are_an_error(tmp_path):
         model_dir=str(tmp_path),
         train_batch_size=16,
     )
-    with pytest.raises(TypeError, match="PER_HOST_V2 input_fn should return"):
+    with pytest.raises(TypeError, match="PER_HOST_V2 input_fn must return"):
         made.train(of_an_iterator, steps=4)
 
 

@@ -8,7 +8,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_modules import hlo_of, imported_from
 
-from keras_tpu_estimator.tf1 import internals, jax_internals
+from keras_tpu_estimator.tf1.graph import internals
+from keras_tpu_estimator.tf1.lift import jax_internals
 
 
 def test_a_graph_is_told_how_many_cores_will_run_it():

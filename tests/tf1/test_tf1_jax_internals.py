@@ -9,7 +9,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_modules import hlo_of, imported_from, primitive_of
 
-from keras_tpu_estimator.tf1 import internals, jax_internals, module_ops
+from keras_tpu_estimator.tf1.graph import internals
+from keras_tpu_estimator.tf1.lift import jax_internals
 
 
 def test_a_module_has_a_signature_and_ops():
@@ -91,9 +92,9 @@ def test_operations_are_what_they_are_replaced_by():
     seen = []
 
     def replacement(op):
-        if op.name != module_ops.ALL_REDUCE:
+        if op.name != primitive.ALL_REDUCE:
             return None
-        seen.append(module_ops.groups_of(op))
+        seen.append(primitive.groups_of(op))
         return lambda x: x * 10
 
     with tf.Graph().as_default() as graph, internals.shards(2):

@@ -1,4 +1,4 @@
-"""What the checker says that devices refuse is refused."""
+"""Devices refuse the operations that the checker lists as refused."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

@@ -144,7 +144,7 @@ nest.is_sequence
 
 
 def test_what_was_never_public_is_imported_as_in_python():
-    # Lines of their own, so that one that fails is named.
+    # Separate lines, so that one that fails is named.
     for builtins in (vars(importing.builtins), importing.BUILTINS):
         names = {"__builtins__": builtins, "__name__": "program"}
         for line in IMPORTS.strip().splitlines():

@@ -1,4 +1,4 @@
-"""What was written anew of `tf.contrib`, against NumPy."""
+"""Reimplemented names of `tf.contrib` agree with NumPy."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -437,12 +437,12 @@ def test_hyperparameters_are_read_from_text():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("other=1", "Expected some of .* Received: 'other'"),
+        ("other=1", "must be one of .* Received: 'other'"),
         ("rate=fast", "'rate' must be of type float. Received: 'fast'"),
-        ("is_on=maybe", "'is_on' should be of type bool"),
-        ("layers=4", "'layers' should be a list"),
-        ("name=[a]", "'name' should be no list"),
-        ("nothing", "Expected 'name=value'"),
+        ("is_on=maybe", "'is_on' must be of type bool"),
+        ("layers=4", "'layers' must be a list"),
+        ("name=[a]", "'name' must be a single value"),
+        ("nothing", "must be 'name=value'"),
     ],
 )
 def test_hyperparameters_that_cannot_be_read_are_named(text, message):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import estimator, fed, plain_session, variable
 
-from keras_tpu_estimator.tf1 import metric_session
+from keras_tpu_estimator.tf1.host import metric_session
 
 LABELS = np.random.default_rng(0).integers(0, 2, 40)
 SCORES = np.random.default_rng(1).random(40).astype("float32")
@@ -53,7 +53,7 @@ def several(labels, scores):
 
 @functools.cache
 def in_a_session(*sizes):
-    """What a session of TensorFlow counts of the first examples."""
+    """The metrics of the first examples in a TensorFlow session."""
     values = {}
     with tf.Graph().as_default():
         labels = tf.placeholder(tf.int64, [None])
@@ -79,11 +79,11 @@ def test_metrics_are_those_of_a_session(tmp_path, as_dict, use_tpu, monkeypatch)
     # The second evaluation has the sessions of the first.
     monkeypatch.setattr(metric_session, "_KEPT", 1)
     made = of_metrics(several, tmp_path, as_dict, use_tpu=use_tpu)
-    # The batches are of two sizes; what was counted goes on.
+    # The batches are of two sizes; what was counted continues.
     result = made.evaluate(batches_of(16, 16, 8))
     for name, value in in_a_session(16, 16, 8).items():
         np.testing.assert_allclose(result[name], value, rtol=1e-6)
-    # The next evaluation counts anew.
+    # The next evaluation counts again.
     again = made.evaluate(batches_of(16))
     for name, value in in_a_session(16).items():
         np.testing.assert_allclose(again[name], value, rtol=1e-6)
@@ -114,7 +114,7 @@ def test_many_evaluations_share_sessions(tmp_path, monkeypatch):
         result = made.evaluate(batches_of(16, 16, 8))
         for name, value in in_a_session(16, 16, 8).items():
             np.testing.assert_allclose(result[name], value, rtol=1e-6)
-    # Two for each of the last few evaluations, which may go on.
+    # Two for each of the last few evaluations, which may continue.
     assert len(calls) == 2 * 2
 
 
@@ -122,7 +122,7 @@ def test_many_evaluations_share_sessions(tmp_path, monkeypatch):
     ("metrics", "message"),
     [
         ([], "a dict from names to metrics"),
-        ({"a": 1.0}, "'a' should be a .value, update_op. pair"),
+        ({"a": 1.0}, "'a' must be a .value, update_op. pair"),
     ],
 )
 def test_what_is_no_metric_is_an_error(tmp_path, metrics, message):

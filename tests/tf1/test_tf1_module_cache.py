@@ -1,4 +1,4 @@
-"""What was lifted once is read again."""
+"""Converted graphs are read from the cache."""
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 
@@ -11,8 +11,8 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import assert_same, batches, classes_data, dense, model_fn_of, trained
 
-from keras_tpu_estimator.tf1 import jax_internals, module_cache
-from keras_tpu_estimator.tf1.module_cache import Module, cached
+from keras_tpu_estimator.tf1.lift import jax_internals, lifting
+from keras_tpu_estimator.tf1.lift.lifting import Module, cached
 
 MODULE = Module(b"code\nof two lines", ("a", "b/c"))
 
@@ -106,7 +106,7 @@ def test_a_file_that_cannot_be_read_is_no_error(directory, monkeypatch):
     def refused(*arguments, **settings):
         raise PermissionError(13, "Permission denied")
 
-    monkeypatch.setattr(module_cache, "open", refused, raising=False)
+    monkeypatch.setattr(lifting, "open", refused, raising=False)
     other = Module(b"other", ())
     assert cached(["a"], lambda: other) == other
 

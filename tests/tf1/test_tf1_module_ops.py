@@ -10,9 +10,9 @@ import tensorflow.compat.v1 as tf
 from tf1_modules import hlo_of, primitive_of
 
 from keras_tpu_estimator.ground.cpu.tuning import tuned
-from keras_tpu_estimator.tf1 import jax_internals, primitive
-from keras_tpu_estimator.tf1.lifting import Pruned
-from keras_tpu_estimator.tf1.module_ops import windowed
+from keras_tpu_estimator.tf1.lift import jax_internals, primitive
+from keras_tpu_estimator.tf1.lift.lifting import Pruned
+from keras_tpu_estimator.tf1.lift.primitive import windowed
 from tests.cpu.same import assert_same
 
 WINDOWED = (
@@ -107,7 +107,7 @@ def results_of(module, args, replacement):
 
 
 def by_jax(op, done):
-    """What replaces an operation, if it can; its name is entered."""
+    """The replacement of an operation, if one exists; its name is recorded."""
     function = windowed(op)
     if function is None:
         return None

@@ -17,7 +17,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1.names.calls import Effect
 from keras_tpu_estimator.tf1.names.catalogue import Catalogue, Entry, Row, catalogue
-from keras_tpu_estimator.tf1.shims import Status, callers, lookup
+from keras_tpu_estimator.tf1.shims import Status, lookup, resolving
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -39,7 +39,7 @@ NAME = re.compile(r"(?<![\w.])(?:kte|keras|jax|absl|functools|logging)\.[\w.]*\w
 
 
 def imported(name):
-    """What a dotted name of a library stands for."""
+    """The object with a dotted name in a library."""
     top, *rest = name.split(".")
     found = kte if top == "kte" else importlib.import_module(top)
     for part in rest:
@@ -50,7 +50,7 @@ def imported(name):
 
 
 def cells(key, row):
-    """What a page shows in the two columns of a row."""
+    """The two columns of a row on a page."""
     entries = catalogue().of_row(key)
     entries.sort(key=lambda e: (e.owner.startswith("contrib"), e.is_of_module))
     before = row.before or ", ".join(f"`tf.{each.path}`" for each in entries)
@@ -333,7 +333,7 @@ def test_entries_without_facts_or_with_contradictions(facts) -> None:
 
 def test_a_pattern_is_for_what_is_refused() -> None:
     assert Entry("nn", "ctc_*", refused="Leave it out.").path == "nn.ctc_*"
-    with pytest.raises(ValueError, match="with a '\\*' only `refused`"):
+    with pytest.raises(ValueError, match="only `refused` with a '\\*'"):
         Entry("nn", "ctc_*", source="tf.nn.")
 
 
@@ -365,7 +365,7 @@ def test_the_file_is_in_order() -> None:
         for fact in ("missing", "refused")
         if fact in facts
     ]
-    # What one name says alone needs no word.
+    # The counterpart of a single name needs no explanation.
     alone = [word for word in advice if said.count(word) < 2]
     assert {*alone} <= of_calls
 
@@ -373,6 +373,6 @@ def test_the_file_is_in_order() -> None:
 def test_a_place_is_of_code_that_somebody_wrote():
     # As `python -m` runs the package's commands, and `runpy` programs.
     pythons = compile("found = users_line()", "<frozen runpy>", "exec")
-    names = {"users_line": callers.users_line}
+    names = {"users_line": resolving.users_line}
     exec(pythons, names)
     assert f"Used in {__file__}, line " in names["found"]

@@ -30,7 +30,7 @@ def with_metrics(metric_ops, tmp_path, **settings):
 
 def test_metrics_of_the_graph_are_those_of_a_session(tmp_path):
     made = with_metrics(several, tmp_path)
-    # Batches of two sizes have two graphs; what was counted goes on.
+    # Batches of two sizes have two graphs; what was counted continues.
     result = made.evaluate(batches_of(16, 16, 8))
     for name, value in in_a_session(16, 16, 8).items():
         np.testing.assert_allclose(result[name], value, rtol=1e-6)
@@ -186,7 +186,7 @@ def test_metrics_in_the_graph_of_training(tmp_path):
         tf.summary.scalar("average", mean[1])
 
     made = training(tmp_path, record, iterations=2, save_summary_steps=2)
-    for _ in range(2):  # Each call counts anew.
+    for _ in range(2):  # Each call counts again.
         made.train(fed([X, 0 * X]), steps=2)
         assert "w" in made.get_variable_names()
         assert len(made.get_variable_names()) == 2
@@ -226,7 +226,7 @@ def test_a_single_tensor_as_predictions(tmp_path, use_tpu):
 
     made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
     if use_tpu:
-        with pytest.raises(TypeError, match="should be a dict of tensors"):
+        with pytest.raises(TypeError, match="must be a dict of tensors"):
             list(made.predict(fed([X])))
         return
     np.testing.assert_allclose(list(made.predict(fed([X]))), X * 2)

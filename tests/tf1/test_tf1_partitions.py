@@ -12,7 +12,7 @@ import tensorflow.compat.v1 as tf
 from helpers import estimator_of
 from tf1_programs import values_of
 
-from keras_tpu_estimator.tf1 import internals
+from keras_tpu_estimator.tf1.graph import internals
 
 GOLDEN = json.loads(
     (pathlib.Path(__file__).parent / "golden" / "partitions.json").read_text()
@@ -32,7 +32,7 @@ def look_up(kind, strategy, table, ids):
 
 
 def model_fn_of(kind, strategy, partitions, rows):
-    """What the original was run with."""
+    """Returns the `model_fn` that the original ran."""
 
     def model_fn(features, labels, mode, params):
         table = tf.get_variable(

@@ -23,6 +23,15 @@ def test_only_a_configuration_for_tpus_has_a_tpu_config():
         plain.tpu_config  # noqa: B018
 
 
+def test_only_configurations_for_tpus_evaluate_on_the_master(monkeypatch):
+    monkeypatch.setenv("TF_CONFIG", '{"session_master": "there"}')
+    for config, expected in (
+        (tf_estimator.RunConfig(), ""),
+        (tpu.RunConfig(), "there"),
+    ):
+        assert (config.master, config.evaluation_master) == ("there", expected)
+
+
 @pytest.mark.parametrize(
     "copied",
     [

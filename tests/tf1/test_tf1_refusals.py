@@ -1,4 +1,4 @@
-"""What cannot be run is refused by its name and its line."""
+"""Errors about unsupported operations contain their name and line."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -9,9 +9,9 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import estimator, fed, variable
 
-from keras_tpu_estimator.tf1 import refusals
-from keras_tpu_estimator.tf1.lifting import Pruned
-from keras_tpu_estimator.tf1.refusals import check_platform
+from keras_tpu_estimator.tf1.lift import refusals
+from keras_tpu_estimator.tf1.lift.lifting import Pruned
+from keras_tpu_estimator.tf1.lift.refusals import check_platform
 
 X = np.ones((16, 2), "float32")
 
@@ -63,7 +63,7 @@ def permutes(x):
         (calls_python_in_a_condition, "if", "a PyFunc, which calls"),
         (has_strings, "text", "a AsString with strings"),
         (looks_up, "hash_table", "a HashTableV2 with a resource that is no"),
-        (permutes, "permuted", "a CollectivePermute; of the sums"),
+        (permutes, "permuted", "a CollectivePermute. CrossReplicaSum is"),
     ],
 )
 def test_what_no_device_can_run(tmp_path, network, name, reason):
@@ -236,7 +236,7 @@ NO_DILATION = "XLA does not have Dilation2D. They need"
         (
             shaped_by_values,
             "shaped (Reshape), made at ",
-            "Input 1 of shaped, a shape, a size or an axis, depends on values",
+            "Input 1 of shaped is a shape, a size or an axis that depends on values",
         ),
         (
             of_complex_numbers,

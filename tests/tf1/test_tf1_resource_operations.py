@@ -12,9 +12,8 @@ from tensorflow.python.client import pywrap_tf_session
 from tensorflow.python.framework import kernels
 from tf1_programs import assert_same, estimator, fed, run_in_session, trained, values_of
 
-from keras_tpu_estimator.tf1 import internals
-from keras_tpu_estimator.tf1.resource_operations import PLAIN
-from keras_tpu_estimator.tf1.sparse_updates import is_sparse_update
+from keras_tpu_estimator.tf1.graph import internals
+from keras_tpu_estimator.tf1.lift.replaced_ops import PLAIN, is_sparse_update
 
 RESOURCE = tf.resource.as_datatype_enum
 # No graph of a program of TF1 has these, or they end with an error when a

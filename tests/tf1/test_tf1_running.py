@@ -12,7 +12,7 @@ import pytest
 import tensorflow as tf
 
 from keras_tpu_estimator import __main__
-from keras_tpu_estimator.tf1 import running
+from keras_tpu_estimator.tf1 import command
 from keras_tpu_estimator.tf1.shims.importing import tf1_for
 
 PROGRAMS = pathlib.Path(__file__).parent / "programs"
@@ -214,9 +214,9 @@ def test_a_missing_name_is_no_error_before_it_is_used(imported_from):
 def test_an_error_of_the_program_has_its_lines(tmp_path, monkeypatch):
     script = tmp_path / "broken.py"
     script.write_text("import sys\n\ndef main():\n    1 / len(sys.argv[2:])\n\nmain()")
-    monkeypatch.setattr(running, "_behave_as_tf1", lambda: None)
+    monkeypatch.setattr(command, "_behave_as_tf1", lambda: None)
     with pytest.raises(ZeroDivisionError) as caught:
-        running.run(str(script), ["argument"])
+        command.run(str(script), ["argument"])
     assert caught.traceback[-1].path == script
     assert caught.traceback[-1].lineno + 1 == 4
     assert sys.argv[1:] != ["argument"]
@@ -231,7 +231,7 @@ def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
         "print(__name__, sys.argv[1:], hasattr(tf, 'contrib'))"
     )
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(running, "_behave_as_tf1", lambda: None)
+    monkeypatch.setattr(command, "_behave_as_tf1", lambda: None)
     __main__.main(["tf1", "-m", "tf1_package.script", "--flag", "x"])
     assert capsys.readouterr().out == "__main__ ['--flag', 'x'] True\n"
 

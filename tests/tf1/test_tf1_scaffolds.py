@@ -1,4 +1,4 @@
-"""Where values come from: `init_from_checkpoint`, and `tf.train.Scaffold`."""
+"""Tests of initial values: `init_from_checkpoint`, and `tf.train.Scaffold`."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

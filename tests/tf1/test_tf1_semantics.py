@@ -1,4 +1,4 @@
-"""What programs of the time do in a `model_fn`, against a session."""
+"""A TF1 `model_fn` has the results of a session."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -91,7 +91,7 @@ def test_optimizers(tmp_path):
 
 
 def adversaries(features, labels, mode, params):
-    """A generator and a discriminator, each with an optimizer of its own."""
+    """A generator and a discriminator, each with its own optimizer."""
     noise = features[:, :3]
     with tf.variable_scope("generator"):
         made = dense(noise, 5, "out", tf.tanh, seed=1)

@@ -97,7 +97,7 @@ def test_ragged_tensors_have_to_be_dense(tmp_path):
     def ragged():
         return tf.ragged.constant([[1]] * 4)
 
-    with pytest.raises(TypeError, match=r"\['ids'\].* (should|must) be a? ?dense"):
+    with pytest.raises(TypeError, match=r"\['ids'\].* (must|should) be a? ?dense"):
         trained(tmp_path, lambda params: of_dataset(params, ragged))
 
 
@@ -208,5 +208,5 @@ def test_a_part_of_a_sparse_placeholder_is_missing(model, tmp_path):
         ids = tf.sparse_placeholder(tf.int64, [None, 2], name="forgotten")
         return export.ServingInputReceiver({"x": x, "ids": ids}, {"x": x})
 
-    with pytest.raises(ValueError, match="Missing:.*'forgotten/indices'"):
+    with pytest.raises(ValueError, match=r"Add \['forgotten/indices'"):
         model.export_saved_model(tmp_path, receiver_fn)

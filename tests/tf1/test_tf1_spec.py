@@ -1,4 +1,4 @@
-"""What a spec of a TF1 model_fn may hold."""
+"""Tests of the values in the spec of a TF1 model_fn."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -147,7 +147,7 @@ def test_a_spec_of_keras_is_an_error(tmp_path):
     def model_fn(features, labels, mode, params):
         return kte.TPUEstimatorSpec(mode, loss=np.float32(1.0))
 
-    with pytest.raises(TypeError, match=r"should return a tf1\.TPUEst"):
+    with pytest.raises(TypeError, match=r"must return a tf1\.TPUEst"):
         estimator(model_fn, tmp_path).evaluate(fed([np.ones((16, 1))]))
 
 

@@ -1,4 +1,4 @@
-"""Summaries that a `model_fn` writes by itself, with a writer of its own."""
+"""Summaries that a `model_fn` writes by itself, with its own writer."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -81,7 +81,7 @@ def test_scalars_have_their_own_step_and_condition(tmp_path, use_tpu):
     assert sorted(written) == [("loss", 0), ("loss", 2), ("loss", 4)]
     values = [written["loss", step] for step in (0, 2, 4)]
     np.testing.assert_allclose(values, losses()[::2], rtol=1e-5)
-    # Another call goes on, in a file of its own.
+    # Another call continues, in a separate file.
     made.train(fed(DATA), steps=2)
     assert ("loss", 6) in summaries_in(own)
     assert len(glob.glob(f"{own}/*tfevents*")) == 2

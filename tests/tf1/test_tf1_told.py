@@ -1,4 +1,4 @@
-"""Programs are told of their training at the steps of TensorFlow 1.15.
+"""Hooks and logs come at the steps of TensorFlow 1.15.
 
 `golden/make_told.py` made the golden file with TensorFlow 1.15.5.
 """

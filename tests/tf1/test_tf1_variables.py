@@ -10,7 +10,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import BATCH, dense, estimator, fed, trained, values_of, variable
 
-from keras_tpu_estimator.tf1.tf2_behavior import as_in_tf2
+from keras_tpu_estimator.tf1.graph.building import as_in_tf2
 
 X = np.ones((16, 2), "float32")
 
@@ -91,7 +91,7 @@ def test_initial_values_are_copied_and_nothing_is_compiled(caplog):
         values = model.program.store.initial_values()
         assert "[2,7]" not in caplog.text
         assert "[7,9]" not in caplog.text
-        # What is compiled is in the log with its shapes.
+        # The log contains compiled programs with their shapes.
         jax.jit(lambda x: -x)(values["w"])
     assert "[7,9]" in caplog.text
 

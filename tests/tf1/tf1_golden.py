@@ -13,5 +13,5 @@ sys.path.append(str(GOLDEN))
 
 
 def golden(name):
-    """What a program gave under the original."""
+    """The results of a program under the original."""
     return json.loads((GOLDEN / f"{name}.json").read_text())

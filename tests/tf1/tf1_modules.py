@@ -1,9 +1,9 @@
-"""What TensorFlow's bridge makes of a function, called in JAX."""
+"""Functions compiled by TensorFlow's bridge, called in JAX."""
 
 import tensorflow.compat.v1 as tf
 from jax.extend.core import Primitive
 
-from keras_tpu_estimator.tf1 import jax_internals
+from keras_tpu_estimator.tf1.lift import jax_internals
 
 
 def hlo_of(function, *shapes, dtype=tf.float32):

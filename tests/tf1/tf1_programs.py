@@ -29,7 +29,7 @@ def variable(name, *shape, seed=0, **kwargs):
 
 
 def dense(x, units, name, activation=None, seed=0):
-    """What `tf.layers.dense` makes, with its names."""
+    """A layer like `tf.layers.dense`, with its names."""
     with tf.variable_scope(name):
         kernel = variable("kernel", x.shape[-1], units, seed=seed)
         bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer)
@@ -179,7 +179,7 @@ def assert_same(values, expected, rtol=1e-5, atol=1e-6):
 
 
 def summaries_in(directory):
-    """What the event files of a directory have, by tag and step."""
+    """The content of the event files of a directory, by tag and step."""
     return {
         (value.tag, event.step): tf.make_ndarray(value.tensor)
         for path in sorted(glob.glob(f"{directory}/*tfevents*"))

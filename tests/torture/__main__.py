@@ -65,7 +65,7 @@ def main() -> int:
 
 
 def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
-    """What is run, and what its figures are marked with."""
+    """The trials to run, and the labels of their results."""
     yield "", functools.partial(damaging.damage, number=numbers.damaged)
     yield "", damaging.forge
     yield "", functools.partial(saves.cut_off, ways=saves.ALL)

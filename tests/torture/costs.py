@@ -1,4 +1,4 @@
-"""What saving and reading costs: seconds, and memory of a host.
+"""The cost of saving and reading: seconds, and memory of a host.
 
 Its arguments, when it is a program, are JSON: those of `Question`.
 """
@@ -33,7 +33,7 @@ WAYS = (PARTS, TREE, WHOLE, WHOLE_TREE, ALONE)
 _CORES = 2
 _MB = 1 << 20
 
-# What is left to do when training goes on.
+# The remaining work when training continues.
 _Rest = Callable[[], object]
 
 
@@ -58,7 +58,7 @@ class Question:
     is_away: bool = False
 
     def asked(self) -> dict[str, dict[str, float]]:
-        """The figures by way, as a process of its own has them."""
+        """The figures by way, as a separate process has them."""
         done = subprocess.run(
             [
                 sys.executable,

@@ -1,4 +1,4 @@
-"""What a trial found, and what it must not find."""
+"""The measurements of a trial, and their limits."""
 
 
 class ViolationError(AssertionError):

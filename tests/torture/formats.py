@@ -94,9 +94,9 @@ def _add_costs(figures: Figures, rounds: int, megabytes: int) -> None:
         _add(figures, asked, "seconds", about)
         print(table(figures), end="\n\n", flush=True)
     about = f"{megabytes} MB in {_FEW} variables of an accelerator"
-    # The others are copied on purpose, so that training goes on.
+    # The others are copied on purpose, so that training continues.
     for way in (*saves.SPREAD, costs.ALONE):
-        # Each in a process of its own, as libraries keep memory.
+        # Each in a separate process, as libraries keep memory.
         with tempfile.TemporaryDirectory() as directory:
             asked = costs.Question(
                 directory, way, megabytes, _FEW, 1, is_away=True

@@ -1,4 +1,4 @@
-"""How much memory this process has, of Linux."""
+"""The memory of this process, as Linux reports it."""
 
 import ctypes
 import gc
@@ -17,7 +17,7 @@ def now() -> int:
 
 
 def forget_peak() -> None:
-    """Has `peak` begin anew."""
+    """Has `peak` begin again."""
     (_OWN / "clear_refs").write_text(_RESET_PEAK)
 
 

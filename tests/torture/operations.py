@@ -20,13 +20,13 @@ FATES = (KILL, FULL, FLAW)
 REMOVING = ("remove",)
 # Those that no library does for this package.
 OWN = ("replace", "remove", "fsync", "pwrite")
-# Others are Orbax's, which would go on in spite of a kill.
+# Others are Orbax's, which would continue in spite of a kill.
 _THREADS = ("MainThread", "checkpoint-writer")
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
 class Killed(BaseException):
-    """What ends code that a killed process would not run any more."""
+    """An error that ends code that a killed process would not run."""
 
 
 class Operations:

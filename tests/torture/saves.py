@@ -10,8 +10,12 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.inputs import position_files
-from keras_tpu_estimator.engine.inputs.position import Position, StepRecipe
+from keras_tpu_estimator.engine.inputs.position import (
+    Position,
+    StepRecipe,
+    read_position,
+    write_position,
+)
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory import layouts, location, save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -21,7 +25,11 @@ from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, Shard
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.runs import state_files
+from keras_tpu_estimator.runs.position_saver import (
+    pack_states,
+    read_states,
+    write_states,
+)
 from keras_tpu_estimator.spec.hooks.hook_states import SavedState
 from tests.torture import states
 from tests.torture.figures import expect
@@ -32,7 +40,7 @@ TREE, WHOLE_TREE = "Orbax's in parts", "Orbax's whole"
 WAYS = (WHOLE, PARTS, TENSORFLOW)
 ALL = (*WAYS, TREE, WHOLE_TREE)
 FORMATS = {TENSORFLOW: "tensorflow", TREE: "orbax", WHOLE_TREE: "orbax"}
-# What lies over several cores goes into these.
+# The formats that save sharded variables.
 SPREAD = (PARTS, TREE)
 _HOSTS = 2
 _ROWS = 8
@@ -95,7 +103,7 @@ def cut_off(
         base = os.path.join(directory, "base")
         seam.prepare(base)
         names = _cut_off(base, seam, 0, fate)
-        # What Orbax does in threads goes on there, which no kill lets it.
+        # What Orbax does in threads continues there, which no kill lets it.
         own = OWN if {TREE, WHOLE_TREE} & seam.ways else names
         tried = [
             at
@@ -164,9 +172,9 @@ def save(directory: str, step: int, number: int, way: str, rows: int = _ROWS) ->
         written = _written(saved, values, step, way)
         for host in range(_HOSTS):
             position = Position(number, StepRecipe(8, 1, 8))
-            position_files.write(saved, position, Hosts(host, _HOSTS))
+            write_position(saved, position, Hosts(host, _HOSTS))
         state = SavedState("mine.Counter", 0, {"number": number})
-        state_files.write(saved, state_files.packed([state]))
+        write_states(saved, pack_states([state]))
         saving.save_into(
             saved,
             step,
@@ -180,7 +188,7 @@ def save(directory: str, step: int, number: int, way: str, rows: int = _ROWS) ->
 def _written(
     saved: SaveFiles, values: dict[str, np.ndarray], step: int, way: str
 ) -> Mapping[str, np.ndarray | Sharded | InTree]:
-    """What the hosts write before the chief, and what is left to it."""
+    """Writes the files of the hosts, and returns the values for the chief."""
     if way == PARTS:
         spread = {name: _spread(value) for name, value in values.items()}
         files = ShardFiles(saved, spread)
@@ -222,10 +230,10 @@ def _check(directory: str, before: int, numbers: dict[int, int], what: str) -> i
     is_one = len(found) == 1 and found <= allowed
     expect(is_one, f"Values are {allowed}, not {found} of {step}: {what}")
     for host in range(_HOSTS):
-        position = position_files.read(latest, Hosts(host, _HOSTS))
+        position = read_position(latest, Hosts(host, _HOSTS))
         is_own = position is not None and {float(position.steps)} == found
         expect(is_own, f"{position} is that of {found}: {what}")
-    states = state_files.read(latest) or ()
+    states = read_states(latest) or ()
     numbers_in = [each.state["number"] for each in states]
     expect(numbers_in == [*found], f"{numbers_in} is {found}: {what}")
     return int(found.pop())

@@ -1,4 +1,4 @@
-"""What the suite has too many rows of, or too large ones, for each run."""
+"""The tests that are too many or too slow for each run."""
 
 import pathlib
 import re

@@ -1,4 +1,4 @@
-"""Trainings that end between two operations on files, and go on.
+"""Trainings that end between two operations on files, and continue.
 
 At its end each saves a step twice, for a callback assigns values. It takes
 several cores for variables to be in parts.
@@ -41,7 +41,7 @@ class Halving(keras.callbacks.Callback):
 
 
 class Interrupted(Exception):
-    """What ends a training before its end."""
+    """An error that ends a training early."""
 
 
 class Interrupting(kte.hooks.SessionRunHook):
@@ -103,7 +103,7 @@ def _ended(base: str, way: str, hooks: list[Any]) -> bytes:
 
 
 def _cut_off(base: str, way: str, at: int, fate: str, ends: set[bytes]) -> list[str]:
-    """Ends a training, and lets it go on; what it did until then."""
+    """Ends a training, and lets it continue; what it did until then."""
     directory = base + "-cut"
     shutil.copytree(base, directory)
     operations = Operations(directory, at, fate)

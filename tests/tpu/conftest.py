@@ -24,7 +24,7 @@ _OF_CPU = "keras_tpu_estimator/ground/cpu/"
 
 @pytest.fixture(autouse=True)
 def nothing_of_cpus(monkeypatch):
-    """What is compiled has nothing that is written for CPUs."""
+    """Compiled programs contain no rewrites for CPUs."""
     from keras_tpu_estimator.planning import compiling
 
     compiled = compiling.compiled

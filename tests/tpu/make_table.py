@@ -29,7 +29,7 @@ class Recorder:
 
 
 def main(groups):
-    """Writes the table anew, or these groups of it."""
+    """Writes the table again, or these groups of it."""
     os.environ["TPU_TOPOLOGIES"] = "all"
     sys.path.append(str(_HERE))
     import tpu_table

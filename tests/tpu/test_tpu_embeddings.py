@@ -86,7 +86,7 @@ def with_tables(
 
 AT_LENGTH = {"topologies": (), "seldom": TOPOLOGIES[:1]}
 PROGRAMS = {
-    # What is evaluated and predicted does not depend on it.
+    # Evaluation and prediction do not depend on it.
     **{
         name: with_tables(each, MODES[:1], **AT_LENGTH)
         for name, each in OPTIMIZERS.items()

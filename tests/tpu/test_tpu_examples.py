@@ -17,7 +17,7 @@ from tpu_programs import DATA_PARALLEL, check, topologies_of
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.dry_run import DryRun
 from keras_tpu_estimator.planning.plans import PlanOptions, Refusal
-from keras_tpu_estimator.runs.rehearsing import rehearsing
+from keras_tpu_estimator.runs.dry_run import replacing_calls
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
@@ -28,6 +28,7 @@ PROGRAMS = {
     "digits": _ALL,
     "from_keras": ("train", "eval"),
     "gan": _ALL,
+    "gpt": ("train",),
     "jax_model": _ALL,
     "many_hosts": _ALL,
     "ported_mnist": _ALL,
@@ -42,17 +43,18 @@ SIZES = {
         **{"SENTENCES": 300, "HELD_OUT": 100, "WORDS": 500},
         **{"HIDDEN": 16, "HEADS": 2, "LAYERS": 1},
     },
+    "gpt": {"LAYERS": 1, "WIDTH": 128, "HEADS": 2, "VOCABULARY": 256},
     "recommender": {"BATCH": 256},
     "tf1_bert_tiny": {"LAYERS": 1},
 }
 ARGUMENTS = {"recommender": {"users": 203, "items": 101}}
 # Of which each core has the variables whole.
-ARE_DATA_PARALLEL = PROGRAMS.keys() - {"recommender"}
+ARE_DATA_PARALLEL = PROGRAMS.keys() - {"gpt", "recommender"}
 # The compiler has other programs of their kind in each run.
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
 # They have no programs, or read their export again.
 OTHERS = {"rest_server", "serve_digits", "wide_and_deep"}
-# What some of them import that need not be installed.
+# Optional libraries that some of them import.
 LIBRARIES = {"jax_model": ("flax", "optax")}
 
 
@@ -70,7 +72,7 @@ def example(name):
 
 @pytest.fixture
 def pretrained(tmp_path, monkeypatch):
-    """What those find that go on from a checkpoint, which nobody writes."""
+    """What those find that continue from a checkpoint, which does not exist."""
     folder = tmp_path / "model" / "pretrained"
     os.makedirs(folder)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -125,7 +127,7 @@ def test_an_example(name, tmp_path, monkeypatch, told):
     dry_run = DryRun(topologies_, lambda text: None, options)
     calls = [mode for mode in PROGRAMS[name] for _ in topologies_]
     try:
-        with rehearsing(dry_run):
+        with replacing_calls(dry_run):
             run(name, str(tmp_path / "model"))
     except Exception:
         # After its last call it may look at what it has computed.

@@ -3,7 +3,7 @@
 import pathlib
 import sys
 
-# Where the programs are.
+# The folder of the programs.
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tf1"))
 # It installs what TensorFlow lacks.
 import tf1_golden  # noqa: F401  # isort: skip
@@ -17,7 +17,7 @@ from running import make_estimator
 from tpu_programs import DATA_PARALLEL, EVALUATED, Program, rows
 from tpu_table import TOPOLOGIES
 
-# Its moments are those of all cores, and have sums of their own.
+# Its moments are those of all cores, and have their own sums.
 HAS_SUMS = "resnet_lars"
 TOPOLOGIES_OF = {
     "mnist_cnn": TOPOLOGIES[:2],

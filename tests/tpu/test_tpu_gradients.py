@@ -1,4 +1,4 @@
-"""What cores send to each other, by the TPU's compiler."""
+"""Tests of the communication between cores, with the TPU's compiler."""
 
 import keras
 import pytest
@@ -35,7 +35,7 @@ def reduced(cost):
     return dict(each.bytes)
 
 
-# What a user chooses, and the bytes of a gradient.
+# The user's choice, and the bytes of a gradient.
 CHOICES = [
     ("bfloat16", None, "bfloat16"),
     ("bfloat16", "float32", "float32"),

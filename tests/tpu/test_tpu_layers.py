@@ -240,7 +240,7 @@ NETWORKS = (
 )
 
 
-# What changes with Keras and XLA alone, and takes long.
+# Slow cases that depend only on Keras and XLA.
 SELDOM = (
     algebra,
     attention,

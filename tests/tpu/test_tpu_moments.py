@@ -4,7 +4,7 @@ import pytest
 from helpers import at_length, estimator_of, model_fn_of, regression_data, repeated
 from keras import layers, ops
 
-from keras_tpu_estimator.ground.tracing import moments
+from keras_tpu_estimator.ground.tracing import keras_patches
 
 DATA = repeated(*regression_data(examples=32, size=256))
 NORMS = {
@@ -26,6 +26,6 @@ def test_one_pass_takes_less_than_two(tmp_path, kind, monkeypatch):
         return made.plan(DATA, "v5e:2x2", print_fn=None).cost.cycles
 
     one = cycles()
-    monkeypatch.setattr(moments.keras_internals, "platform", lambda: "cpu")
+    monkeypatch.setattr(keras_patches.keras_internals, "platform", lambda: "cpu")
     two = cycles()
     assert one < 0.9 * two, (one, two)

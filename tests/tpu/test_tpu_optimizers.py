@@ -1,4 +1,4 @@
-"""All optimizers, with slots of their own and shared ones."""
+"""All optimizers, with their own slots and shared ones."""
 
 import dataclasses
 

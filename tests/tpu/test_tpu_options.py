@@ -1,4 +1,4 @@
-"""What users set, where it changes what is compiled."""
+"""Tests of options that change the compiled program."""
 
 import keras
 import numpy as np
@@ -117,7 +117,7 @@ def _metrics(labels, outputs):
 
 
 def grouped_model_fn(features, labels, mode, params):
-    """Two groups of cores, each with a model of its own."""
+    """Two groups of cores, each with a separate model."""
     y = dense(features, mode == kte.ModeKeys.TRAIN)
     loss = ops.mean((y - labels) ** 2)
     optimizer = kte.CrossShardOptimizer(

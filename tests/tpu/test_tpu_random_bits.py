@@ -1,4 +1,4 @@
-"""What random numbers take a TPU, by its compiler."""
+"""Tests of the cost of random numbers on a TPU, with its compiler."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

@@ -1,4 +1,4 @@
-"""What tables take on a TPU, by its compiler."""
+"""Tests of the cost of tables on a TPU, with its compiler."""
 
 import keras_tpu_estimator as kte  # isort: skip
 

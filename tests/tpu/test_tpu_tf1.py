@@ -3,7 +3,7 @@
 import pathlib
 import sys
 
-# Where the networks are.
+# The folder of the networks.
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tf1"))
 
 import functools

@@ -11,8 +11,9 @@ from tpu_table import GPUS, TOPOLOGIES
 
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.gpus import is_installed
-from keras_tpu_estimator.planning.plans import Call, Plan, PlanOptions
+from keras_tpu_estimator.planning.plans import Plan, PlanOptions
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 # As `tests.tpu.make_table` sets it: on all of them, not on a program's own.
@@ -56,7 +57,7 @@ class Program:
 
     @property
     def own(self):
-        """Where it is compiled in some run of the tests."""
+        """The topologies for which some run of the tests compiles it."""
         return self.topologies + self.seldom
 
     def plan(self, folder, mode, topology):
@@ -133,7 +134,7 @@ def rows(programs):
         else (name, mode, topology)
         for name, program in programs.items()
         for topology in topologies_of(program.own, program.others)
-        # What a TPU refuses, GPUs may take.
+        # GPUs may support operations that a TPU refuses.
         if not (program.refusal and topology in GPUS)
         for mode in program.modes
     ]

@@ -46,7 +46,7 @@ class Row:
 
 
 def refused(error):
-    """What is found where a program does not compile."""
+    """The result for a program that does not compile."""
     # Its first sentence, without the line of whoever has tried it.
     text = re.split(r"\.\s|\.$| at \S+:\d", str(error))[0]
     return f"{type(error).__name__}: {text}."
@@ -54,7 +54,7 @@ def refused(error):
 
 @functools.cache
 def stored():
-    """What the table says, by group, name, topology and mode."""
+    """The cells of the table, by group, name, topology and mode."""
     if not STORED.exists():
         return {}
     return {row.key: row.found for row in read(STORED.read_text())}

@@ -1,4 +1,4 @@
-"""What this package relies on in the private parts of Keras.
+"""Tests of the private parts of Keras on which this package relies.
 
 A failure here says which function of `keras_internals` a new Keras breaks.
 """
@@ -395,7 +395,8 @@ def test_programs_are_made_for_the_devices_that_are_told():
 
 
 def test_cudnn_is_for_gpus_alone(monkeypatch):
-    monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
+    gpu = types.SimpleNamespace(platform="gpu", process_index=0)
+    monkeypatch.setattr(jax, "devices", lambda: [gpu])
     rnn = sys.modules["keras.src.backend.jax.rnn"]
     assert rnn._is_gpu_available()
     with keras_internals.on_platform("gpu"):
@@ -455,7 +456,7 @@ def test_attention_is_the_same_on_a_tpu(monkeypatch, settings):
 def test_flash_attention_is_refused_on_a_tpu(finds_a_tpu, settings):
     attention = keras_nn.dot_product_attention
     with keras_internals.on_platform("tpu"):
-        with pytest.raises(ValueError, match=f"{[*settings][0]}=.*Leave it"):
+        with pytest.raises(ValueError, match=f"{[*settings][0]}=.*Omit it"):
             attention(QUERY, QUERY, QUERY, **settings)
 
 

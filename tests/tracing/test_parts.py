@@ -38,7 +38,7 @@ def test_results_are_those_of_the_whole(programs):
     for got, wanted in zip(evaluated(function), jax.jit(function)(), strict=True):
         np.testing.assert_array_equal(got, wanted)
         assert (got.dtype, got.weak_type) == (wanted.dtype, wanted.weak_type)
-    # What is there already needs none.
+    # Existing values need none.
     assert programs() == 4
 
 

@@ -1,4 +1,4 @@
-"""Computing anew in the backward pass: the same numbers, in less memory."""
+"""Computing again in the backward pass: the same numbers, in less memory."""
 
 import jax
 import jax.numpy as jnp
@@ -123,7 +123,7 @@ def test_a_step_of_training_has_checkpoints(remat):
 
 
 def bytes_kept(remat):
-    """What the backward pass of 36 layers is given, in multiples of one."""
+    """Returns the residuals of 36 layers, in multiples of those of one."""
 
     def function(weights, x):
         for weight in weights:
@@ -150,7 +150,7 @@ def test_little_is_kept_for_the_backward_pass():
 
 
 def test_pieces_are_cut_where_one_tensor_is_alive():
-    """Whatever is alive over a border is kept, so borders are chosen."""
+    """All values alive over a border are stored, so borders are chosen."""
 
     def function(x):
         for _ in range(20):

@@ -288,7 +288,7 @@ def test_leaked_tensor_is_an_error(tmp_path):
 
     estimator = estimator_of(model_fn_of(network), tmp_path)
     estimator.train(repeated(X, Y), steps=1)
-    with pytest.raises(ValueError, match="keep no tensors in globals") as error:
+    with pytest.raises(ValueError, match="Keep no tensors in globals") as error:
         estimator.evaluate(batches_of(X, Y))
     line = network.__code__.co_firstlineno + 2
     name = "test_leaked_tensor_is_an_error.<locals>.network"
@@ -475,7 +475,7 @@ def test_mixed_precision_keeps_float32_variables(tmp_path):
 
 
 def test_expressions_of_variables_alone_are_not_constants(tmp_path):
-    """What symbolic building gets wrong: huber, jnp, cond, weight decay."""
+    """Cases that symbolic building gets wrong: huber, jnp, cond, weight decay."""
 
     def loss_fn(outputs, labels):
         huber = keras.losses.Huber()(labels, outputs)

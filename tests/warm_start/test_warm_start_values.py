@@ -37,7 +37,7 @@ MODEL = {
 
 @dataclasses.dataclass(frozen=True)
 class Variable:
-    """What a warm start needs to know of a variable."""
+    """The attributes of a variable that a warm start needs."""
 
     shape: tuple
     dtype: str = "float32"
@@ -214,7 +214,7 @@ def layer():
     return dense
 
 
-# What is refused.
+# Refused settings.
 
 
 def test_all_that_is_wrong_is_in_the_error_and_its_report(saved):

@@ -1,4 +1,4 @@
-"""Evaluating in a process of its own, while another one trains."""
+"""Evaluating in a separate process, while another one trains."""
 
 import json
 import os

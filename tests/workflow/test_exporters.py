@@ -1,4 +1,4 @@
-"""Which models are exported, and which exports stay."""
+"""Tests of which models are exported, and which exports stay."""
 
 import json
 import os
@@ -39,7 +39,7 @@ def best_exporter(**arguments):
 
 
 def offer(exporter, writer, results, path=None, is_final=False):
-    """Which results are exported, by their places."""
+    """The indices of the exported results."""
     path = path or os.path.join(writer.model_dir, "export", exporter.name)
     return [
         place

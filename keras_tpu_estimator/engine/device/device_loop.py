@@ -253,16 +253,16 @@ class DeviceLoop:
         assigned: ArraysByPath,
         others: ArraysByPath,
         data: Nest,
-        steps: int,
+        steps: range,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        """Predicts for the first of some stacked batches, in one run.
+        """Predicts for some of the stacked batches, in one run.
 
         Args:
             assigned: As in `predict`.
             others: As in `predict`.
             data: The result of `put`.
-            steps: The number of batches, at least one.
+            steps: The places of the batches to predict for, at least one.
             fetch: As in `predict`.
 
         Returns:
@@ -272,7 +272,7 @@ class DeviceLoop:
         with self._waiting:
             outputs: tuple[ArraysByPath, Outputs, Outputs]
             outputs = self._predict_some(
-                *(assigned, others, _span(range(steps)), data),
+                *(assigned, others, _span(steps), data),
                 step=step,
                 fetch=fetch,
             )

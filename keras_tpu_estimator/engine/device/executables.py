@@ -405,7 +405,7 @@ class StoredLoop:
 
 
 def is_storable(traced: jax.stages.Traced) -> bool:
-    """Whether a program has the same text in another process.
+    """Returns whether a program has the same text in another process.
 
     Example:
 

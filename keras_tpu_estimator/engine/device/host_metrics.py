@@ -15,7 +15,7 @@ import numpy as np
 from keras_tpu_estimator.engine.device.step_values import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing import keras_internals, leftovers
+from keras_tpu_estimator.ground.tracing import keras_internals, tf1_calls
 from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath, VariableScope
 from keras_tpu_estimator.spec.model_fn.spec_checks import (
@@ -128,7 +128,7 @@ class HostMetrics:
         return jax.tree.map(_on_host, self._result)
 
     def _call(self, tensors: Nest) -> dict[str, Any]:
-        with leftovers.explained():
+        with tf1_calls.with_advice():
             returned = self._host.call(tensors)
         ops = check_metric_ops(returned, self._own_names)
         self.directions.update(keras_internals.directions_of(ops))

@@ -7,7 +7,7 @@ from typing import Any
 
 import keras
 
-from keras_tpu_estimator.engine.inputs.axes import BatchAxes
+from keras_tpu_estimator.engine.inputs.axes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.deployment import (
     PER_CORE,
     InputPlan,
@@ -15,7 +15,6 @@ from keras_tpu_estimator.engine.inputs.deployment import (
     undivided,
     way_in,
 )
-from keras_tpu_estimator.engine.inputs.partition import partitioned
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.engine.inputs.unbatched import unmarked, unmarked_of_core
@@ -65,7 +64,7 @@ class ModeDevices:
         return fields_of(self)
 
     def is_on_tpu(self, mode: str) -> bool:
-        """Whether a mode uses all cores."""
+        """Returns whether a mode uses all cores."""
         return self.use_tpu and (mode != ModeKeys.EVAL or self.eval_on_tpu)
 
     @functools.cached_property
@@ -92,7 +91,10 @@ class ModeDevices:
         layout_map = self.config.layout_map
         if layout_map is None:
             layout_map = keras_internals.current_layout_map()
-        return all_cores(per_replica, layout_map, self.config.shard_optimizer, own)
+        config = self.config
+        return all_cores(
+            per_replica, layout_map, config.shard_optimizer, own, config.fsdp
+        )
 
     def _cores_of(self, mode: str) -> Cores:
         """Returns the cores of a mode. Each process predicts separately."""

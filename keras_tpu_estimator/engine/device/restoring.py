@@ -28,7 +28,7 @@ from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.values import compared, values_of
 from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
+from keras_tpu_estimator.ground.tracing.variable_classes import own_rows
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.spec.model_fn.scaffold import (
     InitSession,

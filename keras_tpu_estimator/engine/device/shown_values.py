@@ -17,7 +17,7 @@ import jax.numpy as jnp
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.saving import check_whole
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
-from keras_tpu_estimator.ground.tracing.rows_variable import given
+from keras_tpu_estimator.ground.tracing.variable_classes import given
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 # A callback that takes longer may be in a deadlock.

@@ -352,7 +352,7 @@ class VariableOwner:
         return lasting
 
     def _is_local(self, mode: str) -> bool:
-        """Whether a mode needs separate copies of values that span processes."""
+        """Returns whether a mode needs its own copies of values that span processes."""
         return mode == ModeKeys.PREDICT and self._places.need_others
 
     def _put_for(self, values: AnyArraysByPath, mode: str) -> ArraysByPath:

@@ -1,1 +1,6 @@
-"""What happens between a user's `input_fn` and the devices."""
+"""The way of data from a user's `input_fn` to the devices.
+
+In the order of the data: `sources` (with `datasets` and `other_libraries`), the
+`batch`, its `checks`, the `input_reader`, `stacking`, the `pipeline`, the `position`
+for resuming, and the `infeed`.
+"""

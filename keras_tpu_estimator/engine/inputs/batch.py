@@ -1,4 +1,4 @@
-"""Steps of data on the host."""
+"""Batches on the host: of one step, and stacked for several steps."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -15,6 +15,7 @@ from keras_tpu_estimator.engine.inputs.unbatched import (
     Unbatched,
     batch_size,
     is_unbatched,
+    map_batched,
     named_leaves,
 )
 from keras_tpu_estimator.ground.base.shown import shown
@@ -24,11 +25,11 @@ PairOf: TypeAlias = Callable[[Any], tuple[Features, Labels]]
 
 
 def pair_of(value: Any) -> tuple[Features, Labels]:
-    """The features and the labels in what an `input_fn` returned or yielded.
+    """Returns the features and labels of a value that `input_fn` produced.
 
     Args:
-        value: A pair of features and labels, which is any tuple or list of
-            two, a named one too; or features alone.
+        value: A tuple, named tuple or list of features and labels, or only
+            features.
 
     Raises:
         ValueError: It is a tuple or list of another length.
@@ -42,15 +43,15 @@ def pair_of(value: Any) -> tuple[Features, Labels]:
         return value, None
     if len(value) != 2:
         advice = (
-            "Put weights of examples among the features, where model_fn "
-            "multiplies the losses by them; estimators of `from_keras` take "
+            "Put weights of examples among the features, and multiply the "
+            "losses by them in model_fn. Only estimators of `from_keras` accept "
             "triples."
             if len(value) == 3
             else "Put several features into a dict."
         )
         raise ValueError(
-            "`input_fn` should return (or yield) a tuple of length 2, "
-            "features and labels, or features alone. Received a "
+            "`input_fn` must return or yield a tuple of length 2, "
+            "features and labels, or only features. Received a "
             f"{type(value).__name__} of length {len(value)}. {advice}"
         )
     features, labels = value
@@ -62,7 +63,7 @@ class Batch:
     """One step's features and labels, or a part of them for some cores.
 
     Attributes:
-        features: Nest of NumPy arrays, batch first, and of `Unbatched` ones.
+        features: Pytree of NumPy arrays, batch first, and of `Unbatched` ones.
         labels: The same, or `None`.
     """
 
@@ -71,22 +72,20 @@ class Batch:
 
     @classmethod
     def of(cls, value: Any, pair_of: PairOf = pair_of) -> Self:
-        """A batch as an `input_fn` returned or yielded it, in NumPy arrays.
+        """Returns a value of `input_fn` as a batch of NumPy arrays.
 
         Args:
-            value: What it returned.
-            pair_of: Returns the features and the labels in it. Defaults to
-                `pair_of`.
+            pair_of: Returns the features and the labels of the value.
 
         Raises:
-            ValueError: It is a tuple or list of another length, or empty, or
-                as `as_arrays`.
+            ValueError: The value is a tuple or list of another length, or empty,
+                or `as_arrays` rejects it.
         """
         features, labels = pair_of(value)
         batch = cls(as_arrays(features), as_arrays(labels, "labels"))
         if not jax.tree.leaves(batch.features):
             raise ValueError(
-                "`input_fn` should return at least one feature. Received: "
+                "`input_fn` must return at least one feature. Received: "
                 f"{shown(batch.features)}. Return features that are arrays, or "
                 "a dict of arrays."
             )
@@ -94,33 +93,33 @@ class Batch:
 
     @property
     def leaves(self) -> list[tuple[str, np.ndarray]]:
-        """All arrays with names such as `features['image']`."""
+        """All arrays, with names such as `features['image']`."""
         return _named(self.features, self.labels)
 
     @property
     def size(self) -> int:
-        """Length of the batch."""
+        """The number of examples."""
         return batch_size((self.features, self.labels))
 
     @property
     def signature(self) -> Any:
-        """Equal for examples of one structure, with equal shapes and dtypes."""
+        """A key that is equal for batches of equal structure, shapes and dtypes."""
         leaves, structure = jax.tree.flatten((self.features, self.labels))
         return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
     def sharing(self, names: Collection[str]) -> Self:
-        """The same with the arrays of these names marked as shared."""
+        """Returns a copy with the arrays of these names marked as shared."""
         return _sharing(self, names)
 
     def copied(self) -> Self:
-        """The same in arrays of its own."""
+        """Returns a copy with copied arrays."""
         return type(self)(*jax.tree.map(np.array, (self.features, self.labels)))
 
     def repeated(self, steps: int, may_stay: bool = False) -> "StackedSteps":
-        """The same step again and again, without a copy.
+        """Returns this step repeated, without copying.
 
         Args:
-            may_stay: As in `StackedSteps`. Defaults to `False`.
+            may_stay: As in `StackedSteps`.
         """
 
         def repeat(leaf: np.ndarray) -> np.ndarray:
@@ -128,8 +127,8 @@ class Batch:
                 return leaf[None]
             return np.broadcast_to(leaf, (steps, *leaf.shape))
 
-        nest = self.features, self.labels
-        features, labels = jax.tree.map(repeat, nest)
+        both = self.features, self.labels
+        features, labels = jax.tree.map(repeat, both)
         return StackedSteps(features, labels, may_stay)
 
 
@@ -138,91 +137,93 @@ class StackedSteps:
     """Some steps of equal shapes, stacked.
 
     Attributes:
-        features: Nest of NumPy arrays of shape `[steps, batch, ...]`, and of
+        features: Pytree of NumPy arrays of shape `[steps, batch, ...]`, and of
             `Unbatched` ones of shape `[steps, ...]`.
         labels: The same, or `None`.
-        may_stay: Whether nothing changes the arrays any more. Defaults to
-            `False`.
-        room: The features and labels of more steps, the first of which are
-            these; or `None`.
+        may_stay: Whether the arrays will not change.
+        room: Features and labels with room for more steps, which contain these;
+            or `None`.
+        place: The index of the first of these in `room`.
     """
 
     features: Features
     labels: Labels
     may_stay: bool = False
     room: tuple[Features, Labels] | None = dataclasses.field(default=None, repr=False)
+    place: int = 0
 
     @classmethod
     def joined(cls, parts: Sequence["StackedSteps"]) -> Self:
-        """The steps of several batches, one after the other."""
-        nests = [(stacked.features, stacked.labels) for stacked in parts]
-        return cls(*jax.tree.map(lambda *a: np.concatenate(a), *nests))
+        """Concatenates stacked steps."""
+        pairs = [(stacked.features, stacked.labels) for stacked in parts]
+        return cls(*jax.tree.map(lambda *a: np.concatenate(a), *pairs))
 
     @property
     def leaves(self) -> list[tuple[str, np.ndarray]]:
-        """All arrays with names such as `features['image']`."""
+        """All arrays, with names such as `features['image']`."""
         return _named(self.features, self.labels)
 
     @property
     def steps(self) -> int:
-        """Number of steps."""
+        """The number of steps."""
         return jax.tree.leaves(self.features)[0].shape[0]
 
     @property
     def examples(self) -> int:
-        """Examples in one step."""
+        """The number of examples in one step."""
         return batch_size((self.features, self.labels), axis=1)
 
     @property
     def shapes(self) -> Any:
-        """Equal for steps that can be stacked together."""
+        """A key that is equal for steps that can be stacked together."""
         leaves, structure = jax.tree.flatten((self.features, self.labels))
         return structure, *(leaf.shape[1:] for leaf in leaves)
 
     @property
     def step_bytes(self) -> int:
-        """Bytes of one step."""
+        """The bytes of one step."""
         leaves = jax.tree.leaves((self.features, self.labels))
         return sum(leaf[0].nbytes for leaf in leaves)
 
     def sharing(self, names: Collection[str]) -> Self:
-        """The same with the arrays of these names marked as shared."""
+        """Returns a copy with the arrays of these names marked as shared."""
         return _sharing(self, names)
 
     def step(self, index: int) -> Batch:
-        """One of the steps."""
+        """Returns one of the steps."""
         part = jax.tree.map(lambda a: a[index], (self.features, self.labels))
         return Batch(*part)
 
     def split(self, steps: int) -> tuple["StackedSteps", "StackedSteps"]:
-        """The first so many steps, and the others."""
+        """Returns the first `steps` steps, and the others."""
         first, rest = self._part(slice(steps)), self._part(slice(steps, None))
         room = self.room or (self.features, self.labels)
         return dataclasses.replace(first, room=room), rest
 
     def padded_to(self, steps: int) -> Nest:
-        """Features and labels of shape `[steps, ...]`, the first of which are
-        these, and the others anything.
+        """Returns features and labels padded to a number of steps.
+
+        The added steps have arbitrary values.
 
         Args:
-            steps: At least as many as there are.
+            steps: At least the number of these steps.
         """
-        nest = self.features, self.labels
+        both = self.features, self.labels
         if self.steps == steps:
-            return nest
+            return both
         if self.room and len(jax.tree.leaves(self.room)[0]) >= steps:
             return jax.tree.map(lambda a: a[:steps], self.room)
 
         def padded(leaf: np.ndarray) -> np.ndarray:
-            whole = np.zeros((steps, *leaf.shape[1:]), leaf.dtype)
-            whole[: self.steps] = leaf
-            return whole
+            longer = np.zeros((steps, *leaf.shape[1:]), leaf.dtype)
+            longer[: self.steps] = leaf
+            return longer
 
-        return jax.tree.map(padded, nest)
+        return jax.tree.map(padded, both)
 
     def _part(self, steps: slice) -> "StackedSteps":
-        nest = self.features, self.labels
-        features, labels = jax.tree.map(lambda a: a[steps], nest)
+        both = self.features, self.labels
+        features, labels = jax.tree.map(lambda a: a[steps], both)
         return StackedSteps(features, labels, self.may_stay)
 
 
@@ -246,19 +247,16 @@ def _sharing(steps: Any, names: Collection[str]) -> Any:
 
 
 def as_arrays(nest: Any, name: str = "features") -> Nest:
-    """A nest of what NumPy understands as one of its arrays.
+    """Returns a pytree of array-like values as NumPy arrays in native byte order.
 
     Args:
-        nest: Any nest. Mappings that are no dicts, such as those of tokenizers,
-            become dicts.
-        name: The name of the nest in errors. Defaults to 'features'.
-
-    Returns:
-        A nest of arrays, whose bytes are in the order of this machine.
+        nest: Any pytree. Mappings that are not dicts, such as those of
+            tokenizers, become dicts.
+        name: The name of the pytree in errors.
 
     Raises:
         ValueError: The keys of a dict have no order, values are masked, or a
-            list has numbers of Python in it.
+            list contains Python numbers.
 
     Example:
 
@@ -274,10 +272,10 @@ def as_arrays(nest: Any, name: str = "features") -> Nest:
             _check_not_masked(leaf)
         if _is_list_of_numbers(leaf):
             raise ValueError(
-                "`input_fn` must give arrays. Received a list of numbers as "
+                "`input_fn` must return arrays. Received a list of numbers as "
                 f"`{name}{jax.tree_util.keystr(path)}`, which would be "
                 f"{len(leaf)} tensors without a batch: {shown(leaf)}. Return "
-                "numpy.asarray of it; a dataset of Hugging Face gives arrays "
+                "numpy.asarray of it. A Hugging Face dataset returns arrays "
                 "after with_format('numpy')."
             )
         array = array_of_torch(leaf) if is_of_torch(leaf) else np.asarray(leaf)
@@ -293,7 +291,7 @@ def as_arrays(nest: Any, name: str = "features") -> Nest:
 
 
 def _is_list_of_numbers(value: Any) -> bool:
-    """Whether a value is a list of numbers, or of such lists.
+    """Returns whether a value is a list of numbers, or of such lists.
 
     Example:
 
@@ -311,11 +309,11 @@ def _check_not_masked(array: np.ma.MaskedArray) -> None:
     masked = int(np.ma.getmaskarray(array).sum())
     if masked:
         raise ValueError(
-            "An array of `input_fn` should have all its values, as devices "
-            f"know of no masks. Received one of shape {array.shape} with "
-            f"{masked} of {array.size} values masked. Fill them by "
-            "array.filled(...), and pass the mask as another feature if it is "
-            "needed."
+            "An array of `input_fn` must have no masked values, because devices "
+            f"do not support masks. Received one of shape {array.shape} with "
+            f"{masked} of {array.size} values masked. Fill them with "
+            "array.filled(...), and pass the mask as another feature if "
+            "model_fn needs it."
         )
 
 
@@ -331,8 +329,75 @@ def _check_keys(nest: Any, cause: Exception) -> None:
     except TypeError:
         kinds = sorted({type(key).__name__ for key in nest})
         raise ValueError(
-            "The keys of a dict that `input_fn` gives should be of one type. "
+            "The keys of a dict from `input_fn` must have one type. "
             f"Received keys of {', '.join(kinds)}: {list(nest)}. Use strings."
         ) from cause
     for each in nest.values():
         _check_keys(each, cause)
+
+
+def pad(nest: Nest, size: int) -> tuple[Nest, np.ndarray]:
+    """Appends zeros to the batch axis of every array that has one.
+
+    Args:
+        nest: Pytree of NumPy arrays, batch first, and of `Unbatched` ones.
+        size: The batch size to reach.
+
+    Returns:
+        The pytree, and booleans of shape `[size]`, true for padding.
+
+    Example:
+
+    >>> import numpy as np
+    >>> pad(np.array([1, 2]), 3)
+    (array([1, 2, 0]), array([False, False,  True]))
+    """
+    present = batch_size(nest)
+    is_padding = np.arange(size) >= present
+    if present == size:
+        return nest, is_padding
+
+    def padded(leaf: np.ndarray) -> np.ndarray:
+        zeros = np.zeros((size - present, *leaf.shape[1:]), leaf.dtype)
+        return np.concatenate([leaf, zeros])
+
+    return map_batched(padded, nest), is_padding
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Hosted:
+    """The tensors of one batch that the host has computed for a step.
+
+    They take the place of the user's features and labels. To JAX, they are a
+    pytree of the tensors.
+
+    Args:
+        tensors: Arrays by name.
+        part: The part of the program that computed them. A program may have
+            several, such as one for each batch size.
+    """
+
+    def __init__(self, tensors: Mapping[str, Any], part: Any):
+        self.tensors = dict(tensors)
+        self.part = part
+
+    def tree_flatten_with_keys(self) -> tuple[list[Any], Any]:
+        """The tensors with their names, and what else belongs to them."""
+        key = jax.tree_util.DictKey
+        leaves = [(key(name), value) for name, value in self.tensors.items()]
+        return leaves, (tuple(self.tensors), self.part)
+
+    def tree_flatten(self) -> tuple[list[Any], Any]:
+        """The tensors, and what else belongs to them."""
+        return [*self.tensors.values()], (tuple(self.tensors), self.part)
+
+    @classmethod
+    def tree_unflatten(cls, aux: Any, leaves: Any) -> "Hosted":
+        """The same with other tensors."""
+        names, part = aux
+        return cls(dict(zip(names, leaves, strict=True)), part)
+
+
+def tensors_of(features: Nest) -> Nest:
+    """Returns features; those of `Hosted` without the part that computed them."""
+    return features.tensors if isinstance(features, Hosted) else features

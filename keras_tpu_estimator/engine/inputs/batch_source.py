@@ -1,4 +1,4 @@
-"""What one call of `input_fn` returned, to be read batch by batch."""
+"""The result of one call of `input_fn`, which is read batch by batch."""
 
 import abc
 import sys
@@ -13,16 +13,15 @@ from keras_tpu_estimator.engine.inputs.stacking import StackSize
 
 
 class BatchSource(abc.ABC):
-    """Where batches come from, which may be read once from a state on.
+    """A source of batches, which is read once, optionally from a state.
 
     Args:
-        value: What the call of `input_fn` returned.
+        value: The result of the call of `input_fn`.
 
     Attributes:
-        is_single: Whether it is one batch, which training repeats.
-        stacked: How many batches an item is made of; 0 for items that are
-            batches.
-        may_stay: Whether nothing changes an item when the next one is read.
+        is_single: Whether the source is one batch, which training repeats.
+        stacked: The number of batches in an item; 0 for items that are batches.
+        may_stay: Whether an item remains valid when the next one is read.
     """
 
     is_single = False
@@ -34,113 +33,111 @@ class BatchSource(abc.ABC):
 
     @abc.abstractmethod
     def check(self, plan: InputPlan) -> None:
-        """Checks that the way of calling `input_fn` allows such a source.
+        """Checks that the plan of calls allows this kind of source.
 
         Raises:
             TypeError: It does not.
         """
 
-    def check_repeated(self) -> None:  # noqa: B027 - most are never repeated
-        """Checks that it may be the batch of every step.
+    def check_repeated(self) -> None:  # noqa: B027 - most are not repeated
+        """Checks that this source may be the batch of every step.
 
         Raises:
-            TypeError: It was meant to be another one in each.
+            TypeError: It should be a different batch in each.
         """
 
     @abc.abstractmethod
     def items(self, state: Any = None) -> Iterator[Any]:
-        """An iterator over what is in it.
+        """Returns an iterator over the items.
 
         Args:
-            state: What `state_of` returned; by default the beginning.
+            state: A result of `state_of`. `None` means the beginning.
 
         Raises:
-            Exception: The state does not fit.
+            Exception: The state does not fit the source.
         """
 
     def state_of(self, items: Iterator[Any]) -> Any:
-        """The state of an iterator over it; `None` if it has none."""
+        """Returns the state of an iterator over the items, or `None`."""
         del items
 
     def stacked_for(
         self, steps: int, batch_size: int | None, stack_size: StackSize
     ) -> int:
-        """How many batches to read at once; 0 if they come one by one.
+        """Returns the number of batches to read at once; 0 for single batches.
 
         Args:
-            steps: How many are wanted.
-            batch_size: Examples of each, if the source does not know better.
-            stack_size: How large they may be together.
+            steps: The number of requested batches.
+            batch_size: The number of examples of each, unless the source has it.
+            stack_size: The size limit of the stack.
         """
         del steps, batch_size, stack_size
         return 0
 
     def in_stacks(self, batches: int) -> Self:
-        """The same with so many batches an item, where that is possible."""
+        """Returns a source with that many batches in an item, where possible."""
         del batches
         return self
 
     @staticmethod
     def release(items: list[Iterator[Any]]) -> None:
-        """Lets go of the iterators in a list."""
+        """Releases the iterators in a list."""
         items.clear()
 
 
 class Arrays(BatchSource):
-    """One batch, as it is."""
+    """A source with a single batch."""
 
     is_single = True
 
     def check(self, plan: InputPlan) -> None:
-        """Checks that there need not be a batch for each of several cores."""
+        """Checks that the plan does not need a batch for each of several cores."""
         if plan.batches_per_call > 1:
             raise TypeError(
-                "With PER_HOST_V2 input_fn should return a Dataset or an "
+                "With PER_HOST_V2 input_fn must return a Dataset or an "
                 "iterable of batches, one for each core. Received: "
                 f"{type(self._value).__name__}. Use PER_HOST_V1 for tensors."
             )
 
     def check_repeated(self) -> None:
-        """Checks that it is not what an iterator of TensorFlow began with."""
+        """Checks that it is not the first element of a TensorFlow iterator."""
         tensorflow = sys.modules.get("tensorflow")
         leaves = jax.tree.leaves(self._value)
         if tensorflow is not None and any(
             isinstance(leaf, tensorflow.Tensor) for leaf in leaves
         ):
             raise TypeError(
-                "`input_fn` should return a tf.data.Dataset, or an iterable of "
-                "batches. Received tensors of TensorFlow, which would be the "
+                "`input_fn` must return a tf.data.Dataset, or an iterable of "
+                "batches. Received TensorFlow tensors, which would be the "
                 "batch of every step: without a graph, `get_next()` of an "
-                "iterator is called once. Return the dataset itself; where "
-                "one batch is meant, return arrays: `tensor.numpy()`."
+                "iterator is called once. Return the dataset itself, or for "
+                "a single batch return arrays: `tensor.numpy()`."
             )
 
     def items(self, state: Any = None) -> Iterator[Any]:
-        """The batch alone.
+        """Returns an iterator over the single batch.
 
         Raises:
-            ValueError: It is a list that is no pair, or may be batches.
+            ValueError: It is a list that is not a pair, or may be batches.
         """
         if state is not None:
-            raise ValueError("Arrays have no state. Received one.")
+            raise ValueError("Arrays must have no state. Received one.")
         if isinstance(self._value, list):
             _check_list(self._value)
         return iter([self._value])
 
 
 class SourceReader:
-    """Reads a source: an iterator that counts, and may have a state.
+    """A counting iterator over a source, which may have a state.
 
-    It has the user's objects until it is closed, and in no circle: what is
-    collected later, on any thread, TensorFlow may not let go of there.
+    It holds the user's objects until it is closed, without reference cycles,
+    because TensorFlow's objects must not be collected on any thread.
 
     Args:
-        source: The source.
-        pair_of: Returns the features and the labels of an item. Defaults to
-            `batch.pair_of`.
+        pair_of: Returns the features and the labels of an item.
 
     Attributes:
-        batches: How many batches have been read, without those left out; the
+        batches: The number of batches that were read, except skipped ones. The
             last item may have fewer than were counted.
 
     Example:
@@ -157,32 +154,32 @@ class SourceReader:
         self._items: Iterator[Any] | None = None
 
     def open(self, state: Any, batches: int) -> None:
-        """Starts to read.
+        """Starts to read from a state.
 
         Args:
-            state: What `state` returned.
-            batches: How many batches had been read then.
+            state: A result of `state`.
+            batches: The number of batches before it.
 
         Raises:
-            Exception: The state does not fit.
+            Exception: The state does not fit the source.
         """
         self._items = self._source.items(state)
         self.batches = batches
 
     def state(self) -> Any:
-        """The state of what is read; `None` if it has none to ask for."""
+        """Returns the state of the iterator, or `None`."""
         return self._source.state_of(self._opened())
 
     def batch(self, item: Any) -> Batch:
-        """The batch that an item is, or the batches that it has stacked."""
+        """Returns an item as a batch, or as stacked batches."""
         return Batch.of(item, self._pair_of)
 
-    def leave_out(self, batches: int) -> None:
-        """Takes back that so many batches of the last item were read."""
+    def uncount(self, batches: int) -> None:
+        """Subtracts skipped batches of the last item from the count."""
         self.batches -= batches
 
     def close(self) -> None:
-        """Lets go of the user's objects."""
+        """Releases the user's objects."""
         release = self._source.release
         last = [] if self._items is None else [self._items]
         self._source, self._items = Arrays(()), iter(())
@@ -203,26 +200,26 @@ class SourceReader:
 
 
 def _check_list(value: list[Any]) -> None:
-    """A list of two is a pair, and must not look like two batches.
+    """Checks that a list is a pair, and does not look like two batches.
 
     Raises:
-        ValueError: It does, or is no pair.
+        ValueError: It is not a pair, or may be two batches.
     """
     kinds = {_keys_of_batch(each) for each in value}
     are_batches = len(kinds) == 1 and None not in kinds
     if len(value) != 2 or are_batches:
         looks = ", whose items look like batches" if are_batches else ""
         raise ValueError(
-            "A list that `input_fn` returns should have length 2: features and "
+            "A list that `input_fn` returns must have length 2: features and "
             "labels. Received a list of length "
-            f"{len(value)}{looks}. Return iter(batches) for batches one after "
-            "the other, a tuple (features, labels) for one pair, and a dict "
-            "for several features."
+            f"{len(value)}{looks}. Return iter(batches) for several batches, a "
+            "tuple (features, labels) for one pair, or a dict for several "
+            "features."
         )
 
 
 def _keys_of_batch(value: Any) -> Any:
-    """What two batches have in common; `None` for what is none by its looks."""
+    """Returns a key that two batches share, or `None` for another value."""
     if isinstance(value, Mapping):
         return frozenset(value)
     if isinstance(value, tuple) and len(value) in (2, 3):

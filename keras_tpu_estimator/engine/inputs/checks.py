@@ -1,29 +1,140 @@
-"""Checks of batches, with the name of the tensor that is wrong."""
+"""Checks of batches, whose errors name the tensor."""
 
+import collections
 import dataclasses
+import logging
 from collections.abc import Collection
 from typing import Any
 
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
-from keras_tpu_estimator.engine.inputs.batch_finder import BatchFinder
-from keras_tpu_estimator.engine.inputs.hosted import tensors_of
+from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps, tensors_of
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 from keras_tpu_estimator.ground.base.dtype_changes import check_fits
 from keras_tpu_estimator.ground.base.shown import shown, some
 
+_logger = logging.getLogger("keras_tpu_estimator")
+_LABELS = "labels"
+# The rank of a batch of images.
+_RANK = 4
+
+
+class BatchFinder:
+    """Finds the tensors that have a batch axis.
+
+    In the first batch, these are the tensors whose first axis has the requested
+    size, or else the most common length. In a batch of another size, they are
+    those among them whose first axis changed, if some are features. A tensor
+    whose first axis changed like a later axis of other tensors is a sequence
+    that was as long as the first batch. If no label has a batch axis, all labels
+    except scalars have one. Images whose last axis is as long as the labels, when
+    no first axis is, have the batch as their last axis. Without a size, scalars
+    are one example.
+
+    Args:
+        size: The requested batch size, or `None`.
+    """
+
+    def __init__(self, size: int | None):
+        self._size = size
+        self._first: dict[str, tuple[int, ...]] = {}
+        self._batched: set[str] = set()
+
+    def shared_in(self, batch: Batch) -> Collection[str]:
+        """Returns the names of the tensors without a batch axis."""
+        shapes = {name: leaf.shape for name, leaf in batch.leaves}
+        batched = self._batched or self._begin(shapes)
+        first = self._first or shapes
+        labels = {name for name in shapes if name.startswith(_LABELS)}
+        changed = {n for n in batched if _lengths(first, shapes, n, slice(1))}
+        lengths = {
+            pair
+            for name in batched - changed
+            for pair in _lengths(first, shapes, name, slice(1, None))
+        }
+        sequences = {
+            name
+            for name in changed
+            if lengths.issuperset(_lengths(first, shapes, name, slice(1)))
+        }
+        batched, changed = batched - sequences, changed - sequences
+        if changed - labels or (changed and batched <= labels):
+            batched = changed
+        if not labels & batched:
+            batched = batched | {name for name in labels if shapes[name]}
+        return shapes.keys() - batched
+
+    def _begin(self, shapes: dict[str, tuple[int, ...]]) -> set[str]:
+        """Returns the tensors with a batch axis in the first nonempty batch."""
+        size = self._size_in(shapes)
+        batched = {name for name, shape in shapes.items() if shape[:1] == (size,)}
+        if size:
+            self._first, self._batched = shapes, batched
+            self._log_shared(size)
+        return batched
+
+    def _size_in(self, shapes: dict[str, tuple[int, ...]]) -> int:
+        of_labels, of_features = (
+            [
+                shape[0]
+                for name, shape in shapes.items()
+                if shape and name.startswith(_LABELS) == are_labels
+            ]
+            for are_labels in (True, False)
+        )
+        lengths = of_features + of_labels
+        if not lengths and self._size is None:
+            return 1
+        if not lengths:
+            raise ValueError(
+                "At least one tensor must have the batch as its first axis. "
+                f"Received only scalars: {some(sorted(shapes))}. Repeat one "
+                "of them for each example."
+            )
+        if set(of_labels) == {0} and 0 in of_features:
+            return 0
+        if self._size in lengths:
+            return self._size
+        if self._size is None and len(set(of_labels) - set(of_features)) == 1:
+            (size,) = set(of_labels) - set(of_features)
+            images = [shape for shape in shapes.values() if len(shape) == _RANK]
+            if any(shape[-1] == size for shape in images):
+                return size
+        return collections.Counter(lengths).most_common(1)[0][0]
+
+    def _log_shared(self, size: int) -> None:
+        for name in sorted(self._first.keys() - self._batched):
+            _logger.info(
+                "%s of shape %s has no batch of %d as its first axis, so that "
+                "model_fn receives it undivided.",
+                name,
+                self._first[name],
+                size,
+            )
+
+
+def _lengths(
+    before: dict[str, tuple[int, ...]],
+    now: dict[str, tuple[int, ...]],
+    name: str,
+    axes: slice,
+) -> set[tuple[int, int]]:
+    """Returns the pairs of lengths, before and now, of axes that have changed."""
+    pairs = zip(before[name][axes], now.get(name, ())[axes], strict=False)
+    return {pair for pair in pairs if pair[0] != pair[1]}
+
+
 _NUMBERS = "biufc"
-# What only the host's processor has.
+# Dtypes that only the host's processor supports.
 _LONG = "gG"
 _ADVICE = (
     "Devices have 32 bits by default. Hash ids into a smaller range in "
-    "input_fn, scale numbers, split them into two features, or leave the "
-    "feature out."
+    "input_fn, scale numbers, split each into two features, or omit the "
+    "feature."
 )
-# So many batches without an example, one after another, are a mistake.
+# This number of consecutive empty batches is an error.
 _MOST_EMPTY = 10_000
 
 
@@ -31,14 +142,13 @@ class BatchCheck:
     """Checks each batch of a call against the first.
 
     Args:
-        size: The batch size asked for, or `None` if it was not told.
+        size: The requested batch size, or `None`.
         is_any_size: Whether batches may also be larger, or smaller before the
-            last. Defaults to `False`.
-        is_padded: Whether smaller batches are filled up, so that any may be,
-            and none is left out. Defaults to `False`.
-        may_share: Whether tensors need no batch axis. Defaults to `False`.
-        shapes: Counts the shapes of the batches. Defaults to a new count
-            without a limit.
+            last one.
+        is_padded: Whether smaller batches are padded. Then any batch may be
+            smaller, and empty batches are not skipped.
+        may_share: Whether tensors may lack a batch axis.
+        shapes: Counts the shapes of the batches.
     """
 
     def __init__(
@@ -59,13 +169,13 @@ class BatchCheck:
         self._empty = 0
 
     def is_empty(self, batch: Batch) -> bool:
-        """Whether a batch has no example, and is to be left out.
+        """Returns whether a batch has no examples and must be skipped.
 
-        Nothing else is asked of it: what is made of no examples often has
-        another shape and dtype.
+        An empty batch is not checked, because it often has another shape and
+        dtype.
 
         Raises:
-            ValueError: There seem to be no others.
+            ValueError: Too many consecutive batches are empty.
         """
         if self._is_padded or not self._has_no_example(batch):
             self._empty = 0
@@ -73,10 +183,9 @@ class BatchCheck:
         self._empty += 1
         if self._empty == _MOST_EMPTY:
             raise ValueError(
-                "`input_fn` should give batches of examples. Received "
-                f"{_MOST_EMPTY} batches without an example, one after another. "
-                "End the input where it has no more, and look at what filters "
-                "it."
+                "`input_fn` must return batches of examples. Received "
+                f"{_MOST_EMPTY} consecutive batches without examples. End the "
+                "input after its last example, and check its filters."
             )
         return True
 
@@ -90,10 +199,9 @@ class BatchCheck:
         )
 
     def __call__(self, batch: Batch, step: int) -> Collection[str]:
-        """Checks the batch of a step; one like an earlier one is all right.
+        """Checks the batch of a step, and returns the names of shared tensors.
 
-        Returns:
-            The names of tensors that have no batch axis.
+        A batch with the signature of an earlier one passes.
         """
         signature = batch.signature
         if signature not in self._passed:
@@ -104,8 +212,8 @@ class BatchCheck:
                 "Only the last batch may be smaller than params['batch_size']."
                 f" Expected {self._limit} examples. Received a batch of "
                 f"{self._smaller}, and another one after it. Use "
-                "params['batch_size'] where input_fn makes batches, and call "
-                "`repeat` before `batch`."
+                "params['batch_size'] in input_fn, and call `repeat` before "
+                "`batch`."
             )
         if not self._is_padded and self._limit and size < self._limit:
             self._smaller = size
@@ -125,12 +233,10 @@ class BatchCheck:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """The structure, ranks and dtypes that all batches of a call have.
+    """The structure, ranks and dtypes of all batches of a call.
 
     Attributes:
-        structure: The nest of features and labels.
-        shapes: Shapes of the first batch by name.
-        dtypes: Dtypes by name.
+        shapes: The shapes of the first batch by name.
     """
 
     structure: Any
@@ -139,7 +245,7 @@ class Expected:
 
     @classmethod
     def of(cls, first: Batch) -> "Expected":
-        """Returns those of the first batch."""
+        """Returns the structure, ranks and dtypes of the first batch."""
         return cls(
             _structure(first),
             {name: leaf.shape for name, leaf in first.leaves},
@@ -150,13 +256,13 @@ class Expected:
         """Checks a later batch.
 
         Raises:
-            ValueError: It differs in more than the sizes of its axes.
+            ValueError: It differs in more than the lengths of its axes.
         """
         if _structure(batch) != self.structure:
             raise ValueError(
-                f"The batch of step {step} has another structure than the "
-                f"first: {self._difference(batch)}. Yield the same nest every "
-                "time."
+                "All batches must have the same structure. Received at step "
+                f"{step} another one than the first: {self._difference(batch)}. "
+                "Yield the same keys and nesting each time."
             )
         for name, leaf in batch.leaves:
             shape, dtype = self.shapes[name], self.dtypes[name]
@@ -177,22 +283,22 @@ class Expected:
         names = {name for name, _ in batch.leaves}
         missing = sorted(self.shapes.keys() - names)
         added = sorted(names - self.shapes.keys())
-        told = [f"{some(missing)} missing"] if missing else []
-        told += [f"{some(added)} in addition"] if added else []
-        return ", ".join(told) or (
-            f"{shown(self.structure)} was expected, and {shown(_structure(batch))} came"
+        differences = [f"{some(missing)} missing"] if missing else []
+        differences += [f"{some(added)} in addition"] if added else []
+        return ", ".join(differences) or (
+            f"{shown(_structure(batch))} instead of {shown(self.structure)}"
         )
 
 
 def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
-    """Checks that the tensors of a batch can be put on devices and split.
+    """Checks that the tensors of a batch can be copied to devices and split.
 
     Args:
-        shared: Names of tensors that need no batch axis. Defaults to none.
+        shared: The names of tensors without a batch axis.
 
     Raises:
-        ValueError: One holds no numbers, has no batch axis, or has another
-            batch size than the others.
+        ValueError: A tensor does not contain numbers, has no batch axis, or has
+            another batch size than the others.
     """
     first: str | None = None
     unbatched = {
@@ -203,31 +309,31 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
     for name, leaf in batch.leaves:
         if not _are_numbers(leaf.dtype):
             raise ValueError(
-                f"{name} should hold numbers, as devices hold nothing else. "
-                f"Received dtype {leaf.dtype}. Encode strings as numbers in "
-                "input_fn, or leave the feature out."
+                f"{name} must contain numbers, because devices support nothing "
+                f"else. Received dtype {leaf.dtype}. Encode strings as numbers in "
+                "input_fn, or omit the feature."
             )
         if name in shared or name in unbatched:
             continue
         if leaf.ndim == 0:
             raise ValueError(
-                f"{name} should have the batch as its first axis. Received a "
+                f"{name} must have the batch as its first axis. Received a "
                 "scalar. Repeat it for each example, or pass it in params."
             )
         if first is None:
             first, size = name, leaf.shape[0]
         if leaf.shape[0] != size:
             raise ValueError(
-                f"All tensors should have the same batch size. Received "
+                f"All tensors must have the same batch size. Received "
                 f"{size} for {first}, but {leaf.shape[0]} for {name}. Make "
-                "them equal in input_fn. If these are single examples, join "
-                "them by batch(params['batch_size']); if the batch is another "
-                "axis, say where it is by TPUEstimator(batch_axis=[...])."
+                "them equal in input_fn. If these are single examples, combine "
+                "them with batch(params['batch_size']). If the batch is another "
+                "axis, pass TPUEstimator(batch_axis=[...])."
             )
 
 
 def check_range(stacked: StackedSteps) -> None:
-    """Checks that numbers fit the 32 bits that devices have for them."""
+    """Checks that numbers fit the 32 bits of devices."""
     leaves = jax.tree.leaves((stacked.features, stacked.labels))
     if all(jax.dtypes.canonicalize_dtype(a.dtype) == a.dtype for a in leaves):
         return
@@ -237,18 +343,18 @@ def check_range(stacked: StackedSteps) -> None:
 
 
 def check_array(name: str, array: np.ndarray) -> None:
-    """Checks that the numbers of an array fit the 32 bits that devices have."""
+    """Checks that the numbers of an array fit the 32 bits of devices."""
     narrow = jax.dtypes.canonicalize_dtype(array.dtype)
     check_fits(array, narrow, name, _ADVICE)
 
 
 def check_size(batch: Batch, size: int | None) -> None:
-    """Checks that a batch is not larger than asked for."""
+    """Checks that a batch is not larger than the requested size."""
     if size is not None and batch.size > size:
         raise ValueError(
-            f"`input_fn` was asked for batches of {size} examples in "
-            f"params['batch_size']. Received a batch of {batch.size}. Use "
-            "params['batch_size'] where it makes batches."
+            f"`input_fn` must return batches of at most {size} examples, the "
+            f"value of params['batch_size']. Received a batch of {batch.size}. "
+            "Use params['batch_size'] in input_fn."
         )
 
 
@@ -257,8 +363,8 @@ def _structure(batch: Batch) -> Any:
 
 
 def _are_numbers(dtype: np.dtype) -> bool:
-    """Whether devices may have a dtype, or a narrower one in its place."""
-    # 2 is what NumPy says of dtypes of other packages, such as bfloat16.
+    """Returns whether devices support a dtype, or a narrower one in its place."""
+    # NumPy marks dtypes of other packages, such as bfloat16, with 2.
     if dtype.isbuiltin == 2:
         return True
     return dtype.kind in _NUMBERS and dtype.char not in _LONG

@@ -1,30 +1,34 @@
 """Datasets of `tf.data`.
 
-What `tf.data` stacks by itself costs no time of Python's. Its state is what
-`tf.train.Checkpoint(iterator=...)` writes.
+`tf.data` stacks batches without Python. The state of an iterator is the checkpoint
+that `tf.train.Checkpoint(iterator=...)` writes. Sparse tensors become dense ones,
+because devices have no sparse tensors.
 """
 
+import atexit
+import functools
 import math
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import jax
 
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.releasing import release
 from keras_tpu_estimator.engine.inputs.stacking import StackSize, even_share
 from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
     without_prefetch,
 )
 from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
 
-# Setting the stacking up takes as long as reading so many single batches.
+# Starting to stack takes as long as reading this number of single batches.
 _WORTH_STACKING = 64
-# Assumed of batches whose size nobody knows.
+# The assumed number of examples in batches of unknown size.
 _ANY_SIZE = 128
 _STATE = "tf.data"
 _NAME = "iterator"
@@ -34,10 +38,10 @@ class Dataset(BatchSource):
     """A `tf.data.Dataset` of batches."""
 
     def check(self, plan: InputPlan) -> None:
-        """Checks that no core has a call of its own, and for plain tensors."""
+        """Checks that calls are not per core, and that tensors are dense."""
         if plan.way == InputPipelineConfig.PER_SHARD_V1:
             raise TypeError(
-                "With PER_SHARD_V1 input_fn should return tensors for one "
+                "With PER_SHARD_V1 input_fn must return tensors for one "
                 "core, not a Dataset. Received: "
                 f"{type(self._value).__name__}. Use PER_HOST_V1 or PER_HOST_V2 "
                 "in TPUConfig.per_host_input_for_training."
@@ -45,46 +49,46 @@ class Dataset(BatchSource):
         _check_dense(self._value.element_spec)
 
     def items(self, state: dict[str, Any] | None = None) -> Iterator[Any]:
-        """An iterator over the dataset, in a state if one is given."""
+        """Returns an iterator over the dataset, from a state if there is one."""
         if state is None:
             return iter(self._value)
         return _restored(self._value, state[_STATE])
 
     def state_of(self, items: Iterator[Any]) -> dict[str, Any]:
-        """The files of a checkpoint of the iterator."""
+        """Returns the files of the iterator's checkpoint."""
         return {_STATE: _written(items)}
 
     def stacked_for(
         self, steps: int, batch_size: int | None, stack_size: StackSize
     ) -> int:
-        """How many batches `tf.data` is to stack, if it can."""
+        """Returns the number of batches that `tf.data` should stack, or 0."""
         if not can_be_stacked(self._value):
             return 0
         step_bytes = _step_bytes(self._value, batch_size)
         share = even_share(steps, step_bytes, stack_size)
-        # A stack of one would be a copy for nothing.
+        # A stack of one batch would be a useless copy.
         return share if share > 1 else 0
 
     def in_stacks(self, batches: int) -> "StackedDataset":
-        """The same with so many batches an item."""
+        """Returns a source with that many batches in an item."""
         return StackedDataset(self._value, batches)
 
     @staticmethod
     def release(items: list[Iterator[Any]]) -> None:
-        """Lets go of the iterators in a list, without waiting for it.
+        """Releases the iterators in a list without waiting.
 
-        TensorFlow waits here for a thread that tunes the dataset; that looks
-        for its end at times that double, up to once a minute, and often misses
-        being woken for it.
+        TensorFlow waits for a thread that tunes the dataset. That thread checks
+        whether to end at doubling intervals of up to a minute, and often misses
+        its wake-up.
         """
         release(items.clear)
 
 
 class StackedDataset(Dataset):
-    """The batches of a dataset, so many at once.
+    """The batches of a dataset, several in each item.
 
     Args:
-        batches: How many of them an item is made of.
+        batches: The number of batches in an item.
     """
 
     def __init__(self, dataset: Any, batches: int):
@@ -93,23 +97,24 @@ class StackedDataset(Dataset):
 
 
 def _stack(dataset: Any, batches: int) -> Any:
-    """A dataset of so many batches an item, which may differ in size.
+    """Returns a dataset with that many batches, of any sizes, in an item.
 
-    They are read ahead by the stack: a `prefetch` of each would be a thread to
-    wake, and to wait for, for each batch.
+    The user's `prefetch` of single batches is removed, because it would wake a
+    thread for each batch.
     """
     dataset = without_prefetch(dataset)
     specs = sys.modules["tensorflow"].nest.flatten(dataset.element_spec)
     if all(spec.shape.is_fully_defined() for spec in specs):
-        # `ragged_batch` would trace a function that changes nothing.
+        # `ragged_batch` would trace a function without effect.
         return dataset.batch(batches)
     return dataset.ragged_batch(batches)
 
 
 def can_be_stacked(dataset: Any) -> bool:
-    """Whether a dataset's batches are numbers and differ in size only.
+    """Returns whether stacking a dataset's batches is possible and worthwhile.
 
-    It is not worth it for a dataset that is known to be short.
+    Batches must be numbers and differ only in size, and the dataset must not be
+    short.
     """
     tensorflow = sys.modules["tensorflow"]
     specs = tensorflow.nest.flatten(dataset.element_spec)
@@ -125,10 +130,10 @@ def can_be_stacked(dataset: Any) -> bool:
 
 
 def _step_bytes(dataset: Any, size: int | None) -> int:
-    """Bytes of one batch, of so many examples if it is not known better."""
+    """Returns the bytes of one batch; `size` is the default number of examples."""
     tensorflow = sys.modules["tensorflow"]
     specs = tensorflow.nest.flatten(dataset.element_spec)
-    # A list is one of numbers, after `tf.disable_v2_tensorshape()` too.
+    # A list has numbers, also after `tf.disable_v2_tensorshape()`.
     shapes = [spec.shape.as_list() for spec in specs]
     return sum(
         math.prod(shape) * (own or size or _ANY_SIZE) * spec.dtype.size
@@ -142,14 +147,14 @@ def _check_dense(element_spec: Any) -> None:
     for path, spec in jax.tree_util.tree_leaves_with_path(element_spec):
         if not isinstance(spec, allowed):
             raise TypeError(
-                f"The dataset's element{jax.tree_util.keystr(path)} should be "
+                f"The dataset's element{jax.tree_util.keystr(path)} must be "
                 f"a dense tensor. Received: {spec}. Make it dense in the "
                 "dataset, for instance with tf.sparse.to_dense or .to_tensor()."
             )
 
 
 def _written(iterator: Any) -> dict[str, bytes]:
-    """The files of a `tf.data` iterator's checkpoint by suffix."""
+    """Returns the files of a `tf.data` iterator's checkpoint by suffix."""
     tensorflow = sys.modules["tensorflow"]
     with tempfile.TemporaryDirectory() as directory:
         prefix = os.path.join(directory, _NAME)
@@ -162,17 +167,17 @@ def _written(iterator: Any) -> dict[str, bytes]:
 
 
 def _check_suffix(suffix: str) -> None:
-    """Checks that the name of a file stays in its folder."""
+    """Checks that a file name has no path separators."""
     if os.path.basename(suffix) != suffix or "\\" in suffix:
         raise ValueError(
             "The names of an iterator's files must not have path separators. "
             f"Received a saved state with {suffix!r}. Delete the file with the "
-            "position in the input, which another program has written."
+            "iterator state, which another program has written."
         )
 
 
 def _restored(dataset: Any, files: dict[str, bytes]) -> Any:
-    """An iterator of `tf.data` in the state of a checkpoint's files."""
+    """Returns a `tf.data` iterator in the state of a checkpoint's files."""
     tensorflow = sys.modules["tensorflow"]
     iterator = iter(dataset)
     with tempfile.TemporaryDirectory() as directory:
@@ -184,3 +189,102 @@ def _restored(dataset: Any, files: dict[str, bytes]) -> Any:
         status = tensorflow.train.Checkpoint(iterator=iterator).read(prefix)
         status.assert_consumed()
     return iterator
+
+
+# A thread that returns from TensorFlow while Python exits aborts the process, so
+# the exit waits. A thread that takes longer is stuck until after the exit.
+_PATIENCE_SECS = 1.0
+_threads: set[threading.Thread] = set()
+
+
+def release(function: Callable[[], object]) -> None:
+    """Calls a function that releases something, without waiting.
+
+    Example:
+
+    >>> items = [1, 2, 3]
+    >>> release(items.clear)
+    >>> wait_for_releases()
+    >>> items
+    []
+    """
+    thread = threading.Thread(
+        target=lambda: _run(function), name="deletion", daemon=True
+    )
+    _wait_at_exit()
+    _threads.add(thread)
+    thread.start()
+
+
+def wait_for_releases() -> None:
+    """Waits at most a second for all functions of `release`."""
+    until = time.monotonic() + _PATIENCE_SECS
+    for thread in list(_threads):
+        thread.join(max(0.0, until - time.monotonic()))
+
+
+def _run(function: Callable[[], object]) -> None:
+    try:
+        function()
+    finally:
+        _threads.discard(threading.current_thread())
+
+
+@functools.cache
+def _wait_at_exit() -> None:
+    atexit.register(wait_for_releases)
+
+
+# A missing float is zero. A missing integer may be an id, and zero is a valid id, so
+# that only a front end has a value for it.
+_ZEROS: Mapping[str, int] = {"f": 0}
+
+
+def in_dense_tensors(dataset: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
+    """Returns a `tf.data.Dataset` with dense tensors instead of sparse ones.
+
+    Args:
+        missing: Values of missing cells by NumPy's kind of dtype. Tensors of
+            other kinds stay sparse.
+    """
+    nest = sys.modules["tensorflow"].nest
+    spec = dataset.element_spec
+    if not any(_has_value(each, missing) for each in nest.flatten(spec)):
+        return dataset
+
+    def converted(*element: Any) -> Any:
+        whole = element if isinstance(spec, tuple) else element[0]
+        return nest.map_structure(lambda each: dense(each, missing), whole)
+
+    return dataset.map(converted)
+
+
+def dense(tensor: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
+    """Returns a sparse tensor as a dense one, and other values unchanged.
+
+    Args:
+        missing: As in `in_dense_tensors`.
+    """
+    if not _has_value(tensor, missing):
+        return tensor
+    sparse = sys.modules["tensorflow"].sparse
+    value = missing[_kind(tensor)]
+    # The user's code or a client may have any order of indices.
+    made = sparse.to_dense(sparse.reorder(tensor), value)
+    made.set_shape(tensor.shape)
+    return made
+
+
+def _has_value(sparse: Any, missing: Mapping[str, int]) -> bool:
+    """Returns whether a sparse tensor or spec has a value for missing cells."""
+    tensorflow = sys.modules["tensorflow"]
+    kinds = (tensorflow.SparseTensor, tensorflow.SparseTensorSpec)
+    return isinstance(sparse, kinds) and _kind(sparse) in missing
+
+
+def _kind(sparse: Any) -> str:
+    """Returns NumPy's kind of a dtype, with bfloat16 among floats."""
+    if sparse.dtype.is_floating:
+        return "f"
+    is_signed = sparse.dtype.is_integer and not sparse.dtype.is_unsigned
+    return "i" if is_signed else "other"

@@ -1,4 +1,4 @@
-"""Work done ahead of its use, on a thread of its own."""
+"""A queue of items that a thread produces ahead of their use."""
 
 import collections
 import threading
@@ -8,27 +8,26 @@ from typing import Generic, Self, TypeVar
 
 T = TypeVar("T")
 
-# How long `close` waits for a producer that is deep in the user's code.
+# The time that `close` waits for a producer in the user's code.
 _PATIENCE_SECS = 5.0
-# How often who waits asks whether to go on.
-_ASK_SECS = 0.1
+# The interval at which a waiting consumer checks for cancellation.
+_POLL_SECS = 0.1
 
 
 class Infeed(Generic[T]):
-    """Iterates over what a function produces, some items ahead.
+    """Iterates over the results of a function, which a thread calls ahead.
 
     Args:
-        produce: Called again and again; `None` is the end.
-        depth: How many items may wait, as a function of the newest if it is
-            not a number. Defaults to 2.
-        is_cancelled: Whether to end when no item is ready, instead of waiting
-            for one; asked again and again. Defaults to never.
-        give_up: Called by `close`, lest `produce` wait for others. Defaults to
-            nothing.
+        produce: Returns the next item, or `None` at the end.
+        depth: The number of items that may wait, or a function of the newest
+            item that returns it.
+        is_cancelled: Whether to end instead of waiting for an item. It is
+            called repeatedly.
+        give_up: Called by `close`, so that `produce` stops waiting for other
+            processes.
 
     Raises:
-        Exception: An error of `produce` is raised as itself, after the items
-            before it.
+        Exception: An error of `produce` is raised after the items before it.
 
     Example:
 
@@ -65,7 +64,7 @@ class Infeed(Generic[T]):
         with self._changed:
             since = time.monotonic()
             while not self._changed.wait_for(
-                lambda: self._ready or self._is_over, _ASK_SECS
+                lambda: self._ready or self._is_over, _POLL_SECS
             ):
                 if self._is_cancelled():
                     raise StopIteration
@@ -81,17 +80,13 @@ class Infeed(Generic[T]):
 
     @property
     def is_ready(self) -> bool:
-        """Whether `take_ready` returns an item; once true, it stays so."""
+        """Whether `take_ready` returns an item. Once true, it remains true."""
         return bool(self._ready)
 
     def take_ready(
         self, is_wanted: Callable[[T], bool] = lambda item: True
     ) -> T | None:
-        """Returns the next item if it is available, or else `None`.
-
-        Args:
-            is_wanted: Whether to take an item. Defaults to any.
-        """
+        """Returns the next item if it is ready and wanted, or else `None`."""
         with self._changed:
             if not self._ready or not is_wanted(self._ready[0]):
                 return None
@@ -99,22 +94,22 @@ class Infeed(Generic[T]):
             return self._ready.popleft()
 
     def has_ready(self, items: int) -> bool:
-        """Whether that many items are ready, or all that are left."""
+        """Returns whether that many items are ready, or all remaining ones."""
         return len(self._ready) >= items or self._is_over
 
     def gather(self, items: int, gap_secs: float) -> bool:
-        """Waits until items are ready, as long as they keep coming.
+        """Waits until items are ready, while new ones arrive.
 
         Args:
-            items: How many to wait for; fewer at the end.
-            gap_secs: How long to wait for each.
+            items: The number of items; fewer suffice at the end.
+            gap_secs: The maximum wait for each item.
 
         Returns:
-            Whether it waited in vain: none came.
+            Whether the wait was in vain, because no item arrived.
         """
         begun, is_vain = len(self._ready), False
         with self._changed:
-            # The thread need not wake the caller for each item.
+            # The thread should not wake the caller for each item.
             self._awaited = items
             while (ready := len(self._ready)) < items and not self._is_over:
                 self._changed.wait(gap_secs)
@@ -125,12 +120,12 @@ class Infeed(Generic[T]):
         return is_vain
 
     def take_waited_secs(self) -> float:
-        """How long items were waited for since this was asked last."""
+        """Returns the time spent waiting for items since the last call."""
         waited, self._waited = self._waited, 0.0
         return waited
 
     def close(self) -> None:
-        """Ends the thread; items that wait are dropped."""
+        """Ends the thread, and discards waiting items."""
         with self._changed:
             self._is_over = True
             self._ready.clear()
@@ -150,14 +145,14 @@ class Infeed(Generic[T]):
                 item = self._produce()
                 if item is None:
                     break
-                self._hand_over(item)
-        except BaseException as error:  # Raised again where it is awaited.
+                self._enqueue(item)
+        except BaseException as error:  # `__next__` raises it again.
             self._error = error
         with self._changed:
             self._is_over = True
             self._changed.notify_all()
 
-    def _hand_over(self, item: T) -> None:
+    def _enqueue(self, item: T) -> None:
         depth = self._depth(item) if callable(self._depth) else self._depth
         with self._changed:
             self._changed.wait_for(lambda: len(self._ready) < depth or self._is_over)

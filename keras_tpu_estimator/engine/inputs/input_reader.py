@@ -1,15 +1,18 @@
-"""What the calls of `input_fn` return, as stacked steps."""
+"""The reader that turns the results of `input_fn` into stacked steps."""
 
 import functools
 import itertools
+import operator
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+import jax
+import numpy as np
+
 from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource, SourceReader
-from keras_tpu_estimator.engine.inputs.chunks import batches_among
-from keras_tpu_estimator.engine.inputs.context import Deployment
-from keras_tpu_estimator.engine.inputs.deployment import InputPlan
+from keras_tpu_estimator.engine.inputs.checks import BatchCheck
+from keras_tpu_estimator.engine.inputs.deployment import Deployment, InputPlan
 from keras_tpu_estimator.engine.inputs.packing import pack, unpack
 from keras_tpu_estimator.engine.inputs.position import RestorePoint
 from keras_tpu_estimator.engine.inputs.request import InputRequest, call_input_fn
@@ -25,17 +28,16 @@ from keras_tpu_estimator.ground.base.types import InputFn
 
 
 class InputReader:
-    """The steps of an input, from a restore point on.
+    """The steps of an input, from a restore point.
 
     Args:
-        input_fn: The user's function. It is called here, once for each of the
-            plan's calls.
+        input_fn: The user's function. The constructor makes the plan's calls.
 
     Attributes:
         is_single: Whether each call returned one batch.
 
     Raises:
-        TypeError: It returns what the plan does not allow.
+        TypeError: The plan does not allow a returned value.
     """
 
     def __init__(
@@ -46,17 +48,17 @@ class InputReader:
     ):
         self._request = request
         self._start = start
-        hide_gpus()  # Before input_fn makes a tensor.
+        hide_gpus()  # `input_fn` may make tensors.
         sources = [
             request.source_of(
                 functools.partial(_call, input_fn, request, call), call.index
             )
             for call in request.plan.calls
         ]
-        hide_gpus()  # It may have been the first to need TensorFlow.
+        hide_gpus()  # `input_fn` may have imported TensorFlow.
         for source in sources:
             source.check(request.plan)
-        # A state fits only what reads as many batches at once as before.
+        # A state fits only a source that stacks the same number of batches.
         stacked = _stacked(request, sources) if start.states is None else start.stacked
         if stacked:
             sources = [source.in_stacks(stacked) for source in sources]
@@ -66,7 +68,7 @@ class InputReader:
         self.steps = Stacker(self._pieces(sources), request.stack_size, request.room)
 
     def restore(self) -> None:
-        """Brings the input into the state of the restore point.
+        """Sets the state of the restore point.
 
         Raises:
             Exception: The state does not fit the input.
@@ -79,7 +81,7 @@ class InputReader:
             reader.open(state, batches)
 
     def restore_point(self) -> RestorePoint | None:
-        """A restore point at what is read next, if the input has a state."""
+        """Returns a restore point before the next batch, if the input has a state."""
         plan = self._request.plan
         read = {reader.batches for reader in self._readers}
         states = [reader.state() for reader in self._readers]
@@ -95,7 +97,7 @@ class InputReader:
             reader.close()
 
     def _pieces(self, sources: Sequence[BatchSource]) -> Iterator[StackedSteps]:
-        """The steps of all calls, stacked by whoever is fastest."""
+        """Yields the steps of all calls, stacked by the fastest means."""
         request = self._request
         if self._stacked:
             return batches_among(self._readers[0], request.check())
@@ -125,22 +127,22 @@ def _call(input_fn: InputFn, request: InputRequest, call: Deployment) -> Any:
 
 
 def _stacked(request: InputRequest, sources: Sequence[BatchSource]) -> int:
-    """How many batches the input is to stack by itself; 0 for none."""
-    is_whole = len(sources) == request.plan.batches_per_call == 1
-    if not is_whole or request.chunk == 1 or request.axes.axes is not None:
+    """Returns the number of batches that the source should stack, or 0."""
+    is_undivided = len(sources) == request.plan.batches_per_call == 1
+    if not is_undivided or request.chunk == 1 or request.axes.axes is not None:
         return 0
     size = request.plan.calls[0].batch_size
     return sources[0].stacked_for(request.chunk, size, request.stack_size)
 
 
 def _checked(reader: SourceReader, request: InputRequest) -> Iterator[Batch]:
-    """The batches of one call, each checked against the first."""
+    """Yields the batches of one call, after checking them against the first."""
     check = request.check()
     step = 0
     for item in reader:
         moved = request.axes.to_front(reader.batch(item))
         if check.is_empty(moved):
-            reader.leave_out(1)
+            reader.uncount(1)
             continue
         yield moved.sharing(check(moved, step))
         step += 1
@@ -149,7 +151,7 @@ def _checked(reader: SourceReader, request: InputRequest) -> Iterator[Batch]:
 def _repeated(
     batches: Iterator[Batch], request: InputRequest
 ) -> Iterator[StackedSteps]:
-    """The only batch there is, for ever, stacked once."""
+    """Yields the single batch forever, stacked once."""
     for batch in batches:
         one = batch.repeated(1)
         size = one.step_bytes, request.stack_size
@@ -162,7 +164,7 @@ def _repeated(
 def _combined(
     parts: list[Iterator[Batch]], plan: InputPlan, may_stay: bool
 ) -> Iterator[Batch]:
-    """One batch a step out of those of several calls, in order."""
+    """Yields one batch for each step, from the batches of several calls."""
     each = plan.batches_per_call
     if not may_stay and each > 1:
         parts = [map(Batch.copied, part) for part in parts]
@@ -175,3 +177,68 @@ def _combined(
         if not taken:
             return
         yield Batch(*joined_of_cores(taken, cores=each * len(parts)))
+
+
+def batches_among(chunks: SourceReader, check: BatchCheck) -> Iterator[StackedSteps]:
+    """Yields the batches in the items of a `StackedDataset`, except empty ones.
+
+    Args:
+        check: Checks batches of every size, in order.
+    """
+    done = 0
+    for chunk in chunks:
+        batches = []
+        for nest in _of_one_size(chunk):
+            batch = chunks.batch(nest)
+            # TensorFlow does not change its tensors.
+            stacked = StackedSteps(batch.features, batch.labels, may_stay=True)
+            if check.is_empty(stacked.step(0)):
+                chunks.uncount(stacked.steps)
+            else:
+                batches.append(stacked)
+        for stacked in batches:
+            # Two batches of one size represent all of them.
+            for index in range(min(stacked.steps, 2)):
+                shared = check(stacked.step(index), done + index)
+            done += stacked.steps
+            yield stacked.sharing(shared)
+
+
+class _Stacked:
+    """Some batches of one tensor, with concatenated rows."""
+
+    def __init__(self, tensor: Any):
+        if _is_ragged(tensor):
+            self.rows = np.asarray(tensor.flat_values)
+            self.splits = np.asarray(tensor.row_splits)
+        else:
+            stack = np.asarray(tensor)
+            steps, size = stack.shape[:2]
+            self.rows = stack.reshape(steps * size, *stack.shape[2:])
+            self.splits = np.arange(steps + 1) * size
+
+    def between(self, start: int, stop: int) -> np.ndarray:
+        """Returns the batches from `start` to `stop`, which have one size."""
+        first, last = self.splits[start], self.splits[stop]
+        size = (last - first) // (stop - start)
+        shape = (stop - start, size, *self.rows.shape[1:])
+        return self.rows[first:last].reshape(shape)
+
+
+def _of_one_size(chunk: Any) -> Iterator[Any]:
+    """Yields the parts of a chunk with batches of one size, as pytrees."""
+    if not any(_is_ragged(leaf) for leaf in jax.tree.leaves(chunk)):
+        yield chunk
+        return
+    chunk = jax.tree.map(_Stacked, chunk)
+    leaves = jax.tree.leaves(chunk)
+    sizes = np.stack([np.diff(leaf.splits) for leaf in leaves])
+    changes = 1 + np.flatnonzero(np.any(np.diff(sizes, axis=1), axis=0))
+    bounds = [0, *changes.tolist(), sizes.shape[1]]
+    for start, stop in itertools.pairwise(bounds):
+        between = operator.methodcaller("between", start, stop)
+        yield jax.tree.map(between, chunk)
+
+
+def _is_ragged(tensor: Any) -> bool:
+    return hasattr(tensor, "row_splits")

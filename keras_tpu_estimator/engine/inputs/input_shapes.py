@@ -1,17 +1,27 @@
-"""The shapes of a mode's batches, each of which is compiled."""
+"""The shapes of batches, which must be few and equal in all processes.
 
+Each shape of a mode is compiled separately.
+"""
+
+import dataclasses
+import functools
 import logging
+import zlib
+from collections.abc import Mapping, Sequence
+from typing import Any, Self
 
-from keras_tpu_estimator.engine.inputs.batch import Batch
+import jax
+
+from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 from keras_tpu_estimator.ground.base.shown import some
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# More than this many shapes are reported.
+# A larger number of shapes is reported.
 _MANY = 8
 
-# The shapes of tensors by name, with a word for the size of the batch.
+# The shapes of tensors by name, with "batch" for the size of the batch.
 _Shape = tuple[int | str, ...]
 _Shapes = dict[str, _Shape]
 
@@ -20,9 +30,7 @@ class InputShapes:
     """The shapes of a mode's batches, over all calls, without the batch axis.
 
     Args:
-        mode: A value of `ModeKeys`. Defaults to none.
-        most: The number of shapes that are accepted. Defaults to `None`, for
-            any number.
+        most: The maximum number of shapes, or `None`.
 
     Example:
 
@@ -48,10 +56,10 @@ class InputShapes:
 
         Args:
             batch: The batch, with its shared tensors marked.
-            step: Its number.
+            step: The number of the batch.
 
         Raises:
-            ValueError: It is one shape too many.
+            ValueError: The number of shapes exceeds the maximum.
         """
         leaves = named_leaves(batch.features, batch.labels)
         shapes = {
@@ -86,7 +94,7 @@ class InputShapes:
             )
 
     def _changes(self, seen: list[_Shapes]) -> str:
-        """Describes the sizes of the tensors whose shapes have changed."""
+        """Returns the shapes of the tensors whose shapes differ, as a text."""
         by_name: dict[str, dict[_Shape, None]] = {}
         for shapes in seen:
             for name, shape in shapes.items():
@@ -103,3 +111,81 @@ class InputShapes:
 
 def _shown(shape: _Shape) -> str:
     return f"({', '.join(map(str, shape))})"
+
+
+_STRUCTURE = "the structure of features and labels"
+
+
+@dataclasses.dataclass(frozen=True)
+class ElementSpec:
+    """The structure of a batch, with dtypes and shapes without the batch size.
+
+    Attributes:
+        facts: Descriptions by the names of tensors.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_tpu_estimator.engine.inputs.batch import StackedSteps
+    >>> from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec
+    >>> stacked = StackedSteps({"ids": np.zeros((4, 8, 5), "int32")}, None)
+    >>> ElementSpec.of(stacked).facts["features['ids']"]
+    'int32 of shape (batch, 5)'
+    """
+
+    facts: Mapping[str, str]
+
+    @classmethod
+    def of(cls, stacked: StackedSteps) -> Self:
+        """Returns the spec of stacked steps."""
+        leaves = named_leaves(stacked.features, stacked.labels)
+        facts = {name: _described(leaf) for name, leaf in leaves}
+        structure = jax.tree.structure((stacked.features, stacked.labels))
+        return cls(facts | {_STRUCTURE: str(structure)})
+
+    @functools.cached_property
+    def digest(self) -> int:
+        """A checksum that is equal for equal specs in all processes."""
+        return zlib.crc32(repr(sorted(self.facts.items())).encode())
+
+
+def mismatch_error(facts: Sequence[Mapping[str, str] | None]) -> ValueError:
+    """Returns the error for batches with different specs on several hosts.
+
+    Args:
+        facts: The facts of each host's spec, or `None` for a host without a
+            batch.
+    """
+    names = dict.fromkeys(name for each in facts for name in each or ())
+    unlike = [
+        name
+        for name in names
+        if len({each.get(name) for each in facts if each is not None}) > 1
+    ]
+    # The structure repeats the names.
+    named = [name for name in unlike if name != _STRUCTURE] or unlike
+    received = some(
+        [
+            f"For {name}, "
+            + "; ".join(
+                f"host {host} has {each.get(name, 'nothing')}"
+                for host, each in enumerate(facts)
+                if each is not None
+            )
+            for name in named
+        ],
+        separator=". ",
+    )
+    return ValueError(
+        "Batches on all hosts must have the same structure, dtypes and shapes, "
+        f"except for the batch size. Received different ones. {received}. Return "
+        "the same from input_fn on each host, for instance by padding tensors to "
+        "one shape."
+    )
+
+
+def _described(leaf: Any) -> str:
+    value = leaf.value if is_unbatched(leaf) else leaf
+    dtype = jax.dtypes.canonicalize_dtype(value.dtype)
+    first = ("core",) if is_unbatched(leaf) else ("batch",)
+    return f"{dtype} of shape ({', '.join(map(str, first + value.shape[2:]))})"

@@ -1,6 +1,6 @@
-"""What comes from PyTorch, Hugging Face and Grain, told by its class.
+"""Values from PyTorch, Hugging Face and Grain, recognized by their classes.
 
-Nothing of these libraries is imported.
+These libraries are not imported.
 """
 
 import sys
@@ -19,75 +19,67 @@ _ITERATORS = ("DatasetIterator", "DataLoaderIterator")
 
 
 def is_of_torch(value: object) -> bool:
-    """Whether a value is a tensor of PyTorch."""
+    """Returns whether a value is a PyTorch tensor."""
     return _is_one_of(value, "torch", _TENSOR)
 
 
 def array_of_torch(tensor: Any) -> np.ndarray:
-    """A tensor of PyTorch on the host, without what differentiates it."""
+    """Returns a PyTorch tensor as an array, detached from its gradient."""
     tensor = tensor.detach().cpu()
     torch = sys.modules["torch"]
-    if tensor.dtype == torch.bfloat16:  # Which NumPy has from another package.
+    if tensor.dtype == torch.bfloat16:  # NumPy has it from ml_dtypes.
         bits: np.ndarray = tensor.view(torch.int16).numpy()
         return bits.view(ml_dtypes.bfloat16)
     return np.asarray(tensor)
 
 
-def check_gives_batches(value: object) -> None:
-    """Checks that what `input_fn` returned does not give single examples.
-
-    Args:
-        value: What it returned.
+def check_yields_batches(value: object) -> None:
+    """Checks that the result of `input_fn` does not yield single examples.
 
     Raises:
-        TypeError: It is a dataset of PyTorch, Hugging Face or Grain, which
-            does.
+        TypeError: It is a dataset of PyTorch, Hugging Face or Grain that does.
     """
     if _is_one_of(value, "datasets", _SPLITS):
         raise _not_batches(
-            value, "has several datasets", "Choose one of them by its name."
+            value, "contains several datasets", "Select one by its name."
         )
     if _is_one_of(value, "datasets", _ROWS):
         raise _not_batches(
             value,
-            "gives single examples",
+            "yields single examples",
             'Return dataset.with_format("numpy").iter(params["batch_size"]), '
-            "or, if its items are batches already, iter(dataset).",
+            "or, if its items already are batches, iter(dataset).",
         )
     if _is_one_of(value, "torch", _ROWS) and not hasattr(value, "__iter__"):
         raise _not_batches(
             value,
-            "gives single examples",
+            "yields single examples",
             "Return torch.utils.data.DataLoader(dataset, "
             'batch_size=params["batch_size"]).',
         )
     if _is_one_of(value, "grain", _CHAINS) and not _may_batch(value):
         raise _not_batches(
             value,
-            "gives single examples",
-            'Return dataset.batch(params["batch_size"]), or, if its items are '
-            "batches already, iter(dataset).",
+            "yields single examples",
+            'Return dataset.batch(params["batch_size"]), or, if its items '
+            "already are batches, iter(dataset).",
         )
     operations = getattr(value, "_operations", None)
     is_loader = _is_one_of(value, "grain", _LOADER) and operations is not None
     if is_loader and not any(map(_is_batching, operations or ())):
         raise _not_batches(
             value,
-            "gives single examples",
+            "yields single examples",
             'Add grain.transforms.Batch(params["batch_size"]) to its '
-            "operations, or, if its items are batches already, return "
+            "operations, or, if its items already are batches, return "
             "iter(loader).",
         )
 
 
-def let_workers_start(value: object) -> None:
-    """Has worker processes of Grain start where flags were never parsed.
+def allow_worker_processes(value: object) -> None:
+    """Marks absl's flags as parsed, so that Grain can start worker processes.
 
-    Grain reads flags of absl, which are parsed in programs of `app.run` alone,
-    and not in other scripts and in notebooks.
-
-    Args:
-        value: What `input_fn` returned.
+    Grain reads these flags, which only programs of `app.run` parse.
     """
     if _is_one_of(value, "grain", (*_CHAINS, *_LOADER, *_ITERATORS)):
         flags = sys.modules["absl.flags"].FLAGS
@@ -96,10 +88,10 @@ def let_workers_start(value: object) -> None:
 
 
 def _may_batch(dataset: Any) -> bool:
-    """Whether a dataset of Grain may give batches, by the names of its parts.
+    """Returns whether a Grain dataset may yield batches, by the names of its parts.
 
-    It does if it is made of a part that makes them; and it may if it is made of
-    what tells nothing, such as a class of the user's, or worker processes.
+    It yields batches if a part makes them, and may yield them if a part is
+    unknown, such as a user's class or worker processes.
     """
     parents = getattr(dataset, "parents", ())
     if _is_batching(dataset):
@@ -110,7 +102,7 @@ def _may_batch(dataset: Any) -> bool:
 
 
 def _is_batching(part: object) -> bool:
-    """Whether a part of an input of Grain makes batches, by its name."""
+    """Returns whether a part of a Grain dataset makes batches, by its name."""
     return "Batch" in type(part).__name__
 
 
@@ -124,7 +116,7 @@ def _is_one_of(value: object, package: str, names: tuple[str, ...]) -> bool:
 def _not_batches(value: object, why: str, advice: str) -> TypeError:
     kind = type(value)
     return TypeError(
-        "`input_fn` should return a tf.data.Dataset, arrays, or an iterable of "
+        "`input_fn` must return a tf.data.Dataset, arrays, or an iterable of "
         f"batches. Received a {kind.__module__}.{kind.__qualname__}, which "
         f"{why}. {advice}"
     )

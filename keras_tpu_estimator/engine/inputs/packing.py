@@ -1,25 +1,40 @@
-"""Nested states as JSON and bytes, in which nothing can be code."""
+"""Nested values as JSON and bytes, which never contain code.
+
+States of inputs and callbacks are packed into ZIP archives beside checkpoints. Each
+part of an archive has a checksum, and its comment is the token of the save.
+Processes send batches to each other as bytes.
+"""
 
 import dataclasses
 import json
+import math
 import sys
+import zipfile
+from collections.abc import Iterable, Mapping
 from typing import Any
 
+import jax
+import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.other_libraries import is_of_torch
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.atomic.checksum import stamp
 from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.storage import paths
 
 _NUMBERS = "biufc"
 
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """A nested value.
+    """A packed nested value.
 
     Attributes:
-        text: JSON, in which bytes and arrays are numbers of blobs.
+        text: JSON, in which bytes and arrays are indices of blobs.
     """
 
     text: str
@@ -27,7 +42,7 @@ class Packed:
 
     @property
     def size(self) -> int:
-        """How many bytes it takes, about."""
+        """The approximate number of bytes."""
         return len(self.text) + sum(map(len, self.blobs))
 
 
@@ -39,7 +54,7 @@ def pack(value: Any) -> Packed:
             and dicts, lists and tuples of these.
 
     Raises:
-        TypeError: Something else is in it.
+        TypeError: It contains another value.
 
     Example:
 
@@ -79,7 +94,7 @@ def pack(value: Any) -> Packed:
 
 
 def unpack(packed: Packed) -> Any:
-    """The value that was packed; tensors but PyTorch's are NumPy arrays."""
+    """Returns the packed value, with NumPy arrays for all tensors except PyTorch's."""
 
     def decode(value: Any) -> Any:
         if isinstance(value, list):
@@ -108,17 +123,174 @@ def _as_numbers(value: Any) -> np.ndarray:
         raise TypeError(
             "A state must be made of numbers, strings, bytes and arrays of "
             "numbers, in dicts, lists and tuples. Received: "
-            f"{shown(value)}. Leave it out of the state."
+            f"{shown(value)}. Remove it from the state."
         )
     return array
 
 
 def _is_of_ml_dtypes(dtype: np.dtype) -> bool:
-    """Whether a dtype is one that NumPy itself lacks, such as bfloat16."""
+    """Returns whether NumPy lacks a dtype, such as bfloat16."""
     return getattr(ml_dtypes, dtype.name, None) is dtype.type
 
 
 def _name_of(dtype: np.dtype) -> str:
-    """Returns the name by which NumPy finds a dtype."""
-    # NumPy describes the bytes of these dtypes only by their number.
+    """Returns the name with which NumPy finds a dtype."""
+    # NumPy describes these dtypes only by their number of bytes.
     return dtype.name if _is_of_ml_dtypes(dtype) else dtype.str
+
+
+_LENGTH_BYTES = 8
+_LEAF = "leaf"
+
+
+def to_bytes(nest: Nest) -> bytes:
+    """Returns a pytree of arrays as bytes.
+
+    Args:
+        nest: A pytree. `None` is a pytree without arrays.
+
+    Example:
+
+    >>> import numpy as np
+    >>> from keras_tpu_estimator.engine.inputs import packing
+    >>> data = packing.to_bytes({"x": np.arange(3), "y": None})
+    >>> packing.from_bytes(data)
+    {'x': array([0, 1, 2]), 'y': None}
+    """
+    leaves = [_native(leaf) for leaf in jax.tree.leaves(nest)]
+    head = json.dumps(
+        {
+            "leaves": [[leaf.dtype.name, leaf.shape] for leaf in leaves],
+            "nest": _described(nest),
+        }
+    ).encode()
+    length = len(head).to_bytes(_LENGTH_BYTES)
+    return b"".join([length, head, *(leaf.tobytes() for leaf in leaves)])
+
+
+def from_bytes(data: bytes, structure: Any = None) -> Nest:
+    """Returns the pytree in the result of `to_bytes`.
+
+    Args:
+        structure: The structure, for pytrees with types that JSON lacks, such
+            as named tuples.
+
+    Raises:
+        ValueError: The structure is needed and missing.
+    """
+    start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
+    head = json.loads(data[_LENGTH_BYTES:start])
+    leaves = []
+    for name, shape in head["leaves"]:
+        dtype, count = jnp.dtype(name), math.prod(shape)
+        leaf = np.frombuffer(data, dtype, count, start).reshape(shape)
+        leaves.append(leaf)
+        start += leaf.nbytes
+    if head["nest"] is not None:
+        structure = jax.tree.structure(_made(head["nest"]))
+    if structure is None:
+        raise ValueError(
+            "A host without batches must know the structure of other hosts' "
+            "batches. Received named tuples or registered pytree nodes. Return "
+            "dicts, tuples or lists from input_fn."
+        )
+    return jax.tree.unflatten(structure, leaves)
+
+
+def _native(leaf: Any) -> np.ndarray:
+    array = np.asarray(leaf)
+    if array.dtype.byteorder in "<>" and not array.dtype.isnative:
+        return array.astype(array.dtype.newbyteorder("="))
+    return array
+
+
+def _described(nest: Nest) -> Any:
+    """Returns a pytree's structure for JSON, or `None` if JSON lacks a type."""
+    try:
+        return _description(nest)
+    except TypeError:
+        return None
+
+
+def _description(node: Any) -> Any:
+    kind = type(node)
+    if node is None:
+        return []
+    if kind is dict and all(type(key) is str for key in node):
+        return ["dict", {k: _description(v) for k, v in node.items()}]
+    if kind in (list, tuple):
+        return [kind.__name__, *map(_description, node)]
+    if kind is Unbatched:
+        return ["shared", _description(node.value)]
+    if jax.tree_util.all_leaves([node]):
+        return _LEAF
+    raise TypeError(f"JSON does not support {kind}.")
+
+
+def _made(description: Any) -> Any:
+    """Returns a pytree with the described structure."""
+    if description in ([], _LEAF):
+        return None if description == [] else _LEAF
+    kind, *parts = description
+    if kind == "dict":
+        return {key: _made(part) for key, part in parts[0].items()}
+    made = [_made(part) for part in parts]
+    if kind == "shared":
+        return Unbatched(*made)
+    return tuple(made) if kind == "tuple" else made
+
+
+def write_archive(
+    path: str,
+    token: str,
+    name: str,
+    record: Mapping[str, Any],
+    blobs: Iterable[bytes],
+) -> None:
+    """Writes an archive atomically.
+
+    Args:
+        path: The file's path or URL.
+        token: The token of the save.
+        name: The record's name in the archive.
+        record: A value for JSON.
+
+    Example:
+
+    >>> import tempfile
+    >>> path = f"{tempfile.mkdtemp()}/file.zip"
+    >>> write_archive(path, "0f0f0f0f", "state.json", {"steps": 20}, [b"abc"])
+    >>> record, blobs = read_archive(path, "state.json")
+    >>> record["steps"], blobs
+    (20, (b'abc',))
+    """
+    blobs = tuple(blobs)
+    with commit.replacing(path) as partial:
+        with zipfile.ZipFile(partial, "w") as file:
+            file.writestr(name, json.dumps({**record, "blobs": len(blobs)}))
+            for number, blob in enumerate(blobs):
+                file.writestr(str(number), blob)
+            file.comment = stamp(token)
+
+
+def read_archive(path: str, name: str) -> tuple[dict[str, Any], tuple[bytes, ...]]:
+    """Reads the record and the blobs of an archive.
+
+    Args:
+        path: The file's path or URL.
+        name: The record's name in the archive.
+
+    Raises:
+        FileNotFoundError: The file is missing.
+        ValueError: The file is corrupt.
+    """
+    try:
+        with (
+            paths.opened(path) as stream,
+            zipfile.ZipFile(stream) as file,
+        ):
+            record = json.loads(file.read(name))
+            count = record.get("blobs", 0)
+            return record, tuple(file.read(str(n)) for n in range(count))
+    except (zipfile.BadZipFile, KeyError) as error:
+        raise ValueError(str(error)) from error

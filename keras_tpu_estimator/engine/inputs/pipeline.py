@@ -1,4 +1,4 @@
-"""From a user's `input_fn` to stacked steps on the host."""
+"""The input pipeline: from a user's `input_fn` to stacked steps on the host."""
 
 import contextlib
 import logging
@@ -21,7 +21,7 @@ from keras_tpu_estimator.ground.base.types import InputFn
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# Of a call that is over by then, no state is saved: batches are counted.
+# No state is saved for a shorter call. Its batches are counted.
 _DELAY_SECS = 5.0
 _BATCH_SIZES = {
     ModeKeys.TRAIN: "train_batch_size",
@@ -34,13 +34,12 @@ class Pipeline:
     """The steps of one call, read from a user's `input_fn`.
 
     Args:
-        input_fn: The user's function. It is called here, once for each of the
-            plan's calls.
-        start: Where to read on, if not at the beginning. Defaults to `None`.
-        is_kept: Whether `position` will be asked for. Defaults to `False`.
+        input_fn: The user's function. The constructor makes the plan's calls.
+        start: The position at which to continue, or `None`.
+        is_kept: Whether `position` will be called.
 
     Raises:
-        TypeError: It returns what the plan does not allow.
+        TypeError: The plan does not allow a returned value.
     """
 
     def __init__(
@@ -55,20 +54,20 @@ class Pipeline:
         self._is_kept = is_kept
         self._recipe = StepRecipe.of(request.plan)
         self._step = 0
-        # Steps of earlier runs, known when the first batch is there.
+        # The steps of earlier runs, known after the first batch.
         self._before = 0
         self._start = start
         self._is_restored = False
-        difference = start and start.what_differs(self._recipe)
+        difference = start and start.difference_from(self._recipe)
         if difference:
             self._start = None
-            _warn_of_beginning(f"the run before had {difference}")
-        if self._start and self._start.is_dealt_anew(self._recipe):
+            _warn_of_beginning(f"the earlier run had {difference}")
+        if self._start and self._start.is_redistributed(self._recipe):
             _logger.warning(
-                "The input was read by %d calls of input_fn, and is read by %d "
-                "now: steps are counted. That is right if input_fn deals "
-                "examples to its calls in turn, as Dataset.shard does; "
-                "otherwise some are used again, and others missed.",
+                "The number of calls of input_fn has changed from %d to %d, so "
+                "that steps are counted. This is exact if input_fn distributes "
+                "examples to its calls in turn, as Dataset.shard does. Otherwise "
+                "some examples are repeated, and others are missed.",
                 self._start.recipe.calls,
                 self._recipe.calls,
             )
@@ -79,48 +78,56 @@ class Pipeline:
         )
 
     @property
-    def is_whole(self) -> bool:
-        """Whether each host reads the batches of all."""
-        return self._request.plan.is_whole
+    def is_replicated(self) -> bool:
+        """Whether each host reads the batches of all hosts."""
+        return self._request.plan.is_replicated
 
     @property
     def is_single(self) -> bool:
-        """Whether the input is arrays, which are one batch."""
+        """Whether the input is a single batch of arrays."""
         return self._reader.is_single
 
     def peek(self) -> StackedSteps | None:
-        """The first steps, where others are to be passed over, or `None`.
+        """Returns the first steps if steps must be skipped, or else `None`.
 
         Raises:
             Exception: As in `take`.
         """
-        with self._noted():
+        with self._with_notes():
             return self._begin()
 
     def take(self, steps: int) -> StackedSteps | None:
-        """Up to so many steps, stacked; `None` at the end of the input.
+        """Returns up to `steps` stacked steps, or `None` at the end of the input.
 
-        The steps of one batch have equal shapes: a smaller batch comes by
-        itself.
+        They have equal shapes, so that a smaller batch is returned separately.
 
         Raises:
-            Exception: Errors of the user's pipeline come as themselves.
+            Exception: Errors of the user's pipeline are not wrapped.
         """
-        with self._noted():
+        with self._with_notes():
             if self._start is not None:
-                self._read_on(self._start)
+                self._continue_from(self._start)
                 self._start = None
             if self._step:
-                # Not before the first batch, which others wait for.
-                self._restore_points.keep(self._reader.restore_point)
+                # Other threads wait for the first batch.
+                self._restore_points.add(self._reader.restore_point)
             stacked = self._reader.steps.take(steps)
             if stacked is not None:
                 check_range(stacked)
         self._step += 0 if stacked is None else stacked.steps
         return stacked
 
+    def keep_together(self, like: StackedSteps, steps: int) -> None:
+        """Has steps that are taken one by one lie in stacks, without labels.
+
+        Args:
+            like: One step with the features of those that are stacked.
+            steps: The number of steps in a stack.
+        """
+        self._reader.steps.keep_together(like, steps)
+
     def room(self, like: StackedSteps) -> int:
-        """Returns how many steps a device program has room for.
+        """Returns the number of steps that a device program has room for.
 
         Args:
             like: Steps of the same size.
@@ -129,10 +136,10 @@ class Pipeline:
         return even_share(request.room, like.step_bytes, request.stack_size)
 
     def position(self, steps: int) -> Position:
-        """Where the input is for who has used some of the steps taken.
+        """Returns the position after some of the steps that were taken.
 
         Args:
-            steps: How many of this pipeline's steps have been used.
+            steps: The number of this pipeline's steps that were used.
         """
         steps += self._before
         return Position(steps, self._recipe, self._restore_points.newest(steps))
@@ -140,7 +147,7 @@ class Pipeline:
     def close(self) -> None:
         """Closes the user's generators."""
         self._reader.close()
-        self._input_fn = lambda params: ()  # The user's may hold them, too.
+        self._input_fn = lambda params: ()  # The user's may refer to them.
 
     def __enter__(self) -> Self:
         return self
@@ -160,20 +167,20 @@ class Pipeline:
         self._opened_at = start.steps
 
     @contextlib.contextmanager
-    def _noted(self) -> Iterator[None]:
-        """Says of an error of the user's pipeline where it came from."""
+    def _with_notes(self) -> Iterator[None]:
+        """Adds the mode and the step to errors of the user's pipeline."""
         try:
             yield
         except Exception as error:
             error.add_note(
-                f"This happened while input_fn was read in mode "
+                f"This happened while reading input_fn in mode "
                 f"{self._request.mode!r}, after {self._step} steps."
             )
             self._explain(error)
             raise
 
     def _explain(self, error: Exception) -> None:
-        """Says which argument is missing if `input_fn` reads a batch size."""
+        """Adds a note about the missing argument if `input_fn` reads a batch size."""
         is_set = self._request.plan.calls[0].batch_size is not None
         if is_set or repr(error) != "KeyError('batch_size')":
             return
@@ -188,7 +195,7 @@ class Pipeline:
         self._open(RestorePoint())
 
     def _begin(self) -> StackedSteps | None:
-        """Goes to the restore point; what is passed over begins with these."""
+        """Restores the state, and returns the first of the steps to skip."""
         if self._start is None:
             return None
         if not self._is_restored:
@@ -201,48 +208,47 @@ class Pipeline:
     def _restore(self) -> None:
         try:
             self._reader.restore()
-        except Exception as error:  # The user's code, or TensorFlow.
+        except Exception as error:  # From the user's code or TensorFlow.
             _logger.warning(
-                "The state that the input was in could not be restored, so "
-                "its batches are counted: a shuffle without a seed repeats "
-                "some examples and misses others. %s: %s",
+                "The iterator state could not be restored, so that batches are "
+                "counted instead. A shuffle without a seed repeats some examples "
+                "and misses others. %s: %s",
                 type(error).__name__,
                 error,
             )
             self._reopen()
 
-    def _read_on(self, start: Position) -> None:
-        """Goes to where an earlier run has come to."""
+    def _continue_from(self, start: Position) -> None:
+        """Skips to the position of an earlier run."""
         self._begin()
         missing = start.steps - self._opened_at
         skipped = self._reader.steps.skip(missing)
         if skipped < missing:
             _warn_of_beginning(
-                f"it ends after {self._opened_at + skipped} steps, and "
-                f"{start.steps} had been made"
+                f"it ends after {self._opened_at + skipped} steps, but the earlier "
+                f"run had used {start.steps}"
             )
             self._reopen()
             return
         self._before = start.steps
         _logger.info(
-            "The input goes on after %d steps, %s.",
+            "The input continues after %d steps, %s.",
             start.steps,
             _how(self._opened_at, missing),
         )
 
 
 def _how(saved: int, again: int) -> str:
-    """How an input has come to where it goes on."""
+    """Returns the way in which the input reached its position, as a text."""
     if not saved:
-        return "which were read again: no state of it was saved"
+        return "which were re-read because no iterator state was saved"
     if not again:
         return "from its saved state"
-    return f"from its saved state after {saved} and {again} more, read again"
+    return f"from its saved state after {saved} and {again} more, which were re-read"
 
 
 def _warn_of_beginning(reason: str) -> None:
     _logger.warning(
-        "The input is read from the beginning, so that examples which have "
-        "been used are used again: %s.",
+        "The input is read from the beginning, so that used examples are repeated: %s.",
         reason,
     )

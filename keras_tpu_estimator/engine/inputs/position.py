@@ -1,4 +1,11 @@
-"""Where in its input a run of training is."""
+"""The position of training in its input, and its files beside checkpoints.
+
+'model.ckpt-20.input.0f0f0f0f.zip' belongs to the 'model.ckpt-20.h5' of the same
+save, and is written before it. The file of an earlier save of the step remains
+until then. A checkpoint without such a file ends a call of `train`, or comes from
+another program. With several hosts, each writes one:
+'model.ckpt-20.input-1-of-4...'.
+"""
 
 import collections
 import dataclasses
@@ -7,18 +14,24 @@ import time
 from collections.abc import Callable
 
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.packing import Packed
+from keras_tpu_estimator.engine.inputs.packing import (
+    Packed,
+    read_archive,
+    write_archive,
+)
+from keras_tpu_estimator.files.directory.save_files import SaveFiles
+from keras_tpu_estimator.ground.hosts.agreement import Hosts
 
 
 @dataclasses.dataclass(frozen=True)
 class RestorePoint:
-    """A place from which an input can be read on.
+    """A position at which reading an input can continue.
 
     Attributes:
-        steps: How many steps are before it. Defaults to none.
-        stacked: How many batches `tf.data` was reading at once, or 0.
-        states: The states of what the calls of `input_fn` returned. Defaults
-            to `None`, which is right for the beginning alone.
+        steps: The number of steps before it.
+        stacked: The number of batches that `tf.data` stacked, or 0.
+        states: The iterator states of the calls of `input_fn`; `None` at the
+            beginning.
     """
 
     steps: int = 0
@@ -28,12 +41,12 @@ class RestorePoint:
 
 @dataclasses.dataclass(frozen=True)
 class StepRecipe:
-    """What makes steps of two runs comparable.
+    """The composition of a step, which makes steps of two runs comparable.
 
     Attributes:
-        batch_size: Examples in a step, or `None` if nobody knows.
-        calls: How many calls of `input_fn` feed it, over all hosts.
-        call_size: Examples in a batch of one call, or `None`.
+        batch_size: The number of examples in a step, or `None` if unknown.
+        calls: The number of calls of `input_fn` over all hosts.
+        call_size: The number of examples in a batch of one call, or `None`.
     """
 
     batch_size: int | None
@@ -42,7 +55,7 @@ class StepRecipe:
 
     @classmethod
     def of(cls, plan: InputPlan) -> "StepRecipe":
-        """That of the calls of `input_fn` that a host makes."""
+        """Returns the composition of the steps of a plan."""
         calls, size = plan.calls[0].total, plan.calls[0].batch_size
         parts = plan.batches_per_call * calls
         return cls(None if size is None else size * parts, calls, size)
@@ -50,16 +63,16 @@ class StepRecipe:
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """Where a run of training has come to in its input.
+    """The position of a training run in its input.
 
     Attributes:
-        steps: How many steps it has made since `input_fn` was called.
-        restore_point: A place at this position or before it.
+        steps: The number of steps since `input_fn` was called.
+        restore_point: A restore point at or before this position.
 
     Example:
 
     >>> position = Position(8, StepRecipe(64, calls=1, call_size=64))
-    >>> position.what_differs(StepRecipe(32, calls=1, call_size=32))
+    >>> position.difference_from(StepRecipe(32, calls=1, call_size=32))
     'batches of 64 examples, now 32'
     """
 
@@ -67,21 +80,21 @@ class Position:
     recipe: StepRecipe
     restore_point: RestorePoint = RestorePoint()
 
-    def what_differs(self, recipe: StepRecipe) -> str | None:
-        """Why steps cannot be counted any more, or `None` if they can."""
+    def difference_from(self, recipe: StepRecipe) -> str | None:
+        """Returns the difference that prevents counting steps, or `None`."""
         old = self.recipe
         if old.batch_size != recipe.batch_size:
             return f"batches of {old.batch_size} examples, now {recipe.batch_size}"
         return None
 
-    def is_dealt_anew(self, recipe: StepRecipe) -> bool:
-        """Whether other calls of `input_fn` share the same batches now."""
+    def is_redistributed(self, recipe: StepRecipe) -> bool:
+        """Returns whether the number of calls of `input_fn` has changed."""
         return self.recipe.calls != recipe.calls
 
     def restore_point_for(self, recipe: StepRecipe) -> RestorePoint:
-        """Where to start reading, with batches that may be cut otherwise."""
-        # A state may hold batches that were read ahead, of the old size, and
-        # belongs to one of so many calls.
+        """Returns the restore point for steps that may have another composition."""
+        # A state may contain batches of the old size that were read ahead, and
+        # belongs to a fixed number of calls.
         is_same = (self.recipe.call_size, self.recipe.calls) == (
             recipe.call_size,
             recipe.calls,
@@ -91,32 +104,32 @@ class Position:
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
-# From here on a state is told, which each checkpoint has beside it.
+# The size of a state, beside each checkpoint, that is logged.
 _LARGE = 2**24
-# Of the time of reading, at most one part in so many is for restore points.
+# Restore points take at most one part in this number of the reading time.
 _SHARE = 20
 
 
 class RestorePoints:
     """The restore points of an input that is read ahead of its use.
 
-    Each checkpoint asks for the newest one that is not ahead of it. That has
-    one more made soon, for the checkpoint to come, by the thread that reads.
-    So a restore point costs little, and is not far from where it is used.
+    Each checkpoint uses the newest restore point that is not ahead of it. The
+    reading thread then makes one for the next checkpoint, so that restore points
+    are cheap and close to the checkpoints.
 
     Args:
-        first: The place at which reading starts.
-        is_wanted: Whether to make one soon. Defaults to `False`.
-        max_bytes: None is made of a state that is larger, such as a shuffle
-            buffer of images; with 0 none at all. Defaults to any.
-        delay_secs: None is made in the first so many seconds. Defaults to 0.
-        clock: Returns the time in seconds. Defaults to `time.monotonic`.
+        first: The restore point at which reading starts.
+        is_wanted: Whether to make a restore point soon.
+        max_bytes: The maximum size of a state, such as a shuffle buffer of
+            images; 0 means no restore points.
+        delay_secs: The time before the first restore point.
+        clock: Returns the time in seconds.
 
     Example:
 
     >>> restore_points = RestorePoints(RestorePoint(), is_wanted=True)
     >>> for steps in (8, 16):
-    ...     restore_points.keep(lambda: RestorePoint(steps))
+    ...     restore_points.add(lambda: RestorePoint(steps))
     >>> [restore_points.newest(steps).steps for steps in (4, 8, 20)]
     [0, 8, 8]
     """
@@ -129,31 +142,31 @@ class RestorePoints:
         delay_secs: float = 0.0,
         clock: Callable[[], float] = time.monotonic,
     ):
-        # One thread adds on the right, and the other removes on the left.
-        self._kept = collections.deque([first])
+        # One thread appends on the right, and the other removes on the left.
+        self._points = collections.deque([first])
         self._is_wanted = is_wanted
         self._is_possible = max_bytes != 0
         self._max_bytes = max_bytes
-        self._is_told = False
+        self._is_logged = False
         self._clock = clock
         self._not_before = clock() + delay_secs
 
     def newest(self, steps: int) -> RestorePoint:
-        """The newest one at a step or before it; older ones are dropped.
+        """Returns the newest restore point at or before a step, and drops others.
 
         Args:
             steps: A step, not before that of an earlier call.
         """
         self._is_wanted = True
-        while len(self._kept) > 1 and self._kept[1].steps <= steps:
-            self._kept.popleft()
-        return self._kept[0]
+        while len(self._points) > 1 and self._points[1].steps <= steps:
+            self._points.popleft()
+        return self._points[0]
 
-    def keep(self, make: Callable[[], RestorePoint | None]) -> None:
-        """Makes a restore_point if it is time for one.
+    def add(self, make: Callable[[], RestorePoint | None]) -> None:
+        """Makes a restore point if one is due.
 
         Args:
-            make: Returns one, or `None` if there is none to be had.
+            make: Returns a restore point, or `None` if the input has no state.
         """
         start = self._clock()
         if not (self._is_wanted and self._is_possible):
@@ -164,32 +177,32 @@ class RestorePoints:
         made = _made(make)
         self._is_possible = made is not None and self._may_be_saved(made)
         made = made if self._is_possible else None
-        if made is not None and made.steps > self._kept[-1].steps:
-            self._kept.append(made)
+        if made is not None and made.steps > self._points[-1].steps:
+            self._points.append(made)
         end = self._clock()
         self._not_before = end + _SHARE * (end - start)
 
     def _may_be_saved(self, made: RestorePoint) -> bool:
-        """Whether a restore point is not too large; a large one is told."""
+        """Returns whether a restore point may be saved. A large one is logged."""
         size = 0 if made.states is None else made.states.size
         if self._max_bytes is not None and size > self._max_bytes:
             _logger.warning(
-                "The state of the input takes %d MiB, more than "
-                "RunConfig(input_state_max_bytes=%d), and is not saved. Its "
-                "batches are counted, and read again by who resumes; so a "
-                "shuffle without a seed would then repeat some examples and "
-                "miss others.",
+                "The iterator state takes %d MiB, more than "
+                "RunConfig(input_state_max_bytes=%d), and is not saved. When "
+                "training resumes, it re-reads the batches before that point, "
+                "so that a shuffle without a seed repeats some examples and "
+                "misses others.",
                 size >> 20,
                 self._max_bytes,
             )
             return False
-        if size > _LARGE and not self._is_told:
-            self._is_told = True
+        if size > _LARGE and not self._is_logged:
+            self._is_logged = True
             _logger.info(
-                "The state of the input takes %d MiB beside each checkpoint: "
-                "what input_fn shuffles or reads ahead is in it. "
-                "RunConfig(input_state_max_bytes=...) sets a limit, beyond "
-                "which batches are counted.",
+                "The iterator state takes %d MiB beside each checkpoint, because "
+                "it contains the examples that input_fn shuffles or reads ahead. "
+                "RunConfig(input_state_max_bytes=...) sets a limit, beyond which "
+                "batches are counted instead.",
                 size >> 20,
             )
         return True
@@ -200,9 +213,90 @@ def _made(make: Callable[[], RestorePoint | None]) -> RestorePoint | None:
         return make()
     except Exception as error:  # The user's code, or TensorFlow.
         _logger.info(
-            "The input cannot tell its state, so its batches are counted, and "
-            "read again by who resumes: %s: %s",
+            "The input does not support saving its state. Its batches are "
+            "counted instead, and re-read when training resumes: %s: %s",
             type(error).__name__,
             error,
         )
         return None
+
+
+_RECORD = "position.json"
+_ALONE = Hosts()
+
+
+def write_position(saved: SaveFiles, position: Position, hosts: Hosts = _ALONE) -> None:
+    """Writes the position of a checkpoint atomically.
+
+    Example:
+
+    >>> import tempfile
+    >>> from keras_tpu_estimator import checkpoints
+    >>> from keras_tpu_estimator.files.checkpoints import saving
+    >>> saved = SaveFiles(f"{tempfile.mkdtemp()}/model.ckpt-20")
+    >>> write_position(saved, Position(20, StepRecipe(64, calls=1, call_size=64)))
+    >>> saving.save_into(
+    ...     saved, 20, {}, retention=checkpoints.Retention())
+    >>> read_position(saved.prefix).steps
+    20
+    """
+    record = dataclasses.asdict(position)
+    states = position.restore_point.states
+    if states is not None:
+        record["restore_point"]["states"] = states.text
+    write_archive(
+        saved.position(hosts.index, hosts.count),
+        saved.token,
+        _RECORD,
+        record,
+        states.blobs if states else (),
+    )
+
+
+def read_position(prefix: str, hosts: Hosts = _ALONE) -> Position | None:
+    """Reads the position of a checkpoint, or returns `None`.
+
+    If another number of hosts has written it, it has only the number of steps.
+
+    Raises:
+        ValueError: The file is corrupt.
+    """
+    saved = SaveFiles.at(prefix)
+    if saved is None:
+        return None
+    position = _read(saved.position(hosts.index, hosts.count))
+    if position is not None:
+        return position
+    for path in saved.positions():
+        other = _read(path)
+        if other is not None:
+            return Position(other.steps, other.recipe)
+    return None
+
+
+def remove_positions(prefix: str) -> None:
+    """Removes the positions of a checkpoint, and its callbacks' state."""
+    saved = SaveFiles.at(prefix)
+    if saved is not None:
+        saved.remove_resume_files()
+
+
+def _read(path: str) -> Position | None:
+    try:
+        record, blobs = read_archive(path, _RECORD)
+        restore_point = record["restore_point"]
+        if restore_point["states"] is not None:
+            restore_point["states"] = Packed(restore_point["states"], blobs)
+        return Position(
+            record["steps"],
+            StepRecipe(**record["recipe"]),
+            RestorePoint(**restore_point),
+        )
+    except FileNotFoundError:
+        return None
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path!r} must contain the position in the input. Received a "
+            f"corrupt file ({error}). Delete it to read the input from the "
+            "beginning."
+        ) from error

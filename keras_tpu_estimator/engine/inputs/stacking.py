@@ -1,4 +1,4 @@
-"""Steps stacked in any number, in memory that is used again."""
+"""Stacks of steps, of any number, in reused memory."""
 
 import collections
 import contextlib
@@ -12,41 +12,40 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
+from keras_tpu_estimator.ground.base.types import Features
 
-# A CPU's programs read arrays where they are if they begin at such an address.
+# Programs on a CPU read arrays with this alignment in place.
 _ALIGNMENT = 64
-# Copying so few large steps takes longer than running a program for each.
+# Copying fewer large steps takes longer than running a program for each.
 _FEW = 8
-# While shapes change, the numbers of steps in a run are this many bits apart.
-_BITS = 3
-# Bytes that are kept where nothing of their size is wanted.
+# The maximum number of free bytes of sizes that are not requested.
 _MOST_FREE = 2**28
 
 
 @dataclasses.dataclass(frozen=True)
 class StackSize:
-    """How large stacks of steps are.
+    """The size of stacks of steps.
 
     Attributes:
-        wanted: How many bytes, if steps are small. Defaults to any number.
-        most: How many bytes eight steps may have; larger ones come one by one.
-            Defaults to `wanted`.
+        wanted: The number of bytes of a stack of small steps.
+        most: The maximum number of bytes of eight steps; larger steps are not
+            stacked. Defaults to `wanted`.
     """
 
     wanted: float = math.inf
     most: float | None = None
 
     def steps(self, step_bytes: int) -> float:
-        """How many steps of a size to stack, at most."""
+        """Returns the maximum number of steps of a size in a stack."""
         size = max(step_bytes, 1)
         most = self.wanted if self.most is None else self.most
         return 1 if most / size < _FEW else max(self.wanted / size, _FEW)
 
 
 class Buffers:
-    """Memory that is used again once nobody holds an array in it.
+    """Memory that is reused when no array refers to it.
 
-    New memory is slow to write: the system makes it page by page.
+    New memory is slow to write, because the system maps it page by page.
 
     Example:
 
@@ -63,44 +62,40 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        # The oldest first. What is given back is added at any time.
+        # The oldest is first. Finalizers append to the list at any time.
         self._free: list[np.ndarray] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-        """An array whose values are to be set.
-
-        Args:
-            shape: Its shape.
-        """
+        """Returns an array with arbitrary values."""
         size = math.prod(shape) * dtype.itemsize
         memory = self._taken(size + _ALIGNMENT)
         start = -memory.ctypes.data % _ALIGNMENT
-        # Every view holds this array: NumPy looks no further than a
-        # `memoryview` for what owns the memory.
+        # Every view refers to this array, because a `memoryview` ends NumPy's
+        # search for the owner of the memory.
         owner = np.frombuffer(memory.data[start : start + size], np.uint8)
         weakref.finalize(owner, self._free.append, memory).atexit = False
         return owner.view(dtype).reshape(shape)
 
     def _taken(self, size: int) -> np.ndarray:
-        """Returns free memory of a size, or else new memory."""
+        """Returns free memory of a size, or new memory."""
         free = self._free
-        # The newest, which may be in a cache.
+        # The newest may be in a cache.
         places = reversed(range(len(free)))
         index = next((n for n in places if free[n].nbytes == size), None)
         if index is not None:
             return free.pop(index)
-        # Memory of other sizes may never be wanted again.
+        # Memory of other sizes may never be used again.
         while sum(each.nbytes for each in free) > _MOST_FREE:
             free.pop(0)
         return np.empty(size, "uint8")
 
 
 class Stack:
-    """Steps of equal shapes, copied one after the other.
+    """Copies of steps of equal shapes in one array for each tensor.
 
     Args:
-        steps: How many there will be, at most.
-        room: How many steps there is memory for. Defaults to `steps`.
+        steps: The maximum number of steps.
+        room: The number of steps to allocate memory for, at least `steps`.
     """
 
     def __init__(
@@ -115,6 +110,7 @@ class Stack:
         self._leaves = [
             buffers.empty((rows, *leaf.shape[1:]), leaf.dtype) for leaf in leaves
         ]
+        self._room = jax.tree.unflatten(self._structure, self._leaves)
         self.steps = 0
 
     def add(self, stacked: StackedSteps) -> None:
@@ -124,20 +120,44 @@ class Stack:
         for own, leaf in zip(self._leaves, leaves, strict=True):
             own[start : self.steps] = leaf
 
-    def stacked(self) -> StackedSteps:
-        """All of them."""
+    @property
+    def is_full(self) -> bool:
+        """Whether there is no memory for more steps."""
+        return self.steps == len(self._leaves[0])
+
+    def added(self, stacked: StackedSteps) -> StackedSteps:
+        """Copies some steps, and returns the copy, with its place in the room."""
+        place = self.steps
+        self.add(stacked)
+        leaves = [leaf[place : self.steps] for leaf in self._leaves]
+        features, labels = jax.tree.unflatten(self._structure, leaves)
+        return StackedSteps(features, labels, True, self._room, place)
+
+    def clear_rest(self) -> None:
+        """Clears old values that a conversion of all steps would warn about.
+
+        NumPy warns about values that are too large for float32.
+        """
         for leaf in self._leaves:
             if leaf.dtype == np.float64:
-                # NumPy warns of old values that are too large for float32.
                 leaf[self.steps :] = 0
+
+    def stacked(self) -> StackedSteps:
+        """Returns the copied steps."""
+        self.clear_rest()
         leaves = [leaf[: self.steps] for leaf in self._leaves]
         features, labels = jax.tree.unflatten(self._structure, leaves)
-        room = jax.tree.unflatten(self._structure, self._leaves)
-        return StackedSteps(features, labels, may_stay=True, room=room)
+        return StackedSteps(features, labels, may_stay=True, room=self._room)
+
+
+def form(features: Features) -> Any:
+    """Returns what is equal for features that one program takes."""
+    leaves, structure = jax.tree.flatten(features)
+    return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
 
 def is_ready(stacked: StackedSteps) -> bool:
-    """Whether programs can read a batch where it is."""
+    """Returns whether programs on a CPU can read steps in place."""
     return stacked.may_stay and all(
         leaf.flags.c_contiguous and leaf.ctypes.data % _ALIGNMENT == 0
         for leaf in jax.tree.leaves((stacked.features, stacked.labels))
@@ -145,14 +165,14 @@ def is_ready(stacked: StackedSteps) -> bool:
 
 
 class Stacker:
-    """Takes as many steps at once as are wanted.
+    """Combines stacked steps into stacks of the requested length.
 
     Args:
-        pieces: Yields steps, stacked in any number. Those that may not stay
-            are read before the next ones are asked for.
-        stack_size: How much is taken at once.
-        room: How many steps to take at most, and to have memory for in each
-            stack, as far as `stack_size` allows. Defaults to any number.
+        pieces: Yields stacks of any length. A piece that may not stay is copied
+            before the next one is requested.
+        stack_size: The size limit of a stack.
+        room: The maximum number of steps in a stack, and the number to allocate
+            memory for within `stack_size`.
     """
 
     def __init__(
@@ -167,15 +187,23 @@ class Stacker:
         # Pieces that come before the others.
         self._rest: collections.deque[StackedSteps] = collections.deque()
         self._buffers = Buffers()
+        # The form of the steps that are kept together, and the number of them
+        # in a stack.
+        self._together: tuple[Any, int] | None = None
+        self._filling: Stack | None = None
 
     def take(self, steps: int) -> StackedSteps | None:
-        """Up to so many steps of equal shapes; `None` at the end.
+        """Returns up to `steps` steps of equal shapes, or `None` at the end.
 
-        Nothing changes them, and they lie as a CPU's programs take them.
+        Their arrays do not change, and are aligned for programs on a CPU.
         """
         piece = self._next()
         if piece is None:
             return None
+        if self._together is not None and steps == 1:
+            piece = self._at_most(1, piece)
+            if form(piece.features) == self._together[0]:
+                return self._filled(piece, self._together[1])
         size = piece.step_bytes, self._max_bytes
         steps = room = even_share(steps, *size)
         if self._room is not None:
@@ -193,15 +221,26 @@ class Stacker:
                 stack.add(self._at_most(steps - stack.steps, following))
         return stack.stacked()
 
+    def keep_together(self, like: StackedSteps, steps: int) -> None:
+        """Has steps that are taken one by one lie in stacks, without labels.
+
+        A run of several takes them where they are.
+
+        Args:
+            like: One step with the features of those that are stacked.
+            steps: The number of steps in a stack.
+        """
+        self._together = form(like.features), steps
+
     def peek(self) -> StackedSteps | None:
-        """What comes next, one step at least; it stays the next."""
+        """Returns the next piece, of at least one step, without removing it."""
         piece = self._next()
         if piece is not None:
             self._rest.appendleft(piece)
         return piece
 
     def skip(self, steps: int) -> int:
-        """Passes over steps; how many there were, up to so many."""
+        """Skips up to `steps` steps, and returns the number of skipped ones."""
         left = steps
         while left and (piece := self._next()) is not None:
             left -= self._at_most(left, piece).steps
@@ -215,6 +254,14 @@ class Stacker:
         self._pieces = iter(())
         self._rest.clear()
 
+    def _filled(self, piece: StackedSteps, steps: int) -> StackedSteps:
+        """Copies one step into the stack that is being filled."""
+        piece = StackedSteps(piece.features, None)
+        if self._filling is None or self._filling.is_full:
+            self._filling = Stack(self._buffers, piece, steps)
+            self._filling.clear_rest()
+        return self._filling.added(piece)
+
     def _has_more(self, shapes: Any) -> bool:
         """Returns whether the next piece has these shapes."""
         following = self.peek()
@@ -223,7 +270,7 @@ class Stacker:
         return bool(following.shapes == shapes)
 
     def _at_most(self, steps: int, piece: StackedSteps) -> StackedSteps:
-        """The first steps of a piece; the others come next."""
+        """Returns the first steps of a piece, and puts back the others."""
         if piece.steps > steps:
             piece, rest = piece.split(steps)
             self._rest.appendleft(rest)
@@ -236,11 +283,10 @@ class Stacker:
 
 
 def even_share(steps: int, step_bytes: int, stack_size: StackSize) -> int:
-    """How many of some steps to take now, so that all takes are equal.
+    """Returns the length of a stack, so that all stacks have equal lengths.
 
-    Equal numbers need one compiled program only, and no pieces are cut. Where
-    there are none, the numbers are about equal. Large steps come one by one,
-    where they are.
+    Equal lengths need only one compiled program, and no piece is split. If no
+    length divides `steps`, lengths are about equal. Large steps are not stacked.
 
     Example:
 

@@ -1,8 +1,8 @@
-"""Tensors of a batch that have no batch axis, such as a table or a rate.
+"""Tensors of a batch without a batch axis, such as a rate: shared tensors.
 
-Who reads a batch marks them, since only there all batches are seen; the mark
-is a node of the nest, which every map over nests keeps. So what is behind the
-reader needs no guess about sizes.
+The input reader marks them, because only the reader sees all batches. The mark is
+a node of the pytree, which maps over pytrees preserve. Later code does not guess
+from sizes.
 """
 
 import dataclasses
@@ -22,20 +22,20 @@ class Unbatched:
     """A tensor that all examples of a batch share.
 
     Attributes:
-        value: The tensor. Where cores have batches of their own, one for each
-            core, stacked.
+        value: The tensor. If cores have separate batches, it is stacked, with one
+            row for each core.
     """
 
     value: Any
 
 
 def is_unbatched(node: object) -> bool:
-    """Whether a node of a nest is a shared tensor."""
+    """Returns whether a node of a pytree is a shared tensor."""
     return isinstance(node, Unbatched)
 
 
 def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
-    """All tensors with their marks, and names such as `features['image']`.
+    """Returns all leaves with names such as `features['image']`, and their marks.
 
     Example:
 
@@ -50,7 +50,7 @@ def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
 
 
 def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
-    """Maps over the tensors that have a batch axis; others stay the first's.
+    """Maps over tensors with a batch axis. Shared ones come from the first pytree.
 
     Example:
 
@@ -65,16 +65,16 @@ def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
 
 
 def batch_size(nest: Nest, axis: int = 0) -> int:
-    """The length of the batch axis of a nest's tensors.
+    """Returns the length of the batch axis of a pytree's tensors.
 
-    Tensors that are all shared are one example.
+    If all tensors are shared, they are one example.
 
     Args:
-        nest: Nest of arrays, or of anything with a shape.
-        axis: The batch axis. Defaults to the first.
+        nest: Pytree of objects with a shape.
+        axis: The batch axis.
 
     Raises:
-        ValueError: No tensor has one.
+        ValueError: No tensor has a batch axis.
     """
     leaves = jax.tree.leaves(nest, is_leaf=is_unbatched)
     for leaf in leaves:
@@ -83,20 +83,20 @@ def batch_size(nest: Nest, axis: int = 0) -> int:
     if leaves and all(map(is_unbatched, leaves)):
         return 1
     raise ValueError(
-        "Expected at least one tensor with the batch as its first axis. "
-        f"Received: {jax.tree.map(lambda leaf: leaf.shape, nest)}. Give the "
-        "batch in one of the features."
+        "At least one tensor must have the batch as its first axis. "
+        f"Received: {jax.tree.map(lambda leaf: leaf.shape, nest)}. Add a batch "
+        "axis to one of the features."
     )
 
 
 def joined_of_cores(
     batches: Sequence[tuple[Features, Labels]], cores: int
 ) -> tuple[Features, Labels]:
-    """The batches of some cores as one, with their shared tensors stacked.
+    """Concatenates the batches of some cores, and stacks their shared tensors.
 
     Args:
-        cores: How many cores have batches. If there are fewer batches, their
-            shared tensors have to be equal.
+        cores: The number of cores. With fewer batches than cores, shared tensors
+            must be equal.
 
     Raises:
         ValueError: They are not, or tensors differ in more than the batch size.
@@ -119,11 +119,11 @@ def joined_of_cores(
 def joined_of_hosts(
     parts: Sequence[tuple[Features, Labels]], cores: int
 ) -> tuple[Features, Labels]:
-    """The stacked steps of some hosts as one, whatever their sizes.
+    """Concatenates the stacked steps of some hosts, of any sizes.
 
     Args:
-        cores: How many cores have batches, on all hosts. Their examples are
-            dealt anew, so that their shared tensors have to be equal.
+        cores: The number of cores on all hosts. Examples are redistributed over
+            them, so that shared tensors must be equal.
 
     Raises:
         ValueError: They are not.
@@ -140,7 +140,7 @@ def joined_of_hosts(
 
 
 def unmarked(features: Features, labels: Labels) -> tuple[Features, Labels]:
-    """Features and labels with their shared tensors as they are."""
+    """Returns features and labels without marks of shared tensors."""
     return jax.tree.map(
         lambda leaf: leaf.value if is_unbatched(leaf) else leaf,
         (features, labels),
@@ -149,7 +149,7 @@ def unmarked(features: Features, labels: Labels) -> tuple[Features, Labels]:
 
 
 def unmarked_of_core(features: Features, labels: Labels) -> tuple[Features, Labels]:
-    """The same on one core, of which there is one in each shared tensor."""
+    """Returns the same for one core, with a single row in each shared tensor."""
     first = jax.tree.map(
         lambda leaf: Unbatched(leaf.value[0]) if is_unbatched(leaf) else leaf,
         (features, labels),
@@ -159,7 +159,7 @@ def unmarked_of_core(features: Features, labels: Labels) -> tuple[Features, Labe
 
 
 def _check_alike(path: Any, shapes: Sequence[tuple[int, ...]]) -> None:
-    """Checks that the batches of one step have one shape."""
+    """Checks that the batches of one step have equal shapes."""
     if all(shape == shapes[0] for shape in shapes):
         return
     raise ValueError(
@@ -175,10 +175,10 @@ def _check_equal(path: Any, values: Sequence[np.ndarray]) -> None:
     if all(np.array_equal(values[0], value) for value in values):
         return
     raise ValueError(
-        f"{_name(path)} has no batch axis, so it "
-        "should be equal in the batches of a last, smaller step, which is run "
-        f"as one. Received: {shown(list(values))}. Repeat it for each example, "
-        "or drop the batches that are left over."
+        f"{_name(path)} must be equal in the batches of a last, smaller step, "
+        "which runs as one batch, because it has no batch axis. "
+        f"Received: {shown(list(values))}. Repeat it for each example, or drop "
+        "the remaining batches."
     )
 
 

@@ -226,7 +226,7 @@ def _about_keys(error: KeyError, mappings: Mapping[str, Any]) -> list[str]:
 
 
 def _is_of_layer(error: Exception) -> bool:
-    """Whether an error comes from inside Keras or JAX."""
+    """Returns whether an error comes from inside Keras or JAX."""
     return any(
         frame.f_globals.get("__name__", "").split(".")[0] in _LAYERS
         for frame, _ in traceback.walk_tb(error.__traceback__)

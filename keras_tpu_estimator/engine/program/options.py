@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import keras
 
 from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing import random_bits
+from keras_tpu_estimator.ground.tracing import keras_patches
 from keras_tpu_estimator.spec.config.run_config import RunConfig
 
 _SMALL = (jnp.bfloat16, jnp.float16)
@@ -52,7 +52,7 @@ class TraceOptions:
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Sets the options of Keras in a `with` block."""
-        with random_bits.made_by(self.random_bits):
+        with keras_patches.made_by(self.random_bits):
             if self.dtype_policy is None:
                 yield
                 return

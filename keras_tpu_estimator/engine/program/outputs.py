@@ -169,5 +169,5 @@ def check_not_truncated(cut: Mapping[str, jax.Array]) -> None:
 
 
 def _is_set(flag: jax.Array) -> bool:
-    """Whether a flag is set on any device of this host."""
+    """Returns whether a flag is set on any device of this host."""
     return any(np.any(shard.data) for shard in flag.addressable_shards)

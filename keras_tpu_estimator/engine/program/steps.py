@@ -7,8 +7,8 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 
-from keras_tpu_estimator.engine.inputs.context import TPUContext
-from keras_tpu_estimator.engine.inputs.partition import Cut
+from keras_tpu_estimator.engine.inputs.axes import Cut
+from keras_tpu_estimator.engine.inputs.deployment import TPUContext
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.ground.base.source_line import SourceLine

@@ -13,8 +13,7 @@ import numpy as np
 
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.capture import Captured, capture
-from keras_tpu_estimator.ground.tracing.rows_variable import give
-from keras_tpu_estimator.ground.tracing.slot_variable import SlotVariable
+from keras_tpu_estimator.ground.tracing.variable_classes import SlotVariable, give
 from keras_tpu_estimator.ground.tracing.variables import (
     AnyArraysByPath,
     ArraysByPath,

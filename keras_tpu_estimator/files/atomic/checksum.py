@@ -8,7 +8,7 @@ one checksum of everything else, including the table. This lets readers check
 the structure without reading the data.
 
 The last bytes of each file are a stamp: it marks the file as this package's,
-and names the save that wrote it. A file name alone could be a user's.
+and names the save that wrote it. Users could also have a file of that name.
 """
 
 import os
@@ -24,7 +24,7 @@ import numpy as np
 from keras_tpu_estimator.files.atomic import pieces as pieces_of
 from keras_tpu_estimator.files.atomic.pieces import CorruptPieceError, Piece
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 _MAGIC = b"KTESAVED"
 _TOKEN = re.compile(rb"[0-9a-f]{8}")

@@ -19,7 +19,7 @@ from collections.abc import Iterable, Iterator
 from keras_tpu_estimator.files.atomic import file_locks
 from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.ground.base import operating_system
-from keras_tpu_estimator.ground.storage import copies, paths, shared_files, transfers
+from keras_tpu_estimator.ground.storage import paths, shared_files, transfers
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 
@@ -47,11 +47,11 @@ def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
     'whole'
     """
     if is_url(path):
-        copy = copies.Copy(os.path.basename(path))
+        copy = transfers.Copy(os.path.basename(path))
         yield copy.path
         publish(copy.path, path)
         if is_kept:
-            copies.keep(path, copy)
+            transfers.keep(path, copy)
         return
     with partial_file(path) as partial:
         yield partial
@@ -77,7 +77,7 @@ def writing(prefix: str) -> Iterator[str]:
     """
     if is_url(prefix):
         # Its temporary folder is deleted with the copy.
-        copy = copies.Copy(os.path.basename(prefix))
+        copy = transfers.Copy(os.path.basename(prefix))
         yield copy.path
         return
     with partial_file(prefix) as partial:

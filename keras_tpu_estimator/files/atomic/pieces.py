@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_tpu_estimator.ground.storage import positioned
+from keras_tpu_estimator.ground.storage import shared_files
 
 _PIECE = 16 << 20
 _CHUNK = 1 << 20
@@ -192,7 +192,7 @@ def _write_piece(descriptor: int, extent: Extent) -> Piece:
         crc = zlib.crc32(chunk, crc)
         offset = extent.offset + at
         while chunk:
-            written = positioned.write(descriptor, chunk, offset)
+            written = shared_files.write_at(descriptor, chunk, offset)
             chunk, offset = chunk[written:], offset + written
     return Piece(extent.offset, len(extent.content), crc)
 
@@ -249,7 +249,7 @@ def _read_piece(descriptor: int, offset: int, memory: memoryview) -> int:
 
 def _fill(descriptor: int, memory: memoryview, offset: int) -> None:
     while memory:
-        count = positioned.read(descriptor, memory, offset)
+        count = shared_files.read_at(descriptor, memory, offset)
         if not count:
             raise CorruptPieceError(offset)
         memory, offset = memory[count:], offset + count

@@ -26,10 +26,10 @@ from keras_tpu_estimator.ground.tracing.array_trees import (
     as_leaf,
     as_value,
     leaves_of,
+    shapes_of,
     split_path,
     with_values,
 )
-from keras_tpu_estimator.ground.tracing.tree_makers import shapes_of
 
 Tree = TypeVar("Tree")
 

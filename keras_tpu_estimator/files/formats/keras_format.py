@@ -25,7 +25,7 @@ from keras_tpu_estimator.files.formats.reader import (
     unambiguous,
 )
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 _ARCHIVE = ".keras"
 _WEIGHTS = ".weights.h5"
@@ -302,7 +302,7 @@ def _own_names(
 
 
 def _guess(shapes: Sequence[Sequence[int]]) -> tuple[str, ...] | None:
-    """Returns names by shapes, for a layer of an unknown class."""
+    """Returns names by shapes, where the class of a layer is unknown."""
     if len(shapes) == 2 and len(shapes[0]) >= 2:
         return ("kernel", "bias") if len(shapes[1]) < len(shapes[0]) else None
     are_vectors = all(len(shape) == 1 for shape in shapes)

@@ -12,7 +12,7 @@ import numpy as np
 from keras_tpu_estimator.files.formats.reader import CheckpointReader, Stored
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 SUFFIX = ".safetensors"
 INDEX = ".safetensors.index.json"

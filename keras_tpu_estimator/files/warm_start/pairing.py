@@ -21,7 +21,7 @@ from keras_tpu_estimator.ground.base.dtype_changes import (
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 # Each kind can be cast to the later ones.
-_KINDS = ("bool", "whole", "real", "complex")
+_KINDS = ("bool", "integral", "real", "complex")
 
 
 def cast(

@@ -1,4 +1,4 @@
-"""The `compile` arguments of a Keras model, for another model."""
+"""The `compile` arguments of a Keras model that is made again."""
 
 import dataclasses
 import json

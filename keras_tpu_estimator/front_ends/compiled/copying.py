@@ -15,7 +15,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.shown import shortened
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.kept_functions import kept
+from keras_tpu_estimator.ground.tracing.keras_patches import kept_functions
 
 # The variables of a copy, by the original variables.
 _Pairs: TypeAlias = list[tuple[keras.Variable, keras.Variable]]
@@ -111,7 +111,7 @@ def give_paths(model: keras.Model, paths: Sequence[str]) -> None:
 
 def _copy_of(model: keras.Model) -> tuple[keras.Model, _Pairs]:
     """Returns a copy with initial values, and its variables."""
-    with _explained(model), _not_compiled(model), kept() as functions:
+    with _explained(model), _not_compiled(model), kept_functions() as functions:
         copy = keras_internals.from_own_config(model, functions)
         # Some KerasHub classes compile themselves.
         copy.compiled = False

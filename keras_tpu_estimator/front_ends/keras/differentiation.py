@@ -1,7 +1,7 @@
 """Traces of `model_fn` in training, and the gradients of its loss."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 import jax
@@ -21,6 +21,8 @@ from keras_tpu_estimator.front_ends.keras.micro_batches import (
 )
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.ground.mesh.replica_context import held
+from keras_tpu_estimator.ground.mesh.replica_shards import ReplicaShards, whole_of
 from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.gradient_requests import (
     GradientAnswers,
@@ -28,7 +30,7 @@ from keras_tpu_estimator.ground.tracing.gradient_requests import (
     pull_back,
 )
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.updates import Update
+from keras_tpu_estimator.spec.model_fn.updates import TrainOp, Update
 
 Batch: TypeAlias = tuple[Features, Labels]
 # Averaged, concatenated and assigned values, for `over_micro_batches`.
@@ -67,12 +69,14 @@ class Differentiation:
         last: The trace of all of `model_fn`, given all answers.
         example_answers: Answers of the right shapes.
         micro_batches: The number of micro-batches of a batch.
+        shards: The variables that are sharded over the replicas, by path.
     """
 
     partial: Sequence[_Partial]
     last: Captured
     example_answers: Sequence[ArraysByPath]
     micro_batches: int
+    shards: Mapping[str, ReplicaShards]
 
     def differentiate(
         self,
@@ -157,8 +161,9 @@ class Differentiation:
             (loss,), _ = run((trainable, answers), values, batch)
             return self._combined(loss, partial.reduction), answers
 
+        # `model_fn` uses the gradients of this replica.
         gradient, answers = jax.grad(loss, has_aux=True)(
-            {path: values[path] for path in partial.paths}
+            whole_of(self.shards, values, partial.paths)
         )
         return [*answers, gradient]
 
@@ -201,7 +206,7 @@ def trace_for_gradients(
     Args:
         store: The program's variables.
         call: The call of `model_fn`.
-        args: What it is called with.
+        args: Its arguments.
 
     Returns:
         A `Differentiation`.
@@ -223,11 +228,13 @@ def trace_for_gradients(
     while True:
         requested.clear()
         captured = store.capture(run, *args, answers, axis_sizes=sizes)
-        if call.options.remat is not None:
-            captured = captured.rematerialized(call.options.remat, sizes)
+        shards = call.example.cores.shards(captured.objects)
+        if not requested:
+            shards = _summed_as_asked(shards, call)
+        captured = captured.gathering(shards, call.options.remat, sizes)
         if not requested:
             count = call.micro_batches
-            return Differentiation(partial, captured, answers, count)
+            return Differentiation(partial, captured, answers, count, shards)
         paths = requested[-1].paths
         partial.append(_Partial(captured, paths, requested[-1].reduction))
         variables = captured.objects
@@ -238,6 +245,23 @@ def trace_for_gradients(
                 for path in paths
             },
         ]
+
+
+def _summed_as_asked(
+    shards: Mapping[str, ReplicaShards], call: TracedModelFn
+) -> dict[str, ReplicaShards]:
+    """Returns shards whose gradients are summed in the dtypes of train ops."""
+    platform = call.example.cores.platform
+    dtypes = {
+        variable.path: held(op.reduce_dtype, platform)
+        for op in call.spec.train_op
+        if isinstance(op, TrainOp) and op.reduce_dtype is not None
+        for variable in op.variables
+    }
+    return {
+        path: dataclasses.replace(each, dtype=dtypes.get(path, each.dtype))
+        for path, each in shards.items()
+    }
 
 
 def _to_differentiate(train_ops: Sequence[object]) -> Outputs:

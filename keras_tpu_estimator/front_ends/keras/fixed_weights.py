@@ -3,8 +3,8 @@
 import math
 import warnings
 
+from keras_tpu_estimator.ground.tracing.analyses import FixedWeight
 from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight
 
 
 def warn_of_fixed_weights(forward: Captured) -> None:

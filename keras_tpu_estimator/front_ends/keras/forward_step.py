@@ -15,6 +15,7 @@ from keras_tpu_estimator.front_ends.keras.synchronization import (
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features, Labels
+from keras_tpu_estimator.ground.mesh.replica_shards import own_of, specs_of, whole_of
 from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
@@ -37,21 +38,26 @@ def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:
     if call.mode != ModeKeys.PREDICT:
         warn_of_label_shapes(forward, *args)
     seeds = seed_paths(forward.objects)
+    shards = cores.shards(forward.objects)
+    forward = forward.gathering(shards, None, cores.axis_sizes)
     differ, differing = forward.varying(seeds, cores.axes)
 
     def per_core(
         values: ArraysByPath, features: Features, labels: Labels
     ) -> tuple[ArraysByPath, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
+        own |= whole_of(shards, own, forward.assigned)
         outputs, updates = forward(own, features, labels)
         if "loss" in outputs:
             outputs["loss"] = cores.mean(outputs["loss"])
         outputs[NAMED] = of_all_cores(cores, outputs[NAMED], differ[NAMED])
         shared = synchronize(updates, own, forward.objects, cores, differing)
-        return shared, outputs
+        return own_of(shards, shared), outputs
 
     reads = {GLOBAL_STEP, *forward.paths, *forward.assigned}
-    return call.step(call.on_cores(per_core), reads, forward.assigned)
+    specs, changes = specs_of(shards, reads), specs_of(shards, forward.assigned)
+    function = call.on_cores(per_core, reads=specs, changes=changes)
+    return call.step(function, reads, forward.assigned)
 
 
 def _trace_forward(

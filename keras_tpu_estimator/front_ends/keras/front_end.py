@@ -6,7 +6,7 @@ from typing import Any
 
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.inputs.source_kinds import source_of_call
+from keras_tpu_estimator.engine.inputs.sources import source_of_call
 from keras_tpu_estimator.engine.program.bound_model_fn import (
     BoundModelFn,
     SpecFunction,

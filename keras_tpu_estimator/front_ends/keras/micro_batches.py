@@ -13,9 +13,9 @@ import jax.numpy as jnp
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.ground.tracing.analyses import varying
 from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.ground.tracing.varying import varying
 
 # There is no mesh axis: nothing is reduced over micro-batches while one of them
 # runs.

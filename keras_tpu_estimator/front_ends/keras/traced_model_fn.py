@@ -1,6 +1,7 @@
 """One call of `model_fn` on one replica's tensors, under a trace."""
 
 import contextlib
+import types
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
@@ -31,9 +32,10 @@ from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.mesh import replica_context
-from keras_tpu_estimator.ground.tracing import keras_internals, leftovers
+from keras_tpu_estimator.ground.mesh.replica_shards import Specs
+from keras_tpu_estimator.ground.tracing import keras_internals, tf1_calls
 from keras_tpu_estimator.ground.tracing.identity import names_collected
-from keras_tpu_estimator.ground.tracing.moments import in_one_pass
+from keras_tpu_estimator.ground.tracing.keras_patches import in_one_pass
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
@@ -104,7 +106,7 @@ class TracedModelFn:
             dtype_policies.noted_in(self.policies),
             recording.only_to(collector),
             names_collected() as named,
-            leftovers.refused(),
+            tf1_calls.rejected(),
             own_training.told_of() if training else contextlib.nullcontext(),
         ):
             self.spec = self._call_model_fn(
@@ -139,15 +141,21 @@ class TracedModelFn:
         per_core: Callable[
             [ArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
         ],
-        *same: str,
+        same: Mapping[str, Nest] = types.MappingProxyType({}),
+        reads: Specs | None = None,
+        changes: Specs | None = None,
     ) -> StepFunction:
         """Returns a function of all replicas from one of a single replica.
 
         Args:
             per_core: Returns values that are equal on all replicas, and
                 outputs.
-            *same: Names of its outputs that are equal on all replicas, besides
-                those that `model_fn` names.
+            same: The sharding of its outputs besides those of `model_fn`, by
+                name, as `outputs_split` of `Cores.per_core`. Defaults to none.
+            reads: The variables that `per_core` reads, by path, with how
+                they are sharded over the replicas. Defaults to `None`, for all
+                variables, replicated.
+            changes: The same for the values that it returns.
         """
         split, cores = self.example.is_split, self.example.cores
         share = self.example.sharing()
@@ -157,13 +165,18 @@ class TracedModelFn:
         ) -> tuple[ArraysByPath, Outputs]:
             return per_core(values, *share(features, labels))
 
-        outputs_split = {**self._outputs_split, **dict.fromkeys(same, False)}
+        outputs_split = {**self._outputs_split, **same}
         if self.example.differentiated:
             outputs_split[FEATURE_GRADIENTS] = split
-        return cores.per_core(
+        mapped = cores.per_core(
             of_parts,
-            split=(False, split, split),
-            outputs_split=(False, outputs_split),
+            split=(False if reads is None else reads, split, split),
+            outputs_split=(False if changes is None else changes, outputs_split),
+        )
+        if reads is None:
+            return mapped
+        return lambda values, features, labels: mapped(
+            {path: values[path] for path in reads}, features, labels
         )
 
     def step(

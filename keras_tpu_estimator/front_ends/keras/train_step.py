@@ -2,7 +2,7 @@
 
 import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import jax
@@ -14,9 +14,11 @@ from keras_tpu_estimator.engine.program.steps import (
     REPORTS,
     Outputs,
     Step,
+    StepFunction,
 )
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.front_ends.keras.differentiation import (
+    Differentiation,
     check_features,
     feature_gradients,
     trace_for_gradients,
@@ -38,7 +40,13 @@ from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing import leftovers
+from keras_tpu_estimator.ground.mesh.replica_shards import (
+    ReplicaShards,
+    own_of,
+    specs_of,
+    whole_of,
+)
+from keras_tpu_estimator.ground.tracing import tf1_calls
 from keras_tpu_estimator.ground.tracing.capture import Captured
 from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.spec.model_fn.updates import TrainOp, Update, single_optimizers
@@ -85,6 +93,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
     if is_grouped:
         changed = dict.fromkeys(changed, True)
     scalars_differ = bool(cores.axes) and any(map(any, differing["scalars"]))
+    shards = forward.shards
     # A step outlives the data of its trace.
     example = call.example.without_data()
 
@@ -92,6 +101,7 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
         values: ArraysByPath, features: Features, labels: Labels
     ) -> tuple[ArraysByPath, Outputs]:
         own = fold_seeds(values, seeds, cores, 1)
+        own |= whole_of(shards, own, forward.last.assigned)
         gradients, by_feature, outputs, updates = forward.differentiate(
             own, (features, labels), ops, example.differentiated
         )
@@ -101,23 +111,51 @@ def trace_train_step(store: VariableStore, call: TracedModelFn) -> Step:
         if scalars_differ:
             scalars = [tuple(map(cores.mean, each)) for each in scalars]
         outputs[_REDUCED] = (
-            _reduced(cores, ops, gradients, outputs.pop("carried")),
+            _reduced(cores, ops, shards, gradients, outputs.pop("carried")),
             scalars,
         )
         outputs["loss"] = cores.mean(outputs["loss"])
         outputs[NAMED] = of_all_cores(cores, outputs[NAMED], differing[NAMED])
         objects = forward.last.objects
-        return synchronize(updates, own, objects, cores, changed), outputs
+        shared = synchronize(updates, own, objects, cores, changed)
+        return own_of(shards, shared), outputs
 
-    updated_by = functools.partial(_updated_by, cores, ops, update)
-    function: Any = (
-        updated_by(call.on_cores(gradients_of, _REDUCED))
-        if cores.share_slots
-        else call.on_cores(updated_by(gradients_of), REPORTS)
-    )
+    function = _of_all_cores(call, forward, ops, update, gradients_of)
     reads = {GLOBAL_STEP, *forward.last.objects, *update.objects}
     assigned = {GLOBAL_STEP, *forward.last.assigned, *update.assigned}
     return call.step(function, reads, assigned, is_grouped)
+
+
+def _of_all_cores(
+    call: TracedModelFn,
+    forward: Differentiation,
+    ops: Sequence[Update],
+    update: Captured,
+    gradients_of: _Compute,
+) -> StepFunction:
+    """Makes a step of all replicas of the gradients of one."""
+    cores, shards = call.example.cores, forward.shards
+    updated_by: Any = functools.partial(_updated_by, cores, ops, update)
+    if not cores.share_slots:
+        return call.on_cores(updated_by(gradients_of), {REPORTS: False})
+    compute = call.on_cores(
+        gradients_of,
+        {_REDUCED: (_specs(ops, shards), False)},
+        reads=specs_of(shards, forward.last.objects),
+        changes=specs_of(shards, forward.last.assigned),
+    )
+    function: StepFunction = updated_by(compute)
+    return function
+
+
+def _specs(ops: Sequence[Update], shards: Mapping[str, ReplicaShards]) -> list[Nest]:
+    """Returns the sharding of the inputs of each op, for `Cores.per_core`."""
+    return [
+        [shards[v.path].spec if v.path in shards else False for v in op.variables]
+        if isinstance(op, TrainOp)
+        else False
+        for op in ops
+    ]
 
 
 def _updated_by(
@@ -146,6 +184,7 @@ def _updated_by(
 def _reduced(
     cores: Cores,
     ops: Sequence[Update],
+    shards: Mapping[str, ReplicaShards],
     minimized: Sequence[Nest],
     carried: Sequence[Nest],
 ) -> list[Nest]:
@@ -153,7 +192,8 @@ def _reduced(
     gradients, others = iter(minimized), iter(carried)
     with replica_context.replica_scope(cores.context):
         reduced = [
-            op.reduced(next(others if op.loss is None else gradients)) for op in ops
+            op.reduced(next(others if op.loss is None else gradients), shards)
+            for op in ops
         ]
     return _of_variables(ops, reduced, cores.like_variable)
 
@@ -190,7 +230,7 @@ def _trace_update(
             for op, at in zip(ops, given, strict=True):
                 stack.enter_context(op.at(at))
             stack.enter_context(replica_context.replica_scope(cores.context))
-            stack.enter_context(leftovers.refused())
+            stack.enter_context(tf1_calls.rejected())
             rates: dict[str, Any] = {}
             for op, tensors in zip(ops, reduced, strict=True):
                 rates |= op.apply(tensors)
@@ -223,7 +263,7 @@ def _trace_update(
 
 
 def _is_grouped(call: TracedModelFn, ops: Sequence[Update]) -> bool:
-    """Whether groups of replicas train separate models."""
+    """Returns whether groups of replicas train separate models."""
     cores = call.example.cores
     is_asked_for = any(op.groups for op in _of_optimizers(ops))
     if is_asked_for and cores.layout is not None:
@@ -232,8 +272,8 @@ def _is_grouped(call: TracedModelFn, ops: Sequence[Update]) -> bool:
             "own model, so a replica must be one core with its own optimizer "
             "state. Received: "
             f"num_cores_per_replica={cores.topology.cores_per_replica}, "
-            f"shard_optimizer={cores.layout.slots_are_shared}. Leave "
-            "`group_assignment` or these out."
+            f"shard_optimizer={cores.layout.slots_are_shared}, "
+            f"fsdp={cores.layout.is_fsdp}. Leave `group_assignment` or these out."
         )
     if is_asked_for and cores.mesh is not None and not cores.axes:
         raise ValueError(

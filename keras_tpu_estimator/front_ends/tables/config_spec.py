@@ -191,7 +191,7 @@ class EmbeddingConfigSpec(NamedTupleLike):
 
 
 def _is_name(table: object) -> bool:
-    """Whether a name is valid for a variable, also in a checkpoint."""
+    """Returns whether a name is valid for a variable, also in a checkpoint."""
     if not isinstance(table, str) or table == GLOBAL_STEP or ":" in table:
         return False
     # HDF5 does not treat these parts as names.

@@ -62,7 +62,7 @@ class IdFeature:
         return (self.name,) if weights is None else (self.name, weights)
 
     def activations(self, size: int) -> jax.ShapeDtypeStruct:
-        """Returns shapes and dtypes of activations, for a batch size."""
+        """Returns shapes and dtypes of activations at a batch size."""
         length = self.config.max_sequence_length
         between = (length,) if length else ()
         return jax.ShapeDtypeStruct((size, *between, self.table.dimension), "float32")

@@ -17,7 +17,7 @@ from keras_tpu_estimator.front_ends.tables.tables import TableConfig
 from keras_tpu_estimator.ground.mesh.cores import Cores
 from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
+from keras_tpu_estimator.ground.tracing.variable_classes import RowsVariable
 from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 

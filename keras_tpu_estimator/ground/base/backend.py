@@ -51,7 +51,7 @@ def import_keras() -> None:
 
 
 def _may_have_tpu() -> bool:
-    """Whether libtpu, if installed, might find a TPU."""
+    """Returns whether libtpu, if installed, might find a TPU."""
     return (
         importlib.util.find_spec("libtpu") is None
         # JAX sets this variable if it finds no TPU.

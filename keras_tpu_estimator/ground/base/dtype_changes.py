@@ -3,8 +3,8 @@
 Devices use 32 bits for most numbers, and users' programs use 64. A conversion
 must keep the value:
 
-* Integers, booleans, and whole numbers that become integers stay equal.
-* Fractions are rounded. If rounding changes whole numbers, such as Unix times
+* Integers, booleans, and integral floats that become integers stay equal.
+* Fractions are rounded. If rounding changes integers, such as Unix times
   in seconds that become float32, one warning for each name reports it.
 * Infinities and NaN stay the same, and no other number becomes one.
 
@@ -18,11 +18,11 @@ import jax
 import ml_dtypes
 import numpy as np
 
-# float32 and float64 contain all whole numbers up to these.
+# float32 and float64 contain all integers up to these.
 _GAPS_OF_FLOAT32 = 2.0**24
 _GAPS_OF_FLOAT64 = 2.0**53
-# Rounding by at least this changes whole numbers.
-_OF_WHOLE_NUMBERS = 0.5
+# Rounding by at least this changes integers.
+_OF_INTEGERS = 0.5
 _ADVICE = "Give it values that fit, or a dtype that holds them."
 # `np.dtype.isbuiltin` of the dtypes of other packages, such as bfloat16.
 _REGISTERED = 2
@@ -61,7 +61,7 @@ def as_dtype(
 def check_fits(
     value: np.ndarray | jax.Array, dtype: Any, name: str, advice: str = _ADVICE
 ) -> None:
-    """Checks that a value fits a dtype; warns if whole numbers are rounded.
+    """Checks that a value fits a dtype; warns if integers are rounded.
 
     Args:
         value: The value. JAX arrays with shards in other processes are not
@@ -116,7 +116,7 @@ def first_misfit(value: np.ndarray, dtype: Any) -> object | None:
         wrong = first_misfit(real, dtype)
         return first_misfit(imaginary, dtype) if wrong is None else wrong
     if own.isbuiltin == _REGISTERED:
-        value = value.astype("int32" if kind_of(own) == "whole" else "float32")
+        value = value.astype("int32" if kind_of(own) == "integral" else "float32")
     if not value.size or _surely_fits(value, dtype):
         return None
     misfits = value[_misfits(value, dtype)]
@@ -127,27 +127,27 @@ def kind_of(dtype: Any) -> str | None:
     """Returns the kind of a dtype's numbers.
 
     Returns:
-        "bool", "whole", "real" or "complex"; `None` for other dtypes.
+        "bool", "integral", "real" or "complex"; `None` for other dtypes.
 
     Example:
 
     >>> kind_of("int8"), kind_of("S3")
-    ('whole', None)
+    ('integral', None)
     """
     dtype = np.dtype(dtype)
     # NumPy does not know the kind of other packages' dtypes.
     if dtype.isbuiltin != _REGISTERED:
-        kinds = {"b": "bool", "i": "whole", "u": "whole", "f": "real"}
+        kinds = {"b": "bool", "i": "integral", "u": "integral", "f": "real"}
         return {**kinds, "c": "complex"}.get(dtype.kind)
     try:
         ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
     except ValueError:
         return "real"
-    return "whole"
+    return "integral"
 
 
 def _surely_fits(value: np.ndarray, dtype: np.dtype) -> bool:
-    """Whether the extremes of an array prove that all its values fit."""
+    """Returns whether the extremes of an array prove that all its values fit."""
     least, most = _limits(dtype)
     if kind_of(dtype) == "real":
         gaps = _gaps_of(dtype)
@@ -188,7 +188,7 @@ def _limits(dtype: np.dtype) -> tuple[float, float]:
     """Returns the smallest and the largest number of a dtype."""
     if kind_of(dtype) == "bool":
         return 0, 1
-    if kind_of(dtype) == "whole":
+    if kind_of(dtype) == "integral":
         integers: Any = ml_dtypes.iinfo(dtype)  # type: ignore[no-untyped-call]
         return int(integers.min), int(integers.max)
     floats: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
@@ -196,7 +196,7 @@ def _limits(dtype: np.dtype) -> tuple[float, float]:
 
 
 def _gaps_of(dtype: np.dtype) -> int:
-    """Returns the number up to which a float dtype has all whole numbers.
+    """Returns the number up to which a float dtype has all integers.
 
     It is an integer, because NumPy would compare floats inexactly.
     """
@@ -205,14 +205,14 @@ def _gaps_of(dtype: np.dtype) -> int:
 
 
 def _limits_in_words(dtype: np.dtype) -> str:
-    if kind_of(dtype) != "whole":
+    if kind_of(dtype) != "integral":
         return ""
     least, most = _limits(dtype)
     return f", numbers from {least} to {most}"
 
 
 def _warn_of_rounding(value: np.ndarray, dtype: np.dtype, name: str) -> None:
-    """Warns once if the change from float64 to float32 rounds whole numbers."""
+    """Warns once if the change from float64 to float32 rounds integers."""
     is_halved = (value.dtype.name, dtype.name) in (
         ("float64", "float32"),
         ("complex128", "complex64"),
@@ -225,7 +225,7 @@ def _warn_of_rounding(value: np.ndarray, dtype: np.dtype, name: str) -> None:
         size = abs(part)
         large = part[(size > _GAPS_OF_FLOAT32) & (size < _GAPS_OF_FLOAT64)]
         changes = abs(large - large.astype("float32"))
-        if changes.size and changes.max() >= _OF_WHOLE_NUMBERS:
+        if changes.size and changes.max() >= _OF_INTEGERS:
             _warned.add(name)
             example = large[changes.argmax()]
             _logger.warning(

@@ -10,7 +10,7 @@ from keras_tpu_estimator.ground.base.shown import shown
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Whether a value is a Python or NumPy integer, but not a boolean.
+    """Returns whether a value is a Python or NumPy integer, but not a boolean.
 
     Example:
 
@@ -22,7 +22,7 @@ def is_int(value: object) -> TypeGuard[int]:
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Whether a value is a Python or NumPy number, but not a boolean.
+    """Returns whether a value is a Python or NumPy number, but not a boolean.
 
     Example:
 
@@ -101,7 +101,7 @@ def directory_string(name: str, value: object) -> str:
     """A directory as a string.
 
     Args:
-        name: What to call the value in messages.
+        name: The name of the value in messages.
         value: A `str`, `bytes` or path object.
 
     Returns:

@@ -41,7 +41,7 @@ def without_interactive_default() -> Iterator[None]:
 
 
 def _is_interactive_default(logger: logging.Logger) -> bool:
-    """Whether TensorFlow itself may have set its logger's level.
+    """Returns whether TensorFlow itself may have set its logger's level.
 
     It does so in notebooks and interactive sessions, together with a handler,
     unless the root logger has handlers.
@@ -83,7 +83,7 @@ class _AsTensorFlow(logging.Handler):
 
 
 def _is_absls(record: logging.LogRecord) -> bool:
-    """Whether absl's handler, not TensorFlow's, shows a message."""
+    """Returns whether absl's handler, not TensorFlow's, shows a message."""
     if record.name != _TENSORFLOW:
         return True
     # With `--log_dir` it writes all messages to a file.
@@ -92,12 +92,12 @@ def _is_absls(record: logging.LogRecord) -> bool:
 
 
 def _is_tensorflows(record: logging.LogRecord) -> bool:
-    """Whether TensorFlow's handler, not the user's, shows a message."""
+    """Returns whether TensorFlow's handler, not the user's, shows a message."""
     return not _shows(None, record)
 
 
 def _shows(logger: str | None, record: logging.LogRecord) -> bool:
-    """Whether a logger's own handlers show a message on the terminal."""
+    """Returns whether a logger's own handlers show a message on the terminal."""
     return any(
         _is_of_terminal(handler) and record.levelno >= handler.level
         for handler in logging.getLogger(logger).handlers
@@ -105,7 +105,7 @@ def _shows(logger: str | None, record: logging.LogRecord) -> bool:
 
 
 def _is_of_terminal(handler: logging.Handler) -> bool:
-    """Whether a handler writes to the terminal; absl's does not count."""
+    """Returns whether a handler writes to the terminal; absl's does not count."""
     if not isinstance(handler, logging.StreamHandler):
         return False
     if handler.stream in (sys.stdout, sys.stderr):

@@ -43,7 +43,7 @@ class Line:
 
 
 def is_here() -> bool:
-    """Whether the program runs in a notebook."""
+    """Returns whether the program runs in a notebook."""
     return _shell() is not None
 
 

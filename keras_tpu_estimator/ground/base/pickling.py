@@ -52,7 +52,7 @@ def check_can_be_found(name: str, function: object) -> None:
 
 
 def _has_code_pickled() -> bool:
-    """Whether the caller's library also pickles local functions."""
+    """Returns whether the caller's library also pickles local functions."""
     return any(
         set(_OTHERS) & set(frame.f_globals.get("__name__", "").split("."))
         for frame, _ in traceback.walk_stack(sys._getframe(1))

@@ -62,7 +62,7 @@ def _handlers(logger: logging.Logger) -> list[logging.Handler]:
 
 
 def _is_terminal(handler: logging.Handler) -> bool:
-    """Whether a handler writes to a terminal."""
+    """Returns whether a handler writes to a terminal."""
     # absl's handler has another one inside.
     inner: Any = getattr(handler, "python_handler", handler)
     try:

@@ -9,7 +9,7 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 
 def is_of_user(file: str) -> bool:
-    """Whether a file belongs neither to a library nor to this package.
+    """Returns whether a file belongs neither to a library nor to this package.
 
     Example:
 

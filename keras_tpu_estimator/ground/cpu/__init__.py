@@ -1,1 +1,1 @@
-"""How operations are written for a CPU; other devices see nothing of it."""
+"""Rewriting and compiling operations for a CPU; other devices are unaffected."""

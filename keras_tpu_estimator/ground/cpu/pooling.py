@@ -1,7 +1,7 @@
-"""Pooling: over all windows at once, one tap after another.
+"""Pooling over all windows at once, one tap at a time.
 
-A tap is an element of the window. XLA computes one number of the result after
-another, each in a loop over its window.
+A tap is an element of the window. XLA computes each element of the result separately,
+in a loop over its window.
 """
 
 import functools
@@ -12,16 +12,46 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax import lax
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.cpu.fusion import once
-from keras_tpu_estimator.ground.cpu.rewriting import like_of
-from keras_tpu_estimator.ground.cpu.windows import exact, padded, slices, starts
+from keras_tpu_estimator.ground.cpu.rewriting import (
+    exact,
+    like_of,
+    padded,
+    slices,
+    starts,
+)
 
-# More would take long to compile. The number of a tap fits into 8 bits.
+# More taps would take long to compile. The number of a tap fits into 8 bits.
 _MOST_TAPS = 64
-# What JAX pads with, by the primitive that selects.
+# JAX's padding value, by the primitive that selects.
 _WORST = {"ge": -float("inf"), "le": float("inf")}
+
+
+def compute_once(
+    function: Callable[..., jax.Array], *args: jax.Array
+) -> tuple[jax.Array, ...]:
+    """Computes a function once, and returns its result and its arguments.
+
+    XLA fuses cheap operations into each operation that reads them, even across
+    optimization barriers, and repeats them there for each read: 49 times in a window of
+    7 x 7. It does not fuse the results of a branch.
+
+    Args:
+        function: A function of arrays, the first one of floats.
+        *args: The arrays, each with at least one element.
+    """
+    number = args[0].ravel()[0]
+    # This is always true, but XLA cannot know.
+    is_one = (number == number) | jnp.isnan(number)  # noqa: PLR0124
+    out = jax.eval_shape(function, *args)
+    return lax.cond(
+        is_one,
+        lambda *args: (function(*args), *args),
+        lambda *args: tuple(jnp.zeros(x.shape, x.dtype) for x in (out, *args)),
+        *args,
+    )
 
 
 def faster_pooling(
@@ -29,12 +59,12 @@ def faster_pooling(
     neutral: float,
     dtypes: Sequence[str],
 ) -> Callable[[jex.JaxprEqn], Callable[..., jax.Array] | None]:
-    """Makes a rule for `rewritten`: one for a kind of `lax.reduce_window`.
+    """Makes a rule for `rewritten` for a kind of `lax.reduce_window`.
 
     Args:
-        operator: What combines two arrays.
-        neutral: What it changes nothing with: the padding.
-        dtypes: The names of those that are computed as XLA does.
+        operator: Combines two arrays.
+        neutral: The operator's neutral element, which is the padding.
+        dtypes: The names of the dtypes for which the result equals XLA's.
     """
 
     def rule(equation: jex.JaxprEqn) -> Callable[..., jax.Array] | None:
@@ -60,7 +90,7 @@ def faster_pooling(
 def faster_selection(
     equation: jex.JaxprEqn,
 ) -> Callable[..., jax.Array] | None:
-    """A rule for `rewritten`: the gradient of max or of min pooling."""
+    """A rule for `rewritten`: the gradient of max or min pooling."""
     p = equation.params
     is_known = p["select_prim"].name in _WORST
     is_cropped = any(width < 0 for pair in p["padding"] for width in pair)
@@ -70,7 +100,7 @@ def faster_selection(
 
     def scatter(source: jax.Array, operand: jax.Array) -> jax.Array:
         select = functools.partial(_selected, p, operand=operand)
-        selected, source = once(select, source)
+        selected, source = compute_once(select, source)
         return _scattered(p, source, selected, operand.shape)
 
     return scatter
@@ -84,7 +114,7 @@ def _is_small(params: Mapping[str, Any]) -> bool:
 def _selected(
     params: Mapping[str, Any], source: jax.Array, operand: jax.Array
 ) -> jax.Array:
-    """The number of the tap that each window selects: the first of the best."""
+    """Returns the number of the tap that each window selects, the first of the best."""
     select = params["select_prim"]
     values = slices(
         padded(operand, params["padding"], value=_WORST[select.name]),
@@ -107,11 +137,11 @@ def _scattered(
     selected: jax.Array,
     shape: Sequence[int],
 ) -> jax.Array:
-    """The sum of what the windows that selected an element have for it.
+    """Returns the sum of the values of all windows that selected each element.
 
-    The padded operand is cut into blocks as large as the strides. In block b
-    the window b - q, for a few shifts q, has its taps from q * strides on.
-    Sums are made in the order of the windows, as XLA makes them.
+    The padded operand is divided into blocks as large as the strides. In block b, the
+    window b - q, for a few shifts q, has its taps from q * strides on. Sums are made in
+    the order of the windows, as in XLA.
     """
     window, strides = params["window_dimensions"], params["window_strides"]
     lows = [low for low, _ in params["padding"]]
@@ -142,21 +172,20 @@ def _of_elements(
     window: Sequence[int],
     strides: Sequence[int],
 ) -> Iterator[jax.Array]:
-    """Gives what windows have to the elements of blocks that they selected.
+    """Yields the windows' values at the elements of blocks that they selected.
+
+    The arrays have two axes for each original one: the block, and the position in it.
 
     Args:
-        parts: Shifts, what the windows of all blocks have, and the numbers of
-            the taps that they selected.
-
-    Returns:
-        Arrays with two axes for each: the block, and the place in it.
+        parts: Shifts, the windows' values in all blocks, and the numbers of the taps
+            that they selected.
     """
     numbers = np.arange(math.prod(window)).reshape(window)
     for shift, part, selected in parts:
         taps = [slice(q * s, (q + 1) * s) for q, s in zip(shift, strides, strict=True)]
         here = numbers[tuple(taps)]
         outside = [(0, s - size) for s, size in zip(strides, here.shape, strict=True)]
-        # No window has its tap -1.
+        # No window has a tap -1.
         here = np.pad(here, outside, constant_values=-1).astype(np.int8)
         here = here.reshape([n for s in strides for n in (1, s)])
         wide = [n for size in part.shape for n in (size, 1)]

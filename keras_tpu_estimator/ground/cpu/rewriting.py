@@ -1,14 +1,18 @@
-"""Rewriting what a function does, operation by operation, wherever it stands.
+"""Rewriting the operations of a traced function.
 
-A step is rewritten after it is traced: what differentiation and loops made of a
-user's operations is there to be seen, and user's code stays as it is.
+A step is rewritten after it is traced. The trace contains the operations that
+differentiation and loops made from the user's, and the user's code is unchanged.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from jax import lax
 from jax.extend import core as jex
 
 Rule = Callable[[jex.JaxprEqn], Callable[..., jax.Array] | None]
@@ -17,15 +21,16 @@ Rule = Callable[[jex.JaxprEqn], Callable[..., jax.Array] | None]
 def rewritten(
     function: Callable[..., Any], rules: Mapping[str, Rule]
 ) -> Callable[..., Any]:
-    """The same function, some of whose operations are done in other ways.
+    """Returns the same function with some of its operations replaced.
 
-    It is to be called under `jax.jit`. What stands in loops, branches, shards
-    and functions that are called is rewritten, too.
+    It must be called under `jax.jit`. Operations in loops, branches, shards and called
+    functions are also replaced.
 
     Args:
-        function: A function of nests of arrays; keyword arguments are static.
-        rules: For names of primitives, what makes of an equation a function of
-            its operands with the same result, or `None` to leave it alone.
+        function: A function of pytrees of arrays; keyword arguments are static.
+        rules: Functions by the names of primitives. Each receives an equation and
+            returns a function of its operands with the same result, or `None` to keep
+            the equation.
 
     Example:
 
@@ -48,13 +53,13 @@ def rewritten(
 
 
 def like_of(operand: jex.Var | jex.Literal) -> jax.ShapeDtypeStruct:
-    """The shape and the dtype of an equation's operand, or of its result."""
+    """Returns the shape and dtype of an equation's operand or result."""
     aval: Any = operand.aval
     return jax.ShapeDtypeStruct(aval.shape, aval.dtype)
 
 
 class _Rewriting:
-    """Rewrites traces, each once, since XLA compiles those that are equal once.
+    """Rewrites each trace once, because XLA compiles equal traces once.
 
     Args:
         rules: As in `rewritten`.
@@ -65,7 +70,7 @@ class _Rewriting:
         self._known: dict[jex.Jaxpr, jex.Jaxpr] = {}
 
     def closed(self, traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
-        """The rewritten trace; the same object if nothing had to change."""
+        """Returns the rewritten trace, or the same object if nothing changes."""
         jaxpr = self._jaxpr(traced.jaxpr)
         if jaxpr is traced.jaxpr:
             return traced
@@ -82,8 +87,8 @@ class _Rewriting:
 
     def _equation(self, equation: jex.JaxprEqn) -> jex.JaxprEqn:
         if equation.params.get("check_vma"):
-            # Arrays in such shards say over which axes they vary, and rules do
-            # not.
+            # Arrays in such shards record the axes over which they vary, which
+            # rules do not support.
             return equation
         rule = self._rules.get(equation.primitive.name)
         function = rule(equation) if rule else None
@@ -95,7 +100,7 @@ class _Rewriting:
         return equation.replace(params=params)
 
     def _nested(self, value: Any) -> Any:
-        """A parameter of an equation, in which there may be traces."""
+        """Returns a parameter of an equation with rewritten traces."""
         if isinstance(value, jex.ClosedJaxpr):
             return self.closed(value)
         if isinstance(value, jex.Jaxpr):
@@ -108,12 +113,12 @@ class _Rewriting:
 
 
 def _call(function: Callable[..., jax.Array], equation: jex.JaxprEqn) -> jex.JaxprEqn:
-    """A call of a function, in place of an equation.
+    """Returns a call of a function that replaces an equation.
 
-    Profiles and errors show it as what the user's line does.
+    Profiles and errors show it with the user's source line.
     """
     like = [like_of(each) for each in equation.invars]
-    # Where a user runs without jit, to look into steps, there would be no call.
+    # If the user disables jit to inspect steps, there would be no call.
     with jax.disable_jit(False):
         (call,) = jax.make_jaxpr(jax.jit(function))(*like).eqns
     inner = call.params["jaxpr"]
@@ -122,3 +127,51 @@ def _call(function: Callable[..., jax.Array], equation: jex.JaxprEqn) -> jex.Jax
     return equation.replace(
         primitive=call.primitive, params={**call.params, "jaxpr": named}
     )
+
+
+def padded(
+    x: jax.Array,
+    padding: Sequence[tuple[int, int]],
+    dilation: Sequence[int] | None = None,
+    value: float = 0,
+) -> jax.Array:
+    """Pads an array after any dilation; negative padding crops it."""
+    widths = [
+        (low, high, apart - 1)
+        for (low, high), apart in zip(padding, dilation or [1] * x.ndim, strict=True)
+    ]
+    if not any(map(any, widths)):
+        return x
+    return lax.pad(x, np.asarray(value, x.dtype), widths)
+
+
+def starts(
+    count: Sequence[int], steps: Sequence[int] | None = None
+) -> list[tuple[int, ...]]:
+    """Returns the starts of slices at regular steps; the last axis varies fastest."""
+    each = [
+        [index * step for index in range(number)]
+        for number, step in zip(count, steps or [1] * len(count), strict=True)
+    ]
+    return list(itertools.product(*each))
+
+
+def slices(
+    x: jax.Array,
+    at: Sequence[Sequence[int]],
+    sizes: Sequence[int],
+    apart: Sequence[int] | None = None,
+) -> Iterator[jax.Array]:
+    """Yields a slice for each start, with the given sizes and steps of each axis."""
+    apart = apart or [1] * x.ndim
+    for start in at:
+        stop = [
+            first + (size - 1) * step + 1
+            for first, size, step in zip(start, sizes, apart, strict=True)
+        ]
+        yield lax.slice(x, start, stop, apart)
+
+
+def exact(x: jax.Array) -> jax.Array:
+    """Returns an array in the dtype of its sums, with at least 32 bits."""
+    return x.astype(jnp.promote_types(x.dtype, jnp.float32))

@@ -11,7 +11,7 @@ from keras_tpu_estimator.ground.hosts.membership import Membership
 
 
 def is_chief() -> bool:
-    """Whether this is process 0, which writes the files of all.
+    """Returns whether this is process 0, which writes the files of all.
 
     Example:
 

@@ -119,7 +119,7 @@ class HostExchange:
             value: This process's value: anything that JSON can represent.
             combine: Computes the result from the values, in the order of the
                 processes. It runs in one of them.
-            about: What the processes agree about in this round. Defaults to
+            about: The subject of this round. Defaults to
                 the subject.
 
         Raises:

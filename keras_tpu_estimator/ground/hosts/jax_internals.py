@@ -14,7 +14,7 @@ Launcher: TypeAlias = type[clusters.ClusterEnv]
 
 
 def devices_are_in_use() -> bool:
-    """Whether this process has used a device; then JAX joins no cluster.
+    """Returns whether this process has used a device; then JAX joins no cluster.
 
     Example:
 
@@ -54,7 +54,7 @@ def launcher() -> Launcher | None:
     them: a Kubernetes pod outside an indexed job, and a TPU with one host.
 
     Returns:
-        JAX's class for the launcher; `None` if there is none.
+        JAX's class for the launcher; `None` if JAX has none.
 
     Example:
 
@@ -77,7 +77,7 @@ def launcher() -> Launcher | None:
 
 
 def _is_one_tpu_host() -> bool:
-    """Whether the environment names a TPU of one host, as in notebooks."""
+    """Returns whether the environment names a TPU of one host, as in notebooks."""
     hosts = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get(
         "TPU_WORKER_HOSTNAMES"
     )

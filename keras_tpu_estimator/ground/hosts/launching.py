@@ -244,7 +244,7 @@ class _Processes:
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
-            # A terminal signals its whole process group, and so would we.
+            # A terminal signals its process group, so forwarding would repeat it.
             process_group=0,
         )
         self._all.append(process)

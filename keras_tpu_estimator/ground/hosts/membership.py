@@ -197,7 +197,7 @@ class Membership:
             self.failures.publish(call, Failure.of(self.index, subject, error))
 
     def _has_left(self) -> bool:
-        """Whether the program itself has left the cluster."""
+        """Returns whether the program itself has left the cluster."""
         return jax_internals.coordination_client() is not self.store.client
 
     def _reported(self) -> Problem | None:

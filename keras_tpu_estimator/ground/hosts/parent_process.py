@@ -1,8 +1,8 @@
 """Places in a cluster that a parent process has already taken.
 
 The environment of a child process, such as a reader of data, names the same
-place in the cluster as that of its parent. So a process that joins a cluster
-records its places in an environment variable, which its children inherit.
+place in the cluster as that of its parent. A process that joins a cluster
+therefore records its places in an environment variable, which its children inherit.
 """
 
 import os

@@ -274,7 +274,7 @@ def _check_started_alike(joined: Membership) -> None:
 
 
 def _is_launched() -> bool:
-    """Whether JAX must ask a launcher for the devices of this process.
+    """Returns whether JAX must ask a launcher for the devices of this process.
 
     Otherwise JAX would warn in Kubernetes pods that belong to no job.
     """

@@ -129,6 +129,11 @@ class Task:
         return self._count(before) + self.task_id
 
     @property
+    def tpu_job_name(self) -> str | None:
+        """The name of the TPU job in the `service` of TF_CONFIG."""
+        return (self.service or {}).get("tpu_worker_job_name")
+
+    @property
     def chief_address(self) -> Any:
         """The address of the chief in TF_CONFIG."""
         (address,) = _chief_addresses(self.cluster_spec)

@@ -26,6 +26,7 @@ def all_cores(
     layout_map: Mapping[str, Any] | None = None,
     shard_optimizer: bool = False,
     machine: Machine | None = None,
+    fsdp: bool = False,
 ) -> Cores:
     """Returns the cores of the current Keras distribution, or of the machine.
 
@@ -37,6 +38,7 @@ def all_cores(
         shard_optimizer: Whether the optimizer state is sharded over replicas.
             Defaults to `False`.
         machine: The devices. Defaults to JAX's devices.
+        fsdp: Whether variables are sharded over replicas. Defaults to `False`.
 
     Raises:
         ValueError: The current distribution is neither a `DataParallel` nor a
@@ -58,7 +60,7 @@ def all_cores(
         given = distribution.device_mesh
         mesh = given.backend_mesh if machine is None else _on(machine, given)
     rules = None if layout_map is None else rules_of(layout_map)
-    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, own)
+    return _of_mesh(mesh, batch_axis, sizes, rules, shard_optimizer, fsdp, own)
 
 
 def _on(machine: Machine, given: keras.distribution.DeviceMesh) -> jax.sharding.Mesh:
@@ -69,9 +71,9 @@ def _on(machine: Machine, given: keras.distribution.DeviceMesh) -> jax.sharding.
     if None in named:
         if len(named) != len(machine.devices):
             raise ValueError(
-                "The keras.distribution that is set should be about as many "
-                f"devices as the machine has, {len(machine.devices)}. "
-                f"Received: {len(named)}. Set one of that size, or unset it."
+                "The keras.distribution that is set must have all "
+                f"{len(machine.devices)} devices of the machine. Received: "
+                f"{len(named)}. Set one of that size, or unset it."
             )
         named = [*machine.devices]
     devices = np.array(named).reshape(given.devices.shape)
@@ -95,6 +97,7 @@ def _of_mesh(
     sizes: Mapping[str, int] | None,
     rules: Rules | None,
     shard_optimizer: bool,
+    fsdp: bool,
     machine: Machine,
 ) -> Cores:
     """Returns the cores of a mesh that has one axis of replicas.
@@ -111,18 +114,19 @@ def _of_mesh(
         cores_per_replica=mesh.size // replicas,
         hosts_per_replica=_hosts_per_replica(mesh, batch_axis, machine.num_hosts),
     )
-    if rules and topology.cores_per_replica == 1:
+    if rules and topology.cores_per_replica == 1 and not fsdp:
         raise ValueError(
             "With `layout_map` a replica should be several cores, over which "
             f"variables are spread. Received: {dict(rules)} for single cores. "
-            "Set TPUConfig.num_cores_per_replica, or leave it out."
+            "Set TPUConfig.num_cores_per_replica or RunConfig(fsdp=True), or "
+            "leave it out."
         )
     if mesh.size == 1:
         device = mesh.devices.flat[0]
         return dataclasses.replace(ONE_CORE, topology=topology, device=device)
     others = tuple(axis for axis in mesh.axis_names if axis != batch_axis)
     layout = None
-    if others or shard_optimizer:
+    if others or shard_optimizer or fsdp:
         if sizes is None:
             sizes = {axis: mesh.shape[axis] for axis in others}
         layout = VariableLayout(
@@ -130,6 +134,7 @@ def _of_mesh(
             (batch_axis, replicas),
             rules,
             shard_optimizer,
+            fsdp,
         )
     axes = (batch_axis,) if replicas > 1 else ()
     return Cores(
@@ -185,8 +190,8 @@ def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int)
     ]
     if hosts != expected:
         raise ValueError(
-            "Each host should have whole replicas, or each replica should "
-            "have whole hosts, in their order. Received replicas on the hosts "
+            "Each host must have complete replicas, or each replica must have "
+            "complete hosts, in their order. Received replicas on the hosts "
             f"{hosts}. Use another number of cores per replica."
         )
     return count

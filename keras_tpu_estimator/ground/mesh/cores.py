@@ -1,7 +1,8 @@
 """The cores that run one program, and their mesh."""
 
 import dataclasses
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -10,8 +11,10 @@ from jax.sharding import NamedSharding, PartitionSpec, SingleDeviceSharding
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.reductions import mean_over, sum_over
 from keras_tpu_estimator.ground.mesh.replica_context import ReplicaContext
+from keras_tpu_estimator.ground.mesh.replica_shards import ReplicaShards
 from keras_tpu_estimator.ground.mesh.variable_layout import VariableLayout
 
 _BATCH = "batch"
@@ -80,9 +83,27 @@ class Cores:
     @property
     def share_slots(self) -> bool:
         """Whether the optimizer state is sharded over the replicas."""
-        return bool(self.axes) and (
-            self.layout is not None and self.layout.slots_are_shared
-        )
+        layout = self.layout
+        are_shared = layout is not None and (layout.slots_are_shared or layout.is_fsdp)
+        return bool(self.axes) and are_shared
+
+    def shards(self, variables: Mapping[str, Any]) -> dict[str, ReplicaShards]:
+        """Returns the shards of the variables that are sharded over replicas.
+
+        Args:
+            variables: Objects with a shape and a dtype, by path.
+        """
+        layout = self.layout
+        if layout is None or not layout.is_fsdp or not self.axes:
+            return {}
+        name, _ = layout.replicas
+        found = {}
+        for path, variable in variables.items():
+            axes = layout.axes(path, tuple(variable.shape))
+            if name in axes:
+                dtype = replica_context.held(variable.dtype, self.platform)
+                found[path] = ReplicaShards(self.axes, axes.index(name), dtype)
+        return found
 
     @property
     def are_on_hosts(self) -> bool:
@@ -218,10 +239,10 @@ class Cores:
             if size != count:
                 shape = {a: self.mesh.shape[a] for a in self.model_axes}
                 raise ValueError(
-                    f"Parts of {list(counts)} should be made of whole axes of "
+                    f"Shards of {list(counts)} must be made of complete axes of "
                     "the keras.distribution that is set, in their order. "
                     f"Received the axes {shape}. Unset it, and set "
-                    "num_cores_per_replica alone."
+                    "only num_cores_per_replica."
                 )
             spec.append(tuple(taken) or None)
         return self._laid(x, spec)
@@ -229,18 +250,19 @@ class Cores:
     def per_core(
         self,
         step: Callable[..., Nest],
-        split: tuple[bool, ...],
+        split: tuple[Nest, ...],
         outputs_split: Nest,
     ) -> Callable[..., Nest]:
         """Runs `step` on every core with its slice of the arguments.
 
         Args:
             step: A pure function of pytrees of arrays.
-            split: For each argument, whether its leaves are split over cores
-                along their first axis; other arguments are replicated.
+            split: For each argument, a prefix of its pytree: whether leaves
+                are split over cores along their first axis, or replicated; or
+                a `PartitionSpec`.
             outputs_split: A prefix of the output pytree: whether leaves are
                 concatenated over cores along their first axis, or equal on
-                all cores.
+                all cores; or a `PartitionSpec`.
 
         Returns:
             A function of global arrays.
@@ -248,7 +270,9 @@ class Cores:
         if not self.axes:
             return step
 
-        def spec(is_split: bool) -> PartitionSpec:
+        def spec(is_split: bool | PartitionSpec) -> PartitionSpec:
+            if isinstance(is_split, PartitionSpec):
+                return is_split
             return PartitionSpec(self.axes) if is_split else PartitionSpec()
 
         return jax.shard_map(
@@ -256,8 +280,8 @@ class Cores:
             mesh=self.mesh,
             # XLA partitions the computation over the cores of a replica.
             axis_names=set(self.axes),
-            in_specs=tuple(spec(s) for s in split),
-            out_specs=jax.tree.map(spec, outputs_split),
+            in_specs=jax.tree.map(spec, split, is_leaf=_is_spec),
+            out_specs=jax.tree.map(spec, outputs_split, is_leaf=_is_spec),
             check_vma=False,
         )
 
@@ -286,6 +310,10 @@ class Cores:
 
 
 ONE_CORE = Cores(Topology(num_replicas=1))
+
+
+def _is_spec(node: object) -> bool:
+    return isinstance(node, PartitionSpec)
 
 
 def hosts_of(mesh: jax.sharding.Mesh) -> set[int]:

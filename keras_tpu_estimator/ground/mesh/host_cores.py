@@ -78,7 +78,7 @@ def _of_host(devices: np.ndarray, host: int) -> np.ndarray:
 
 
 def _is_whole_here(value: jax.Array) -> bool:
-    """Whether this host has all elements of an array."""
+    """Returns whether this host has all elements of an array."""
     shape = value.shape
     boxes = {IndexRanges.of(each.index, shape) for each in value.addressable_shards}
     return sum(math.prod(box.shape) for box in boxes) == value.size
@@ -86,5 +86,5 @@ def _is_whole_here(value: jax.Array) -> bool:
 
 def _spec_of(value: jax.Array) -> PartitionSpec:
     if not isinstance(value.sharding, NamedSharding):
-        raise TypeError(f"An array should lie on a mesh. Received: {value}")
+        raise TypeError(f"An array must be sharded over a mesh. Received: {value}")
     return value.sharding.spec

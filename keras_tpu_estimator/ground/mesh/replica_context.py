@@ -108,7 +108,7 @@ def sum_in_groups(
     context = replica_context()
     if not context.axes:
         return x
-    return sum_over(x, context.axes, groups, _held(dtype, context))
+    return sum_over(x, context.axes, groups, held(dtype, context.platform))
 
 
 def mean_in_groups(
@@ -126,12 +126,14 @@ def mean_in_groups(
     context = replica_context()
     if not context.axes:
         return x
-    return mean_over(x, context.axes, groups, _held(dtype, context))
+    return mean_over(x, context.axes, groups, held(dtype, context.platform))
 
 
-def _held(
-    dtype: jax.typing.DTypeLike | None, context: ReplicaContext
+def held(
+    dtype: jax.typing.DTypeLike | None, platform: str
 ) -> jax.typing.DTypeLike | None:
-    """Returns the dtype, if the platform can sum in it."""
-    # On CPUs, XLA aborts when it sums bfloat16 over some axes of a mesh.
-    return None if context.platform == "cpu" else dtype
+    """Returns the dtype of a sum, if the platform can sum in it."""
+    # On CPUs, XLA aborts when it sums bfloat16 over some axes of a mesh. A sum
+    # may overflow float16.
+    is_held = platform != "cpu" and dtype != "float16"
+    return dtype if is_held else None

@@ -58,7 +58,7 @@ def check_partition(groups: Groups | None, num_replicas: int) -> None:
 
 
 def _are_lists(groups: Any) -> bool:
-    """Whether these are non-empty lists of integers."""
+    """Returns whether these are non-empty lists of integers."""
     if not isinstance(groups, list | tuple) or not groups:
         return False
     return all(

@@ -63,7 +63,7 @@ class ShardedRows:
         )
 
     def with_all_rows(self, rows: jax.Array | np.ndarray) -> jax.Array:
-        """Returns rows, padded with zeros so that each core has as many."""
+        """Returns rows, padded with zeros to the same number on each core."""
         place = self.cores.rows_sharding
         more = padded_rows(len(rows), place) - len(rows)
         rows = jnp.asarray(rows)

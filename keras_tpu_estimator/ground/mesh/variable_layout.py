@@ -13,6 +13,7 @@ Rules: TypeAlias = tuple[tuple[str, Axes], ...]
 MODEL_AXIS = "model"
 
 # Sharding a variable with fewer elements does not pay for its communication.
+# `docs/large_models.md` states this number.
 _LARGE = 2**14
 
 
@@ -28,12 +29,15 @@ class VariableLayout:
             their largest dimension.
         slots_are_shared: Whether optimizer state is also sharded over
             replicas. Defaults to `False`.
+        is_fsdp: Whether large variables and their optimizer state are also
+            sharded over replicas. Defaults to `False`.
     """
 
     sizes: tuple[tuple[str, int], ...]
     replicas: tuple[str, int]
     rules: Rules | None = None
     slots_are_shared: bool = False
+    is_fsdp: bool = False
 
     def over(self, shape: Mapping[str, int], per_replica: int) -> Self:
         """Returns the same layout for fewer cores.
@@ -65,7 +69,8 @@ class VariableLayout:
             axes = self._by_size(shape)
         else:
             axes = self._by_rule(path if owner is None else owner, shape)
-        if owner is not None and self.slots_are_shared:
+        is_shared_slot = self.slots_are_shared and owner is not None
+        if is_shared_slot or (self.is_fsdp and math.prod(shape) >= _LARGE):
             axes = self._over_replicas(axes, shape)
         return axes
 
@@ -100,6 +105,8 @@ class VariableLayout:
     ) -> None:
         """Checks that a rule fits a variable."""
         sizes = dict(self.sizes)
+        if self.is_fsdp:
+            sizes |= {self.replicas[0]: self.replicas[1]}
         rule = f"the rule {pattern!r}: {axes}"
         if len(axes) > len(shape):
             raise ValueError(
@@ -112,12 +119,13 @@ class VariableLayout:
                 continue
             if axis not in sizes:
                 raise ValueError(
-                    "A rule of `layout_map` should name the axes of a "
-                    f"replica's cores, {[*sizes]}. Received: {rule}."
+                    f"A rule of `layout_map` must name the axes {[*sizes]}. "
+                    f"Received: {rule}. Use None for a dimension that is not "
+                    "sharded."
                 )
             if dimension % sizes[axis]:
                 raise ValueError(
-                    f"The axis {axis!r} of {sizes[axis]} cores should divide "
+                    f"The axis {axis!r} of size {sizes[axis]} must divide "
                     f"the dimension it splits. Received: {rule}, which matches "
                     f"{path!r} of shape {shape}. Split another dimension, or "
                     "change the shape."
@@ -142,6 +150,8 @@ class VariableLayout:
     def _over_replicas(self, axes: Axes, shape: tuple[int, ...]) -> Axes:
         """Splits one more dimension over the replicas."""
         name, replicas = self.replicas
+        if name in axes:
+            return axes
         full = [*axes, *[None] * (len(shape) - len(axes))]
         free = [
             number

@@ -1,5 +1,5 @@
-"""Files on this machine or behind a URL, under one set of names.
+"""One set of names for local files and files behind URLs.
 
-A path stays what users gave, a URL included, down to the functions here: they
-leave local paths to `os`, and URLs to the file systems of fsspec.
+A path remains as users passed it, including URLs, until it reaches the functions here.
+They use `os` for local paths, and fsspec's file systems for URLs.
 """

@@ -1,7 +1,7 @@
 """Files that grow while others read them.
 
-Objects of a store do not grow: a file is written on this machine, and is copied
-there as a whole, in the background and at the end of each call.
+Objects in a store cannot grow. Such a file is written locally, and uploaded as a whole
+in the background and at the end of each call.
 """
 
 import contextlib
@@ -15,29 +15,29 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from keras_tpu_estimator.ground.storage import paths, transfers
-from keras_tpu_estimator.ground.storage.copies import Copy
+from keras_tpu_estimator.ground.storage.transfers import Copy
 from keras_tpu_estimator.ground.storage.urls import is_url
 
-# The least time from the end of one upload to the next, in seconds and in
-# times of how long it took.
+# The minimum time from the end of one upload to the next, in seconds and as a
+# multiple of the upload's duration.
 _LEAST_SECS = 10.0
 _LEAST_TIMES = 10.0
 
 _logger = logging.getLogger("keras_tpu_estimator")
-# Numbers what is written to all files, in order.
+# The numbers of all writes, in order.
 _WRITES = itertools.count(1)
-# What others do not see yet, or not as it is, and the number of the last write.
+# Files with changes that others do not see yet, and the number of the last write.
 _UNSHOWN: "dict[_Uploaded, int]" = {}
-# Of what could not be written, the write that somebody was told of.
+# The number of the last write whose failure was reported, by file or writer.
 _TOLD: "weakref.WeakKeyDictionary[object, int]" = weakref.WeakKeyDictionary()
 _LOCK = threading.Lock()
 
 
 class Flushable(Protocol):
-    """What keeps something back for a while that was written to a file."""
+    """An object that buffers writes to a file."""
 
     def flush(self) -> None:
-        """Writes it."""
+        """Writes the buffer."""
 
 
 _FLUSHED_AT_END: "weakref.WeakKeyDictionary[Flushable, int]" = (
@@ -46,23 +46,23 @@ _FLUSHED_AT_END: "weakref.WeakKeyDictionary[Flushable, int]" = (
 
 
 class GrowingFile:
-    """A file on this machine, which others see grow."""
+    """A local file that others see grow."""
 
     def __init__(self, path: str):
         self.path = path
 
     def changed(self) -> None:
-        """Tells that there is more in it."""
+        """Records that the file has more content."""
 
     def show(self) -> None:
-        """Waits until others see all of it."""
+        """Waits until others see the complete content."""
 
 
 class _Uploaded(GrowingFile):
     """A file that is copied to a store as it grows.
 
     Args:
-        resumes: Whether it begins with what is there.
+        resumes: Whether it begins with the existing content.
         clock: Returns the time in seconds.
     """
 
@@ -84,7 +84,7 @@ class _Uploaded(GrowingFile):
             transfers.fetch(url, self.path)
 
     def changed(self) -> None:
-        """Begins to copy it, unless that was done just now."""
+        """Starts an upload, unless one has just finished."""
         with _LOCK:
             self._changes += 1
             _UNSHOWN[self] = next(_WRITES)
@@ -94,15 +94,15 @@ class _Uploaded(GrowingFile):
         thread = threading.Thread(target=self._try_upload, name="file-uploader")
         try:
             thread.start()
-        except RuntimeError:  # When Python exits, `show` has to do it.
+        except RuntimeError:  # Python is exiting, so `show` must upload the file.
             return
         self._thread = thread
 
     def show(self) -> None:
-        """Waits until all of it is in the store.
+        """Waits until the store has the complete content.
 
         Raises:
-            Exception: It could not be copied.
+            Exception: The upload failed.
         """
         if self._thread is not None:
             self._thread.join()
@@ -114,7 +114,7 @@ class _Uploaded(GrowingFile):
             self._upload()
         except Exception:
             _logger.warning(
-                "%s could not be written. It is tried again.",
+                "%s could not be written. The upload is retried.",
                 self._url,
                 exc_info=True,
             )
@@ -135,15 +135,12 @@ class _Uploaded(GrowingFile):
 
 
 def growing(path: str, resumes: bool = False) -> GrowingFile:
-    """A file to write at its end.
+    """Returns a file for appending.
 
     Args:
         path: A path or URL.
-        resumes: Whether a file at a URL goes on; a local one does anyway, if
-            it is opened so. Defaults to `False`.
-
-    Returns:
-        Where to write, and whom to tell of it.
+        resumes: Whether a file at a URL continues; a local file continues depending on
+            how it is opened. Defaults to `False`.
 
     Example:
 
@@ -154,10 +151,7 @@ def growing(path: str, resumes: bool = False) -> GrowingFile:
 
 
 def flush_at_end(writer: Flushable) -> None:
-    """Has `show_all` flush a writer for as long as there is one.
-
-    Args:
-        writer: What keeps something back that was written just now.
+    """Makes `show_all` flush a writer for as long as the writer exists.
 
     Example:
 
@@ -169,16 +163,15 @@ def flush_at_end(writer: Flushable) -> None:
 
 
 def show_all(since: int = 0) -> None:
-    """Waits until others see all that this process has written.
+    """Waits until others see everything that this process has written.
 
     Args:
-        since: Only what was written from this number on is raised an error
-            for. Whoever wrote the rest is not here to be told: a warning is
-            logged, once. Defaults to 0, for all.
+        since: The number of a write. Failures of earlier writes are logged once instead
+            of raised, because their caller has already returned. Defaults to 0: all are
+            raised.
 
     Raises:
-        Exception: A file could not be written or copied. It is tried again
-            next time.
+        Exception: A file could not be written or copied. The next call retries.
 
     Example:
 
@@ -197,11 +190,11 @@ def show_all(since: int = 0) -> None:
 def _errors_of(
     calls: Iterable[tuple[object, int, Callable[[], None]]], since: int
 ) -> list[Exception]:
-    """What calls raise, each of which is made, if they are about new things.
+    """Makes all calls, and returns the errors of recent writes.
 
     Args:
-        calls: What is written, the number of what was written to it last, and
-            what writes it.
+        calls: The written objects, the numbers of their last writes, and functions that
+            write them.
         since: As in `show_all`.
     """
     errors: list[Exception] = []
@@ -213,8 +206,7 @@ def _errors_of(
                 errors.append(error)
             elif _TOLD.get(written) != number:
                 _logger.warning(
-                    "What was written earlier is not in its file yet, and is "
-                    "tried again: %s",
+                    "An earlier write has not reached its file yet, and is retried: %s",
                     error,
                 )
             _TOLD[written] = number
@@ -223,11 +215,10 @@ def _errors_of(
 
 @contextlib.contextmanager
 def shown_at_end() -> Iterator[None]:
-    """Has `show_all` called at the end of a `with` block.
+    """Calls `show_all` at the end of a `with` block.
 
     Raises:
-        Exception: As `show_all`, for what was written in the block, unless
-            that has raised another one.
+        Exception: A write of the block failed, and the block raised no other error.
 
     Example:
 

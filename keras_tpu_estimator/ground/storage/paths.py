@@ -1,23 +1,30 @@
-"""What `os` does with paths, for URLs as well.
+"""Path operations of `os`, also for URLs.
 
-Only a file that is not there counts as such. Whatever else a store answers is
-an error: taken for an empty directory, it would let training start afresh.
+Only a file that a store reports as missing counts as missing. Every other failure is an
+error, because training would restart from scratch in a seemingly empty directory.
 """
 
 import glob
 import os
+import re
+import unicodedata
 from typing import BinaryIO
 
+from keras_tpu_estimator.ground.base import operating_system
 from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.ground.storage import shared_files
 from keras_tpu_estimator.ground.storage.urls import is_url, located, with_slashes
 
+# https://learn.microsoft.com/windows/win32/fileio/naming-a-file
+_RESERVED_BY_WINDOWS = re.compile(
+    r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?"
+    r'|.*[<>:"|?*\x00-\x1f].*|.*[. ]',
+    re.IGNORECASE,
+)
+
 
 def is_file(path: str) -> bool:
-    """Whether there is a file.
-
-    Args:
-        path: A path or URL.
+    """Returns whether a file exists.
 
     Example:
 
@@ -30,10 +37,7 @@ def is_file(path: str) -> bool:
 
 
 def is_directory(path: str) -> bool:
-    """Whether there is a directory.
-
-    Args:
-        path: A path, or a URL, where it is there if something is in it.
+    """Returns whether a directory exists, which at a URL means that it is not empty.
 
     Example:
 
@@ -46,16 +50,12 @@ def is_directory(path: str) -> bool:
 
 
 def names_in(directory: str) -> list[str]:
-    """The names in a directory.
+    """Returns the names of files and directories in a directory.
 
-    Args:
-        directory: A path or URL.
-
-    Returns:
-        Names of files and directories. None of a URL where nothing is.
+    A directory behind a URL that contains nothing has no names.
 
     Raises:
-        FileNotFoundError: There is no such directory on this machine.
+        FileNotFoundError: The local directory does not exist.
 
     Example:
 
@@ -71,7 +71,7 @@ def names_in(directory: str) -> list[str]:
     except FileNotFoundError:
         return []
     names = (os.path.basename(each.rstrip("/")) for each in found)
-    # Some stores list an object that stands for the directory itself.
+    # Some stores also list an object for the directory itself.
     itself = path.rstrip("/")
     return [
         name
@@ -81,13 +81,7 @@ def names_in(directory: str) -> list[str]:
 
 
 def matching(pattern: str) -> list[str]:
-    """The files that match a pattern.
-
-    Args:
-        pattern: As for `glob.glob`, a path or URL.
-
-    Returns:
-        Their paths or URLs, sorted.
+    """Returns the sorted paths or URLs that match a pattern as in `glob.glob`.
 
     Example:
 
@@ -101,11 +95,7 @@ def matching(pattern: str) -> list[str]:
 
 
 def make_directory(path: str) -> None:
-    """Makes a directory, where there are such.
-
-    Args:
-        path: A path, or a URL, for which nothing is done: what is written
-            there makes its directory.
+    """Makes a directory; for a URL it does nothing, because writing makes it.
 
     Example:
 
@@ -118,18 +108,15 @@ def make_directory(path: str) -> None:
 def remove(path: str, last: str | None = None) -> None:
     """Removes a file, a link, or a folder with everything in it.
 
-    Everything that this package removes is removed here. Links are never
-    followed: what they point to stays.
+    This package removes everything through this function. It never follows links.
 
     Args:
-        path: A path or URL.
-        last: The name of a file in a folder of this machine that is removed
-            only if everything else is. Defaults to none.
+        last: The name of a file in a local folder that is removed only after everything
+            else. Defaults to none.
 
     Raises:
-        FileNotFoundError: The path does not exist. Some stores do not report
-            it.
-        OSError: A folder gets files while it is removed.
+        FileNotFoundError: The path does not exist. Some stores do not report this.
+        OSError: A folder receives files during the removal.
 
     Example:
 
@@ -152,11 +139,8 @@ def remove(path: str, last: str | None = None) -> None:
 def opened(path: PathLike) -> BinaryIO:
     """Opens a file for reading.
 
-    Args:
-        path: A path or URL.
-
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
 
     Example:
 
@@ -172,16 +156,10 @@ def opened(path: PathLike) -> BinaryIO:
 
 
 def version(path: str) -> tuple[object, ...]:
-    """What is another one as soon as a file has another content.
-
-    Args:
-        path: A path or URL.
-
-    Returns:
-        Something to compare.
+    """Returns a value that changes when the content of a file changes.
 
     Raises:
-        FileNotFoundError: There is no such file.
+        FileNotFoundError: The file does not exist.
 
     Example:
 
@@ -202,10 +180,7 @@ def version(path: str) -> tuple[object, ...]:
 
 
 def canonical(path: PathLike) -> str:
-    """One name for all names of a directory.
-
-    Args:
-        path: A path or URL.
+    """Returns one name for all names of a directory.
 
     Example:
 
@@ -221,7 +196,74 @@ def canonical(path: PathLike) -> str:
 def _kind(url: str) -> str | None:
     filesystem, path = located(url)
     try:
-        # `exists`, `isfile` and `isdir` take any failure for an absence.
+        # `exists`, `isfile` and `isdir` report any failure as a missing file.
         return filesystem.info(path)["type"]
     except FileNotFoundError:
         return None
+
+
+def check_name(what: str, name: str) -> None:
+    """Checks that a file or folder can have a name on this system.
+
+    Args:
+        what: The argument that contains the name, for messages.
+
+    Raises:
+        ValueError: Windows reserves the name or one of its characters.
+
+    Example:
+
+    >>> check_name("`name`", "eval_test")
+    """
+    if operating_system.IS_WINDOWS and _RESERVED_BY_WINDOWS.fullmatch(name):
+        raise ValueError(
+            f"{what} must make a file name that Windows allows, without "
+            '< > : " | ? * and without a dot or space at its end. Received: '
+            f"{name!r}. Choose another name."
+        )
+
+
+def check_folder_name(what: str, path: str) -> None:
+    """Checks that a folder can have its name, and that no other folder has it.
+
+    On Windows and macOS, 'Test' and 'test' are one folder.
+
+    Args:
+        path: The folder, which may be missing, or a URL.
+
+    Raises:
+        ValueError: Windows reserves the name, or the folder exists under a name that
+            differs in case.
+
+    Example:
+
+    >>> check_folder_name("`name`", "/nowhere/eval_test")
+    """
+    if is_url(path):
+        return
+    name = os.path.basename(path)
+    check_name(what, name)
+    other = _other_spelling(path)
+    if other is not None:
+        raise ValueError(
+            f"{what} must differ from earlier names by more than upper and "
+            f"lower case on this file system. Received: {name!r}, which is the "
+            f"folder {other!r}. Choose another name, or spell it as before."
+        )
+
+
+def _other_spelling(path: str) -> str | None:
+    """Returns the name of an existing folder if its case differs from the path's."""
+    directory, name = os.path.split(path)
+    if not os.path.isdir(path):
+        return None
+    names = names_in(directory or os.curdir)
+    if name in names:
+        return None
+    alike = (each for each in names if _folded(each) == _folded(name))
+    return next(alike, None)
+
+
+def _folded(name: str) -> str:
+    """Returns a key that is equal for names that macOS treats as equal."""
+    return unicodedata.normalize("NFD", name).casefold()

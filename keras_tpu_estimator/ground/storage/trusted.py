@@ -1,9 +1,8 @@
-"""Files that nobody else can have written.
+"""Files that only this user can have written.
 
-What is unpickled may run anything. So the file, and every folder that it is in,
-has to belong to this user or to root, and nobody else may write there; folders
-in which others may only add names, such as /tmp, may hold the others, as with
-the keys of ssh.
+Unpickling can run any code. Therefore the file and all of its parent folders must
+belong to this user or to root, and must not be writable for others, except folders in
+which others may only add names, such as /tmp. ssh checks its keys in the same way.
 """
 
 import os
@@ -15,48 +14,45 @@ from keras_tpu_estimator.ground.storage.urls import is_url
 
 
 def folder_string(name: str, value: object) -> str:
-    """A folder of this machine as a string.
+    """Returns a local folder, which need not exist, as a string.
 
     Args:
-        name: What to call the value in messages.
+        name: The name of the value in messages.
         value: A `str`, `bytes` or path object.
 
-    Returns:
-        The same folder as a `str`. It need not be there.
-
     Raises:
-        TypeError: The value is no path.
-        ValueError: It is empty, or a URL.
-        NotImplementedError: This is Windows.
+        TypeError: The value is not a path.
+        ValueError: The value is empty, or a URL.
+        NotImplementedError: The system is Windows.
 
     Example:
 
     >>> folder_string("`save`", "gs://bucket/compiled")
     Traceback (most recent call last):
     ...
-    ValueError: `save` should be a folder of this machine. Received: ...
+    ValueError: `save` must be a local folder. Received: ...
     """
     folder = directory_string(name, value)
     check_is_posix(
         f"{name}, a folder of compiled programs,",
-        "Who may write to a file is known on Linux and macOS only, and what is "
-        "read is run. Leave it out, and set JAX_COMPILATION_CACHE_DIR instead.",
+        "Loading a program runs it, and only Linux and macOS report who may write "
+        "to a file. Omit it, and set JAX_COMPILATION_CACHE_DIR instead.",
     )
     if is_url(folder):
         raise ValueError(
-            f"{name} should be a folder of this machine. Received: {folder!r}. "
-            "Who may write to a URL is not known, and what is read is run: "
-            "pass a folder of your own, and copy the files."
+            f"{name} must be a local folder. Received: {folder!r}. Loading a "
+            "program runs it, and a store does not report who may write to a "
+            "URL. Pass a local folder, and copy the files."
         )
     return folder
 
 
 def read(path: str) -> bytes:
-    """Reads a file that nobody else can have written.
+    """Reads a file that only this user or root can have written.
 
     Raises:
-        FileNotFoundError: There is no such file.
-        PermissionError: Somebody else can have written it.
+        FileNotFoundError: The file does not exist.
+        PermissionError: Other users may have written the file.
 
     Example:
 
@@ -71,27 +67,24 @@ def read(path: str) -> bytes:
     >>> read(file.name)
     Traceback (most recent call last):
     ...
-    PermissionError: Nobody but this user ...chmod go-w ...
+    PermissionError: Only this user ...chmod go-w ...
     """
-    # Of where a link leads to; one that is made since is not followed.
+    # Resolve links first; later links are not followed.
     path = os.path.realpath(path)
     check_folder(os.path.dirname(path))
     descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
     with open(descriptor, "rb") as file:
-        # Of what is open, whatever the name stands for by now.
+        # Check the open file, because the name may have changed since.
         _check(path, os.fstat(descriptor))
         return file.read()
 
 
 def check_folder(path: str) -> None:
-    """Checks that nobody else can put files into a folder, or replace it.
-
-    Args:
-        path: A folder on this machine.
+    """Checks that other users cannot add files to a folder, or replace it.
 
     Raises:
-        FileNotFoundError: There is no such folder.
-        PermissionError: Somebody else can.
+        FileNotFoundError: The folder does not exist.
+        PermissionError: Other users may write there.
 
     Example:
 
@@ -108,21 +101,21 @@ def check_folder(path: str) -> None:
 
 def _check(path: str, status: os.stat_result) -> None:
     is_folder = stat.S_ISDIR(status.st_mode)
+    kind = "folder" if is_folder else "file"
     if status.st_uid not in (os.geteuid(), 0):
-        found = f"It belongs to the user {status.st_uid}"
+        found = f"a {kind} of the user {status.st_uid}"
         change = f"chown {os.geteuid()}"
     elif status.st_mode & 0o022 and not (
-        # There others only add names.
+        # In such folders, others may only add names.
         is_folder and status.st_mode & stat.S_ISVTX
     ):
-        found = f"Its mode is {stat.S_IMODE(status.st_mode):03o}"
+        found = f"the mode {stat.S_IMODE(status.st_mode):03o}"
         change = "chmod go-w"
     else:
         return
-    kind = "folder" if is_folder else "file"
     raise PermissionError(
-        f"Nobody but this user (or root) should be able to write to the {kind} "
-        f"{path!r}: what is in it is run as a part of this program. {found}. "
-        f"Use another {kind}, or, if you trust what is in it, `{change} "
+        f"Only this user (or root) must be able to write to the {kind} {path!r}, "
+        f"because its content runs as a part of this program. Received: {found}. "
+        f"Use another {kind}, or, if you trust its content, run `{change} "
         f"{path}`."
     )

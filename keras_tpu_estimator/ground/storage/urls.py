@@ -1,4 +1,4 @@
-"""Which paths are URLs, and the file systems behind them."""
+"""URLs among paths, and their file systems."""
 
 import os
 import re
@@ -10,7 +10,7 @@ from keras_tpu_estimator.ground.base.types import PathLike
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem
 
-# Of one letter would be a drive of Windows.
+# One letter would be a Windows drive.
 _SCHEME = r"[A-Za-z][A-Za-z0-9+.\-]+"
 _URL = re.compile(f"{_SCHEME}://")
 _CUT_URL = re.compile(rf"({_SCHEME}):[/\\](?![/\\])(.*)")
@@ -19,7 +19,7 @@ _LOCAL = ("file", "local")
 
 
 def is_url(path: PathLike) -> bool:
-    """Whether a path is a URL, such as 'gs://bucket/run'.
+    """Returns whether a path is a URL, such as 'gs://bucket/run'.
 
     Example:
 
@@ -30,7 +30,8 @@ def is_url(path: PathLike) -> bool:
 
 
 def with_slashes(url: str) -> str:
-    """A URL with slashes where `os.path.join` has put backslashes on Windows.
+    """Returns a URL with slashes instead of the backslashes of `os.path.join` on
+    Windows.
 
     Example:
 
@@ -43,17 +44,11 @@ def with_slashes(url: str) -> str:
 def located(
     url: PathLike,
 ) -> tuple["AbstractFileSystem", str]:
-    """Finds the file system of a URL.
-
-    Args:
-        url: A URL.
-
-    Returns:
-        The file system, and what it calls the path.
+    """Returns the file system of a URL, and its path there.
 
     Raises:
-        ImportError: fsspec is not installed, or its driver for such URLs.
-        ValueError: There is no such kind of URL, or it is a local path.
+        ImportError: fsspec or its driver for the URL is not installed.
+        ValueError: The URL's scheme is unknown, or it is a local path.
 
     Example:
 
@@ -67,43 +62,42 @@ def located(
         # 'file:///C:/runs' is 'C:/runs'.
         rest = rest[1:] if _DRIVE.match(rest) else rest
         raise ValueError(
-            f"{url!r} is on this machine. Expected a path there, or the URL "
-            f"of a store elsewhere. Pass {rest!r}."
+            f"A URL must be that of a remote store. Received: {url!r}, which is "
+            f"a local path. Pass {rest!r}."
         )
     try:
         import fsspec.core
     except ImportError as error:
         raise ImportError(
-            f"{url!r} is a URL, and fsspec, by which files there are read and "
-            "written, is not installed. Run `pip install "
-            "'keras-tpu-estimator[remote]'`, and install fsspec's driver of "
-            "the store: gcsfs for gs://, s3fs for s3://."
+            f"The URL {url!r} needs fsspec, which is not installed. Run `pip "
+            "install 'keras-tpu-estimator[remote]'`, and install fsspec's "
+            "driver of the store: gcsfs for gs://, s3fs for s3://."
         ) from error
-    # Other processes write there, too, so listings are never old.
+    # Other processes also write there, so listings must not be cached.
     return fsspec.core.url_to_fs(url, use_listings_cache=False)
 
 
 def check(path: str) -> None:
-    """Checks that a path, if it is a URL, is one that can be used.
+    """Checks that a path, if it is a URL, can be used.
 
     Raises:
-        ImportError: As `located`.
-        ValueError: As `located`, or pathlib has changed the URL.
+        ImportError: As in `located`.
+        ValueError: As in `located`, or pathlib has changed the URL.
 
     Example:
 
     >>> check("gs:/bucket/run")
     Traceback (most recent call last):
     ...
-    ValueError: pathlib has taken a slash out of a URL. Received:
-    'gs:/bucket/run'. Pass the string 'gs://bucket/run'.
+    ValueError: A URL must have two slashes, one of which pathlib has removed.
+    Received: 'gs:/bucket/run'. Pass the string 'gs://bucket/run'.
     """
     cut = _CUT_URL.match(path)
     if cut is not None:
         rest = cut[2].replace("\\", "/")
         raise ValueError(
-            f"pathlib has taken a slash out of a URL. Received: {path!r}. Pass "
-            f"the string '{cut[1]}://{rest}'."
+            "A URL must have two slashes, one of which pathlib has removed. "
+            f"Received: {path!r}. Pass the string '{cut[1]}://{rest}'."
         )
     if is_url(path):
         located(path)

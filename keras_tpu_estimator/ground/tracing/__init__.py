@@ -1,1 +1,1 @@
-"""Running code of variables under a trace, as pure functions of them."""
+"""Tracing code that makes variables, as pure functions of these variables."""

@@ -1,11 +1,12 @@
-"""Nests of arrays, such as a model of flax or equinox, as variables by path.
+"""Pytrees of arrays, such as models of flax or equinox, as variables by path.
 
-The path of a leaf is that of `jax.tree_util`, with a slash between its keys:
-names of attributes, keys of dicts, and positions in lists.
+The path of a leaf is that of `jax.tree_util`, with slashes between its keys: names of
+attributes, keys of dicts, and positions in lists.
 """
 
 import contextlib
 import dataclasses
+import inspect
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeVar
 
@@ -14,9 +15,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable, is_key
+from keras_tpu_estimator.ground.tracing.variable_classes import KeyVariable, is_key
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 
 Parts = tuple[str, ...]
@@ -25,15 +27,15 @@ Tree = TypeVar("Tree")
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A leaf of a nest.
+    """A leaf of a pytree.
 
     Attributes:
         parts: Its path.
-        value: An array, or anything else.
+        value: An array or another object.
         keys: The keys of `jax.tree_util` that lead to it.
-        is_state: Whether flax says that it is no parameter.
-        is_again: Whether a variable of flax that was there before holds it.
-            Then its path is that of the first place.
+        is_state: Whether flax marks it as state instead of a parameter.
+        is_again: Whether it belongs to a flax variable that occurred before. Its path
+            is then that of the first occurrence.
     """
 
     parts: Parts
@@ -44,45 +46,39 @@ class Leaf:
 
     @property
     def is_array(self) -> bool:
-        """Whether it is an array, of numbers or of keys."""
+        """Whether it is an array of numbers or keys."""
         return isinstance(self.value, jax.Array | np.ndarray)
 
     @property
     def is_described(self) -> bool:
-        """Whether it is an array, or the shape and the dtype of one."""
+        """Whether it is an array, or the shape and dtype of one."""
         return self.is_array or isinstance(self.value, jax.ShapeDtypeStruct)
 
     @property
     def key_impl(self) -> Any:
-        """What makes numbers of it if it is a PRNG key, or `None`."""
+        """The generator of a PRNG key, or `None` for other leaves."""
         if not is_key(self.value):
             return None
         if self.is_array:
             return jax.random.key_impl(self.value)
         found: list[Any] = []
-        # JAX has no such function of a key's dtype, except in a trace.
+        # JAX returns the generator of a key's dtype only in a trace.
         jax.eval_shape(lambda key: found.append(jax.random.key_impl(key)), self.value)
         return found[0]
 
     def path_below(self, parents: Sequence[str]) -> str:
-        """The path of the variable that holds the array.
-
-        Args:
-            parents: The parts of the path before the leaf's own parts.
-        """
+        """Returns the path of the variable that holds the array, below `parents`."""
         return "/".join((*parents, *self.parts))
 
 
 def leaves_of(tree: Nest, positions: bool = True) -> list[Leaf]:
-    """The leaves of a nest, in JAX's order.
+    """Returns the leaves of a pytree, in JAX's order.
 
-    A variable of flax, or what it wraps an array with, has the path of the
-    array.
+    A flax variable or box around an array has the path of the array.
 
     Args:
-        tree: The nest.
-        positions: Whether positions in lists and tuples are parts of paths.
-            Defaults to `True`.
+        positions: Whether positions in lists and tuples are parts of paths. Defaults to
+            `True`.
 
     Example:
 
@@ -110,10 +106,9 @@ def leaves_of(tree: Nest, positions: bool = True) -> list[Leaf]:
 def with_values(tree: Tree, values: Sequence[Any]) -> Tree:
     """Returns a pytree of the same structure with other leaves.
 
-    A variable of flax that is in several places stays one variable.
+    A flax variable that occurs several times remains one variable.
 
     Args:
-        tree: The pytree.
         values: A value for each of `leaves_of(tree)`.
 
     Example:
@@ -145,16 +140,16 @@ def make_variable(
     of: type[keras.Variable] = keras.Variable,
     initial: Callable[[], Any] | None = None,
 ) -> keras.Variable:
-    """Makes the variable of an array, in the name scope that is open.
+    """Makes the variable of an array, in the current name scope.
 
     Args:
-        leaf: The array is its initial value.
-        parents: What comes before its path.
+        leaf: The leaf whose array is the initial value.
+        parents: The path of its parents.
         trainable: Whether it is trained, if it has floating-point numbers.
         of: The class of the variable, unless it holds a key. Defaults to
             `keras.Variable`.
-        initial: What makes the initial value when that is wanted. Defaults to
-            `None`, for the array itself.
+        initial: Returns the initial value when it is needed. Defaults to the array
+            itself.
     """
     *scopes, name = *parents, *leaf.parts
     with contextlib.ExitStack() as stack:
@@ -178,24 +173,19 @@ def make_variable(
 
 
 def as_leaf(value: jax.Array, key_impl: Any) -> jax.Array:
-    """The value of a variable, as the leaf that it was made of.
-
-    Args:
-        value: What the variable holds.
-        key_impl: As the leaf had it.
-    """
+    """Converts the value of a variable to a leaf, with the leaf's generator of keys."""
     if key_impl is None:
         return value
     return jax.random.wrap_key_data(value, impl=key_impl)
 
 
 def as_value(leaf: Any) -> Any:
-    """The other way round: what a variable holds of a leaf."""
+    """Converts a leaf to the value of a variable."""
     return jax.random.key_data(leaf) if is_key(leaf) else leaf
 
 
 def split_path(path: str) -> Parts:
-    """The parts of a path, which may begin and end with slashes."""
+    """Splits a path, which may begin and end with slashes."""
     return tuple(part for part in path.split("/") if part)
 
 
@@ -209,7 +199,7 @@ def _parts(path: Sequence[Any], positions: bool) -> Parts:
 
 
 def _text(key: Any) -> str:
-    """What a key of `jax.tree_util` is called."""
+    """Returns the text of a key of `jax.tree_util`."""
     for attribute in ("name", "key", "idx"):
         if hasattr(key, attribute):
             return str(getattr(key, attribute))
@@ -217,27 +207,27 @@ def _text(key: Any) -> str:
 
 
 def _is_box(node: object) -> bool:
-    """Whether a node is flax's way to say more about an array."""
+    """Returns whether a node is a flax variable or box around an array."""
     return any(name in ("Variable", "AxisMetadata") for name in flax_classes(node))
 
 
 def _is_state(node: object) -> bool:
-    """Whether it is a variable of nnx that is no parameter."""
+    """Returns whether a node is an nnx variable other than a parameter."""
     names = list(flax_classes(node))
     return "Variable" in names and "Param" not in names
 
 
 def flax_classes(node: object) -> Iterator[str]:
-    """Yields the classes of flax that it is of, without importing flax."""
+    """Yields the names of a node's flax classes, without importing flax."""
     for cls in type(node).__mro__:
         if cls.__module__.partition(".")[0] == "flax":
             yield cls.__name__
 
 
 def _names_in_layers(tree: Nest) -> list[str]:
-    """The names of weights of Keras's layers for models of JAX.
+    """Returns the names of weights in Keras's layers for JAX models.
 
-    They take numbers of Python for arrays.
+    These layers treat Python numbers as arrays.
     """
     numbers = (jax.Array, np.ndarray, np.generic, bool, int, float)
     return [
@@ -247,5 +237,80 @@ def _names_in_layers(tree: Nest) -> list[str]:
     ]
 
 
-# Such layers may be made before, and outside of, any `model_fn`.
+# Such layers may be made before and outside any `model_fn`.
 keras_internals.around_jax_layers(lambda: current_scope() is not None, _names_in_layers)
+
+
+def maker(init: Any, new_seed: Callable[[], int]) -> Callable[[], Nest]:
+    """Returns a function that makes the same pytree in each call.
+
+    Args:
+        init: A pytree, or a function that makes one from a PRNG key or without
+            arguments.
+        new_seed: Returns a seed; called if `init` takes a key.
+
+    Raises:
+        ValueError: `init` is a flax.linen module, which has no arrays.
+    """
+    if not _is_function(init):
+        return lambda: init
+    if "Module" in flax_classes(init):
+        raise ValueError(
+            "The argument must be a pytree of arrays, or a function that makes one. "
+            f"Received: {shown(init)}, a module of flax.linen, which has no "
+            "arrays itself. Pass `lambda key: module.init(key, inputs)`."
+        )
+    if not _required(init):
+        return lambda: init()
+    seed = new_seed()
+    return lambda: init(jax.random.key(seed))
+
+
+def shapes_of(init: Any) -> Nest:
+    """Returns a pytree with shapes and dtypes instead of arrays, without computing
+    them.
+
+    Returns `init` itself if it is a pytree.
+
+    Example:
+
+    >>> shapes = shapes_of(lambda: {"w": jax.numpy.zeros((3, 1)), "name": "l"})
+    >>> shapes["w"], shapes["name"]
+    (ShapeDtypeStruct(shape=(3, 1), dtype=float32), 'l')
+    """
+    make = maker(init, lambda: 0)
+    if not _is_function(init):
+        return init
+    made: list[Nest] = []
+
+    def arrays() -> list[Any]:
+        made.append(make())
+        return [leaf.value if leaf.is_array else None for leaf in leaves_of(made[0])]
+
+    shapes = jax.eval_shape(arrays)
+    leaves = leaves_of(made[0])
+    return with_values(
+        made[0],
+        [
+            leaf.value if shape is None else shape
+            for leaf, shape in zip(leaves, shapes, strict=True)
+        ],
+    )
+
+
+def _is_function(init: Any) -> bool:
+    """Returns whether `init` is a function; modules are callable pytrees."""
+    return callable(init) and jax.tree_util.all_leaves([init])
+
+
+def _required(function: Callable[..., Any]) -> list[str]:
+    """Returns the arguments that must be passed by position."""
+    by_position = (
+        inspect.Parameter.POSITIONAL_ONLY,
+        inspect.Parameter.POSITIONAL_OR_KEYWORD,
+    )
+    return [
+        each.name
+        for each in inspect.signature(function).parameters.values()
+        if each.default is each.empty and each.kind in by_position
+    ]

@@ -1,7 +1,7 @@
-"""A function that makes and uses variables, as a pure function of them.
+"""A function that makes and uses variables, as a pure function of these variables.
 
-`capture` runs the function once, under a `VariableScope`, and keeps the trace:
-what it read are arguments, what it assigned are results.
+`capture` runs the function once under a `VariableScope` and records the trace: the
+variables that it reads become arguments, and those that it assigns become results.
 """
 
 import contextlib
@@ -16,16 +16,22 @@ import numpy as np
 from jax.extend import core as jex
 
 from keras_tpu_estimator.ground.base.types import Nest, TensorLike
-from keras_tpu_estimator.ground.tracing import jaxprs, keras_internals, leftovers
-from keras_tpu_estimator.ground.tracing.broadcasting import Crossing, crossings
-from keras_tpu_estimator.ground.tracing.fixed_weights import FixedWeight, fixed_weights
-from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
-from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
-from keras_tpu_estimator.ground.tracing.user_places import (
+from keras_tpu_estimator.ground.tracing import jaxprs, keras_internals, tf1_calls
+from keras_tpu_estimator.ground.tracing.analyses import (
+    Crossing,
+    FixedWeight,
+    crossings,
+    fixed_weights,
+    varying,
+)
+from keras_tpu_estimator.ground.tracing.gathering import Shards, gathering
+from keras_tpu_estimator.ground.tracing.jaxprs import (
     UserPlace,
     place_of,
     place_of_error,
 )
+from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
+from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
 from keras_tpu_estimator.ground.tracing.variables import (
     AnyArraysByPath,
     ArraysByPath,
@@ -36,20 +42,45 @@ from keras_tpu_estimator.ground.tracing.variables import (
     fitting,
     is_tensor_of_scope,
 )
-from keras_tpu_estimator.ground.tracing.varying import varying
 
-# Each is traced once more.
+# The function is traced again for each.
 _MOST_CLASHES = 100
 
 
 @dataclasses.dataclass(frozen=True)
-class Captured:
-    """A function as a pure one, with its variables as arguments.
+class _Gathering:
+    """The variables that a function may have to gather.
 
     Attributes:
-        paths: Paths of the variables it uses, in the order of its arguments.
-        objects: The variable object of each path seen in the trace.
-        new: Those of them that the program did not know before.
+        shards: Their shards, by path.
+        remat: As in `gathering`.
+        axis_sizes: As in `gathering`.
+    """
+
+    shards: Mapping[str, Shards]
+    remat: str | None
+    axis_sizes: tuple[tuple[str, int], ...]
+
+    def of(
+        self, pure: jex.ClosedJaxpr, paths: Sequence[str], values: Sequence[jax.Array]
+    ) -> Callable[..., list[jax.Array]]:
+        """Returns the function of these values, some of which are shards."""
+        sharded = {
+            number: self.shards[path]
+            for number, (path, value) in enumerate(zip(paths, values, strict=True))
+            if path in self.shards and value.shape != pure.in_avals[number].shape
+        }
+        return gathering(pure, len(paths), sharded, self.remat, self.axis_sizes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Captured:
+    """A pure function whose variables are arguments.
+
+    Attributes:
+        paths: Paths of the variables that it uses, in the order of its arguments.
+        objects: The variable object of each path in the trace.
+        new: The variables that the program did not know before.
     """
 
     paths: tuple[str, ...]
@@ -60,42 +91,46 @@ class Captured:
     _initial: jex.ClosedJaxpr
     _initial_paths: tuple[str, ...]
     _known: Mapping[str, jax.ShapeDtypeStruct]
+    _gathering: "_Gathering | None" = None
 
     def __call__(
         self, values: Mapping[str, jax.Array], *args: Nest
     ) -> tuple[Nest, ArraysByPath]:
-        """Evaluates the function on these values of its variables.
+        """Evaluates the function; returns its result and the assigned variables by
+        path.
 
-        Returns:
-            What the function returned, and the variables it assigned by path.
+        Args:
+            values: Values by path; after `gathering`, also shards.
         """
-        flat = jex.jaxpr_as_fun(self._pure)(
-            *(values[path] for path in self.paths), *jax.tree.leaves(args)
-        )
+        given = [values[path] for path in self.paths]
+        evaluate = jex.jaxpr_as_fun(self._pure)
+        if self._gathering is not None:
+            evaluate = self._gathering.of(self._pure, self.paths, given)
+        flat = evaluate(*given, *jax.tree.leaves(args))
         return jax.tree.unflatten(self._outputs, flat)
 
     @property
     def assigned(self) -> tuple[str, ...]:
-        """Paths of the variables that it assigns."""
+        """Paths of the assigned variables."""
         numbers = range(self._outputs.num_leaves)
         return tuple(jax.tree.unflatten(self._outputs, numbers)[1])
 
     @property
     def callbacks(self) -> list[str]:
-        """What in it calls back into Python, such as "pure_callback"."""
+        """The primitives that call Python, such as "pure_callback"."""
         return jaxprs.callbacks(self._pure)
 
     def varying(
         self, paths: Collection[str], axes: Sequence[str]
     ) -> tuple[Nest, dict[str, bool]]:
-        """What may differ between cores whose arguments do.
+        """Returns its results with a bool for each tensor: whether it may differ
+        between cores.
+
+        All arguments other than variables differ.
 
         Args:
-            paths: Paths of the variables that differ, too.
-            axes: Names of the mesh axes that the cores lie on.
-
-        Returns:
-            What a call returns, with a bool in the place of each tensor.
+            paths: Paths of the variables that differ.
+            axes: Names of the cores' mesh axes.
         """
         own = [path in paths for path in self.paths]
         rest = len(self._pure.jaxpr.invars) - len(own)
@@ -104,11 +139,12 @@ class Captured:
 
     @property
     def fixed_weights(self) -> list[FixedWeight]:
-        """Weights that it has as constants."""
+        """The weights that it contains as constants."""
         return fixed_weights(self._pure)
 
     def crossings(self, labels: Sequence[bool]) -> list[Crossing]:
-        """Where labels are broadcast against outputs, by mistake it seems.
+        """Returns the operations that broadcast labels against outputs, probably by
+        mistake.
 
         Args:
             labels: For each leaf of its arguments, whether it is a label.
@@ -118,13 +154,32 @@ class Captured:
     def rematerialized(
         self, mode: str, axis_sizes: Sequence[tuple[str, int]]
     ) -> "Captured":
-        """The same, computed anew for gradients; see `rematerialization`."""
+        """Returns the same function, recomputed for gradients; see
+        `rematerialization`.
+        """
         pure = rematerialized(self._pure, mode, axis_sizes)
         return dataclasses.replace(self, _pure=pure)
 
+    def gathering(
+        self,
+        shards: Mapping[str, Shards],
+        remat: str | None,
+        axis_sizes: Sequence[tuple[str, int]],
+    ) -> "Captured":
+        """The same, which also takes shards of variables; see `gathering`.
+
+        Args:
+            shards: The variables that may be sharded, by path.
+            remat: As in `rematerialized`, or `None`.
+        """
+        if not shards:
+            return self if remat is None else self.rematerialized(remat, axis_sizes)
+        gathers = _Gathering(shards, remat, tuple(axis_sizes))
+        return dataclasses.replace(self, _gathering=gathers)
+
     @property
     def initial_inputs(self) -> tuple[int, ...]:
-        """Which leaves of the arguments its initial values depend on."""
+        """The leaves of the arguments that its initial values depend on."""
         names, _ = jaxprs.without_unused(self._initial_names, self._initial)
         return tuple(name for name in names if isinstance(name, int))
 
@@ -135,15 +190,15 @@ class Captured:
         inputs: Mapping[int, np.ndarray],
         places: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> ArraysByPath:
-        """The initial values of some of `new`.
+        """Returns the initial values of some new variables.
 
         Args:
-            values: Values by path of variables known before, and of new ones
-                that have other initial values; those that the initial values
-                do not depend on may be left out.
-            inputs: Leaves of the function's arguments by their number, those
-                of `initial_inputs` among them.
-            places: Where each is to be made. Defaults to one device.
+            values: Values by path of variables that were known before, and of new ones
+                with other initial values. Variables that the initial values do not
+                depend on may be missing.
+            inputs: Leaves of the function's arguments by number, including
+                `initial_inputs`.
+            places: The sharding of each value. Defaults to one device.
         """
         made = [path for path in self._initial_paths if path in paths]
         chosen = [self._initial_paths.index(path) for path in made]
@@ -176,7 +231,7 @@ class Captured:
         }
 
     def _adopted(self, path: str) -> jax.Array:
-        """The value that a variable from outside has."""
+        """Returns the value of a variable from outside the function."""
         value: jax.Array = self.objects[path].value
         if self.new[path] is self.objects[path]:
             return value
@@ -185,7 +240,7 @@ class Captured:
 
     @property
     def _initial_names(self) -> tuple[str | int, ...]:
-        """Paths, and numbers of inputs, as arguments of the initial values."""
+        """Paths and numbers of inputs, as arguments of the initial values."""
         inputs = len(self._initial.jaxpr.invars) - len(self._known)
         return (*self._known, *range(inputs))
 
@@ -202,24 +257,21 @@ def capture(
     """Runs a function once and returns it as a pure function of variables.
 
     Args:
-        function: Takes `args` and returns a nest of tensors. It may create,
-            read and assign Keras variables.
+        function: Takes `args` and returns a pytree of tensors. It may create, read and
+            assign Keras variables.
         known: The program's variables by path.
-        *args: Nests of arrays, or of anything with a shape and a dtype.
-        objects: Variable objects of an earlier capture that this function
-            uses, by path. Defaults to none.
-        axis_sizes: Names and sizes of the mesh axes it may reduce over.
-        seed: Seeds the initializers that have no seed of their own. By
-            default Python's `random` decides, as everywhere in Keras.
-        taken_names: How many of some automatic names belong to layers made
-            outside the function. Names found to be taken are added.
-
-    Returns:
-        A `Captured`.
+        *args: Pytrees of arrays, or of values with a shape and a dtype.
+        objects: Variable objects of an earlier capture that this function uses, by
+            path. Defaults to none.
+        axis_sizes: Names and sizes of the mesh axes that it may reduce over.
+        seed: The seed of initializers without one. Defaults to Python's `random`, as
+            elsewhere in Keras.
+        taken_names: The number of automatic names that belong to layers from outside.
+            Further taken names are added.
 
     Raises:
-        TwoUnderOnePathError: Two variables have one path.
-        LeakedTensorError: The function uses tensors that are not its own.
+        TwoUnderOnePathError: Two variables have the same path.
+        LeakedTensorError: The function uses tensors of another trace.
     """
     keras_internals.around_creation(enter_into_scope)
     keras_internals.around_assignment(fitting)
@@ -241,28 +293,28 @@ def capture(
         return result
 
     while True:
-        could_be_seen = leftovers.can_be_seen()
+        could_be_seen = tf1_calls.are_detectable()
         try:
             attempt = _attempt(in_scope, inputs, known, args, objects or {}, axis_sizes)
         except TwoUnderOnePathError as error:
-            # Perhaps with a layer from outside, named by the same count. Two
-            # variables of one layer clash under any.
+            # A layer from outside may have the same automatic name. Two variables
+            # of one layer clash under any name.
             clashes.append(error)
             is_news = _take_name(error.path.split("/")[0], taken)
             if not is_news or len(clashes) > _MOST_CLASHES:
                 raise clashes[0] from None
             continue
-        if leftovers.can_be_seen() and not could_be_seen:
-            continue  # The function itself has imported TensorFlow.
+        if tf1_calls.are_detectable() and not could_be_seen:
+            continue  # The function has imported TensorFlow.
         if isinstance(attempt, Captured):
             return attempt
         # A layer was built inside an inner trace (a remat, a cond). Its
-        # variables are known by now: the next attempt has them as arguments.
+        # variables are now known, and become arguments of the next attempt.
         inputs.update(attempt)
 
 
 def _take_name(name: str, taken: dict[str, int]) -> bool:
-    """Marks an automatic name as taken; whether that is news."""
+    """Marks an automatic name as taken, and returns whether it was free."""
     base, _, count = name.rpartition("_")
     if not (base and count.isdigit()):
         base, count = name, "0"
@@ -280,7 +332,9 @@ def _attempt(
     objects: Mapping[str, keras.Variable],
     axis_sizes: Sequence[tuple[str, int]],
 ) -> Captured | Mapping[str, keras.Variable]:
-    """Traces once; returns variables to be made arguments if it must again."""
+    """Traces once; returns variables that must become arguments if a new trace is
+    needed.
+    """
     scopes: list[VariableScope] = []
 
     def run(values: Mapping[str, jax.Array], args: tuple[Nest, ...]) -> Nest:
@@ -290,7 +344,7 @@ def _attempt(
         updates = {path: scope.values[path] for path in sorted(scope.updated)}
         return result, updates, _made_here(scope)
 
-    # In the order in which a dictionary's keys are flattened.
+    # Sorted, as JAX flattens the keys of a dict.
     avals = {
         path: jax.ShapeDtypeStruct(
             inputs[path].shape, keras_internals.stored_dtype(inputs[path])
@@ -343,7 +397,7 @@ def _leak(traced: jex.ClosedJaxpr) -> LeakedTensorError | None:
     for equation in traced.jaxpr.eqns if leaked else ():
         for atom in equation.invars:
             if not isinstance(atom, jex.Literal) and atom in leaked:
-                # An argument of the other trace has no such parent.
+                # An argument of the other trace has no parent equation.
                 maker = getattr(leaked[atom], "parent", None)
                 return LeakedTensorError(
                     _shown(place_of(equation.source_info)),
@@ -365,7 +419,7 @@ def _made_here(scope: VariableScope) -> ArraysByPath:
 
 
 def _seeded(seed: int | None) -> contextlib.AbstractContextManager[None]:
-    """Makes Keras's default seeds repeatable, if there is a seed."""
+    """Makes Keras's default seeds reproducible if a seed is given."""
     if seed is None:
         return contextlib.nullcontext()
     return keras_internals.default_seeds(random.Random(seed))

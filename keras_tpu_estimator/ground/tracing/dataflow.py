@@ -1,9 +1,8 @@
-"""One walk through a traced function: facts of values, up to its results.
+"""Dataflow analysis of traced functions.
 
-An analysis says what is known of constants and of results of an operation. The
-walk follows that into each inner function: branches, loops until nothing
-changes, functions with their own derivatives, and kernels, which write into
-references.
+An analysis defines facts of constants and of the results of operations. The walk
+follows them into each inner function: branches, loops until nothing changes, functions
+with custom derivatives, and kernels, which write into references.
 """
 
 import abc
@@ -20,9 +19,9 @@ _READS = ("get", "masked_load")
 
 
 class Analysis(abc.ABC, Generic[Fact]):
-    """The properties of values.
+    """The facts of values.
 
-    There must be finitely many facts, and those of `join` must only grow.
+    The number of facts must be finite, and `join` must be monotonic.
     """
 
     @abc.abstractmethod
@@ -31,9 +30,9 @@ class Analysis(abc.ABC, Generic[Fact]):
 
     @abc.abstractmethod
     def join(self, facts: Sequence[Fact]) -> Fact:
-        """Returns the fact of what is computed from values with these facts.
+        """Returns the fact of a value that is computed from values with these facts.
 
-        Without facts, it is that of what depends on nothing.
+        Without facts, returns that of a value that depends on nothing.
         """
 
     def results(self, equation: Any, facts: list[Fact]) -> list[Fact]:
@@ -45,24 +44,23 @@ class Analysis(abc.ABC, Generic[Fact]):
         return self.join([fact, by])
 
     def look(self, equation: Any, facts: list[Fact]) -> None:
-        """Sees an operation, with what is known of its arguments at last."""
+        """Inspects an operation with the final facts of its arguments."""
 
 
 def outputs(
     traced: jex.ClosedJaxpr, inputs: Sequence[Fact], analysis: Analysis[Fact]
 ) -> list[Fact]:
-    """Returns what is known of each result of a traced function.
+    """Returns the fact of each result of a traced function.
 
     Args:
-        inputs: What is known of each argument.
-        analysis: What is known of constants and operations.
+        inputs: The fact of each argument.
     """
     return _Walk(analysis).function(traced.jaxpr, list(inputs))
 
 
 @dataclasses.dataclass(eq=False)
 class _Reference(Generic[Fact]):
-    """A reference, with the fact of all that was written into it."""
+    """A reference, with the joined fact of all values written to it."""
 
     fact: Fact
 
@@ -72,15 +70,14 @@ class _Walk(Generic[Fact]):
     """The walk, with a fact or a `_Reference` for each value.
 
     Attributes:
-        is_final: Whether facts are final, rather than those of a loop's first
-            rounds.
+        is_final: Whether facts are final, instead of those of a loop's first rounds.
     """
 
     analysis: Analysis[Fact]
     is_final: bool = True
 
     def function(self, jaxpr: jex.Jaxpr, inputs: Sequence[Any]) -> list[Any]:
-        """Returns what is known of a function's results."""
+        """Returns the facts of a function's results."""
         known = {v: self._constant(v) for v in jaxpr.constvars}
         known.update(zip(jaxpr.invars, inputs, strict=True))
 
@@ -117,10 +114,10 @@ class _Walk(Generic[Fact]):
     def _operation(
         self, equation: Any, given: list[Any], inner: Sequence[jex.Jaxpr]
     ) -> list[Any]:
-        """Has the analysis say what is known of the results.
+        """Returns the facts of an operation's results from the analysis.
 
-        Functions inside of an unknown operation get all that it gets, in each
-        argument.
+        Each argument of functions inside an unknown operation gets all facts of the
+        operation.
         """
         facts = list(map(_fact, given))
         if self.is_final:
@@ -176,7 +173,7 @@ class _Walk(Generic[Fact]):
         def one(walk: "_Walk[Fact]", carried: list[Any]) -> list[Any]:
             asked = walk.function(condition, [*given[:first], *carried])
             results = walk.function(body, [*given[first:end], *carried])
-            # Any number of rounds may have run, and none.
+            # Any number of rounds may have run, including none.
             both = map(walk.analysis.join, zip(carried, results, strict=True))
             return [walk.analysis.chosen(fact, _fact(asked[0])) for fact in both]
 
@@ -188,12 +185,12 @@ class _Walk(Generic[Fact]):
         carried: list[Any],
         given: list[Any],
     ) -> list[Any]:
-        """Returns the results of a round that is given what it returns.
+        """Returns the results of a loop's round once its facts no longer change.
 
         Args:
-            one: Makes one round of what comes from the round before.
-            carried: What the first round gets.
-            given: All that the loop gets, with references.
+            one: Makes one round from the results of the previous one.
+            carried: The input of the first round.
+            given: All inputs of the loop, including references.
         """
         first = dataclasses.replace(self, is_final=False)
         while True:
@@ -206,7 +203,7 @@ class _Walk(Generic[Fact]):
             carried = back
 
     def _kernel(self, equation: Any, given: list[Any]) -> list[Any]:
-        """Returns what a kernel has written, as of any order of its grid."""
+        """Returns the values that a kernel writes, in any order of its grid."""
         kernel = equation.params["jaxpr"]
         sizes = equation.params["grid_mapping"].num_dynamic_grid_bounds
         facts = list(map(_fact, given))
@@ -226,7 +223,7 @@ class _Walk(Generic[Fact]):
 
 
 def _fact(value: Any) -> Any:
-    """Returns what is known of a value, or of what a reference holds."""
+    """Returns the fact of a value, or of a reference's content."""
     return value.fact if isinstance(value, _Reference) else value
 
 

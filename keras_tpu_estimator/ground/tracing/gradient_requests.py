@@ -1,8 +1,7 @@
-"""The gradients that a `model_fn` asks for while it is traced.
+"""The gradients that a `model_fn` requests while it is traced.
 
-They cannot be computed before the trace has come to its end. So a request
-ends the trace; the program differentiates what there is, and traces again
-with the answer.
+They cannot be computed before the trace is complete. A request therefore ends the
+trace; the program differentiates the trace so far, and traces again with the answer.
 """
 
 import contextvars
@@ -18,14 +17,12 @@ from keras_tpu_estimator.ground.tracing.variables import scope_for
 class GradientRequest(BaseException):  # noqa: N818 - users never see it
     """Ends a trace of `model_fn` at a gradient that is not known yet.
 
-    The program differentiates the trace up to here and traces again with the
-    answer. A `BaseException`, so that no `except Exception` keeps it.
+    A `BaseException`, so that `except Exception` does not catch it.
 
     Args:
-        loss: Scalar tensor to differentiate.
-        paths: Variables to differentiate by.
-        reduction: How the gradients of micro-batches are combined, "mean" or
-            "sum".
+        loss: The scalar tensor to differentiate.
+        paths: The paths of the variables to differentiate by.
+        reduction: The combination of the gradients of micro-batches, "mean" or "sum".
     """
 
     def __init__(self, loss: jax.Array, paths: tuple[str, ...], reduction: str):
@@ -36,7 +33,7 @@ class GradientRequest(BaseException):  # noqa: N818 - users never see it
 
 
 class GradientAnswers:
-    """The gradients asked for so far, given out in the order of requests."""
+    """The requested gradients so far, returned in the order of requests."""
 
     def __init__(self, answers: Sequence[Mapping[str, jax.Array]]):
         self._answers = iter(answers)
@@ -51,7 +48,9 @@ class GradientAnswers:
     def next(
         self, loss: jax.Array, paths: tuple[str, ...], reduction: str
     ) -> list[jax.Array]:
-        """The answer to the next request; ends the trace if there is none."""
+        """Returns the answer to the next request, or ends the trace if it is
+        missing.
+        """
         for answer in self._answers:
             return [answer[path] for path in paths]
         raise GradientRequest(loss, paths, reduction)
@@ -67,32 +66,32 @@ def gradients(
     var_list: Sequence[keras.Variable] | keras.Variable,
     reduction: str = "mean",
 ) -> list[jax.Array]:
-    """The gradients of a loss by variables, as tensors, in a `model_fn`.
+    """Returns the gradients of a loss by variables, as tensors, in a `model_fn`.
 
-    The counterpart of `tf.gradients` for variables: this core's own gradient,
-    not combined with the others'. It can be used for whatever a tensor can:
-    clipping, norms, penalties that are differentiated again. For the gradient
-    by an input use `jax.grad`.
+    The counterpart of `tf.gradients` for variables: the gradient of this core, not
+    combined with those of others. It can be used like any tensor: for clipping, norms,
+    or penalties that are differentiated again. For the gradient by an input, use
+    `jax.grad`.
 
     Args:
-        loss: Scalar tensor.
-        var_list: A variable or a sequence of them.
-        reduction: How the gradients of micro-batches are combined, if
-            `RunConfig(micro_batches=...)` asks for several: "mean" (the
-            default) for a loss that is a mean over examples, or "sum" for one
-            that is a sum.
+        loss: A scalar tensor.
+        var_list: A variable or a sequence of variables.
+        reduction: The combination of the gradients of micro-batches with
+            `RunConfig(micro_batches=...)`: "mean" (the default) for a loss that is a
+            mean over examples, or "sum" for a sum.
 
     Returns:
         A list with one tensor for each variable, zeros where the loss does not
         depend on it.
 
     Raises:
-        ValueError: It is called outside a `model_fn` in training, `loss` is
-            not a scalar, or `reduction` is none of the two.
+        ValueError: The call is outside a `model_fn` in training, `loss` is not a
+            scalar, or `reduction` is invalid.
     """
     if reduction not in ("mean", "sum"):
         raise ValueError(
-            f"`reduction` should be 'mean' or 'sum'. Received: reduction={reduction!r}"
+            f"`reduction` must be 'mean' or 'sum'. Received: reduction={reduction!r}. "
+            "Pass one of them."
         )
     if isinstance(var_list, keras.Variable):
         var_list = [var_list]
@@ -102,24 +101,24 @@ def gradients(
         answers = _answers.get()
     except LookupError:
         raise ValueError(
-            "Gradients are available in mode 'train' only. Expected "
-            "`gradients` and `compute_gradients` under `if mode == "
+            "`gradients` and `compute_gradients` must be called only in mode "
+            "'train'. Received: a call in another mode. Put it under `if mode == "
             "ModeKeys.TRAIN:`."
         ) from None
     return answers.next(scalar(loss), paths, reduction)
 
 
 def scalar(loss: TensorLike) -> jax.Array:
-    """A loss as a tensor of rank 0.
+    """Returns a loss as a tensor of rank 0.
 
     Raises:
-        ValueError: It has more than one element.
+        ValueError: The loss has more than one element.
     """
     tensor = keras.ops.convert_to_tensor(loss)
     if tensor.size != 1:
         raise ValueError(
-            "The loss to differentiate should be a scalar. Received a tensor "
-            f"of shape {tuple(tensor.shape)}: take its mean or its sum."
+            "The loss to differentiate must be a scalar. Received: a tensor "
+            f"of shape {tuple(tensor.shape)}. Compute its mean or its sum."
         )
     return keras.ops.reshape(tensor, ())
 
@@ -129,12 +128,10 @@ def pull_back(
 ) -> tuple[list[Nest], Nest]:
     """Differentiates several scalar functions in one forward pass.
 
-    Args:
-        objectives: Returns a sequence of scalars and a nest of other results.
-        values: Nest of arrays to differentiate by.
+    Returns a pytree of gradients for each scalar, and the other results.
 
-    Returns:
-        For each scalar a nest of gradients like `values`; the other results.
+    Args:
+        objectives: Returns a sequence of scalars and a pytree of other results.
     """
     losses, transpose, others = jax.vjp(objectives, values, has_aux=True)
     structure = jax.tree.structure(losses)

@@ -13,32 +13,31 @@ from keras_tpu_estimator.ground.base.types import TensorLike
 _named: contextvars.ContextVar[dict[str, jax.Array] | None] = contextvars.ContextVar(
     "named_tensors", default=None
 )
-# What hooks fetch under these names is no tensor of `model_fn`.
+# Hooks fetch other values than tensors of `model_fn` under these names.
 _RESERVED = {"loss": "the loss", "global_step": "the number of steps made"}
 
 
 def identity(input: TensorLike, name: str | None = None) -> jax.Array:
     """Names a tensor of a `model_fn`, so that hooks can fetch it.
 
-    The counterpart of `tf.identity`. A tensor leaves the devices only when a
-    hook asks for it.
+    The counterpart of `tf.identity`. A tensor leaves the devices only when a hook
+    fetches it.
 
     Args:
-        input: Tensor of any shape. Tensors of several cores or micro-batches
-            are concatenated along their first axis. Of scalars the mean is
-            fetched; of integers that depend on the batch, the sum; of
-            booleans, whether any is true.
-        name: What hooks fetch it under; not `"loss"`, `"global_step"` or the
-            path of a variable, which they can fetch anyway. Defaults to
-            `None`, for nothing.
+        input: A tensor of any shape. Tensors of several cores or micro-batches are
+            concatenated along their first axis. For scalars, the mean is fetched; for
+            integers that depend on the batch, the sum; for booleans, whether any is
+            true.
+        name: The name for hooks; not `"loss"`, `"global_step"` or the path of a
+            variable, which hooks can fetch anyway. Defaults to `None`: no name.
 
     Returns:
         The tensor.
 
     Raises:
-        ValueError: The name was given before in this call of `model_fn`, or
-            is that of something else. If it is the path of a variable, the
-            error comes when `model_fn` has returned.
+        ValueError: The name was used before in this call of `model_fn`, or belongs to
+            something else. For the path of a variable, the error is raised after
+            `model_fn` returns.
 
     Example:
 
@@ -59,25 +58,20 @@ def identity(input: TensorLike, name: str | None = None) -> jax.Array:
     name = plain_name(name)
     if name in _RESERVED:
         raise ValueError(
-            f"`name` should not be {name!r}, under which hooks can fetch "
-            f"{_RESERVED[name]} anyway. Leave it out, or give this tensor "
-            "another name."
+            f"`name` must not be {name!r}, under which hooks can fetch "
+            f"{_RESERVED[name]} anyway. Omit it, or choose another name."
         )
     if name in named:
         raise ValueError(
-            f"Two tensors have the name {name!r}. Expected one for each name "
-            "in one call of model_fn: give this one another `name`."
+            "Names of tensors must be unique in one call of model_fn. Received: "
+            f"two tensors with the name {name!r}. Choose another `name`."
         )
     named[name] = tensor
     return tensor
 
 
 def check_apart(named: Iterable[str], paths: Container[str]) -> None:
-    """Checks that no tensor is called like a variable.
-
-    Args:
-        named: Names that `identity` was given in a call of `model_fn`.
-        paths: Paths of the model's variables.
+    """Checks that no tensor has the path of a variable as its name.
 
     Example:
 
@@ -87,10 +81,9 @@ def check_apart(named: Iterable[str], paths: Container[str]) -> None:
     for name in named:
         if name in paths:
             raise ValueError(
-                f"A tensor is named {name!r}, which is the path of a variable. "
-                "Expected names that are nothing else's. Hooks can fetch the "
-                "variable by its path: leave out the `name` of kte.identity, "
-                "or choose another."
+                "The name of a tensor must not be the path of a variable, which "
+                f"hooks can fetch anyway. Received: {name!r}. Omit the `name` "
+                "of kte.identity, or choose another one."
             )
 
 

@@ -1,25 +1,29 @@
-"""Traced functions: marked values as arguments, parts, and what is in them."""
+"""Operations on traced functions, and the user's places in them."""
 
 import dataclasses
+import traceback
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, TypeVar
+from typing import Any, NamedTuple, Self, TypeVar
 
 import jax
 from jax.ad_checkpoint import checkpoint_name
 from jax.extend import core as jex
 from jax.interpreters import partial_eval
 
+from keras_tpu_estimator.ground.base.source_line import SourceLine
+from keras_tpu_estimator.ground.base.user_files import is_of_user
+
 Name = TypeVar("Name", bound=str | int)
 _MARK = "keras_tpu_estimator.variable:"
 
 
 def mark(value: jax.Array, name: str) -> jax.Array:
-    """The same value, marked as one that may become an argument."""
+    """Marks a value that may become an argument."""
     return checkpoint_name(value, _MARK + name)
 
 
 def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, jex.JaxprEqn]:
-    """The equations on the outermost level that `mark` made, by name."""
+    """Returns the outermost equations of `mark`, by name."""
     return {
         equation.params["name"].removeprefix(_MARK): equation
         for equation in traced.jaxpr.eqns
@@ -30,7 +34,7 @@ def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, jex.JaxprEqn]:
 def without_dead_code(traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
     """Returns a trace without the equations that nothing depends on.
 
-    Its inputs and outputs stay as they are.
+    Its inputs and outputs remain unchanged.
 
     Example:
 
@@ -46,11 +50,10 @@ def without_dead_code(traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
 def only(
     traced: jex.ClosedJaxpr, outputs: Iterable[int], with_effects: bool = True
 ) -> jex.ClosedJaxpr:
-    """The part of a trace that some of its outputs are computed by.
+    """Returns the part of a trace that computes some of its outputs.
 
     Args:
-        with_effects: Whether what has effects is kept, too. Defaults to
-            `True`.
+        with_effects: Whether to keep equations with effects. Defaults to `True`.
     """
     jaxpr = traced.jaxpr
     outvars = [jaxpr.outvars[index] for index in outputs]
@@ -78,8 +81,8 @@ def with_arguments(
     """Turns the results of some equations into arguments.
 
     Args:
-        position: The number that the first of these arguments gets.
-        equations: The equations, which are left out.
+        position: The number of the first of these arguments.
+        equations: The equations, which are removed.
     """
     jaxpr = traced.jaxpr
     skipped = {id(equation) for equation in equations}
@@ -92,10 +95,10 @@ def with_arguments(
 def without_unused(
     names: tuple[Name, ...], pure: jex.ClosedJaxpr
 ) -> tuple[tuple[Name, ...], jex.ClosedJaxpr]:
-    """Drops named arguments that the function does not use.
+    """Removes named arguments that the function does not use.
 
     Args:
-        names: Names of the first arguments.
+        names: The names of the first arguments.
     """
     jaxpr = pure.jaxpr
     used = {id(v) for e in jaxpr.eqns for v in e.invars}
@@ -112,8 +115,16 @@ def without_unused(
     )
 
 
+def without_last_arguments(traced: jex.ClosedJaxpr, count: int) -> jex.ClosedJaxpr:
+    """Drops the last arguments, which the function does not use."""
+    jaxpr = traced.jaxpr
+    invars = jaxpr.invars[: len(jaxpr.invars) - count]
+    names = jaxpr.debug_info.with_unknown_names()
+    return traced.replace(jaxpr=jaxpr.replace(invars=invars, debug_info=names))
+
+
 def callbacks(traced: jex.ClosedJaxpr) -> list[str]:
-    """The names of the primitives that call back into Python, sorted."""
+    """Returns the sorted names of the primitives that call Python."""
     return sorted(
         {
             eqn.primitive.name
@@ -124,7 +135,7 @@ def callbacks(traced: jex.ClosedJaxpr) -> list[str]:
 
 
 def inner_functions(params: Mapping[str, Any]) -> Iterator[jex.Jaxpr]:
-    """The functions that an equation with these parameters is made of."""
+    """Yields the functions in the parameters of an equation."""
     for value in params.values():
         for each in value if isinstance(value, list | tuple) else (value,):
             if isinstance(each, jex.ClosedJaxpr):
@@ -135,12 +146,12 @@ def inner_functions(params: Mapping[str, Any]) -> Iterator[jex.Jaxpr]:
 
 @dataclasses.dataclass(frozen=True)
 class Scan:
-    """What a scan is made of, whatever releases of JAX call its parameters.
+    """The parts of a scan, independent of JAX's names of its parameters.
 
     Attributes:
-        body: One round, of constants, what comes back, and what is stacked.
-        constants: How many arguments are constants.
-        carried: How many come back from the round before.
+        body: One round, of constants, carried values and stacked values.
+        constants: The number of arguments that are constants.
+        carried: The number of values from the previous round.
     """
 
     body: jex.Jaxpr
@@ -149,7 +160,7 @@ class Scan:
 
     @classmethod
     def of(cls, equation: jex.JaxprEqn) -> Self:
-        """That of a scan's equation."""
+        """Returns the parts of a scan's equation."""
         body = equation.params["jaxpr"].jaxpr
         carried = _unstacked(equation.outvars, body.outvars)
         alike = _unstacked(equation.invars, body.invars)
@@ -157,7 +168,7 @@ class Scan:
 
 
 def _unstacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
-    """How many values a round has as the whole scan has them."""
+    """Counts the values that have the same rank in a round and in the scan."""
     return sum(
         len(whole.aval.shape) == len(one.aval.shape)
         for whole, one in zip(outer, inner, strict=True)
@@ -165,8 +176,48 @@ def _unstacked(outer: Sequence[Any], inner: Sequence[Any]) -> int:
 
 
 def _all_equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
-    """The equations of all levels."""
+    """Yields the equations of all levels."""
     for eqn in jaxpr.eqns:
         yield eqn
         for inner in inner_functions(eqn.params):
             yield from _all_equations(inner)
+
+
+class UserPlace(NamedTuple):
+    """A line of the user's code and its function.
+
+    Attributes:
+        line: The line.
+        function: The function's name.
+    """
+
+    line: SourceLine
+    function: str
+
+    def __str__(self) -> str:
+        return f"{self.line} in `{self.function}`"
+
+
+def place_of(source_info: Any) -> UserPlace | None:
+    """Returns the innermost place in the user's code that JAX recorded for an equation.
+
+    Example:
+
+    >>> place_of(None) is None
+    True
+    """
+    trace = getattr(source_info, "traceback", None)
+    for frame in () if trace is None else trace.frames:
+        if is_of_user(frame.file_name):
+            line = SourceLine(frame.file_name, frame.line_num)
+            return UserPlace(line, frame.function_name)
+    return None
+
+
+def place_of_error(error: BaseException) -> UserPlace | None:
+    """Returns the innermost place in the user's code in an error's traceback."""
+    for frame in reversed(traceback.extract_tb(error.__traceback__)):
+        if is_of_user(frame.filename):
+            line = SourceLine(frame.filename, frame.lineno or 0)
+            return UserPlace(line, frame.name)
+    return None

@@ -1,4 +1,4 @@
-"""Every private part of Keras that this package touches, one function each.
+"""All private parts of Keras that this package uses, one function each.
 
 `tests/tracing/test_keras_internals.py` fails when Keras changes any of them.
 """
@@ -29,11 +29,12 @@ from keras.src.trainers import compile_utils
 from keras.src.tree import tree_api
 from keras.src.utils import jax_layer, jax_utils
 
+from keras_tpu_estimator.ground.base.machine import Machine
+
 
 class _CountsByScope(dict[Any, int]):
-    """How many names of each kind are taken in each name scope.
-
-    Keras counts by name alone.
+    """The number of taken names of each kind in each name scope; Keras counts only by
+    name.
 
     Args:
         taken: The counts outside all scopes.
@@ -52,7 +53,7 @@ class _CountsByScope(dict[Any, int]):
         super().__setitem__((current_path(), name), count)
 
     def begin_anew(self) -> None:
-        """Forgets what was counted in the current scope, and below it."""
+        """Forgets the counts in and below the current scope."""
         path = current_path()
         for scope, name in list(self):
             if scope == path or scope.startswith(f"{path}/"):
@@ -60,7 +61,9 @@ class _CountsByScope(dict[Any, int]):
 
 
 def begin_names_anew() -> None:
-    """Starts automatic names anew in the current name scope, if counted so."""
+    """Restarts automatic names in the current name scope, if they are counted
+    by scope.
+    """
     counts = global_state.get_global_attribute("object_name_uids")
     if isinstance(counts, _CountsByScope):
         counts.begin_anew()
@@ -68,14 +71,13 @@ def begin_names_anew() -> None:
 
 @contextlib.contextmanager
 def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
-    """Starts Keras's automatic names anew for the time of a `with` block.
+    """Restarts Keras's automatic names in a `with` block.
 
-    Inside, the first `Dense` of each name scope is called `dense` again,
-    whatever the process built before, and variables left uninitialised are
-    forgotten at the end.
+    The first `Dense` of each name scope is called `dense` again, whatever the process
+    built before. Uninitialized variables are forgotten at the end.
 
     Args:
-        taken: How many of some automatic names are taken outside all scopes.
+        taken: The numbers of automatic names that are taken outside all scopes.
             Defaults to none.
     """
     saved = {
@@ -92,19 +94,21 @@ def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
 
 
 def name_path() -> str:
-    """The path of the name scopes that are open."""
+    """Returns the path of the current name scopes."""
     path: str = current_path()
     return path
 
 
 def default_seed() -> int:
-    """A seed such as Keras gives those that have none."""
+    """Returns a seed as Keras chooses it."""
     seed: int = seed_generator.make_default_seed()
     return seed
 
 
 class _DefaultSeeds:
-    """Python's `random` to Keras: that of this context, or else itself."""
+    """The replacement of Python's `random` in Keras, with a generator for each
+    context.
+    """
 
     current: contextvars.ContextVar[Any] = contextvars.ContextVar(
         "default_seeds", default=random
@@ -116,9 +120,9 @@ class _DefaultSeeds:
 
 @contextlib.contextmanager
 def default_seeds(generator: random.Random) -> Iterator[None]:
-    """Has Keras draw its default seeds from a generator in a `with` block.
+    """Makes Keras draw its default seeds from a generator in a `with` block.
 
-    On this thread only; Python's `random` goes on as it would have.
+    Other threads and Python's `random` are unaffected.
     """
     seed_generator.python_random = _DefaultSeeds()
     token = _DefaultSeeds.current.set(generator)
@@ -129,39 +133,41 @@ def default_seeds(generator: random.Random) -> Iterator[None]:
 
 
 def register_node(cls: type) -> None:
-    """Makes a node of nests of a class with `tree_flatten` and its inverse."""
+    """Registers a class with `tree_flatten` and its inverse as a node of pytrees."""
     tree_api.register_tree_node_class(cls)
 
 
 def stored_dtype(variable: keras.Variable) -> str:
-    """The dtype a variable is stored in, whatever autocast scope is open."""
+    """Returns the dtype in which a variable is stored, regardless of autocast
+    scopes.
+    """
     return variable._dtype
 
 
 def hold(variable: keras.Variable, value: Any) -> None:
-    """Gives a variable an array, of whatever shape."""
+    """Sets the array of a variable, which may have any shape."""
     variable._value = value
 
 
 def has_value(variable: keras.Variable) -> bool:
-    """Whether a variable has an array, which Keras's `fit` takes from it."""
+    """Returns whether a variable has an array, which Keras's `fit` removes."""
     return variable._value is not None
 
 
 def set_path(variable: keras.Variable, path: str) -> None:
-    """Gives a variable another path than Keras did."""
+    """Sets the path of a variable."""
     variable._path = path
 
 
 def updated_variables(
     optimizer: keras.optimizers.Optimizer,
 ) -> list[keras.Variable]:
-    """The variables that an optimizer was last built for."""
+    """Returns the variables that an optimizer was last built for."""
     return list(optimizer._trainable_variables)
 
 
 def current_layout_map() -> keras.distribution.LayoutMap | None:
-    """The layout map of the distribution that is set, if it has one."""
+    """Returns the layout map of the current distribution, if it has one."""
     distribution = keras.distribution.distribution()
     if not isinstance(distribution, keras.distribution.ModelParallel):
         return None
@@ -170,10 +176,10 @@ def current_layout_map() -> keras.distribution.LayoutMap | None:
 
 @contextlib.contextmanager
 def without_distribution() -> Iterator[None]:
-    """Has Keras know of no distribution in a `with` block.
+    """Disables Keras's distribution in a `with` block.
 
-    It would put new variables on the devices, and have each of their layers'
-    outputs lie as rules about variables say.
+    A distribution would put new variables on devices, and shard outputs of layers by
+    the rules for variables.
     """
     before = keras.distribution.distribution()
     keras.distribution.set_distribution(None)
@@ -190,10 +196,10 @@ _platform: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def on_platform(platform: str) -> Iterator[None]:
-    """Has Keras make what is for a kind of devices in a `with` block.
+    """Makes Keras build operations for a kind of device in a `with` block.
 
-    Keras asks for the devices that JAX has found, which need not be those that
-    a program is traced for.
+    By default, Keras builds them for JAX's devices, which may differ from those of the
+    traced program.
 
     Args:
         platform: The kind, such as "cpu".
@@ -207,16 +213,16 @@ def on_platform(platform: str) -> Iterator[None]:
 
 
 def platform() -> str | None:
-    """The kind of devices that `on_platform` says, or `None` outside."""
+    """Returns the kind of device of `on_platform`, or `None` outside."""
     return _platform.get()
 
 
 @functools.cache
 def _ask_for_platform() -> None:
-    """Puts `on_platform` before what Keras decides by devices, once."""
-    # The package has a function of the module's name.
+    """Patches Keras's decisions about devices once, so that they use `on_platform`."""
+    # A function of the package hides the module of the same name.
     rnn: Any = sys.modules["keras.src.backend.jax.rnn"]
-    uses_cpu, has_gpu = keras_numpy._uses_cpu, rnn._is_gpu_available
+    uses_cpu = keras_numpy._uses_cpu
     attention = nn.dot_product_attention
 
     def is_on_cpu(x: Any) -> bool:
@@ -224,8 +230,9 @@ def _ask_for_platform() -> None:
         return uses_cpu(x) if platform is None else platform == "cpu"
 
     def is_on_gpu() -> bool:
-        # Without one, cuDNN cannot say how much memory it wants.
-        return _platform.get() in (None, "gpu") and has_gpu()
+        # Without a GPU, cuDNN cannot report how much memory it needs. In a plan, JAX
+        # reports the backend of the topology.
+        return _platform.get() in (None, "gpu") and Machine.here().platform == "gpu"
 
     @functools.wraps(attention)
     def attend(*args: Any, **kwargs: Any) -> Any:
@@ -241,18 +248,18 @@ def _ask_for_platform() -> None:
 def _without_flash(
     attention: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of attention on a TPU, by name.
+    """Returns the arguments of attention on a TPU, by name, without flash attention.
 
-    There, Keras's flash attention has its kernel scale nothing, and take
-    attention without a mask for causal; and XLA cannot spread it over cores.
+    On a TPU, the kernel of Keras's flash attention does not scale, and treats attention
+    without a mask as causal, and XLA cannot shard it.
     """
     bound = inspect.signature(attention).bind(*args, **kwargs).arguments
     for name in ("flash_attention", "attn_logits_soft_cap"):
         if bound.get(name):
             raise ValueError(
-                "Keras's flash attention gives wrong numbers on a TPU. "
-                f"Expected attention without it. Received: {name}="
-                f"{bound[name]}. Leave it out."
+                "Attention on a TPU must not use Keras's flash attention, which "
+                f"computes wrong numbers there. Received: {name}={bound[name]}. "
+                "Omit it."
             )
     return {**bound, "flash_attention": False}
 
@@ -260,7 +267,9 @@ def _without_flash(
 def rate_function(
     optimizer: keras.optimizers.Optimizer,
 ) -> Callable[..., Any] | None:
-    """What computes an optimizer's learning rate, but for Keras's schedules."""
+    """Returns the function that computes an optimizer's learning rate, except for
+    schedules.
+    """
     rate = optimizer._learning_rate
     schedule = keras.optimizers.schedules.LearningRateSchedule
     is_function = callable(rate) and not isinstance(rate, schedule)
@@ -269,7 +278,7 @@ def rate_function(
 
 @contextlib.contextmanager
 def at_rate(optimizer: keras.optimizers.Optimizer, rate: Any) -> Iterator[None]:
-    """Gives an optimizer with a `rate_function` a rate in a `with` block."""
+    """Sets the rate of an optimizer with a `rate_function` in a `with` block."""
     before = optimizer._learning_rate
     optimizer._learning_rate = lambda: rate
     try:
@@ -279,12 +288,12 @@ def at_rate(optimizer: keras.optimizers.Optimizer, rate: Any) -> Iterator[None]:
 
 
 def accept_tensors_as_rates(is_tensor: Callable[[object], bool]) -> None:
-    """Lets optimizers be made with tensors as learning rates from now on.
+    """Makes optimizers accept tensors as learning rates from now on.
 
-    Keras takes functions, which say the tensor then.
+    Keras accepts functions, so a tensor is wrapped in one.
 
     Args:
-        is_tensor: Which learning rates to take for tensors.
+        is_tensor: Whether a learning rate is a tensor.
     """
     construct = base_optimizer.BaseOptimizer.__init__
     if hasattr(construct, "__wrapped__"):
@@ -301,43 +310,43 @@ def accept_tensors_as_rates(is_tensor: Callable[[object], bool]) -> None:
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
-    """What `model.compile` was called with, by name.
+    """Returns the arguments of `model.compile` by name.
 
-    `get_compile_config` has it, too, but in place of functions their names.
+    `get_compile_config` contains names instead of functions.
     """
     return dict(model._compile_config.config)
 
 
 def layers_of(model: keras.Model) -> list[keras.layers.Layer]:
-    """A model and all layers in it, inner ones after those they are in."""
+    """Returns a model and all layers in it, outer ones first."""
     return list(model._flatten_layers())
 
 
 def from_own_config(model: keras.Model, functions: Mapping[str, Any]) -> keras.Model:
-    """A model with new variables, made of the config of this one.
+    """Returns a model with new variables, made from the config of a model.
 
-    As in a file, objects that several layers have stay one object, which
-    `clone_model` makes several of.
+    As in a file, an object that several layers share remains one object; `clone_model`
+    makes several.
 
     Args:
-        functions: Functions by their names in the config, which may fill while
-            it is made.
+        functions: Functions by their names in the config; may be filled during the
+            call.
     """
     with ObjectSharingScope():
         config = keras.saving.serialize_keras_object(model)
     classes = {type(each).__name__: type(each) for each in layers_of(model)}
     with ObjectSharingScope(), keras.saving.custom_object_scope(functions):
-        # Safe, as nothing of it comes from elsewhere.
+        # This is safe, because the config comes from this process.
         return keras.saving.deserialize_keras_object(
             config, custom_objects=classes, safe_mode=False
         )
 
 
 def name_functions(name_of: Callable[[Any], str | None]) -> None:
-    """Has Keras write these names of functions into configs from now on.
+    """Makes Keras write these names of functions into configs from now on.
 
     Args:
-        name_of: Returns the name of a function, or `None` to leave it to Keras.
+        name_of: Returns the name of a function, or `None` to use Keras's.
     """
     registered_name = object_registration.get_registered_name
     if hasattr(registered_name, "__wrapped__"):
@@ -375,7 +384,7 @@ def name_functions(name_of: Callable[[Any], str | None]) -> None:
 
 
 def is_of_keras(function: Any) -> bool:
-    """Whether a function is one of Keras, which Keras finds by its name."""
+    """Returns whether Keras finds a function by its name."""
     if api_export.get_name_from_symbol(function) is not None:
         return True
     module = getattr(function, "__module__", None) or ""
@@ -384,12 +393,12 @@ def is_of_keras(function: Any) -> bool:
 
 
 def mask_of(tensor: Any) -> Any:
-    """The mask that layers have given a tensor, or `None`."""
+    """Returns the mask of a tensor, or `None`."""
     return masking.get_keras_mask(tensor)
 
 
 def with_mask(tensor: Any, mask: Any) -> Any:
-    """A tensor with a mask, for losses and metrics; without one for `None`."""
+    """Returns a copy of a tensor with a mask, or without one for `None`."""
     tensor = keras.ops.copy(tensor)
     if mask is not None:
         masking.set_keras_mask(tensor, mask)
@@ -397,10 +406,9 @@ def with_mask(tensor: Any, mask: Any) -> Any:
 
 
 def keep_masks() -> None:
-    """Has attention leave the masks of its inputs as they are from now on.
+    """Makes attention keep the masks of its inputs from now on.
 
-    Keras deletes them, so that a later layer on one of these tensors would see
-    no mask.
+    Keras deletes them, so that a later layer would not see a mask on these tensors.
     """
     layer: Any = keras.layers.MultiHeadAttention
     call = layer.call
@@ -428,12 +436,7 @@ def keep_masks() -> None:
 
 
 def directions_of(metrics: Mapping[str, Any]) -> dict[str, str]:
-    """Returns which metrics should rise ("up") or fall ("down").
-
-    Args:
-        metrics: Values by name. Those that are not Keras metrics have no
-            direction, and neither have some that are.
-    """
+    """Returns whether metrics should rise ("up") or fall ("down"), if it is known."""
     return {
         name: metric._direction
         for name, metric in metrics.items()
@@ -442,7 +445,7 @@ def directions_of(metrics: Mapping[str, Any]) -> dict[str, str]:
 
 
 def metrics_of(model: keras.Model) -> dict[str, keras.metrics.Metric]:
-    """Returns the metrics of `compile`, by the names that callbacks look up."""
+    """Returns the metrics of `compile` by the names that callbacks use."""
     return {
         metric.name: metric
         for each in model.metrics
@@ -452,26 +455,26 @@ def metrics_of(model: keras.Model) -> dict[str, keras.metrics.Metric]:
 
 
 def give_direction(metric: keras.metrics.Metric, direction: str) -> None:
-    """Tells callbacks whether a metric should rise ("up") or fall ("down")."""
+    """Sets whether a metric should rise ("up") or fall ("down"), for callbacks."""
     metric._direction = direction
 
 
 class _Directed(compile_utils.MetricsList):
-    """Metrics that have a name and a direction, but no value."""
+    """Metrics with a name and a direction, but without a value."""
 
     def reset_state(self) -> None:
-        """Keeps everything, because nothing is counted."""
+        """Does nothing, because there is no state."""
 
     def result(self) -> dict[str, Any]:
-        """No values: the logs of a step have them."""
+        """Returns no values, because the logs of a step contain them."""
         return {}
 
 
 def directed(directions: Mapping[str, str]) -> keras.metrics.Metric:
-    """Returns one of a model's `metrics`, which tells callbacks directions.
+    """Returns a metric of a model that provides directions to callbacks.
 
     Args:
-        directions: What `directions_of` returned.
+        directions: As returned by `directions_of`.
     """
     named = [
         types.SimpleNamespace(name=name, _direction=direction)
@@ -481,10 +484,10 @@ def directed(directions: Mapping[str, str]) -> keras.metrics.Metric:
 
 
 def around_moments(take: Callable[..., tuple[Any, Any]]) -> None:
-    """Has Keras take means and variances by another function from now on.
+    """Makes Keras compute means and variances with another function from now on.
 
     Args:
-        take: Called with Keras's function, and what that would be.
+        take: Receives Keras's function and its arguments.
     """
     moments = nn.moments
     if not hasattr(moments, "__wrapped__"):
@@ -493,10 +496,10 @@ def around_moments(take: Callable[..., tuple[Any, Any]]) -> None:
 
 
 def around_seeds(key_of: Callable[[Any], Any]) -> None:
-    """Has Keras give JAX keys made of its seeds from now on.
+    """Makes Keras convert its seeds to JAX keys from now on.
 
     Args:
-        key_of: Makes a key of the array that Keras would give it.
+        key_of: Converts the array of a seed to a key.
     """
     for module, name in ((keras_random, "jax_draw_seed"), (image, "draw_seed")):
         draw = getattr(module, name)
@@ -517,14 +520,14 @@ def _of_drawn(
 def around_jax_layers(
     is_traced: Callable[[], bool], name_leaves: Callable[[Any], list[str]]
 ) -> None:
-    """Has layers of JAX functions be built in a trace, and name their weights.
+    """Makes layers of JAX functions work in a trace, with named weights.
 
-    Keras refuses the former, and calls each weight `variable`, with a number
-    that shifts with what was made before.
+    Keras rejects them in a trace, and names each weight `variable` with a number that
+    depends on earlier layers.
 
     Args:
         is_traced: Whether a trace is running in which variables can be made.
-        name_leaves: Gives the names of a nest's leaves, in JAX's order.
+        name_leaves: Returns the names of a pytree's leaves, in JAX's order.
     """
     layer: Any = keras.layers.JaxLayer
     create, seed = layer._create_variables, layer._get_init_seed
@@ -551,7 +554,7 @@ def around_jax_layers(
 
     @functools.wraps(seed)
     def init_seed(self: Any) -> Any:
-        # The global generator would go on in every step.
+        # The global generator would advance in every step.
         return jnp.uint32([default_seed(), 0]) if is_traced() else seed(self)
 
     jax_layer.jax_utils = types.SimpleNamespace(is_in_jax_tracing_scope=is_refused)
@@ -561,10 +564,10 @@ def around_jax_layers(
 def around_assignment(
     fitting: Callable[[keras.Variable, Any], Any],
 ) -> None:
-    """Lets `fitting` see each value that a variable is assigned from now on.
+    """Passes each assigned value through `fitting` from now on.
 
-    Keras cuts integers of 64 bits to 32. `fitting` receives the variable and
-    the value, and returns what is assigned.
+    Keras truncates 64-bit integers to 32 bits. `fitting` receives the variable and the
+    value, and returns the value to assign.
     """
     assign = keras.Variable.assign
     if hasattr(assign, "__wrapped__"):
@@ -580,11 +583,11 @@ def around_assignment(
 def around_creation(
     wrap: Callable[[Callable[..., None], keras.Variable, Any, dict[str, Any]], None],
 ) -> None:
-    """Lets `wrap` run the construction of every `keras.Variable` from now on.
+    """Makes `wrap` construct every `keras.Variable` from now on.
 
-    Keras refuses a variable made from an array while values are traced, and
-    tells nobody that a variable was made. `wrap` receives the constructor, the
-    new object, the initializer and the other arguments.
+    Keras rejects variables made from arrays in a trace, and does not report new
+    variables. `wrap` receives the constructor, the new object, the initializer and the
+    other arguments.
     """
     construct = keras.Variable.__init__
     if hasattr(construct, "__wrapped__"):

@@ -1,9 +1,8 @@
-"""A traced function evaluated part by part, equal parts by one program.
+"""Evaluation of a traced function in parts, with one program for equal parts.
 
-The initial values of a model are many small computations that have nothing to
-do with each other, and most of them are equal but for a seed. As one program
-they would be lowered and compiled anew for each model. As parts, layers of one
-shape share a program, and so do models that are made one after the other.
+The initial values of a model are many small independent computations, most of which
+differ only in a seed. A single program would be lowered and compiled again for each
+model. As parts, layers of one shape share a program, also in later models.
 """
 
 import dataclasses
@@ -18,9 +17,9 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.ground.cpu.compiling import quickly
+from keras_tpu_estimator.ground.cpu.tuning import quick_options
 
-# How many programs wait for another model with such a part.
+# The number of cached programs.
 _KEPT = 512
 
 
@@ -31,11 +30,10 @@ def evaluate_by_parts(
 ) -> list[jax.Array]:
     """Evaluates a traced function that runs once.
 
-    Args:
-        places: Where each result is to be made. Defaults to one device.
+    No result shares memory with an argument.
 
-    Returns:
-        The results. None of them shares memory with an argument.
+    Args:
+        places: The sharding of each result. Defaults to one device.
     """
     jaxpr = traced.jaxpr
     given = [*traced.consts, *arguments]
@@ -56,12 +54,12 @@ def evaluate_by_parts(
 
 @dataclasses.dataclass(frozen=True)
 class _Part:
-    """A part of a function, equal to others that compute the same.
+    """A part of a function, equal to other parts with the same computation.
 
     Attributes:
-        inputs: What it takes of the function that it is a part of.
-        traced: What it computes of that.
-        key: The same in a form that can be compared.
+        inputs: The variables of the function that it reads.
+        traced: Its computation.
+        key: The computation in a comparable form.
     """
 
     inputs: Sequence[jex.Var] = dataclasses.field(compare=False)
@@ -75,7 +73,9 @@ class _Part:
         equations: Sequence[jex.JaxprEqn],
         results: Sequence[int],
     ) -> "_Part":
-        """Some equations, and the results of the whole that they compute."""
+        """Returns the part with some equations that computes some results of
+        the whole.
+        """
         numbers: dict[jex.Var, int] = {}
         inputs: list[jex.Var] = []
         key: list[Hashable] = []
@@ -111,7 +111,9 @@ class _Part:
 def _independent(
     jaxpr: jex.Jaxpr,
 ) -> list[tuple[list[jex.JaxprEqn], list[int]]]:
-    """Equations that share no value with others, and numbers of results."""
+    """Returns groups of equations that share no values, and the numbers of their
+    results.
+    """
     made_by: dict[jex.Var, int] = {}
     joined: list[int] = []
 
@@ -146,20 +148,20 @@ def _compiled(
     return jax.jit(
         jex.jaxpr_as_fun(part.traced),
         out_shardings=places and [*places],
-        compiler_options=quickly(next(iter(devices)).platform),
+        compiler_options=quick_options(next(iter(devices)).platform),
     )
 
 
 def _copied(value: TensorLike, place: Any) -> jax.Array:
-    """A copy in a place, which hosts that share it make without a word."""
+    """Returns a copy with a sharding; hosts that share it need not communicate."""
     if isinstance(value, jax.Array) or place is not None:
         return jax.jit(jnp.copy, out_shardings=place)(value)
-    # Of NumPy's arrays, that would compile a program for each shape.
+    # For NumPy arrays, a jitted copy would compile a program for each shape.
     return jax.device_put(np.array(value))
 
 
 def _hashable(value: Any) -> Hashable:
-    """The value, or what tells it from others while it lives."""
+    """Returns the value, or its `id` if it cannot be hashed."""
     try:
         hash(value)
     except TypeError:

@@ -1,7 +1,7 @@
-"""Traced functions that are computed anew for their gradients.
+"""Traced functions that recompute the forward pass for their gradients.
 
-What a gradient needs of the way forward is not kept, but computed a second
-time: more work, less memory.
+Values of the forward pass are computed a second time instead of stored: more work, less
+memory.
 """
 
 import itertools
@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import jax
 from jax.extend import core as jex
 
+from keras_tpu_estimator.ground.base.types import Nest
+
 _Atom = jex.Var | jex.Literal
 _PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot_general")
 
@@ -21,17 +23,13 @@ def rematerialized(
     mode: str,
     axis_sizes: Sequence[tuple[str, int]] = (),
 ) -> jex.ClosedJaxpr:
-    """The same function, whose gradient takes less memory.
+    """Returns the same function, whose gradient takes less memory.
 
     Args:
-        mode: "full" to keep only what crosses the borders between pieces of
-            the function; with n operations, there are about sqrt(n). Or
-            "activations" to keep the results of matrix products and
-            convolutions, and compute what is elementwise anew.
-        axis_sizes: Names and sizes of the mesh axes it may reduce over.
-
-    Returns:
-        A function of the same arguments with the same results.
+        mode: "full" to keep only the values between about sqrt(n) pieces of a function
+            with n operations; or "activations" to keep the results of matrix products
+            and convolutions, and recompute elementwise operations.
+        axis_sizes: Names and sizes of the mesh axes that it may reduce over.
 
     Example:
 
@@ -47,10 +45,23 @@ def rematerialized(
 def _keeping_products(
     traced: jex.ClosedJaxpr,
 ) -> Callable[..., list[jax.Array]]:
-    def is_kept(primitive: jex.Primitive, *_: object, **__: object) -> bool:
-        return primitive.name in _PRODUCTS
+    return checkpointed(jex.jaxpr_as_fun(traced), "activations")
 
-    return jax.checkpoint(jex.jaxpr_as_fun(traced), policy=is_kept)
+
+def checkpointed(function: Callable[..., Nest], mode: str) -> Callable[..., Nest]:
+    """Returns the same function, computed again for its gradient.
+
+    Args:
+        mode: "full" to keep nothing, or "activations" to keep the results of
+            matrix products and convolutions.
+    """
+    policy = _is_product if mode == "activations" else None
+    again: Callable[..., Nest] = jax.checkpoint(function, policy=policy)
+    return again
+
+
+def _is_product(primitive: jex.Primitive, *_: object, **__: object) -> bool:
+    return primitive.name in _PRODUCTS
 
 
 def _in_pieces(traced: jex.ClosedJaxpr) -> Callable[..., list[jax.Array]]:
@@ -63,7 +74,7 @@ def _in_pieces(traced: jex.ClosedJaxpr) -> Callable[..., list[jax.Array]]:
         for piece in pieces:
             results = piece.run(*(known[v] for v in piece.reads))
             known.update(zip(piece.writes, results, strict=True))
-        return [_value(v, known) for v in jaxpr.outvars]
+        return [value_of(v, known) for v in jaxpr.outvars]
 
     return evaluate
 
@@ -78,13 +89,13 @@ class _Piece(NamedTuple):
 
 
 def _pieces(jaxpr: jex.Jaxpr) -> list[_Piece]:
-    """The function as a sequence of parts, each a checkpoint."""
-    groups = _groups(jaxpr)
-    wanted = _variables(jaxpr.outvars)
+    """Returns the function as a sequence of pieces, each of which is a checkpoint."""
+    found = groups(jaxpr)
+    wanted = variables_of(jaxpr.outvars)
     pieces = []
-    for equations in reversed(groups):
+    for equations in reversed(found):
         made = {v for e in equations for v in e.outvars}
-        used = _variables(v for e in equations for v in e.invars)
+        used = variables_of(v for e in equations for v in e.invars)
         writes = tuple(v for v in wanted if v in made)
         reads = tuple(v for v in used if v not in made)
         pieces.append(_piece(jaxpr, equations, reads, writes))
@@ -92,8 +103,8 @@ def _pieces(jaxpr: jex.Jaxpr) -> list[_Piece]:
     return pieces[::-1]
 
 
-def _groups(jaxpr: jex.Jaxpr) -> list[Sequence[jex.JaxprEqn]]:
-    """Neighbouring operations; what has effects is by itself."""
+def groups(jaxpr: jex.Jaxpr) -> list[Sequence[jex.JaxprEqn]]:
+    """Groups neighboring operations; operations with effects form separate groups."""
     cuts = {0, *_cuts(jaxpr), len(jaxpr.eqns)}
     for position, equation in enumerate(jaxpr.eqns):
         if equation.effects:
@@ -102,7 +113,7 @@ def _groups(jaxpr: jex.Jaxpr) -> list[Sequence[jex.JaxprEqn]]:
 
 
 def _cuts(jaxpr: jex.Jaxpr) -> Iterator[int]:
-    """Where to cut: about every sqrt(n) operations, where little is alive."""
+    """Yields positions about every sqrt(n) operations, where few bytes are alive."""
     bytes_alive = _bytes_alive(jaxpr)
     size = math.isqrt(len(jaxpr.eqns))
     cut = 0
@@ -113,12 +124,12 @@ def _cuts(jaxpr: jex.Jaxpr) -> Iterator[int]:
 
 
 def _bytes_alive(jaxpr: jex.Jaxpr) -> list[int]:
-    """For each position, what was made before it and is used behind it."""
+    """Returns for each position the bytes that were made before and are used later."""
     count = len(jaxpr.eqns)
     last_use = {}
     for position, equation in enumerate(jaxpr.eqns):
-        last_use.update(dict.fromkeys(_variables(equation.invars), position))
-    last_use.update(dict.fromkeys(_variables(jaxpr.outvars), count))
+        last_use.update(dict.fromkeys(variables_of(equation.invars), position))
+    last_use.update(dict.fromkeys(variables_of(jaxpr.outvars), count))
     change = [0] * (count + 1)
     for position, equation in enumerate(jaxpr.eqns):
         for variable in equation.outvars:
@@ -130,7 +141,7 @@ def _bytes_alive(jaxpr: jex.Jaxpr) -> list[int]:
 
 
 def _bytes(aval: Any) -> int:
-    # Tokens of effects have neither a shape nor a dtype.
+    # Tokens of effects have neither shape nor dtype.
     return aval.size * aval.dtype.itemsize if hasattr(aval, "dtype") else 0
 
 
@@ -140,23 +151,38 @@ def _piece(
     reads: tuple[jex.Var, ...],
     writes: tuple[jex.Var, ...],
 ) -> _Piece:
-    effects = set().union(*(e.effects for e in equations))
+    part = part_of(jaxpr, equations, reads, writes)
+    run = jex.jaxpr_as_fun(part)
+    return _Piece(run if part.effects else jax.checkpoint(run), reads, writes)
+
+
+def part_of(
+    jaxpr: jex.Jaxpr,
+    equations: Sequence[jex.JaxprEqn],
+    reads: Sequence[jex.Var],
+    writes: Sequence[jex.Var],
+) -> jex.ClosedJaxpr:
+    """Returns some operations of a function as a function of their own.
+
+    Args:
+        reads: The arguments, with constants of the function.
+        writes: The results.
+    """
     part = jaxpr.replace(
         constvars=[],
         invars=list(reads),
         outvars=list(writes),
         eqns=list(equations),
-        effects=effects,
+        effects=set().union(*(e.effects for e in equations)),
         debug_info=jaxpr.debug_info.with_unknown_names(),
     )
-    run = jex.jaxpr_as_fun(jex.ClosedJaxpr(part, ()))
-    return _Piece(run if effects else jax.checkpoint(run), reads, writes)
+    return jex.ClosedJaxpr(part, ())
 
 
-def _variables(atoms: Iterable[_Atom]) -> dict[jex.Var, None]:
-    """The variables among variables and literals, each once and in order."""
+def variables_of(atoms: Iterable[_Atom]) -> dict[jex.Var, None]:
+    """Returns the variables among variables and literals, each once and in order."""
     return {v: None for v in atoms if not isinstance(v, jex.Literal)}
 
 
-def _value(atom: _Atom, known: Mapping[jex.Var, jax.Array]) -> jax.Array:
+def value_of(atom: _Atom, known: Mapping[jex.Var, jax.Array]) -> jax.Array:
     return atom.val if isinstance(atom, jex.Literal) else known[atom]

@@ -1,6 +1,6 @@
-"""Every private part of TensorFlow that Keras code and datasets need.
+"""All private parts of TensorFlow that Keras code and datasets need.
 
-What lifts graphs has its own, in `tf1/internals.py`.
+The import of TF1 graphs uses those in `tf1/graph/internals.py`.
 """
 
 import contextlib
@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
-# What is told of the collections that this thread reads, or nothing.
+# The function that receives the collections which this thread reads, or `None`.
 _tell: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=None)
 
 
 @contextlib.contextmanager
 def telling_of_ops(tell: Callable[[str], None]) -> Iterator[None]:
-    """Calls a function before each op that this thread runs or adds.
+    """Calls a function before each operation that this thread runs or adds.
 
     Args:
-        tell: Called with the type of the op, such as "RandomUniform".
+        tell: Receives the type of the operation, such as "RandomUniform".
     """
     from tensorflow.python.framework import op_callbacks
 
@@ -38,8 +38,8 @@ def telling_of_collections(tell: Callable[[str], None]) -> Iterator[None]:
     """Calls a function before this thread reads a collection of its graph.
 
     Args:
-        tell: Called with the name, such as "trainable_variables". TensorFlow's
-            own collections, which have no string as their name, are left out.
+        tell: Receives the name, such as "trainable_variables". TensorFlow's own
+            collections without string names are skipped.
     """
     _tell_of_collections()
     token = _tell.set(tell)
@@ -51,10 +51,7 @@ def telling_of_collections(tell: Callable[[str], None]) -> Iterator[None]:
 
 @functools.cache
 def _tell_of_collections() -> None:
-    """Has graphs call what is to be told; nothing, by default.
-
-    Once for all, as threads may come and go in any order.
-    """
+    """Patches graphs once to call the function of the current context."""
     from tensorflow.python.framework import ops
 
     get_collection = ops.Graph.get_collection
@@ -70,7 +67,7 @@ def _tell_of_collections() -> None:
 
 
 def without_prefetch(dataset: Any) -> Any:
-    """What a `tf.data.Dataset` reads ahead of, if it ends with that."""
+    """Returns a dataset without prefetching at its end."""
     from tensorflow.python.data.ops import prefetch_op
 
     while isinstance(dataset, prefetch_op._PrefetchDataset):

@@ -1,8 +1,8 @@
 """Variables by path.
 
-A `model_fn` creates its layers anew each time it runs, as it did in TF1. Here
-it runs under `VariableScope`, where a variable is its path: the first trace
-makes it, every later one is given the value under the same path.
+A `model_fn` creates its layers again each time it runs, as in TF1. Here it runs under a
+`VariableScope`, which identifies a variable by its path: the first trace makes it, and
+each later trace receives the value of the same path.
 """
 
 import contextlib
@@ -21,11 +21,13 @@ from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.pickling import reduce_error
 from keras_tpu_estimator.ground.base.types import TensorLike
 from keras_tpu_estimator.ground.tracing import jaxprs, keras_internals
-from keras_tpu_estimator.ground.tracing.key_variable import KeyVariable
-from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
+from keras_tpu_estimator.ground.tracing.variable_classes import (
+    KeyVariable,
+    RowsVariable,
+)
 
 ArraysByPath: TypeAlias = dict[str, jax.Array]
-# Before they are copied to the devices, some may be on the host.
+# Some may be on the host before they are copied to the devices.
 AnyArraysByPath: TypeAlias = Mapping[str, jax.Array | np.ndarray]
 Initializer: TypeAlias = Callable[..., jax.Array | np.ndarray]
 Sharing: TypeAlias = Literal["never", "allowed", "required"]
@@ -46,10 +48,10 @@ class TwoUnderOnePathError(ValueError):
 
     def __init__(self, path: str):
         super().__init__(
-            f"Two variables have the path {path!r}. Expected one variable for "
-            "each path in one call of model_fn. Give one of the two layers "
-            "(or variables) another `name`; a layer that is used twice is "
-            "created once and called twice, or shared by "
+            "Paths of variables must be unique in one call of model_fn. Received: "
+            f"two variables with the path {path!r}. Give one of the two layers "
+            "(or variables) another `name`. To use a layer twice, create it once "
+            "and call it twice, or share it by "
             "kte.variable_scope(name, reuse=kte.AUTO_REUSE)."
         )
         self.path = path
@@ -60,7 +62,7 @@ class LeakedTensorError(ValueError):
 
     Args:
         used: The line and the function that use it, or `None`.
-        made: The line and the function that have made it, or `None`.
+        made: The line and the function that made it, or `None`.
     """
 
     __reduce__ = reduce_error
@@ -69,9 +71,9 @@ class LeakedTensorError(ValueError):
         at = f" at {used}" if used else ""
         origin = f" It was made at {made}." if made else ""
         super().__init__(
-            "A tensor that leaked from an earlier call of model_fn, or from an "
-            f"inner function, was used{at}.{origin} Expected only tensors made "
-            "from the features, labels and variables of this call: keep no "
+            "model_fn must use only tensors made from the features, labels and "
+            "variables of this call. Received: a tensor that leaked from an "
+            f"earlier call or from an inner function, used{at}.{origin} Keep no "
             "tensors in globals, attributes or default arguments."
         )
 
@@ -87,20 +89,21 @@ class NoScopeError(ValueError):
 
     def __init__(self, caller: str):
         super().__init__(
-            f"`{caller}` was called outside a model_fn. Expected a call while "
-            "model_fn runs, since variables exist only there."
+            f"`{caller}` must be called while model_fn runs, because variables exist "
+            "only there. Received: a call outside a model_fn. Move it into "
+            "model_fn."
         )
         self.caller = caller
 
 
 class VariableScope(keras.StatelessScope):
-    """Answers for every variable by path while a function is traced.
+    """Resolves all variables by path while a function is traced.
 
     Args:
         known: The program's variables by path.
-        values: A traced value for each path that has one already.
-        objects: Variable objects of an earlier trace that stand for their
-            paths in this one.
+        values: A traced value for each path that already has one.
+        objects: Variable objects of an earlier trace that represent their paths in this
+            one.
     """
 
     def __init__(
@@ -112,7 +115,7 @@ class VariableScope(keras.StatelessScope):
         super().__init__(collect_losses=True, initialize_variables=False)
         self.known = known
         self.values = dict(values)
-        # Values as they were before anything was assigned.
+        # Values before any assignment.
         self.before = dict(values)
         self.objects = dict(objects)
         self.new: dict[str, keras.Variable] = {}
@@ -122,7 +125,7 @@ class VariableScope(keras.StatelessScope):
         self._numbers = False
         self._copies = False
         self.sharing: Sharing = "never"
-        # Objects that stand for a variable which another one stands for, too.
+        # Further objects for a variable that another object represents.
         self._twins: list[keras.Variable] = []
 
     def __enter__(self) -> "VariableScope":
@@ -134,9 +137,9 @@ class VariableScope(keras.StatelessScope):
         super().__exit__(*exception)
 
     def created(self, variable: keras.Variable, initializer: Initializer) -> None:
-        """Enters a variable that the traced function has just made."""
+        """Adds a variable that the traced function has just made."""
         path = variable.path
-        if is_accumulator(variable):  # Keras names all `Mean`s alike.
+        if is_accumulator(variable):  # Keras gives all `Mean`s the same name.
             path = self._free_path(*path.partition("/"))
         elif self._numbers or is_recurrent_state(variable):
             path = self._free_path(path)
@@ -150,13 +153,13 @@ class VariableScope(keras.StatelessScope):
         self.initializers[path] = initializer
 
     def path_of(self, variable: keras.Variable) -> str:
-        """The path of a variable, which is adopted if it is from outside."""
+        """Returns the path of a variable, and adopts a variable from outside."""
         path = variable.path
         if path not in self.objects:
             self._enter(path, variable)
             if self._copies and path in self.new:
-                # Shallow: the copy has no array of its own before the first
-                # assignment, and shares nothing that changes.
+                # A shallow copy shares the array until the first assignment, and
+                # nothing else that changes.
                 self.new[path] = copy.copy(variable)
         elif self.objects[path] is not variable and not any(
             twin is variable for twin in self._twins
@@ -169,21 +172,21 @@ class VariableScope(keras.StatelessScope):
         return path
 
     def get_current_value(self, variable: keras.Variable) -> jax.Array:
-        """The traced value of a variable. Keras calls this on every read."""
+        """Returns the traced value of a variable. Keras calls this on every read."""
         path = self.path_of(variable)
         if path not in self.values:
             self._introduce(path)
         return self.values[path]
 
     def value_before(self, variable: keras.Variable) -> jax.Array:
-        """The value that a variable had before anything was assigned."""
+        """Returns the value of a variable before any assignment."""
         self.get_current_value(variable)
         return self.before[variable.path]
 
     def add_update(self, update: tuple[keras.Variable, jax.Array]) -> None:
-        """Takes a new value. Keras calls this on every assignment."""
+        """Records a new value. Keras calls this on every assignment."""
         variable, value = update
-        # The old value first, so that the variable becomes an argument.
+        # Read the old value first, so that the variable becomes an argument.
         current = self.get_current_value(variable)
         if variable.trainable:
             value = _in_place_of(current, value)
@@ -191,7 +194,7 @@ class VariableScope(keras.StatelessScope):
         self.updated.add(variable.path)
 
     def introduce_unread(self) -> None:
-        """Makes arguments of new variables that nothing has read."""
+        """Turns new variables that nothing has read into arguments."""
         for path in self.new:
             if path not in self.values:
                 self._introduce(path)
@@ -200,7 +203,7 @@ class VariableScope(keras.StatelessScope):
 
     @contextlib.contextmanager
     def numbering(self) -> Iterator[None]:
-        """Numbers new variables of one path, as Keras's Adafactor has them."""
+        """Numbers new variables of one path in a block, as Keras's Adafactor needs."""
         self._numbers = True
         try:
             yield
@@ -209,10 +212,10 @@ class VariableScope(keras.StatelessScope):
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
-        """Gives the program copies of variables from outside, in a block.
+        """Makes copies of variables from outside in a block.
 
-        Only the copies are trained. Without this, the program trains the
-        user's own variables.
+        Only the copies are trained. Otherwise, the program trains the user's own
+        variables.
         """
         before, self._copies = self._copies, True
         try:
@@ -222,7 +225,7 @@ class VariableScope(keras.StatelessScope):
 
     @contextlib.contextmanager
     def sharing_of(self, sharing: Sharing) -> Iterator[None]:
-        """Whether new variables share the values of others of their paths."""
+        """Sets whether new variables share the values of others with the same path."""
         before, self.sharing = self.sharing, sharing
         try:
             yield
@@ -230,15 +233,15 @@ class VariableScope(keras.StatelessScope):
             self.sharing = before
 
     def first(self, variable: keras.Variable) -> keras.Variable:
-        """The object that stands for a variable that several share."""
+        """Returns the object that represents a shared variable."""
         return self.objects.get(variable.path, variable)
 
     def trainable(self) -> list[keras.Variable]:
-        """The trainable variables seen so far, in the order of creation."""
+        """Returns the trainable variables so far, in the order of creation."""
         return [v for v in self.objects.values() if v.trainable]
 
     def _free_path(self, name: str, *rest: str) -> str:
-        """The path with a count after its name, if need be."""
+        """Returns the path, with a count after its name if it is taken."""
         path = "".join((name, *rest))
         counted = ("".join((f"{name}_{count}", *rest)) for count in itertools.count(1))
         while path in self.objects:
@@ -246,13 +249,13 @@ class VariableScope(keras.StatelessScope):
         return path
 
     def _is_shared(self, path: str, variable: keras.Variable) -> bool:
-        # What only counts, or draws, may be new at any time.
+        # Accumulators and seeds may be new at any time.
         is_weight = not (is_accumulator(variable) or is_seed(variable))
         is_new = path not in self.objects
         if self.sharing == "required" and is_new and is_weight:
             raise ValueError(
-                f"With reuse=True the variable {path!r} should have been made "
-                "before in this call of model_fn. Received a new one. Call "
+                f"With reuse=True the variable {path!r} must have been made "
+                "before in this call of model_fn. Received: a new one. Call "
                 "the layers without reuse first, or pass reuse=AUTO_REUSE."
             )
         if self.sharing == "never" or is_new:
@@ -260,8 +263,8 @@ class VariableScope(keras.StatelessScope):
         shape = tuple(self.objects[path].shape)
         if shape != tuple(variable.shape):
             raise ValueError(
-                f"The variable {path!r} has shape {shape}, and should be "
-                f"reused with shape {tuple(variable.shape)}. Give the layers "
+                f"The variable {path!r} must be reused with its shape {shape}. "
+                f"Received: the shape {tuple(variable.shape)}. Give the layers "
                 "the same size, or other names."
             )
         return True
@@ -270,18 +273,18 @@ class VariableScope(keras.StatelessScope):
         self.objects[path] = variable
         if isinstance(self.known.get(path), RowsVariable):
             raise ValueError(
-                "Tables, and what their optimizers keep, should have names "
-                "that no variable of model_fn has. Received both for "
-                f"{path!r}. Rename the layer or the table."
+                "Embedding tables and their optimizer state must have other names "
+                f"than variables of model_fn. Received: {path!r} for both. "
+                "Rename the layer or the table."
             )
         if path not in self.known:
             self.new[path] = variable
         elif tuple(self.known[path].shape) != tuple(variable.shape):
             raise ValueError(
-                f"The variable {path!r} has shape {tuple(variable.shape)} in "
-                "this call of model_fn, but "
-                f"{tuple(self.known[path].shape)} in the calls before. Give "
-                "the layer the same size in every mode, or another `name`."
+                f"The variable {path!r} must have the same shape as in earlier calls "
+                f"of model_fn, {tuple(self.known[path].shape)}. Received: "
+                f"{tuple(variable.shape)}. Give the layer the same size in every "
+                "mode, or another `name`."
             )
 
     def _introduce(self, path: str) -> None:
@@ -293,7 +296,7 @@ class VariableScope(keras.StatelessScope):
         variable = self.objects[path]
         dtype = keras_internals.stored_dtype(variable)
         if path not in self.initializers:
-            # Adopted: its own value is the initial one, read after the trace.
+            # The initial value of an adopted variable is read after the trace.
             return jnp.zeros(variable.shape, dtype)
         initial = self.initializers[path](variable.shape, dtype=dtype)
         if not isinstance(initial, jax.Array):
@@ -302,27 +305,27 @@ class VariableScope(keras.StatelessScope):
 
 
 def is_accumulator(variable: keras.Variable) -> bool:
-    """Whether a variable accumulates a metric, for one evaluation only."""
+    """Returns whether a variable accumulates a metric in one evaluation."""
     return variable.synchronization == "on_read"
 
 
 def is_seed(variable: keras.Variable) -> bool:
-    """Whether a variable is what random numbers are made of."""
+    """Returns whether a variable is the source of random numbers."""
     is_of_keras = variable.name == "seed_generator_state"
     return isinstance(variable, KeyVariable) or (is_of_keras and variable.shape == (2,))
 
 
 def is_recurrent_state(variable: keras.Variable) -> bool:
-    """Whether a variable is a state of a layer, which Keras names all alike."""
+    """Returns whether a variable is a layer's state, by its name in Keras."""
     return variable.name == "rnn_state"
 
 
 @jax.custom_jvp
 def _in_place_of(current: jax.Array, value: jax.Array) -> jax.Array:
-    """A value that is assigned to a weight, whose gradient is the weight's.
+    """Returns a value assigned to a weight, with the gradient of the weight.
 
-    As in TensorFlow, where no gradient goes through an assignment, and that by
-    a weight is taken at the value that the weight has.
+    As in TensorFlow, no gradient passes through an assignment, and the gradient by a
+    weight is taken at its current value.
     """
     del current
     return value
@@ -334,7 +337,7 @@ def _(primals: Any, tangents: Any) -> Any:
 
 
 def current_scope() -> VariableScope | None:
-    """The scope of the trace that is running on this thread, if one is."""
+    """Returns the scope of this thread's trace, or `None`."""
     return _active.get()
 
 
@@ -344,13 +347,10 @@ def enter_into_scope(
     initializer: TensorLike | Initializer,
     kwargs: dict[str, Any],
 ) -> None:
-    """Constructs a variable; inside a scope, any initial value will do.
+    """Constructs a variable, and accepts any initial value inside a scope.
 
     Args:
-        construct: The constructor of `keras.Variable`.
-        variable: The new object.
         initializer: A value, an initializer, or the name of one.
-        kwargs: The other arguments.
     """
     scope = current_scope()
     if scope is None:
@@ -365,7 +365,7 @@ def enter_into_scope(
 
 
 def fitting(variable: keras.Variable, value: Any) -> Any:
-    """Returns what user code assigns to a variable, in the variable's dtype.
+    """Returns an assigned value in the variable's dtype.
 
     Raises:
         ValueError: The value does not fit.
@@ -378,25 +378,27 @@ def fitting(variable: keras.Variable, value: Any) -> Any:
 
 
 def copying() -> contextlib.AbstractContextManager[None]:
-    """Gives the running trace copies of outside variables, in a block."""
+    """Makes the current trace copy variables from outside in a block."""
     scope = current_scope()
     return contextlib.nullcontext() if scope is None else scope.copying()
 
 
 def is_tensor_of_scope(value: object) -> bool:
-    """Whether something is a tensor, or a variable, while one is traced."""
+    """Returns whether a value is a tensor or a variable while a function is traced."""
     return current_scope() is not None and isinstance(value, jax.Array | keras.Variable)
 
 
 def _constant(value: TensorLike, kwargs: dict[str, Any]) -> Initializer:
-    """An initializer that returns a value, whose shape and dtype it adds."""
+    """Returns an initializer for a value, and adds its shape and dtype to the
+    arguments.
+    """
     if isinstance(value, keras.Variable):
         value = value.value
     if not isinstance(value, jax.Array):
         is_python = not hasattr(value, "dtype")
         value = np.asarray(value)
         if is_python and value.dtype.kind == "i" and _is_real(kwargs):
-            # Python's numbers have no dtype, and are rounded like fractions.
+            # Python numbers have no dtype, and are rounded like floats.
             value = value.astype("float64")
     kwargs["shape"] = value.shape
     if kwargs.get("dtype") is None:
@@ -413,7 +415,7 @@ def _is_real(kwargs: dict[str, Any]) -> bool:
 
 
 def scope_for(caller: str) -> VariableScope:
-    """The scope of the running trace, for a function that needs one.
+    """Returns the scope of the current trace, for a function that needs one.
 
     Raises:
         NoScopeError: Nothing is traced; the message names the caller.

@@ -215,9 +215,13 @@ def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[
     ]
     if wanted is not None and "tpu_config" not in wanted:
         return names
+    unread_of_tpu_config = _UNREAD_OF_TPU_CONFIG | {
+        # TF_CONFIG's, which is not the program's.
+        "tpu_job_name": (None, config._task.tpu_job_name)
+    }
     return names + [
         f"TPUConfig.{name}"
-        for name, unread in _UNREAD_OF_TPU_CONFIG.items()
+        for name, unread in unread_of_tpu_config.items()
         if getattr(config.tpu_config, name) not in unread
     ]
 
@@ -246,7 +250,6 @@ def warn_without_effect(names: list[str], stacklevel: int) -> None:
 
 
 _UNREAD_OF_TPU_CONFIG: dict[str, tuple[object, ...]] = {
-    "tpu_job_name": (None,),
     "initial_infeed_sleep_secs": (None, 0),
     "experimental_allow_per_host_v2_parallel_get_next": (False,),
     "experimental_feed_hook": (None,),

@@ -143,10 +143,13 @@ class RunConfig:
             `keras.distribution.LayoutMap`, or a dict from regular expressions,
             which must match the entire path of a variable, to tuples. A tuple
             has for each dimension `"model"`, the axis that it is split over, or
-            `None`. Optimizer state has the layout of its variable. Defaults to
-            `None`, which splits large variables along their largest dimension.
-        shard_optimizer: Whether optimizer state is sharded over the replicas.
-            Defaults to `False`.
+            `None`; with `fsdp`, also `"batch"`, the axis of the replicas.
+            Optimizer state has the layout of its variable. Defaults to `None`,
+            which splits large variables along their largest dimension.
+        shard_optimizer: Whether optimizer state is sharded over the replicas
+            (ZeRO-1). Defaults to `False`.
+        fsdp: Whether variables, gradients and optimizer state are sharded over
+            the replicas (FSDP, ZeRO-3). Defaults to `False`.
         executables: A local folder of programs that
             `TPUEstimator.plan(save=...)` compiled: these are executed, others
             are compiled. Files in it are executed, so only trusted users may
@@ -293,6 +296,7 @@ class RunConfig:
         is_hashable=False,
     )
     shard_optimizer: bool = option(False, is_bool, "a bool")
+    fsdp: bool = option(False, is_bool, "a bool")
     executables: PathLike | None = None
     compilation_cache_dir: PathLike | None = None
     random_bits: str | None = option(
@@ -432,6 +436,9 @@ class RunConfig:
                 f"TPUConfig. Received: {shown(self.tpu_config)}. Pass other "
                 "arguments by name, such as model_dir=..."
             )
+        job_name = self._task.tpu_job_name
+        if job_name and not self.tpu_config.tpu_job_name:
+            self._set("tpu_config", self.tpu_config._replace(tpu_job_name=job_name))
         if self.model_dir is not None:
             self._set("model_dir", directory_string("`model_dir`", self.model_dir))
         self._set("metric_writers", ChosenWriters.of(self.metric_writers))

@@ -81,7 +81,8 @@ class TPUConfig(NamedTupleLike):
             to split one batch over all devices in evaluation and prediction.
         experimental_host_call_every_n_steps: Steps of a loop for each
             `host_call`. Defaults to 1.
-        tpu_job_name: Accepted; has no effect.
+        tpu_job_name: Accepted; has no effect. `RunConfig` fills in that of
+            TF_CONFIG.
         initial_infeed_sleep_secs: Accepted; has no effect.
         experimental_allow_per_host_v2_parallel_get_next: Accepted; has no
             effect.

@@ -259,7 +259,7 @@ class CallbackHook(LoopHook):
 
 
 def _hears_of_runs(callback: keras.callbacks.Callback) -> bool:
-    """Whether a callback overrides a method around runs of training."""
+    """Returns whether a callback overrides a method around runs of training."""
     return any(
         getattr(getattr(callback, name), "__func__", None)
         is not getattr(keras.callbacks.Callback, name)
@@ -354,7 +354,7 @@ class Epochs:
         self._runs.append((logs, steps))
 
     def is_over(self, step: int) -> bool:
-        """Whether the epoch ends with the run that ended at a step."""
+        """Returns whether the epoch ends with the run that ended at a step."""
         return self._steps is None or step // self._steps > self._count
 
     def end(self) -> tuple[int, dict[str, Any]]:

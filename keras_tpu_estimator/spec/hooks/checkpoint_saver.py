@@ -7,7 +7,7 @@ from typing import Any
 from keras_tpu_estimator.ground.base.field_checks import tuple_of
 from keras_tpu_estimator.ground.base.shown import shown
 from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import file_names
+from keras_tpu_estimator.ground.storage import paths
 from keras_tpu_estimator.spec.hooks.session import Session
 from keras_tpu_estimator.spec.hooks.session_run_hook import (
     LoopHook,
@@ -121,7 +121,7 @@ class CheckpointSaverHook(LoopHook):
                 "because the session saves; set "
                 "RunConfig.keep_checkpoint_max for the number of checkpoints."
             )
-        file_names.check("`checkpoint_basename`", checkpoint_basename)
+        paths.check_name("`checkpoint_basename`", checkpoint_basename)
         self._directory = os.fsdecode(checkpoint_dir)
         self._basename = checkpoint_basename
         self._timer = SecondOrStepTimer(save_secs, save_steps)

@@ -192,7 +192,7 @@ class HookStates:
             holder.begin(its_own)
 
     def now(self) -> list[SavedState]:
-        """Returns all current states, for a checkpoint."""
+        """Returns all current states to save in a checkpoint."""
         states = [
             holder.saved() if holder.has_begun else self._pending.get(holder.key)
             for holders in self._holders.values()
@@ -220,7 +220,7 @@ def _callbacks_in(callback: keras.callbacks.Callback) -> Iterator[Any]:
 
 
 def _may_have_state(subject: Any) -> bool:
-    """Whether a class is a user's, or is known to have a state."""
+    """Returns whether a class is a user's, or is known to have a state."""
     return not _is_known(type(subject)) or bool(sources_of(subject))
 
 
@@ -239,7 +239,7 @@ def _kind_of(subject: Any) -> str:
 
 
 def _keeps_something(base: type) -> bool:
-    """Whether a class of a known package sets attributes."""
+    """Returns whether a class of a known package sets attributes."""
     return _is_known(base) and base.__name__ not in _BASES
 
 

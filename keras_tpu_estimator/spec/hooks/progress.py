@@ -80,7 +80,7 @@ class ProgressHook(LoopHook):
 
 
 def shows_progress(setting: bool | str) -> bool:
-    """Whether `RunConfig.progress` asks for a display in this process."""
+    """Returns whether `RunConfig.progress` asks for a display in this process."""
     if setting == "auto":
         return sys.stdout.isatty() or notebook.is_here()
     return bool(setting)

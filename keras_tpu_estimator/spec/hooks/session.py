@@ -142,11 +142,11 @@ class Session:
         raise _only_in_training("save checkpoints")
 
     def is_so_anywhere(self, is_so: bool) -> bool:
-        """Whether a condition holds on any host; all hosts must call this."""
+        """Returns whether a condition holds on any host; all hosts must call this."""
         return is_so
 
     def is_due_anywhere(self, name: str, is_due: bool) -> bool:
-        """Whether an action is due on any host, by the clock of that host.
+        """Returns whether an action is due on any host, by the clock of that host.
 
         Hosts agree at the end of a run, so that the action happens on all of
         them after the next run.

@@ -77,7 +77,7 @@ class SessionRunValues:
 
 
 class SessionRunContext:
-    """One run of the device loop, for a hook.
+    """A hook's view of one run of the device loop.
 
     Args:
         session: The session that runs.
@@ -229,7 +229,7 @@ class SessionRunHook:
 
 
 def _differ_around_runs(one: type, other: type) -> bool:
-    """Whether two hook classes override methods around runs differently."""
+    """Returns whether two hook classes override methods around runs differently."""
     return any(
         getattr(one, method, None) is not getattr(other, method, None)
         for method in _AROUND_RUNS

@@ -89,7 +89,7 @@ class Methods:
     setter: str
 
     def are_in(self, subject: Any) -> bool:
-        """Whether an object has both, with the expected arguments."""
+        """Returns whether an object has both, with the expected arguments."""
         getter = getattr(subject, self.getter, None)
         setter = getattr(subject, self.setter, None)
         return _can_be_called(getter) and _can_be_called(setter, "state")
@@ -104,7 +104,7 @@ class Methods:
 
 
 def _can_be_called(method: Any, *arguments: object) -> bool:
-    """Whether a method takes arguments: the name may have another meaning."""
+    """Returns whether a method takes arguments: the name may have another meaning."""
     try:
         inspect.signature(method).bind(*arguments)
     except (TypeError, ValueError):

@@ -304,7 +304,7 @@ class _ToldByTensorFlow:
 
 
 class TensorFlowListener(CheckpointSaverListener):
-    """A listener of TensorFlow's class, for this package's hooks."""
+    """A listener of TensorFlow's class that this package's hooks call."""
 
     def __init__(self, listener: Any):
         self.listener = listener

@@ -186,7 +186,7 @@ def _report(
 
 
 def _is_weight(variable: keras.Variable) -> bool:
-    """Whether a variable is a weight, unlike those of this package."""
+    """Returns whether a variable is a weight, unlike those of this package."""
     return not (
         is_accumulator(variable) or is_seed(variable) or variable.path == "global_step"
     )

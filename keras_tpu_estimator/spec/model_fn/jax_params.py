@@ -18,11 +18,11 @@ from keras_tpu_estimator.ground.tracing.array_trees import (
     as_value,
     leaves_of,
     make_variable,
+    maker,
     split_path,
     with_values,
 )
-from keras_tpu_estimator.ground.tracing.key_variable import is_key
-from keras_tpu_estimator.ground.tracing.tree_makers import maker
+from keras_tpu_estimator.ground.tracing.variable_classes import is_key
 from keras_tpu_estimator.ground.tracing.variables import scope_for
 
 Tree = TypeVar("Tree")

@@ -8,7 +8,7 @@ from typing import Any
 import keras
 
 from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.rows_variable import RowsVariable
+from keras_tpu_estimator.ground.tracing.variable_classes import RowsVariable
 from keras_tpu_estimator.ground.tracing.variables import (
     Sharing,
     current_scope,

@@ -154,7 +154,7 @@ def with_host_tensors(nest: Nest, finish: Callable[[Any], Any]) -> Nest:
 
 
 def is_host_tensor(value: Any) -> bool:
-    """Whether a value is a `HostTensor`."""
+    """Returns whether a value is a `HostTensor`."""
     return isinstance(value, HostTensor)
 
 

@@ -13,7 +13,7 @@ import numpy as np
 from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 from keras_tpu_estimator.ground.base.plain_names import plain_name
 from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.tracing.rows_variable import own_rows
+from keras_tpu_estimator.ground.tracing.variable_classes import own_rows
 from keras_tpu_estimator.spec.hooks.session import Session
 
 _OF_TENSORS = (

@@ -124,7 +124,7 @@ class TPUEstimatorSpec(NamedTupleLike):
 @suggesting
 @dataclasses.dataclass(frozen=True)
 class EstimatorSpec(NamedTupleLike):
-    """The operations of a model in one mode, for one core.
+    """The operations of a model in one mode on one core.
 
     The counterpart of `tf.estimator.EstimatorSpec`.
 

@@ -12,6 +12,7 @@ import keras
 
 from keras_tpu_estimator.ground.mesh import replica_context
 from keras_tpu_estimator.ground.mesh.replica_groups import Groups
+from keras_tpu_estimator.ground.mesh.replica_shards import ReplicaShards
 from keras_tpu_estimator.ground.tracing import keras_internals
 from keras_tpu_estimator.ground.tracing.variables import current_scope, scope_for
 from keras_tpu_estimator.spec.model_fn.known_variables import get_global_step
@@ -51,12 +52,16 @@ class Update(abc.ABC):
         del scalars
         return contextlib.nullcontext()
 
-    def reduced(self, tensors: Sequence[Any]) -> tuple[Any, ...]:
+    def reduced(
+        self, tensors: Sequence[Any], shards: Mapping[str, Any]
+    ) -> tuple[Any, ...]:
         """Combines tensors over the replicas.
 
         Args:
             tensors: The gradients of the loss, or `carried`.
+            shards: The variables that are sharded over the replicas, by path.
         """
+        del shards
         return tuple(tensors)
 
     @abc.abstractmethod
@@ -165,17 +170,45 @@ class TrainOp(Update):
             if isinstance(each, Optax) and each.takes_loss and self.loss is not None
         ]
 
-    def reduced(self, tensors: Sequence[Gradient]) -> tuple[Gradient, ...]:
-        """Combines gradients over the replicas."""
+    def reduced(
+        self, tensors: Sequence[Gradient], shards: Mapping[str, Any]
+    ) -> tuple[Gradient, ...]:
+        """Combines gradients over the replicas.
+
+        Returns:
+            Gradients; of sharded variables, the shards of this replica.
+        """
+        return tuple(
+            self._reduced_shard(gradient, variable, shards[variable.path])
+            if variable.path in shards
+            else self._reduced(gradient)
+            for gradient, variable in zip(tensors, self.variables, strict=True)
+        )
+
+    def _reduced(self, gradient: Gradient) -> Gradient:
         reduce: dict[Reduction | None, Callable[..., Any]] = {
             "mean": replica_context.mean_in_groups,
             "sum": replica_context.sum_in_groups,
             None: lambda gradient, groups, dtype: gradient,
         }
-        return tuple(
-            reduce[self.reduction](gradient, self.groups, self._added_in(gradient))
-            for gradient in tensors
-        )
+        return reduce[self.reduction](gradient, self.groups, self._added_in(gradient))
+
+    def _reduced_shard(
+        self, gradient: Gradient, variable: keras.Variable, shards: ReplicaShards
+    ) -> Gradient:
+        """Returns a shard of a gradient.
+
+        Args:
+            gradient: A gradient by the variable, of this replica, or by its
+                shard, which is a sum over the replicas.
+        """
+        if gradient.shape == variable.shape:
+            if self.reduction is None:
+                return shards.own(gradient)
+            gradient = shards.summed(gradient)
+        if self.reduction == "mean":
+            return gradient / replica_context.replica_context().num_replicas
+        return gradient
 
     def _added_in(self, gradient: Gradient) -> str | None:
         """Returns the dtype in which gradients of all replicas are added."""

@@ -19,7 +19,7 @@ from keras_tpu_estimator.ground.tracing.array_trees import (
     leaves_of,
     make_variable,
 )
-from keras_tpu_estimator.ground.tracing.slot_variable import SlotVariable
+from keras_tpu_estimator.ground.tracing.variable_classes import SlotVariable
 from keras_tpu_estimator.ground.tracing.variables import current_scope
 
 
@@ -202,7 +202,7 @@ class Optax(keras.optimizers.Optimizer):
 
 
 def is_optax(optimizer: object) -> bool:
-    """Whether an object is an optax gradient transformation."""
+    """Returns whether an object is an optax gradient transformation."""
     return (
         not isinstance(optimizer, keras.optimizers.Optimizer | type)
         and callable(getattr(optimizer, "init", None))

@@ -43,7 +43,7 @@ class Value(enum.Enum):
     Attributes:
         ANY: Any value, or none.
         PASSED: Any value except `None`.
-        LACKING: None, because the argument is not passed.
+        UNBOUNDED: None, for a loop without another bound on its rounds.
         STRINGS: A string, or a list that contains a string or the string dtype.
         STRING_DTYPE: The string dtype.
         NOT_ZERO: A value that is neither zero nor `None`.
@@ -53,7 +53,7 @@ class Value(enum.Enum):
 
     ANY = "any"
     PASSED = "passed"
-    LACKING = "lacking"
+    UNBOUNDED = "unbounded"
     STRINGS = "strings"
     STRING_DTYPE = "string dtype"
     NOT_ZERO = "not zero"
@@ -106,7 +106,7 @@ class CallRule:
         values = {
             Value.ANY: "...",
             Value.PASSED: f"{self.argument}=...",
-            Value.LACKING: "...",
+            Value.UNBOUNDED: "...",
             Value.STRINGS: f'{self.argument}="..."',
             Value.STRING_DTYPE: f"{self.argument}=tf.string",
             Value.NOT_ZERO: f"{self.argument}=n",

@@ -1,5 +1,6 @@
-"""Conditional random fields: the functions of `tf.contrib.crf` that taggers use."""
+"""Losses and scores of sequences: `tf.contrib.crf` and `tf.contrib.seq2seq`."""
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,7 @@ import tensorflow.compat.v1 as tf
 
 
 def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Any:
-    """Returns the sum of the potentials of tags, for each sequence.
+    """Returns the sum of the potentials of tags of each sequence.
 
     Args:
         tag_indices: `[batch, time]`.
@@ -22,7 +23,7 @@ def crf_unary_score(tag_indices: Any, sequence_lengths: Any, inputs: Any) -> Any
 def crf_binary_score(
     tag_indices: Any, sequence_lengths: Any, transition_params: Any
 ) -> Any:
-    """Returns the sum of the transition scores of tags, for each sequence.
+    """Returns the sum of the transition scores of tags of each sequence.
 
     Args:
         tag_indices: `[batch, time]`.
@@ -37,7 +38,7 @@ def crf_binary_score(
 def crf_sequence_score(
     inputs: Any, tag_indices: Any, sequence_lengths: Any, transition_params: Any
 ) -> Any:
-    """Returns the score of tags, for each sequence.
+    """Returns the score of tags of each sequence.
 
     Args:
         inputs: Potentials, `[batch, time, tags]`.
@@ -76,7 +77,7 @@ def crf_log_likelihood(
     sequence_lengths: Any,
     transition_params: Any = None,
 ) -> tuple[Any, Any]:
-    """Returns the log-likelihood of tags, for each sequence.
+    """Returns the log-likelihood of tags of each sequence.
 
     Args:
         inputs: Potentials, `[batch, time, tags]`.
@@ -99,7 +100,7 @@ def crf_log_likelihood(
 def crf_decode(
     potentials: Any, transition_params: Any, sequence_length: Any
 ) -> tuple[Any, Any]:
-    """Returns the tags with the highest score, for each sequence.
+    """Returns the tags with the highest score of each sequence.
 
     Args:
         potentials: `[batch, time, tags]`.
@@ -173,3 +174,40 @@ def _after_first(potentials: Any, lengths: Any) -> tuple[Any, Any]:
     """Returns potentials and whether they count, time first, without the first step."""
     used = tf.transpose(_mask(lengths, potentials))
     return tf.transpose(potentials, [1, 0, 2])[1:], used[1:]
+
+
+def sequence_loss(
+    logits: Any,
+    targets: Any,
+    weights: Any,
+    average_across_timesteps: bool = True,
+    average_across_batch: bool = True,
+    softmax_loss_function: Callable[..., Any] | None = None,
+    name: str | None = None,
+) -> Any:
+    """Returns the weighted cross entropy of sequences.
+
+    Args:
+        logits: `[batch, time, classes]`.
+        targets: Integers of `[batch, time]`.
+        weights: `[batch, time]`.
+        average_across_timesteps: Whether to take the mean over time.
+        average_across_batch: Whether to take the mean over examples.
+        softmax_loss_function: A function of `labels` and `logits`. Defaults to the
+            sparse softmax cross entropy.
+        name: The name of the operation.
+
+    Returns:
+        A scalar. Without one of the means, `[batch]` or `[time]`, and without both,
+        `[batch, time]`.
+    """
+    function = softmax_loss_function
+    if function is None:
+        function = tf.nn.sparse_softmax_cross_entropy_with_logits
+    with tf.name_scope(name, "sequence_loss"):
+        losses = function(labels=targets, logits=logits) * weights
+        axes = [0] * average_across_batch + [1] * average_across_timesteps
+        if not axes:
+            return losses
+        total = tf.reduce_sum(weights, axes) + 1e-12
+        return tf.reduce_sum(losses, axes) / total

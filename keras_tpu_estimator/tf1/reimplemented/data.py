@@ -1,8 +1,13 @@
-"""Transformations of `tf.contrib.data` for `Dataset.apply`."""
+"""Transformations of `tf.contrib.data`, and lists of `tf.train.Feature`.
 
-from collections.abc import Callable
+Protocol buffers now reject booleans as integers, and arrays of one number as numbers.
+The lists accept them as in TensorFlow 1.
+"""
+
+from collections.abc import Callable, Iterable
 from typing import Any
 
+import numpy as np
 import tensorflow.compat.v1 as tf
 
 
@@ -84,3 +89,40 @@ def _flat_shapes(shapes: Any, element: Any) -> list[Any]:
             for shape in _flat_shapes(each, inner)
         ]
     return [shapes]
+
+
+class FloatList:
+    """Makes a `tf.train.FloatList`.
+
+    Args:
+        value: Numbers, or arrays of one number. Defaults to none.
+    """
+
+    FromString = staticmethod(tf.train.FloatList.FromString)
+
+    def __new__(cls, value: Iterable[Any] = ()) -> tf.train.FloatList:
+        return tf.train.FloatList(value=_numbers(value, float))
+
+
+class Int64List:
+    """Makes a `tf.train.Int64List`.
+
+    Args:
+        value: Integers, booleans, or arrays of one. Defaults to none.
+    """
+
+    FromString = staticmethod(tf.train.Int64List.FromString)
+
+    def __new__(cls, value: Iterable[Any] = ()) -> tf.train.Int64List:
+        return tf.train.Int64List(value=_numbers(value, int))
+
+
+def _numbers(value: Iterable[Any], kind: type) -> list[Any]:
+    """Converts values that protocol buffers reject."""
+    refused = (bool, np.bool_, np.ndarray)
+    return [
+        kind(each.item() if isinstance(each, np.ndarray) else each)
+        if isinstance(each, refused)
+        else each
+        for each in value
+    ]

@@ -1,5 +1,6 @@
-"""Functions of `tf.estimator` and of `tf.contrib.estimator`."""
+"""Functions and names of `tf.estimator`, `tf.contrib.estimator` and monitors."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow.compat.v1 as tf
@@ -8,6 +9,7 @@ from keras_tpu_estimator.files.formats.latest_checkpoints import (
     latest_checkpoint,
 )
 from keras_tpu_estimator.files.formats.loading import load_variable
+from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 
 _STEP = "global_step"
 
@@ -59,3 +61,81 @@ class _Clipping(tf.train.Optimizer):
             global_step,
             name,
         )
+
+
+LOSS_METRIC_KEY = "loss"
+AVERAGE_LOSS_METRIC_KEY = "average_loss"
+
+
+class MetricKeys:
+    """The names of metrics."""
+
+    LOSS = LOSS_METRIC_KEY
+    LOSS_MEAN = AVERAGE_LOSS_METRIC_KEY
+    LOSS_REGULARIZATION = "regularization_loss"
+    ACCURACY = "accuracy"
+    PRECISION = "precision"
+    RECALL = "recall"
+    ACCURACY_BASELINE = "accuracy_baseline"
+    AUC = "auc"
+    AUC_PR = "auc_precision_recall"
+    LABEL_MEAN = "label/mean"
+    PREDICTION_MEAN = "prediction/mean"
+    ACCURACY_AT_THRESHOLD = "accuracy/positive_threshold_%g"
+    PRECISION_AT_THRESHOLD = "precision/positive_threshold_%g"
+    RECALL_AT_THRESHOLD = "recall/positive_threshold_%g"
+    PROBABILITY_MEAN_AT_CLASS = "probability_mean/class%d"
+    AUC_AT_CLASS = "auc/class%d"
+    AUC_PR_AT_CLASS = "auc_precision_recall/class%d"
+    PROBABILITY_MEAN_AT_NAME = "probability_mean/%s"
+    AUC_AT_NAME = "auc/%s"
+    AUC_PR_AT_NAME = "auc_precision_recall/%s"
+
+
+class PredictionKeys:
+    """The names of predictions."""
+
+    CLASSES = "classes"
+    CLASS_IDS = "class_ids"
+    ALL_CLASSES = "all_classes"
+    ALL_CLASS_IDS = "all_class_ids"
+    LOGISTIC = "logistic"
+    LOGITS = "logits"
+    PREDICTIONS = "predictions"
+    PROBABILITIES = "probabilities"
+    TOP_K = "top_k"
+
+
+class TaskType:
+    """The names of tasks in a cluster."""
+
+    MASTER = "master"
+    PS = "ps"
+    WORKER = "worker"
+    CHIEF = "chief"
+    EVALUATOR = "evaluator"
+
+
+def replace_monitors_with_hooks(
+    monitors_or_hooks: Sequence[Any] | None, estimator: Any
+) -> list[Any]:
+    """Returns hooks, because there are no monitors to replace.
+
+    Args:
+        monitors_or_hooks: Hooks of TensorFlow or of this package, or `None`.
+        estimator: The estimator that will use them.
+
+    Raises:
+        TypeError: A value is not a hook.
+    """
+    del estimator
+    hooks = list(monitors_or_hooks or [])
+    kinds = (tf.train.SessionRunHook, SessionRunHook)
+    for each in hooks:
+        if not isinstance(each, kinds):
+            raise TypeError(
+                "`monitors_or_hooks` must be hooks. Received: "
+                f"{each!r} of type {type(each).__name__}. Write the monitor "
+                "as a tf.train.SessionRunHook."
+            )
+    return hooks

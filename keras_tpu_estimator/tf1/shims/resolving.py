@@ -1,18 +1,47 @@
-"""Finding the object that a TF1 name refers to."""
+"""Finding the object that a TF1 name refers to, or else advice."""
 
+import dataclasses
+import enum
 import functools
 import importlib
+import inspect
 import pathlib
+import sys
 import types
 from typing import Any
 
 from keras_tpu_estimator.ground.base.pickling import reduce_error
-from keras_tpu_estimator.tf1.names.aliases import canonical
+from keras_tpu_estimator.tf1.names.aliases import canonical, path_of
 from keras_tpu_estimator.tf1.names.catalogue import ancestors, below, catalogue
-from keras_tpu_estimator.tf1.shims.callers import users_line
-from keras_tpu_estimator.tf1.shims.old_moments import (
+from keras_tpu_estimator.tf1.shims.old_libraries import (
     accept_overrides_without_mask,
 )
+
+_PACKAGE = str(pathlib.Path(__file__).parents[2])
+
+
+def users_line() -> str:
+    """Returns the place of the user's code that called the current code.
+
+    Returns:
+        A sentence such as 'Used in model.py, line 12.', or "" if no user code is
+        running.
+
+    Example:
+
+    >>> users_line()
+    'Used in <doctest ...>, line 1.'
+    """
+    frame = sys._getframe(1)
+    while frame is not None:
+        name = frame.f_code.co_filename
+        # `<frozen runpy>` runs this package's commands, or a user's module.
+        is_pythons = name.startswith("<frozen ") or "importlib" in name
+        if not name.startswith(_PACKAGE) and not is_pythons:
+            return f"Used in {name}, line {frame.f_lineno}."
+        frame = frame.f_back  # type: ignore[assignment]
+    return ""
+
 
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
 # Special names of modules that scripts read.
@@ -298,3 +327,77 @@ def _attribute_or_none(owner: Any, name: str) -> Any:
         if error.name != module:
             raise
     return None
+
+
+class Status(enum.Enum):
+    """The origin of a name.
+
+    Attributes:
+        SUPPLIED: TensorFlow has removed it, and this package supplies it.
+        TENSORFLOW: TensorFlow still has it.
+        MISSING: Neither has it.
+    """
+
+    SUPPLIED = "supplied"
+    TENSORFLOW = "tensorflow"
+    MISSING = "missing"
+
+
+@dataclasses.dataclass(frozen=True)
+class Name:
+    """The result of looking up a name.
+
+    Attributes:
+        path: The name, with 'tf.' at its start.
+        status: The origin of the name.
+        advice: The code to write instead if the name is missing, or "".
+    """
+
+    path: str
+    status: Status
+    advice: str = ""
+
+
+def lookup(dotted_name: str) -> Name:
+    """Looks up a TF1 name, as `python -m keras_tpu_estimator tf1` does.
+
+    Attributes of objects other than modules and classes are ignored:
+    'tf.flags.FLAGS.anything' has the result of 'tf.flags.FLAGS'.
+
+    Args:
+        dotted_name: A name such as 'tf.contrib.layers.layer_norm', or with 'tensorflow'
+            or 'tensorflow.compat.v1' instead of 'tf'.
+
+    Returns:
+        A `Name`.
+
+    Example:
+
+    >>> lookup("tf.train.Saver").status.value
+    'tensorflow'
+    >>> lookup("tensorflow.compat.v1.estimator.ModeKeys").status.value
+    'supplied'
+    >>> lookup("tf.contrib.cloud.BigtableClient").advice
+    'Read the data with tf.data.TFRecordDataset, or with a generator.'
+    """
+    path = path_of(dotted_name)
+    if path is None:
+        path = canonical(f"{dotted_name}.".removeprefix("tf.").strip("."))
+    if not path:
+        return Name("tf", Status.SUPPLIED)
+    shown = f"tf.{path}"
+    parts = path.split(".")
+    for number in range(1, len(parts) + 1):
+        part = ".".join(parts[:number])
+        try:
+            found = resolve(part)
+        except MissingNameError as error:
+            return Name(shown, Status.MISSING, error.advice)
+        except ImportError as error:
+            if not is_supplied(part):
+                raise
+            return Name(shown, Status.SUPPLIED, str(error))
+        if not (inspect.ismodule(found) or inspect.isclass(found)):
+            break
+    own = is_supplied(path)
+    return Name(shown, Status.SUPPLIED if own else Status.TENSORFLOW)

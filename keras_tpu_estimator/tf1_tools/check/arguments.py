@@ -5,6 +5,7 @@ import enum
 from collections.abc import Callable
 
 from keras_tpu_estimator.tf1.names.calls import CallRule, Value, Where
+from keras_tpu_estimator.tf1_tools.check import loops
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
 
 _NUMERIC = ("bool", "float", "int", "range")
@@ -24,8 +25,8 @@ def answer(rule: CallRule, call: ast.Call, scope: Scope) -> Answer:
     if rule.value is Value.ANY:
         return Answer.YES
     found = _argument(call, rule.argument, rule.position)
-    if rule.value is Value.LACKING:
-        return _answer(found is None and not _has_more(call))
+    if rule.value is Value.UNBOUNDED:
+        return _is_unbounded(call, scope) if found is None else Answer.NO
     if rule.dtype >= 0:
         dtype = _argument(call, "dtype", rule.dtype)
         decided = dtype and _is_string_dtype(dtype, scope)
@@ -49,10 +50,14 @@ def _argument(call: ast.Call, name: str, position: int) -> ast.expr | None:
     return None
 
 
-def _has_more(call: ast.Call) -> bool:
-    """Returns whether a call has arguments that the source does not show."""
+def _is_unbounded(call: ast.Call, scope: Scope) -> Answer:
+    """Returns whether a gradient of a loop needs a bound that the source lacks."""
     is_starred = any(isinstance(each, ast.Starred) for each in call.args)
-    return is_starred or any(each.arg is None for each in call.keywords)
+    if is_starred or any(each.arg is None for each in call.keywords):
+        return Answer.NO  # A bound may be among the hidden arguments.
+    names = ("cond", "body", "loop_vars")
+    first, second, third = (_argument(call, name, n) for n, name in enumerate(names))
+    return _answer(not loops.has_bound(scope, first, second, third))
 
 
 def _has_strings(

@@ -14,10 +14,10 @@ from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.ground.base.params import copied
 from keras_tpu_estimator.ground.base.signatures import argument_names
 from keras_tpu_estimator.ground.base.types import InputFn, PathLike
-from keras_tpu_estimator.runs.predicted import Predicted
+from keras_tpu_estimator.runs.prediction_batches import Predicted
 from keras_tpu_estimator.spec.config import run_config
 from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.tf1.building import in_any_graph
+from keras_tpu_estimator.tf1.graph.building import in_any_graph
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.marking import model_fn as marked
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
@@ -119,6 +119,7 @@ class Estimator(estimator.TPUEstimator):
             RunConfig() if config is None else _without_loops(config),
             use_tpu=False,
             eval_on_tpu=False,
+            export_to_tpu=False,
             warm_start_from=warm_start_from,
         )
 

@@ -117,6 +117,12 @@ class RunConfig(_OfTF1):
             **kwargs,
         )
 
+    def _set_masters(self) -> None:
+        """Sets the masters; only those for TPUs also evaluate on `master`."""
+        if self.evaluation_master is None:
+            self._set("evaluation_master", self._task.evaluation_master)
+        super()._set_masters()
+
     def __getattribute__(self, name: str) -> Any:
         if name == "tpu_config" and not _is_own(sys._getframe(1)):
             raise AttributeError(

@@ -1,7 +1,13 @@
 """The names of `tf.estimator.tpu`."""
 
+import copy
+import dataclasses
 import enum
+from collections.abc import Callable, Mapping
+from typing import Any
 
+from keras_tpu_estimator import estimator as estimators
+from keras_tpu_estimator.ground.base.types import PathLike
 from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import TPUEstimator
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import TPURunConfig
@@ -21,9 +27,41 @@ class ExportSavedModelApiVersion(enum.Enum):
     V2 = 2
 
 
+def export_estimator_savedmodel(
+    estimator: estimators.TPUEstimator,
+    export_dir_base: PathLike,
+    serving_input_receiver_fn: Callable[[], Any],
+    assets_extra: Mapping[str, str] | None = None,
+    as_text: bool = False,
+    checkpoint_path: PathLike | None = None,
+) -> str:
+    """Exports an estimator, also with the tags of a TPU.
+
+    Args:
+        estimator: An `Estimator` or `TPUEstimator`.
+        export_dir_base: As in its `export_saved_model`, like all others.
+        serving_input_receiver_fn: See there.
+        assets_extra: See there.
+        as_text: See there.
+        checkpoint_path: See there.
+    """
+    exporting = copy.copy(estimator)
+    exporting._export_settings = dataclasses.replace(
+        estimator._export_settings, to_tpu=True
+    )
+    return exporting.export_saved_model(
+        export_dir_base,
+        serving_input_receiver_fn,
+        assets_extra,
+        as_text,
+        checkpoint_path,
+    )
+
+
 __all__ = [
     "ExportSavedModelApiVersion",
     "RunConfig",
     "TPUConfig",
     "TPUEstimator",
+    "export_estimator_savedmodel",
 ]

@@ -29,7 +29,7 @@ def plain(values):
 
 
 def golden(name, model_dir):
-    """What a program gave, as JSON has it."""
+    """The results of a program, as JSON contains them."""
     result = run(name, model_dir)
     return {
         "made_with": f"tensorflow {tf.__version__}",

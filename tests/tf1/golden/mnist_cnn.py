@@ -88,6 +88,6 @@ def train_input_fn(params):
 
 
 def eval_input_fn(params):
-    """The last batch has its full size, too, as TPUs want it."""
+    """The last batch also has its full size, as TPUs require."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

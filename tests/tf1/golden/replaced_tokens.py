@@ -34,7 +34,7 @@ def scattered(ids, positions, new):
 
 
 def transformer(name, ids, mask, params, is_training, layers):
-    """A BERT in a scope of its own."""
+    """A BERT in a separate scope."""
     with tf.variable_scope(name):
         return bert_modeling.Bert(
             CONFIG._replace(dropout=params["dropout"], layers=layers),

@@ -1,4 +1,4 @@
-"""What a program of 2018 is told of a training, and what it finds afterwards.
+"""A program of 2018 that records the results of a training.
 
 It is run by this package, and by TensorFlow 1.15. `TRAININGS` has the calls,
 and `told` returns what came of one of them: checkpoints, calls of hooks and of

@@ -24,7 +24,7 @@ from keras_tpu_estimator.files.formats.hdf5.shards import Shard
 from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.reader import CheckpointReader, Stored, removed
 from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.storage.copies import local_copy
+from keras_tpu_estimator.ground.storage.transfers import local_copy
 from keras_tpu_estimator.ground.storage.urls import is_url
 
 

@@ -276,7 +276,7 @@ class ShardFiles:
         return write_file(self._file(host), described, values, self.saved.token)
 
     def sharded(self, seals: list[int | None]) -> dict[str, Sharded]:
-        """Returns the locations of shards, for the main file.
+        """Returns the locations of shards, which the main file contains.
 
         Args:
             seals: The results of `write`, by host.

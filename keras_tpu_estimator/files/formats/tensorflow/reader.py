@@ -14,7 +14,7 @@ from keras_tpu_estimator.files.formats.reader import (
     unambiguous,
 )
 from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.copies import local_copy, without_wildcards
+from keras_tpu_estimator.ground.storage.transfers import local_copy, without_wildcards
 
 _NUMBER = "-?????-of-?????"
 

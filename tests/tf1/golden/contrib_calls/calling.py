@@ -1,4 +1,4 @@
-"""Calling functions of TF1 in graphs of their own, and what comes of it."""
+"""Calling functions of TF1 in separate graphs, and what comes of it."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -42,7 +42,7 @@ def with_gradient(make):
 
 
 def outcome(call, contrib):
-    """What a call returns, in a graph of its own, as lists of numbers.
+    """What a call returns, in a separate graph, as lists of numbers.
 
     Trainable variables are set to known numbers before, and what is called
     'update' is run twice, before the rest.

@@ -1,0 +1,42 @@
+"""Changes by which a program fits that does not, tried by the compiler."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, TypeAlias
+
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.planning.calls import Call
+
+Fits: TypeAlias = Callable[[Call], bool]
+
+# Fields of `RunConfig` and `TPUConfig`. Those that slow a step down least come
+# first.
+_OPTIONS: tuple[Mapping[str, Any], ...] = (
+    {"shard_optimizer": True},
+    {"fsdp": True},
+    {"micro_batches": 4},
+    {"remat": "full"},
+    {"num_cores_per_replica": 2},
+    {"fsdp": True, "remat": "full"},
+)
+
+
+def fitting_options(call: Call, fits: Fits) -> Mapping[str, Any]:
+    """Returns the first options by which a call of `train` fits, or none.
+
+    Args:
+        call: A call whose program does not fit.
+        fits: Compiles a call, and returns whether it fits.
+    """
+    if call.mode != ModeKeys.TRAIN or not call.context.mode_devices.use_tpu:
+        return {}
+    for options in _OPTIONS:
+        if _are_new(options, call) and fits(call.with_options(options)):
+            return options
+    return {}
+
+
+def _are_new(options: Mapping[str, Any], call: Call) -> bool:
+    """Whether the call has other values, and no user chose one of them."""
+    config = call.context.config
+    own = {**vars(config.tpu_config), **vars(config)}
+    return all(own[name] in (None, False, 1) for name in options)

@@ -1,0 +1,335 @@
+"""The forms of a batch in one `predict`, from padded input to predictions.
+
+A `Padded` batch is copied to the devices as `Fed`, the devices run it as `Running`,
+and its `Result` contains the `Predicted` rows.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.inputs.batch import StackedSteps, pad
+from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.stacking import form
+from keras_tpu_estimator.engine.program.outputs import check_not_truncated
+from keras_tpu_estimator.engine.program.steps import CUT, Outputs, Step
+from keras_tpu_estimator.ground.base.types import Features, Nest
+from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
+from keras_tpu_estimator.spec.model_fn.outside_compilation import (
+    with_host_tensors,
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Padded:
+    """One batch to predict for.
+
+    Attributes:
+        stacked: One step of features, padded to the batch size. Its labels are
+            booleans that are true for padding.
+        examples: The number of rows that are not padding.
+    """
+
+    stacked: StackedSteps
+    examples: int
+
+    @property
+    def features(self) -> Features:
+        """Pytree of NumPy arrays of shape `[batch, ...]`."""
+        return self.stacked.step(0).features
+
+    @property
+    def is_padding(self) -> np.ndarray:
+        """Booleans of shape `[batch]`."""
+        return np.asarray(self.stacked.labels[0])
+
+    @functools.cached_property
+    def shapes(self) -> Any:
+        """A key that is equal for batches of one compiled program."""
+        return form(self.stacked.features)
+
+    def space(self, room: int) -> int:
+        """Returns the number of batches of a run that begins with this one.
+
+        Args:
+            room: The number of batches that the program has room for. A run
+                ends with the stack that its first batch lies in.
+        """
+        stack = in_place([self], room)
+        return room if stack is None else room - self.stacked.place
+
+
+def in_place(batches: Sequence[Padded], room: int) -> Features | None:
+    """Returns the features of the stack that batches lie in, if they do.
+
+    Args:
+        batches: Batches of one shape.
+        room: The number of batches in the stack.
+
+    Returns:
+        The features of all its batches; `None` if these do not follow each
+        other there.
+    """
+    first = batches[0].stacked
+    if first.room is None or len(jax.tree.leaves(first.room)[0]) != room:
+        return None
+    for place, padded in enumerate(batches, start=first.place):
+        if padded.stacked.room is not first.room or padded.stacked.place != place:
+            return None
+    return first.room[0]
+
+
+class PaddedSteps:
+    """The single steps of an input, padded to the requested size.
+
+    A batch without examples becomes a step with only padding, because the caller
+    may wait for its result.
+
+    Args:
+        size: The batch size to pad to, or `None` for no padding.
+    """
+
+    def __init__(self, pipeline: Pipeline, size: int | None):
+        self._pipeline = pipeline
+        self._size = size
+
+    def next(self) -> Padded | None:
+        """Returns the next step, or `None` at the end."""
+        batch = self._pipeline.take(1)
+        if batch is None:
+            return None
+        examples = batch.examples
+        size = max(self._size or 1, examples)
+        if examples == size:
+            is_padding = np.zeros((1, size), bool)
+            stacked = StackedSteps(
+                batch.features, is_padding, batch.may_stay, batch.room, batch.place
+            )
+            return Padded(stacked, examples)
+        features, is_padding = pad(batch.step(0).features, size)
+        features, is_padding = jax.tree.map(
+            lambda leaf: leaf[None], (features, is_padding)
+        )
+        return Padded(StackedSteps(features, is_padding, True), examples)
+
+
+@dataclasses.dataclass(frozen=True)
+class Predicted:
+    """Predictions of one batch, whose readers remove padding.
+
+    Attributes:
+        predictions: An array or a dict of arrays. Arrays with one row for each
+            example have no padding; others are unchanged from the devices.
+        examples: The number of examples.
+        size: The number of examples with padding. Defaults to `examples`.
+
+    Example:
+
+    >>> batch = Predicted({"x": np.zeros(2), "y": np.ones(2)}, examples=2)
+    >>> len(list(batch.select("y").rows()))
+    2
+    """
+
+    predictions: Nest
+    examples: int
+    size: int | None = None
+
+    @property
+    def by_name(self) -> dict[str, Any]:
+        """The predictions as Keras's callbacks receive them."""
+        rows = self.without_padding
+        return dict(rows) if isinstance(rows, Mapping) else {"outputs": rows}
+
+    @property
+    def without_padding(self) -> Nest:
+        """The predictions of all examples.
+
+        If all arrays have the same number of rows for each example, such as one
+        for each token, their rows of padding are removed.
+        """
+        count = self._rows
+        if count is None:
+            return self.predictions
+        return jax.tree.map(lambda array: array[:count], self.predictions)
+
+    def select(self, keys: Any) -> "Predicted":
+        """Returns the predictions under some keys, or all for no keys.
+
+        Raises:
+            ValueError: Predictions are not a dict, or have none of the keys.
+        """
+        if not keys:
+            return self
+        keys = [keys] if isinstance(keys, str) else list(keys)
+        predictions = self.predictions
+        if not isinstance(predictions, Mapping):
+            raise ValueError(
+                "With `predict_keys` predictions must be a dict. Received keys "
+                f"{keys} and predictions of type {type(predictions).__name__}. "
+                "Return a dict from model_fn."
+            )
+        selected = {k: v for k, v in predictions.items() if k in keys}
+        if not selected:
+            raise ValueError(
+                f"`predict_keys` must be among {sorted(predictions)}. Received: "
+                f"{keys}. Pass some of these."
+            )
+        return dataclasses.replace(self, predictions=selected)
+
+    def rows(self) -> Iterator[Any]:
+        """Returns the predictions of single rows; examples may have several.
+
+        Raises:
+            ValueError: A prediction has no row for each example, or another
+                number of rows than the others.
+        """
+        predictions, count = self.without_padding, self._rows
+        if count is None:
+            count = self.examples
+        if not isinstance(predictions, Mapping):
+            self._check_rows("predictions", predictions, count)
+            return iter(predictions)
+        for name, values in predictions.items():
+            self._check_rows(name, values, count)
+        if len(predictions) == 1:
+            ((name, values),) = predictions.items()
+            return ({name: value} for value in values)
+        columns = zip(*predictions.values(), strict=True)
+        return iter([dict(zip(predictions, row, strict=True)) for row in columns])
+
+    def with_own_rows(self) -> "Predicted":
+        """Returns the same predictions, with the number of rows as `examples`."""
+        leaves = jax.tree.leaves(self.predictions)
+        rows = next((len(each) for each in leaves if np.ndim(each)), 0)
+        return dataclasses.replace(self, examples=rows, size=None)
+
+    @property
+    def _rows(self) -> int | None:
+        """The number of rows of all examples, if each example has several."""
+        lengths = {np.shape(leaf)[:1] for leaf in jax.tree.leaves(self.predictions)}
+        size = self.examples if self.size is None else self.size
+        if len(lengths) != 1 or not size or lengths == {()}:
+            return None
+        ((length,),) = lengths
+        each, left = divmod(length, size)
+        return None if each < 2 or left else each * self.examples
+
+    def _check_rows(self, name: str, values: Any, count: int) -> None:
+        if np.shape(values)[:1] != (count,):
+            raise ValueError(
+                f"The prediction {name!r} must have one row for each of "
+                f"{self.examples} examples, or all predictions must have the same "
+                f"number of rows. Received shape {np.shape(values)}. Keep the "
+                "batch as its first axis, exclude it with `predict_keys`, or pass "
+                "yield_single_examples=False."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Fed:
+    """Some batches of equal shapes on the devices.
+
+    Attributes:
+        step: The program's step for them.
+        data: The result of the device loop's `put_one` or `put`.
+        room: The number of batches that the program has room for. Several are
+            stacked, a single one is not.
+        place: The index of the first batch among the stacked ones.
+    """
+
+    batches: tuple[Padded, ...]
+    step: Step
+    data: Nest
+    room: int
+    place: int = 0
+
+    @property
+    def steps(self) -> range:
+        """The indices of the batches among the stacked ones."""
+        return range(self.place, self.place + len(self.batches))
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """The results of one batch.
+
+    Attributes:
+        host_call: The tensors of a `host_call`, stacked as one step, or `None`.
+    """
+
+    predicted: Predicted
+    host_call: Nest | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Running:
+    """Batches in a run of the devices.
+
+    Attributes:
+        before: The values that earlier runs have assigned, by path.
+        assigned: The values that this run assigns, by path.
+        outputs: Predictions and the tensors of a `host_call`, stacked if the
+            program has room for several batches.
+        named: Other tensors of the last batch, by name.
+        error: The error that prevented the run, or `None`.
+    """
+
+    fed: Fed
+    before: ArraysByPath
+    assigned: ArraysByPath
+    outputs: Outputs
+    named: Outputs
+    error: Exception | None = None
+
+    def begin_copy(self) -> None:
+        """Starts copying the outputs to the host when they are complete."""
+        for leaf in jax.tree.leaves(self.outputs):
+            leaf.copy_to_host_async()
+
+    @property
+    def is_made(self) -> bool:
+        """Whether the devices have completed the run."""
+        return all(leaf.is_ready() for leaf in jax.tree.leaves(self.outputs))
+
+    def finish(self) -> list[Result]:
+        """Waits for the predictions, and returns them without padding.
+
+        Raises:
+            CutIntegersError: They have integers that do not fit 32 bits.
+            Exception: The error that prevented the run.
+        """
+        if self.error is not None:
+            raise self.error
+        check_not_truncated(self.outputs.get(CUT, {}))
+        outputs = {k: v for k, v in self.outputs.items() if k != CUT}
+        stacked = jax.tree.map(np.asarray, outputs)
+        if self.fed.room == 1:
+            return [self._result(self.fed.batches[0], stacked)]
+        return [
+            self._result(
+                # A copy does not keep the other batches in memory.
+                padded,
+                jax.tree.map(lambda rows, at=place: np.array(rows[at]), stacked),
+            )
+            for place, padded in zip(self.fed.steps, self.fed.batches, strict=True)
+        ]
+
+    def _result(self, padded: Padded, outputs: Outputs) -> Result:
+        size = padded.stacked.labels.shape[1]
+
+        def cut(array: np.ndarray) -> np.ndarray:
+            has_rows = array.shape[:1] == (size,)
+            return array[: padded.examples] if has_rows else array
+
+        predictions = outputs["predictions"]
+        if padded.examples != size:
+            predictions = jax.tree.map(cut, predictions)
+        predictions = with_host_tensors(predictions, finish=np.asarray)
+        host_call = None
+        if "host_call" in outputs:
+            host_call = jax.tree.map(lambda a: a[None], outputs["host_call"])
+        return Result(Predicted(predictions, padded.examples, size), host_call)

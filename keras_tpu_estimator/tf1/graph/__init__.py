@@ -1,0 +1,1 @@
+"""Building a TF1 graph, and reading it: definitions, variables and scaffolds."""

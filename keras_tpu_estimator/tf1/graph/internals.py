@@ -1,0 +1,399 @@
+"""All private parts of TensorFlow that this package uses for TF1.
+
+`tests/tf1/test_tf1_internals.py` fails when TensorFlow changes any of them.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1.graph import (
+    feature_columns,
+    loop_bounds,
+    partitions,
+    sparse_lookups,
+)
+from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
+
+
+@contextlib.contextmanager
+def shards(number: int) -> Iterator[None]:
+    """Tells graphs built in a `with` block the number of devices that run them."""
+    from tensorflow.python.tpu import tpu_function
+
+    with tpu_function.tpu_shard_context(number):
+        yield
+
+
+@contextlib.contextmanager
+def for_xla(graph: Any) -> Iterator[None]:
+    """Makes TensorFlow build graphs that XLA can compile in a `with` block.
+
+    Otherwise gradients of loops use lists of lists and lists without a fixed size,
+    gradients of conditions use optional values, some gradients need an operation on the
+    host, and feature columns are sparse.
+    """
+    from tensorflow.python.ops import control_flow_util
+
+    is_for_xla = control_flow_util.GraphOrParentsInXlaContext
+
+    def is_within(inner: Any) -> bool:
+        outer = inner
+        while outer is not graph and hasattr(outer, "outer_graph"):
+            outer = outer.outer_graph
+        return outer is graph or is_for_xla(inner)
+
+    name = "GraphOrParentsInXlaContext"
+    with (
+        _replaced(control_flow_util, name, is_within),
+        _bounded_loops(),
+        _dense_columns(),
+        _own_gradients(),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def _bounded_loops() -> Iterator[None]:
+    """Sets `maximum_iterations` of loops where it follows from their graphs.
+
+    Their gradients can then keep the values of all rounds in a fixed size. The loops
+    still end by their conditions.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import while_v2
+
+    name = "_build_while_op"
+    original = getattr(while_v2, name)
+
+    def build(
+        variables: Any, condition: Any, body: Any, *args: Any, **kwargs: Any
+    ) -> Any:
+        if static_value(variables[1]) == -1:
+            loop = loop_bounds.Loop(variables, condition, body, _evaluated_value)
+            bound = loop.bound()
+            if bound is not None:
+                most = tf.constant(max(bound, 1), variables[1].dtype)
+                variables = [variables[0], most, *variables[2:]]
+        return original(variables, condition, body, *args, **kwargs)
+
+    with _replaced(while_v2, name, build):
+        yield
+
+
+def _evaluated_value(tensor: Any) -> Any:
+    """Returns the value of a tensor, including values from static shapes."""
+    from tensorflow.python.framework import tensor_util
+
+    value = static_value(tensor)
+    if value is None:
+        value = tensor_util.try_evaluate_constant(tensor)
+    return value
+
+
+@contextlib.contextmanager
+def _own_gradients() -> Iterator[None]:
+    """Replaces gradients that XLA lacks in a `with` block."""
+    from tensorflow.python.framework import ops
+
+    registered = ops.gradient_registry._registry
+    known = {op: registered[op] for op in GRADIENTS}
+    for op, adapt in GRADIENTS.items():
+        original = known[op]["type"]
+        registered[op] = {**known[op], "type": adapt(original)}
+    try:
+        yield
+    finally:
+        registered.update(known)
+
+
+@contextlib.contextmanager
+def _dense_columns() -> Iterator[None]:
+    """Replaces sparse tensors in feature columns in a `with` block."""
+    from tensorflow.python.feature_column import feature_column_v2
+    from tensorflow.python.ops import embedding_ops, sparse_ops
+
+    ids = feature_column_v2.IdentityCategoricalColumn
+    listed = feature_column_v2.VocabularyListCategoricalColumn
+    hashed = feature_column_v2.HashedCategoricalColumn
+    with contextlib.ExitStack() as stack:
+        for owner, name, adapt in (
+            (feature_column_v2, _TO_SPARSE, feature_columns.to_cells),
+            (ids, _TO_IDS, feature_columns.with_default),
+            (listed, _TO_IDS, feature_columns.in_vocabulary),
+            (hashed, _TO_IDS, feature_columns.with_default),
+            (sparse_ops, "sparse_cross_hashed", feature_columns.crossed),
+            (sparse_ops, "sparse_reshape", feature_columns.reshaped),
+            (
+                embedding_ops,
+                "safe_embedding_lookup_sparse",
+                feature_columns.looked_up,
+            ),
+            (
+                embedding_ops,
+                "embedding_lookup_sparse_impl",
+                sparse_lookups.combined_lookup,
+            ),
+        ):
+            new = adapt(getattr(owner, name))
+            stack.enter_context(_replaced(owner, name, new))
+        yield
+
+
+_TO_SPARSE = "_to_sparse_input_and_drop_ignore_values"
+_TO_IDS = "_transform_input_tensor"
+
+
+@contextlib.contextmanager
+def _replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+    """Replaces an attribute in a `with` block."""
+    known = getattr(owner, name)
+    setattr(owner, name, value)
+    try:
+        yield
+    finally:
+        setattr(owner, name, known)
+
+
+@contextlib.contextmanager
+def eagerly() -> Iterator[None]:
+    """Runs TensorFlow eagerly in a `with` block, even if that is disabled."""
+    from tensorflow.python.eager import context
+
+    with context.eager_mode():
+        yield
+
+
+@contextlib.contextmanager
+def functions_known(functions: Sequence[Any]) -> Iterator[None]:
+    """Lets the bridge to XLA find functions in a `with` block.
+
+    Otherwise only an imported graph itself knows its functions.
+    """
+    from tensorflow.python.eager import context
+
+    eager = context.context()
+    eager.ensure_initialized()
+    for function in functions:
+        eager.add_function_def(function)
+    try:
+        yield
+    finally:
+        for function in functions:
+            eager.remove_function(function.signature.name)
+
+
+@contextlib.contextmanager
+def whole_variables() -> Iterator[None]:
+    """Makes variables without partitions in a `with` block, whatever the partitioner.
+
+    Checkpoints contain them without partitions under the same names. Lookups find the
+    rows that they would find in the partitions.
+    """
+    from tensorflow.python.ops import embedding_ops, variable_scope
+
+    store = variable_scope._VariableStore
+    original = store.get_variable
+
+    def get_variable(
+        store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
+    ) -> Any:
+        variable = original(store, *args, **kwargs)
+        partitions.note_partitions(variable, partitioner)
+        return variable
+
+    name = "_embedding_lookup_and_transform"
+    look_up = partitions.looked_up_by_partition(getattr(embedding_ops, name))
+    with (
+        _replaced(store, "get_variable", get_variable),
+        _replaced(embedding_ops, name, look_up),
+    ):
+        yield
+
+
+@contextlib.contextmanager
+def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
+    """Makes name scopes check only the values that a function keeps.
+
+    Name scopes reject values from several graphs, such as those of `tf.group`.
+    """
+    from tensorflow.python.framework import ops
+
+    scope = ops.internal_name_scope_v1
+    original = scope.__init__
+
+    def init(
+        self: Any, name: Any, default_name: Any = None, values: Any = None
+    ) -> None:
+        original(self, name, default_name, values and kept(values))
+
+    with _replaced(scope, "__init__", init):
+        yield
+
+
+@contextlib.contextmanager
+def known_conditions() -> Iterator[None]:
+    """Builds branches whose conditions are constant in place in a `with` block.
+
+    What such a branch makes is then part of the graph around it, as in
+    TensorFlow 1.15. The other branch only makes its variables.
+    """
+    import tensorflow as tf
+    from tensorflow.python.ops import cond_v2
+
+    original = cond_v2.cond_v2
+
+    def cond(pred: Any, true_fn: Any, false_fn: Any, name: str = "cond") -> Any:
+        graph = tf.compat.v1.get_default_graph()
+        value = _evaluated_value(pred) if isinstance(pred, tf.Tensor) else None
+
+        def in_place(branch: Any) -> Any:
+            def build() -> Any:
+                with graph.as_default():
+                    return branch()
+
+            return build
+
+        if value is not None and value:
+            true_fn = in_place(true_fn)
+        elif value is not None:
+            false_fn = in_place(false_fn)
+        return original(pred, true_fn, false_fn, name)
+
+    with _replaced(cond_v2, "cond_v2", cond):
+        yield
+
+
+@contextlib.contextmanager
+def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
+    """Checks the inputs of operations, from which TensorFlow infers the graph.
+
+    Args:
+        check: A function of the default graph and each input from another graph.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework import ops
+
+    original, kinds = ops._get_graph_from_inputs, (tf.Operation, tf.Tensor)
+
+    def graph_of(inputs: Any, graph: Any = None) -> Any:
+        here, inputs = ops.get_default_graph(), [*inputs]
+        if not here.building_function:
+            for each in inputs:
+                if isinstance(each, kinds) and each.graph is not here:
+                    check(here, each)
+        return original(inputs, graph)
+
+    with _replaced(ops, "_get_graph_from_inputs", graph_of):
+        yield
+
+
+@contextlib.contextmanager
+def initialized_values() -> Iterator[None]:
+    """Adds the method `initialized_value` to variables in a `with` block.
+
+    TensorFlow has removed it. As in TensorFlow 1.15, it reads an initialized variable,
+    and otherwise returns the initial value.
+    """
+    import tensorflow as tf
+    from tensorflow.python.framework import ops
+    from tensorflow.python.ops import variables
+
+    def initialized_value(self: Any) -> Any:
+        with ops.init_scope():
+            return tf.cond(
+                tf.compat.v1.is_variable_initialized(self),
+                self.read_value,
+                lambda: self.initial_value,
+            )
+
+    with _replaced(variables.Variable, "initialized_value", initialized_value):
+        yield
+
+
+def saved_names(saver: Any) -> dict[str, str]:
+    """Returns the variable names of a `tf.train.Saver`, by the names in checkpoints."""
+    variables = saver._var_list
+    if not isinstance(variables, dict):
+        variables = {each.op.name: each for each in variables or ()}
+    return {
+        name: each.op.name for name, each in variables.items() if hasattr(each, "op")
+    }
+
+
+def function_of_graph(body: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    """Returns a function that uses the variables of the graph around it.
+
+    Args:
+        body: A function of tensors like the inputs, which builds the function.
+        inputs: Tensors of the graph.
+    """
+    from tensorflow.python.framework import function
+
+    def of_shapes(*own: Any) -> Any:
+        for tensor, like in zip(own, inputs, strict=True):
+            tensor.set_shape(like.shape)
+        return body(*own)
+
+    dtypes = [each.dtype for each in inputs]
+    define = function.Defun(*dtypes, capture_resource_var_by_value=False)
+    return define(of_shapes)
+
+
+def is_saver(value: Any) -> bool:
+    """Returns whether a value is a `tf.train.Saver`."""
+    import tensorflow as tf
+
+    return isinstance(value, tf.compat.v1.train.Saver)
+
+
+def has_own_retention(saver: Any) -> bool:
+    """Returns whether a `tf.train.Saver` changes the default retention.
+
+    `tf.train.Saver` and `RunConfig` have the same defaults.
+    """
+    kept = (saver._max_to_keep, saver._keep_checkpoint_every_n_hours)
+    return kept != (5, 10000)
+
+
+def make_eval_step() -> None:
+    """Makes the counter of evaluated batches in the default graph, if it has none."""
+    from tensorflow.python.training import evaluation
+
+    evaluation._get_or_create_eval_step()
+
+
+def static_value(tensor: Any) -> Any:
+    """Returns the value of a graph tensor, or `None` if it varies.
+
+    Unlike `tf.get_static_value`, it does not prevent users from feeding the tensor and
+    those that it depends on.
+    """
+    import tensorflow as tf
+
+    graph = tensor.graph
+    graph.prevent_feeding = lambda tensor: None
+    try:
+        return tf.get_static_value(tensor)
+    finally:
+        del graph.prevent_feeding
+
+
+def set_control_inputs(op: Any, others: Sequence[Any]) -> None:
+    """Replaces the control inputs of an operation."""
+    op._remove_all_control_inputs()
+    op._add_control_inputs(others)
+
+
+def set_input(op: Any, number: int, tensor: Any) -> None:
+    """Gives an operation of a graph another tensor as one of its inputs."""
+    op._update_input(number, tensor)
+
+
+def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
+    """Sets an attribute of an operation to a list of strings."""
+    from tensorflow.core.framework import attr_value_pb2
+
+    value = attr_value_pb2.AttrValue()
+    value.list.s.extend(each.encode() for each in values)
+    op._set_attr(name, value)

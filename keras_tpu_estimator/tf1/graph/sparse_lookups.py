@@ -1,0 +1,182 @@
+"""Lookups of sparse ids, whose cells the host makes columns of.
+
+XLA has no sparse tensors: the devices look up a matrix of ids, and weigh each
+of them.
+"""
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1.graph.bucketing import border, rows_of_batch
+from keras_tpu_estimator.tf1.graph.partitions import rows_of
+
+MISSING = -1
+
+
+def combined_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Adapts what `tf.nn.embedding_lookup_sparse` calls to ids of the host."""
+
+    def look_up(
+        params: Any, segment_ids: Any, sp_weights: Any, ids: Any, *settings: Any
+    ) -> Any:
+        if len(params) != 1 or ids.shape.is_fully_defined():
+            return original(params, segment_ids, sp_weights, ids, *settings)
+        combiner, ignores_weights, max_norm, _, strategy, _ = settings
+        weights = None if ignores_weights else sp_weights.values
+        rows, static = _rows(segment_ids)
+        columns, shares = in_columns(segment_ids, ids, weights, [rows], [static])
+        return weighed(params[0], columns, shares, combiner, max_norm, strategy)
+
+    return look_up
+
+
+def in_columns(
+    segment_ids: Any,
+    ids: Any,
+    weights: Any,
+    outer: Sequence[Any],
+    static: Sequence[int | None],
+) -> tuple[Any, Any]:
+    """Returns the ids and the weights of each row as columns.
+
+    Args:
+        segment_ids: The row of each id, sorted.
+        ids: The ids.
+        weights: Their weights, or `None`.
+        outer: The sizes of the axes that are counted as rows.
+        static: The same as far as they are known.
+
+    Returns:
+        Two tensors with the columns as their last axis. Where there is no id,
+        they have -1 and, of the weights, 0; instead of weights `None`.
+    """
+    import tensorflow as tf
+
+    sizes = [tf.cast(each, tf.int64) for each in outer]
+    rows = functools.reduce(lambda x, y: x * y, sizes)
+
+    def matrix(values: Any, missing: int) -> Any:
+        ragged = tf.RaggedTensor.from_value_rowids(
+            values, tf.cast(segment_ids, tf.int64), rows
+        )
+        made = ragged.to_tensor(tf.constant(missing, values.dtype))
+        if len(sizes) > 1:
+            made = tf.reshape(
+                made, tf.stack([*sizes, tf.shape(made, out_type=tf.int64)[1]])
+            )
+        made.set_shape([*static, None])
+        return border(made, missing)
+
+    return matrix(ids, MISSING), None if weights is None else matrix(weights, 0)
+
+
+def weighed(
+    params: Any,
+    ids: Any,
+    weights: Any,
+    combiner: str,
+    max_norm: float | None,
+    partition_strategy: str,
+) -> Any:
+    """Looks up ids, and combines the rows of those along the last axis.
+
+    Args:
+        params: The variable.
+        ids: The ids, -1 for none.
+        weights: Their weights, or `None`.
+        combiner: "sum", "mean" or "sqrtn".
+        max_norm: The largest norm of a row, or `None`.
+        partition_strategy: As `tf.nn.embedding_lookup` takes it.
+    """
+    import tensorflow as tf
+
+    shares = tf.cast(ids >= 0, params.dtype)
+    if weights is not None:
+        shares *= tf.cast(weights, params.dtype)
+    # Rows that are looked up are updated, even by nothing. So a missing cell
+    # has an id of its row, or 0 if there is none.
+    others = tf.maximum(tf.reduce_max(ids, axis=-1, keepdims=True), 0)
+    ids = rows_of(params, tf.where(ids < 0, others, ids), partition_strategy)
+    rows = tf.gather(params, ids)
+    if max_norm is not None:
+        rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
+    return combined(rows, shares, combiner)
+
+
+def combined(rows: Any, shares: Any, combiner: str) -> Any:
+    """Returns the sum of each example's rows, or their mean."""
+    import tensorflow as tf
+
+    total = tf.reduce_sum(rows * shares[..., None], axis=-2)
+    if combiner == "sum":
+        return total
+    if combiner == "mean":
+        size = tf.reduce_sum(shares, axis=-1, keepdims=True)
+    else:
+        squares = tf.reduce_sum(shares**2, axis=-1, keepdims=True)
+        size = tf.sqrt(squares)
+    return tf.math.divide_no_nan(total, size)
+
+
+def safe_lookup(
+    params: Any,
+    ids: Any,
+    weights: Any,
+    combiner: str,
+    default_id: int | None,
+    max_norm: float | None,
+    partition_strategy: str,
+) -> Any:
+    """Looks up sparse ids as `tf.nn.safe_embedding_lookup_sparse` does.
+
+    Args:
+        params: The variable.
+        ids: A sparse tensor of the host.
+        weights: A sparse tensor of their weights, or `None`.
+        combiner: "sum", "mean" or "sqrtn".
+        default_id: The id of rows without one; by default their result is 0.
+        max_norm: The largest norm of a row, or `None`.
+        partition_strategy: As `tf.nn.embedding_lookup` takes it.
+    """
+    import tensorflow as tf
+
+    first, *others = ids.shape.as_list()[:-1]
+    static = [rows_of_batch() if first is None else first, *others]
+    shape = ids.dense_shape
+    outer = [shape[n] if size is None else size for n, size in enumerate(static)]
+    values = None if weights is None else weights.values
+    flat = ids
+    if len(outer) > 1:
+        rows = functools.reduce(
+            lambda x, y: x * y, [tf.cast(n, tf.int64) for n in outer]
+        )
+        flat = tf.sparse.reshape(ids, tf.stack([rows, shape[len(outer)]]))
+    kept = flat.values >= 0
+    if values is not None and combiner != "sum":
+        kept &= values > 0
+    segments = tf.boolean_mask(flat.indices[:, 0], kept)
+    found = tf.boolean_mask(flat.values, kept)
+    if values is not None:
+        values = tf.boolean_mask(values, kept)
+    columns, shares = in_columns(segments, found, values, outer, static)
+    if default_id is not None:
+        is_empty = tf.reduce_all(columns < 0, axis=-1, keepdims=True)
+        is_first = tf.equal(tf.range(tf.shape(columns)[-1]), 0)
+        is_default = is_empty & is_first
+        columns = tf.where(is_default, tf.cast(default_id, columns.dtype), columns)
+        if shares is not None:
+            shares = tf.where(is_default, tf.ones_like(shares), shares)
+    return weighed(params, columns, shares, combiner, max_norm, partition_strategy)
+
+
+def _rows(segment_ids: Any) -> tuple[Any, int | None]:
+    """The number of rows of a sparse tensor, and the static number."""
+    import tensorflow as tf
+
+    rows = rows_of_batch()
+    indices = segment_ids.op.inputs[0].op
+    if rows is not None and indices.type != "SparseReshape":
+        return rows, rows
+    last = tf.reduce_max(tf.concat([[-1], tf.cast(segment_ids, tf.int32)], 0)) + 1
+    return last, None

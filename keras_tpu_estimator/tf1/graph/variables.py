@@ -1,0 +1,216 @@
+"""The variables of a graph in the store of a program, under TF1's names."""
+
+import collections
+import functools
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+import jax
+import keras
+import numpy as np
+
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
+from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
+from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
+from keras_tpu_estimator.tf1.graph.definitions import reachable
+from keras_tpu_estimator.tf1.graph.internals import static_value
+from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
+from keras_tpu_estimator.tf1.graph.sessions import load_values
+
+# No TensorFlow variable can have such a name.
+SEED = "<seed>"
+# The number of runs since the global step changed.
+REPEATS = "<repeats>"
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+def enter(store: VariableStore, model: ModelGraph, local: Collection[str]) -> None:
+    """Enters the new variables of a graph, with the local variables of its step."""
+    new = {}
+    own = {name: model.local[name] for name in local}
+    for name, variable in {**own, **model.variables}.items():
+        shape = tuple(variable.shape.as_list())
+        if name not in store.variables:
+            dtype = np.dtype(variable.dtype.base_dtype.as_numpy_dtype)
+            on_devices = jax.dtypes.canonicalize_dtype(dtype)
+            if on_devices != dtype:
+                store.saved_dtypes[name] = dtype
+            new[name] = _keras_variable(
+                name,
+                shape=shape,
+                dtype=on_devices.name,
+                trainable=name in model.trainable,
+                # Metric variables belong to one call, and are in no checkpoint.
+                synchronization="on_read" if name in own else "auto",
+            )
+        elif tuple(store.variables[name].shape) != shape:
+            raise ValueError(
+                f"The variable {name!r} has shape {shape} in this call of "
+                f"model_fn, but {tuple(store.variables[name].shape)} in the "
+                "calls before. Give it the same in every mode, or another "
+                "name."
+            )
+    if new:
+        store.add(new, functools.partial(_initial_values, model, set(new)))
+
+
+def enter_seed(store: VariableStore, seed: int) -> None:
+    """Enters the seed of random ops.
+
+    If a random seed were a constant, XLA would compile again for each process.
+    """
+    # It belongs to one call, so that it is in no checkpoint.
+    variable = _keras_variable(
+        SEED,
+        shape=(),
+        dtype="uint32",
+        trainable=False,
+        synchronization="on_read",
+    )
+    value = jax.numpy.uint32(seed % 2**32)
+    store.add({SEED: variable}, lambda paths, values, places: {SEED: value})
+
+
+def enter_repeats(store: VariableStore) -> None:
+    """Enters the number of runs since the global step changed.
+
+    Random ops also depend on it. A checkpoint follows a change of the step, so the
+    number is zero again when training resumes.
+    """
+    if REPEATS in store.variables:
+        return
+    variable = _keras_variable(
+        REPEATS,
+        shape=(),
+        dtype="uint32",
+        trainable=False,
+        synchronization="on_read",
+    )
+    store.add(
+        {REPEATS: variable},
+        # A new array for each call of `train`, because steps donate it.
+        lambda paths, values, places: {REPEATS: jax.numpy.uint32(0)},
+    )
+
+
+def _keras_variable(path: str, **settings: Any) -> keras.Variable:
+    """Makes a variable without a value."""
+    stateless = keras.StatelessScope(initialize_variables=False)
+    with keras_internals.fresh_names(), stateless:
+        variable = keras.Variable("zeros", name=path.rpartition("/")[2], **settings)
+    keras_internals.set_path(variable, path)
+    return variable
+
+
+def _initial_values(
+    model: ModelGraph,
+    own: Collection[str],
+    paths: Collection[str],
+    values: AnyArraysByPath,
+    places: object = None,
+) -> ArraysByPath:
+    """Returns the initial values of a graph's `own` variables.
+
+    A session computes them unsharded, whatever their `places`. Initializers may read
+    the `values` of other variables.
+    """
+    del places
+    wanted = [name for name in own if name in paths]
+    if not wanted:
+        return {}
+    variables = {**model.local, **model.variables}
+    made = _constants({name: variables[name] for name in wanted})
+    drawn = [name for name in wanted if name not in made]
+    initializers = {
+        name: variables[name].initializer
+        for name in _needed(model.graph, variables, drawn)
+    }
+    known = {
+        name: values[name]
+        for name in initializers
+        if name in values and name != GLOBAL_STEP
+    }
+    drawing = [initializers[name] for name in drawn]
+    _report(model.graph, drawing, len(wanted))
+    with host_session(model.graph) as session:
+        load_values(session, variables, known)
+        session.run(
+            [op for n, op in initializers.items() if n not in known],
+            model.scaffold.init_feed_dict if drawn else None,
+        )
+        rest = session.run({name: variables[name] for name in drawn})
+    local = [name for name in wanted if name in model.local]
+    if local and model.scaffold.local_init is not None:
+        given = {**made, **rest, **values}
+        rest |= model.scaffold.local_init.values(
+            model.variables, model.local, given, local
+        )
+    # `jax.numpy` would compile a copy for each shape.
+    fitting = {
+        name: as_dtype(
+            value,
+            jax.dtypes.canonicalize_dtype(value.dtype),
+            f"The initial value of {name!r}",
+        )
+        for name, value in {**made, **rest}.items()
+    }
+    copied: ArraysByPath = jax.device_put(fitting)
+    return copied
+
+
+def _constants(variables: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the initial values that need no session, such as those of most slots."""
+    found = {}
+    for name, variable in variables.items():
+        value = _constant(variable.initializer.inputs[1])
+        if value is not None:
+            found[name] = value
+    return found
+
+
+def _constant(tensor: Any) -> np.ndarray | jax.Array | None:
+    """Returns the value of a tensor, or `None` if it varies."""
+    if tensor.op.type != "Fill":
+        value: np.ndarray | None = static_value(tensor)
+        return value
+    # A constant would be made on the host, and then copied.
+    shape, number = map(static_value, tensor.op.inputs)
+    if shape is None or number is None:
+        return None
+    dtype = jax.dtypes.canonicalize_dtype(number.dtype)
+    name = f"The initial value {tensor.op.name!r}"
+    return jax.numpy.full(tuple(shape), as_dtype(number, dtype, name))
+
+
+def _report(graph: Any, initializers: Sequence[Any], wanted: int) -> None:
+    """Logs how many variables are initialized from each checkpoint."""
+    # A separate operation reads each value.
+    counts = collections.Counter(
+        static_value(op.inputs[0]).item().decode()
+        for op in reachable(graph, initializers)
+        if op.type == "RestoreV2"
+    )
+    for path, count in counts.items():
+        _logger.info(
+            "Initial values of %d of %d variables: %s",
+            count,
+            wanted,
+            path,
+        )
+
+
+def _needed(
+    graph: Any, variables: Mapping[str, Any], wanted: Collection[str]
+) -> set[str]:
+    """Returns the variables that initializers assign or read."""
+    needed: set[str] = set()
+    more = set(wanted)
+    while more - needed:
+        needed |= more
+        ops = reachable(graph, [variables[n].initializer for n in needed])
+        more = {op.name for op in ops if op.type == "VarHandleOp"}
+    return needed

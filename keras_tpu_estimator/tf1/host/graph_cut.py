@@ -1,0 +1,135 @@
+"""Cuts a graph in two: a part for the devices, and a part for the host."""
+
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1.graph.definitions import (
+    Definition,
+    add_copy,
+    definition_of,
+    reachable,
+)
+from keras_tpu_estimator.tf1.host.host_graph import HostGraph
+from keras_tpu_estimator.tf1.lift.refusals import reason_against
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Cut:
+    """The part of a graph that the host must run.
+
+    It contains operations that no device can run, some variables, and all that depends
+    on these. It has its own copies of constants.
+
+    Attributes:
+        definition: The nodes.
+        boundary: The tensors that the devices compute for it.
+        variables: The names of its variables.
+        initializers: The names of the operations that initialize its variables.
+    """
+
+    definition: Any = dataclasses.field(repr=False)
+    boundary: Sequence[Any]
+    variables: Sequence[str]
+    initializers: Sequence[str] = ()
+
+    def graph(self) -> HostGraph:
+        """Returns the part as a graph, whose inputs are the boundary."""
+        import tensorflow as tf
+
+        graph = tf.Graph()
+        with graph.as_default():
+            inputs = [
+                tf.compat.v1.placeholder(each.dtype, each.shape)
+                for each in self.boundary
+            ]
+            used = {i for node in self.definition.node for i in node.input}
+            given = {
+                tensor.name: value
+                for tensor, value in zip(self.boundary, inputs, strict=True)
+                if tensor.name.removesuffix(":0") in used
+            }
+            tf.graph_util.import_graph_def(self.definition, given, name="")
+        operation = graph.get_operation_by_name
+        return HostGraph(
+            graph,
+            inputs,
+            {name: operation(name).outputs[0] for name in self.variables},
+            [operation(name) for name in self.initializers],
+        )
+
+
+def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut:
+    """Cuts a graph so that the fetches and some variables are on the host.
+
+    The part of a fetch that the devices can compute must be an input of another fetch.
+    """
+    initializers = {n: v.initializer for n, v in variables.items()}
+    tables = table_initializers(graph, [*fetches, *initializers.values()])
+    ops = reachable(graph, [*fetches, *initializers.values(), *tables])
+    definition = definition_of(graph)
+    nodes, library = definition.nodes, definition.library
+    given = {getattr(each, "op", each).name for each in fetches}
+    own, constant = given | variables.keys(), set[str]()
+    for op in ops:
+        before = _before(op)
+        if before & own or reason_against(op, nodes[op.name], library):
+            own.add(op.name)
+        elif before <= constant and not op.op_def.is_stateful:
+            if not op.type.startswith("Placeholder"):
+                constant.add(op.name)
+    own -= {op.name for op in ops if op.name in given and op.name in constant}
+    boundary = {
+        tensor.name: tensor
+        for op in ops
+        if op.name in own
+        for tensor in op.inputs
+        if tensor.op.name not in own | constant
+    }
+    return Cut(
+        part_of(definition, [op.name for op in ops], own | constant),
+        list(boundary.values()),
+        list(initializers),
+        [op.name for op in (*initializers.values(), *tables)],
+    )
+
+
+def table_initializers(graph: Any, fetches: Sequence[Any]) -> list[Any]:
+    """Returns the operations that initialize the tables of what is fetched."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    used = {op.name for op in reachable(graph, fetches)}
+    return [
+        op
+        for op in graph.get_collection(v1.GraphKeys.TABLE_INITIALIZERS)
+        if any(tensor.op.name in used for tensor in op.inputs)
+    ]
+
+
+def _before(op: Any) -> set[str]:
+    """Returns the names of the operations that come directly before one."""
+    inputs = {tensor.op.name for tensor in op.inputs}
+    return inputs | {other.name for other in op.control_inputs}
+
+
+def part_of(definition: Definition, names: Sequence[str], kept: Collection[str]) -> Any:
+    """Returns a graph of some nodes, without control inputs from other nodes.
+
+    Args:
+        definition: The complete graph.
+        names: The names of nodes in the order of creation.
+        kept: The names of the nodes to keep.
+    """
+    import tensorflow as tf
+
+    whole = definition.whole
+    part = tf.compat.v1.GraphDef(versions=whole.versions)
+    part.library.CopyFrom(whole.library)
+    for name in (each for each in names if each in kept):
+        node = definition.nodes[name]
+        inputs = [
+            each for each in node.input if not each.startswith("^") or each[1:] in kept
+        ]
+        add_copy(part.node, node, inputs)
+    return part

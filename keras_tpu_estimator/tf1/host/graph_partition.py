@@ -1,0 +1,175 @@
+"""Telling what of a graph the host computes before the devices get a batch.
+
+These are operations on strings, tables and sparse tensors, as far as they need
+no variables. Where a dense tensor of numbers comes out of them, the devices go
+on.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Collection, Sequence
+from typing import Any
+
+from keras_tpu_estimator.tf1.graph.bucketing import borders_of
+from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
+from keras_tpu_estimator.tf1.graph.sparse_features import SHAPE_NAME
+from keras_tpu_estimator.tf1.lift.refusals import reason_against
+
+# Stateful operations that give the same results for the same inputs.
+_REPEATABLE = ("HashTable", "LookupTable", "InitializeTable", "PyFunc", "EagerPyFunc")
+_AS_CHECKS = ("Assert", "Print", "PrintV2")
+# Operations that need the shapes of their inputs only.
+_OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostSplit:
+    """What the host computes of a graph.
+
+    Attributes:
+        tensors: The tensors that the devices receive.
+        own: The names of the operations that the host runs.
+        ops: The operations that the devices run.
+    """
+
+    tensors: Sequence[Any]
+    own: Collection[str]
+    ops: Sequence[Any]
+
+
+def split(
+    graph: Any,
+    inputs: Sequence[Any],
+    wanted: Sequence[Any],
+    rows: int,
+) -> HostSplit:
+    """Splits a graph.
+
+    Args:
+        graph: The graph.
+        inputs: The placeholders that are fed.
+        wanted: The operations and tensors of the step.
+        rows: The number of rows of a batch.
+    """
+    ops = reachable(graph, wanted)
+    own = _own(graph, ops, inputs, rows)
+    varying = _after(ops, {tensor.op.name for tensor in inputs})
+    left, given = _of_devices(ops, wanted, own)
+    found = {t.name: t for t in given if _leaves(t, varying)}
+    for tensor in inputs:
+        if tensor.op in left:
+            found[tensor.name] = tensor
+    return HostSplit([*found.values()], own, left)
+
+
+def _of_devices(
+    ops: Sequence[Any], wanted: Sequence[Any], own: Collection[str]
+) -> tuple[list[Any], list[Any]]:
+    """The operations that the devices run, and the tensors that they receive."""
+    needed, given = set[str](), []
+    stack = [*wanted]
+    while stack:
+        each = stack.pop()
+        op = getattr(each, "op", each)
+        if op.name in own:
+            given += [] if op is each else [each]
+        elif op.name not in needed:
+            needed.add(op.name)
+            stack += [*op.inputs, *op.control_inputs]
+    places = {op.name: place for place, op in enumerate(ops)}
+    given.sort(key=lambda tensor: (places[tensor.op.name], tensor.name))
+    return [op for op in ops if op.name in needed], given
+
+
+def _own(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], rows: int) -> set[str]:
+    """The names of the operations that the host runs."""
+    definition = definition_of(graph)
+    marked, sizes = borders_of(graph), _sizes_in(ops)
+    settled = functools.partial(_is_settled, rows=rows, sizes=sizes)
+    fed = {tensor.op.name for tensor in inputs}
+    own = {each.op.name for each in inputs if not settled(each)}
+    free = set(fed)
+
+    def continues(op: Any, tensor: Any) -> bool:
+        is_own = tensor.op.name in own and tensor.name not in marked
+        return is_own and not settled(tensor) and not _reads_shape(op, tensor)
+
+    for op in ops:
+        before = {tensor.op.name for tensor in op.inputs}
+        if op.name in fed or not (before <= free and _is_repeatable(op)):
+            continue
+        free.add(op.name)
+        if _is_odd(op, definition) or any(continues(op, t) for t in op.inputs):
+            own.add(op.name)
+    return own
+
+
+def _after(ops: Sequence[Any], first: Collection[str]) -> set[str]:
+    """The names of operations, and of those that depend on them."""
+    found = set(first)
+    for op in ops:
+        if any(tensor.op.name in found for tensor in op.inputs):
+            found.add(op.name)
+    return found
+
+
+def _is_repeatable(op: Any) -> bool:
+    """Whether an operation gives the same results for the same inputs."""
+    if op.type in _AS_CHECKS or op.type.startswith(_REPEATABLE):
+        return True
+    return not op.op_def.is_stateful and not op.type.startswith("Placeholder")
+
+
+def _is_odd(op: Any, definition: Any) -> bool:
+    """Whether only the host can run an operation."""
+    if op.type == "Const":
+        return False
+    reason = reason_against(op, definition.nodes[op.name], definition.library)
+    return reason is not None
+
+
+def _reads_shape(op: Any, tensor: Any) -> bool:
+    """Whether an operation reads only the shape of a tensor of numbers."""
+    return op.type in _OF_SHAPES and _has_numbers(tensor)
+
+
+def _is_settled(tensor: Any, rows: int, sizes: Collection[str]) -> bool:
+    """Whether a tensor has numbers, in one row for each of the batch."""
+    shape = tensor.shape
+    is_fixed = shape.is_fully_defined() and shape.rank > 0
+    is_by_row = is_fixed and shape.as_list()[0] == rows and tensor.name not in sizes
+    return _has_numbers(tensor) and is_by_row
+
+
+def _sizes_in(ops: Sequence[Any]) -> set[str]:
+    """The names of tensors that are shapes, or come of nothing else.
+
+    They may have as many elements as a batch has rows.
+    """
+    sizes = set[str]()
+    for op in ops:
+        is_source = op.type in _OF_SHAPES or op.type.startswith("Sparse")
+        is_source |= SHAPE_NAME in op.name
+        known = [tensor.name in sizes for tensor in op.inputs]
+        if is_source or (any(known) and all(map(_may_be_size, op.inputs))):
+            sizes.update(each.name for each in op.outputs if _may_be_size(each))
+    return sizes
+
+
+def _may_be_size(tensor: Any) -> bool:
+    shape = tensor.shape
+    return tensor.dtype.is_integer and shape.is_fully_defined() and shape.rank < 2
+
+
+def _leaves(tensor: Any, varying: Collection[str]) -> bool:
+    """Whether a tensor of the host goes on to the devices."""
+    if _has_numbers(tensor):
+        return True
+    # A string that never changes stays where it is.
+    return tensor.dtype.name == "string" and tensor.op.name in varying
+
+
+def _has_numbers(tensor: Any) -> bool:
+    dtype = tensor.dtype
+    is_number = dtype.is_floating or dtype.is_integer or dtype.is_complex
+    return bool(is_number or dtype.is_bool)

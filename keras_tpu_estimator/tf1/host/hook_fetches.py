@@ -1,0 +1,345 @@
+"""The fetches of hooks from a TF1 graph, and their operations between steps.
+
+Most tensors leave the devices under their names. Operations on strings, such as
+summaries, run on the host, as do values that depend only on variables. Operations that
+assign variables run on the host between two runs of the device loop. For example, a
+hook restores averages before an evaluation. The next step starts with the assigned
+values.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import types
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.program.store import (
+    EVAL_STEP,
+    GLOBAL_STEP,
+    VariableStore,
+)
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
+from keras_tpu_estimator.spec.hooks.graph_session import Request
+from keras_tpu_estimator.tf1.graph.building import as_in_tf2
+from keras_tpu_estimator.tf1.graph.definitions import Body, definition_of, reachable
+from keras_tpu_estimator.tf1.graph.inside import check_outside
+from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
+from keras_tpu_estimator.tf1.graph.sessions import load_values
+from keras_tpu_estimator.tf1.graph.source_lines import line_of
+from keras_tpu_estimator.tf1.graph.variables import enter
+from keras_tpu_estimator.tf1.host.graph_cut import cut
+from keras_tpu_estimator.tf1.lift.effects import effects_of
+from keras_tpu_estimator.tf1.lift.refusals import reason_against
+from keras_tpu_estimator.tf1.spec import Spec
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class HostRun:
+    """Operations that assign variables, and need no inputs of a step.
+
+    Attributes:
+        fetches: A pytree of operations, tensors, variables and names.
+        feed_dict: The fed values.
+        model: The graph.
+        names: The variables that are used.
+        assigned: The variables that may be assigned.
+    """
+
+    fetches: Any
+    feed_dict: Mapping[Any, Any]
+    model: ModelGraph
+    names: Sequence[str]
+    assigned: Sequence[str]
+
+    def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, np.ndarray]]:
+        """Runs the operations, and returns the fetched and the assigned values."""
+        variables = self.model.variables
+        with host_session(self.model.graph) as session:
+            own = {name: values[name] for name in self.names}
+            load_values(session, variables, own)
+            fetched = session.run(self.fetches, dict(self.feed_dict))
+            assigned = session.run({n: variables[n] for n in self.assigned})
+        return fetched, assigned
+
+
+def host_run(
+    model: ModelGraph, fetches: Any, feed_dict: Mapping[Any, Any] | None
+) -> HostRun | None:
+    """Returns a run for the fetches of a hook, if it needs no inputs of a step.
+
+    A run that only reads variables needs no session. See `of_variables`.
+    """
+    leaves = [element_of(model.graph, each) for each in jax.tree.leaves(fetches)]
+    elements = [each for each in leaves if each is not None]
+    run = of_variables(model, fetches, elements, feed_dict or {})
+    if (
+        run is None
+        or not (run.assigned or feed_dict)
+        or len(elements) < len(leaves)
+        or not model.variables.keys() >= {*run.names}
+    ):
+        return None
+    # Only the loop increments these counters.
+    counted = (GLOBAL_STEP, EVAL_STEP)
+    assigned = [name for name in run.assigned if name not in counted]
+    return dataclasses.replace(run, assigned=assigned)
+
+
+def of_variables(
+    model: ModelGraph,
+    fetches: Any,
+    elements: Sequence[Any],
+    feed_dict: Mapping[Any, Any] = types.MappingProxyType({}),
+) -> HostRun | None:
+    """Returns a run of fetches, or `None` if they need the inputs of a step."""
+    known = definition_of(model.graph)
+    ops = reachable(model.graph, elements)
+    of_steps = {each.op.name for each in model.inputs}
+    if any(op.name in of_steps for op in ops):
+        return None
+    names = [op.name for op in ops if op.type == "VarHandleOp"]
+    body = Body([known.nodes[op.name] for op in ops], [], names)
+    assigned = effects_of(body, known.library).last_writes
+    return HostRun(fetches, feed_dict, model, names, [*assigned])
+
+
+def element_of(graph: Any, leaf: Any) -> Any:
+    """Returns the fetched operation or tensor, or `None` for a name of this package.
+
+    The graph raises an error for other values and for other graphs.
+    """
+    import tensorflow as tf
+
+    element = leaf
+    if not isinstance(leaf, tf.Operation) and not tf.is_tensor(leaf):
+        try:
+            element = graph.as_graph_element(leaf)
+        except (KeyError, ValueError, TypeError):
+            if not isinstance(leaf, str):
+                raise
+            return None
+    check_outside("What a hook fetches", graph, element)
+    # A variable is returned as the operation of its handle.
+    return element.op if hasattr(element, "handle") else element
+
+
+ArraysByPath = Mapping[str, Any]
+
+
+class _Part(NamedTuple):
+    """One fetched value: the names it needs, and a function of their values."""
+
+    names: Sequence[str]
+    make: Callable[[ArraysByPath], Any]
+
+
+def _remembered(
+    find: Callable[["FetchedGraph", Any], _Part | None],
+) -> Callable[["FetchedGraph", Any], _Part | None]:
+    """Caches the result of a search for each tensor of a graph."""
+
+    @functools.wraps(find)
+    def remembered(graph: "FetchedGraph", tensor: Any) -> _Part | None:
+        key = (find, tensor.name)
+        if key not in graph.found:
+            graph.found[key] = find(graph, tensor)
+        return graph.found[key]
+
+    return remembered
+
+
+class FetchedGraph:
+    """A graph, as the hooks of a call may use it.
+
+    Args:
+        model: The graph.
+
+    Attributes:
+        graph: The TensorFlow graph.
+        fetched: The fetches of each run without hooks.
+        found: Cached results about its tensors.
+    """
+
+    def __init__(self, model: ModelGraph):
+        self.graph = model.graph
+        self.fetched = _fetched(model.spec)
+        self._model = _with_eval_step(model)
+        self.found: dict[Any, _Part | None] = {}
+
+    @contextlib.contextmanager
+    def scope(self) -> Iterator[None]:
+        """Makes the graph the default graph, as while it was built."""
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        with as_in_tf2(), self.graph.as_default():
+            # Variables of a hook are reused in later calls of the estimator.
+            own = v1.variable_scope(v1.get_variable_scope(), reuse=v1.AUTO_REUSE)
+            with own:
+                yield
+
+    def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
+        """Returns the request for some tensors. See `HookedGraph`."""
+        leaves, structure = jax.tree.flatten(fetches)
+        parts = [self._part(leaf, asked) for leaf in leaves]
+
+        def results(values: ArraysByPath) -> Any:
+            made = [part.make(values) for part in parts]
+            return jax.tree.unflatten(structure, made)
+
+        return Request({n for part in parts for n in part.names}, results)
+
+    def enter_new(self, store: VariableStore) -> bool:
+        """Enters variables that hooks have made. See `HookedGraph`."""
+        model = self._model
+        new, local = model.made_since()
+        if not new and not local:
+            return False
+        self._model = dataclasses.replace(
+            model,
+            variables={**model.variables, **new, **local},
+            local={**model.local, **local},
+        )
+        self.found.clear()
+        enter(store, self._model, local)
+        return True
+
+    def host_run(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None
+    ) -> HostRun | None:
+        """Returns a run on the host only. See `HookedGraph`."""
+        return host_run(self._model, fetches, feed_dict)
+
+    def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:
+        import tensorflow as tf
+
+        element = element_of(self.graph, leaf)
+        if element is None:
+            return _Part([leaf], lambda values: values[leaf])
+        if isinstance(element, tf.Operation):
+            is_value = isinstance(leaf, str) or element.type == "VarHandleOp"
+            if not is_value or len(element.outputs) != 1:
+                return self._operation(element)
+            (element,) = element.outputs
+        return self._tensor(element, asked)
+
+    def _operation(self, op: Any) -> _Part:
+        """Returns an empty part for an operation, which has no value."""
+        stateful = [
+            each
+            for each in reachable(self.graph, [op])
+            if each.op_def is not None and each.op_def.is_stateful
+        ]
+        if stateful:
+            raise ValueError(
+                "Hooks must fetch tensors, because operations within the step "
+                f"have no effect on the devices. Received: {op.name} "
+                f"({op.type}), made at {line_of(op)}. Make it part of "
+                "train_op or of host_call. If it assigns variables only from "
+                "other variables, run it between steps with `session.run`."
+            )
+        return _Part([], lambda values: None)
+
+    def _tensor(self, tensor: Any, asked: Collection[str] | None) -> _Part:
+        import tensorflow as tf
+
+        variable = _variable_read(tensor.op)
+        if variable in self._model.variables:
+            read = self._model.variables[variable].dtype.as_numpy_dtype
+            return _one(variable, read)
+        if tensor.dtype == tf.resource:
+            raise ValueError(
+                "A hook must make its variables in `begin`, and they cannot "
+                f"hold strings. Received: {tensor.name}, made at "
+                f"{line_of(tensor.op)}. Keep the value in an attribute of the "
+                "hook."
+            )
+        name = tensor.name.removesuffix(":0")
+        dtype = tensor.dtype.as_numpy_dtype
+        if asked is not None and name in asked:
+            return _one(name, dtype)
+        part = self._of_strings(tensor)
+        if asked is None:
+            return part or _one(name, dtype)
+        part = part or self._of_variables(tensor)
+        always = self._model.variables
+        if part is not None and {*part.names} <= {*asked, *always}:
+            return part
+        raise ValueError(
+            "A hook can fetch variables at any time, and tensors of the step "
+            f"if `before_run` asked for them. Received: {tensor.name} "
+            f"({tensor.op.type}), made at {line_of(tensor.op)}. Return it "
+            "from `before_run` in tf.compat.v1.train.SessionRunArgs."
+        )
+
+    @_remembered
+    def _of_strings(self, tensor: Any) -> _Part | None:
+        """Returns a part that the host computes from tensors, or `None`."""
+        known = definition_of(self.graph)
+        ops = reachable(self.graph, [tensor])
+        if not any(
+            reason_against(op, known.nodes[op.name], known.library) for op in ops
+        ):
+            return None
+        part = cut(self.graph, [tensor], {})
+        on_host = part.graph()
+        run = on_host.callable([on_host.graph.get_tensor_by_name(tensor.name)])
+        inputs = [self._tensor(each, None) for each in part.boundary]
+
+        def make(values: ArraysByPath) -> Any:
+            return run(*(each.make(values) for each in inputs))[0]
+
+        return _Part([n for each in inputs for n in each.names], make)
+
+    @_remembered
+    def _of_variables(self, tensor: Any) -> _Part | None:
+        """Returns a part that the host computes from variables, or `None`."""
+        run = of_variables(self._model, tensor, [tensor])
+        if run is None or run.assigned:
+            return None
+        return _Part(run.names, lambda values: run.run(values)[0])
+
+
+def _fetched(spec: Spec) -> Any:
+    """Returns the fetches of each run in TensorFlow's estimator."""
+    if spec.mode == ModeKeys.TRAIN:
+        return [spec.train_op, spec.loss]
+    return spec.predictions if spec.mode == ModeKeys.PREDICT else [spec.loss]
+
+
+def _with_eval_step(model: ModelGraph) -> ModelGraph:
+    """Returns a graph whose hooks can read the number of evaluated batches."""
+    step = model.local.get(EVAL_STEP)
+    if step is None:
+        return model
+    variables = {**model.variables, EVAL_STEP: step}
+    return dataclasses.replace(model, variables=variables)
+
+
+def _one(name: str, dtype: Any) -> _Part:
+    """Returns a named value in the dtype that it has in the graph.
+
+    Like a TensorFlow session, it returns scalars as NumPy scalars.
+    """
+    return _Part([name], lambda values: np.asarray(values[name], dtype)[()])
+
+
+def _variable_read(op: Any) -> str | None:
+    """Returns the name of the variable that an operation reads, or `None`."""
+    for each in _passed_on(op):
+        if each.type == "VarHandleOp":
+            return str(each.name)
+    return None
+
+
+def _passed_on(op: Any) -> Iterator[Any]:
+    """Yields an operation, and those that have the same value."""
+    yield op
+    while op.type in ("Identity", "ReadVariableOp"):
+        op = op.inputs[0].op
+        yield op

@@ -1,0 +1,224 @@
+"""Graphs that run on the host, each in a separate session."""
+
+import itertools
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Self
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.ground.base.tensorflow_session import host_session
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.tf1.graph.building import as_in_tf2
+from keras_tpu_estimator.tf1.graph.definitions import reachable
+from keras_tpu_estimator.tf1.graph.sessions import load_values, loader_of
+from keras_tpu_estimator.tf1.graph.source_lines import raising_line
+from keras_tpu_estimator.tf1.host.arguments import name_of, names_of
+
+# The name scope of a function's arguments.
+_ARGUMENTS = "arguments"
+WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
+
+
+class HostGraph:
+    """A graph, and a session in which its variables are initialized.
+
+    Args:
+        graph: The graph.
+        inputs: The tensors that are fed.
+        handles: The resources of its variables, by name.
+        initializers: Operations that initialize the variables.
+        others: More operations to run first, in addition to those that open event
+            files. Defaults to none.
+    """
+
+    def __init__(
+        self,
+        graph: Any,
+        inputs: Sequence[Any],
+        handles: Mapping[str, Any],
+        initializers: Sequence[Any],
+        others: Sequence[Any] = (),
+    ):
+        import tensorflow as tf
+
+        self._inputs = inputs
+        self._handles = handles
+        with graph.as_default():
+            self._reads = {
+                name: tf.raw_ops.ReadVariableOp(
+                    resource=handle,
+                    dtype=handle.op.get_attr("dtype"),
+                )
+                for name, handle in handles.items()
+            }
+        self.graph = graph
+        self._session = host_session(graph)
+        self._initializers = initializers
+        self._session.run([*initializers, *others, *_writers(graph)])
+
+    def callable(self, fetches: Sequence[Any]) -> Callable[..., Any]:
+        """Returns a function of arrays, one for each input, that runs fetches."""
+        # Copying arrays that nothing reads would take most of the time.
+        ops = {op.name for op in reachable(self.graph, fetches)}
+        needed = [each.op.name in ops for each in self._inputs]
+        run = self._session.make_callable(
+            fetches, [*itertools.compress(self._inputs, needed)]
+        )
+        return lambda *arrays: run(*itertools.compress(arrays, needed))
+
+    def assigning(self, name: str) -> Callable[..., Any]:
+        """Returns a function of an array that assigns it to a variable."""
+        value, assign = loader_of(self._handles[name])
+        made: Callable[..., Any] = self._session.make_callable(assign, [value])
+        return made
+
+    def reset(self) -> None:
+        """Initializes the variables again."""
+        self._session.run(self._initializers)
+
+    def values(self) -> dict[str, np.ndarray]:
+        """Returns the values of the variables by name."""
+        values: dict[str, np.ndarray] = self._session.run(self._reads)
+        return values
+
+    def load(self, values: Mapping[str, np.ndarray]) -> None:
+        """Assigns values to variables."""
+        load_values(self._session, self._handles, values)
+
+    def close(self) -> None:
+        """Closes the session and the event files."""
+        import tensorflow as tf
+
+        writers = _writers(self.graph)
+        with self.graph.as_default():
+            closing = [
+                tf.raw_ops.CloseSummaryWriter(writer=op.inputs[0]) for op in writers
+            ]
+        self._session.run(closing)
+        self._session.close()
+
+
+class CalledGraph(HostGraph):
+    """The graph that a function builds for arrays of some shapes.
+
+    Args:
+        function: The user's function.
+        tensors: The arrays.
+
+    Attributes:
+        returned: The result of the function.
+    """
+
+    def __init__(self, function: Callable[..., Any], tensors: Nest):
+        import tensorflow as tf
+
+        v1 = tf.compat.v1
+        graph = tf.Graph()
+        with as_in_tf2(), graph.as_default():
+            step = v1.train.create_global_step()
+            made = len(graph.get_operations())
+            with tf.name_scope(_ARGUMENTS):
+                nest = jax.tree.map(
+                    lambda a, name: v1.placeholder(a.dtype, a.shape, _node_name(name)),
+                    tensors,
+                    names_of(function, tensors),
+                )
+            self.returned = _returned(function, nest)
+            new = graph.get_operations()[made:]
+            variables = {
+                variable.op.name: variable
+                for variable in (*v1.local_variables(), *v1.global_variables())
+            }
+            tables = v1.tables_initializer()
+        super().__init__(
+            graph,
+            jax.tree.leaves(nest),
+            {name: v.handle for name, v in variables.items()},
+            [v.initializer for v in variables.values()],
+            [tables],
+        )
+        self._set_step: Callable[..., Any] | None = None
+        if any(step.handle is each for op in new for each in op.inputs):
+            self._set_step = self.assigning(step.op.name)
+
+    def set_step(self, number: int) -> None:
+        """Sets the global step, if an operation of the graph reads it."""
+        if self._set_step is not None:
+            self._set_step(np.int64(number))
+
+
+class GraphFunction:
+    """A function that builds graphs, as a function of NumPy arrays.
+
+    Args:
+        function: The user's function.
+        dtypes: A pytree with the dtypes of its tensors. The function receives 64-bit
+            numbers, which the devices do not have.
+    """
+
+    def __init__(self, function: Callable[..., Any], dtypes: Nest):
+        self._function = function
+        self._dtypes = dtypes
+
+    @classmethod
+    def of(cls, host: HostFunction) -> tuple[Self, Nest]:
+        """Returns the function for the host, and the dtypes of its tensors."""
+        dtypes = dtypes_of(host.tensors)
+        return cls(host.function, dtypes), dtypes
+
+    def arrays(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Nest:
+        """Returns the arguments in the dtypes that the function expects."""
+        # Under a trace this raises an error, and the caller skips the function.
+        tensors: Nest = jax.tree.map(np.asarray, kwargs or list(args))
+        return jax.tree.map(
+            lambda array, dtype: array.astype(dtype, copy=False),
+            tensors,
+            self._dtypes,
+        )
+
+
+def _node_name(argument: str) -> str:
+    """Converts the name of an argument to a valid node name."""
+    return re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", argument)
+
+
+def dtypes_of(tensors: Nest) -> Nest:
+    """Returns the NumPy dtypes of graph tensors."""
+    return jax.tree.map(lambda tensor: np.dtype(tensor.dtype.as_numpy_dtype), tensors)
+
+
+def shapes_of(tensors: Nest) -> Any:
+    """Returns a key that is equal for arrays that the same graph accepts."""
+    leaves, structure = jax.tree.flatten(tensors)
+    return (structure, *(leaf.shape for leaf in leaves))
+
+
+def _returned(function: Callable[..., Any], nest: Nest) -> Any:
+    """Calls a function with tensors, and adds their names to errors."""
+    try:
+        return function(**nest) if isinstance(nest, dict) else function(*nest)
+    except Exception as error:
+        line = raising_line(error)
+        tensors = ", ".join(
+            f"{name} ({tensor.dtype.name} of shape {tensor.shape})"
+            for name, tensor in zip(
+                jax.tree.leaves(names_of(function, nest)),
+                jax.tree.leaves(nest),
+                strict=True,
+            )
+        )
+        error.add_note(
+            f"{name_of(function)} raised this while it built its graph"
+            f"{'' if line is None else f', at {line}'}. Its arguments that "
+            f"are tensors: {tensors or 'none'}. Pass numbers that it needs "
+            "while it builds the graph as Python numbers."
+        )
+        raise
+
+
+def _writers(graph: Any) -> list[Any]:
+    """Returns the operations that open event files."""
+    return [op for op in graph.get_operations() if op.type in WRITERS]

@@ -1,0 +1,135 @@
+"""Outputs of a `model_fn` that the host computes from those of the devices.
+
+These are strings, and what comes of tables or Python behind the model.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.spec.model_fn.outside_compilation import (
+    HostTensor,
+    is_host_tensor,
+    with_host_tensors,
+)
+from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
+from keras_tpu_estimator.tf1.host.graph_cut import Cut, cut
+from keras_tpu_estimator.tf1.lift.refusals import is_for_host
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class _GraphCall:
+    """A part of a graph that runs behind the devices; see `Call`.
+
+    Attributes:
+        part: The part.
+        names: The names of the tensors that it computes.
+    """
+
+    part: Cut
+    names: Sequence[str]
+
+    def results(self, tensors: Sequence[Any]) -> list[Any]:
+        """Returns the results for these arrays, which may be of several cores.
+
+        The graph has a fixed number of rows: others are filled up.
+        """
+        arrays = [np.asarray(each) for each in tensors]
+        size = self._size
+        if size is None or not arrays or not arrays[0].ndim:
+            return self._results(arrays)
+        count = len(arrays[0])
+        if count == size:
+            return self._results(arrays)
+        parts = []
+        for start in range(0, count, size):
+            own = [_rows(each, count, start, size) for each in arrays]
+            parts.append(self._results(own))
+        return [np.concatenate(each)[:count] for each in zip(*parts, strict=True)]
+
+    def _results(self, arrays: Sequence[np.ndarray]) -> list[Any]:
+        pairs = zip(arrays, self.part.boundary, strict=True)
+        given = [
+            array.astype(tensor.dtype.as_numpy_dtype, copy=False)
+            for array, tensor in pairs
+        ]
+        found: list[Any] = self._run(*given)
+        return found
+
+    @functools.cached_property
+    def _size(self) -> int | None:
+        """The number of rows that all tensors have, if they have."""
+        shapes = [each.shape.as_list() for each in self.part.boundary]
+        rows = {shape[0] for shape in shapes if shape}
+        return rows.pop() if len(rows) == 1 else None
+
+    @functools.cached_property
+    def _run(self) -> Callable[..., Any]:
+        graph = self.part.graph()
+        element = graph.graph.as_graph_element
+        return graph.callable([element(name) for name in self.names])
+
+
+def _rows(array: np.ndarray, count: int, start: int, size: int) -> np.ndarray:
+    """So many rows of an array, the last one repeated if there are fewer."""
+    if array.shape[:1] != (count,):
+        return array
+    own = array[start : start + size]
+    missing = [(0, size - len(own))] + [(0, 0)] * (array.ndim - 1)
+    return np.pad(own, missing, mode="edge")
+
+
+def on_host(graph: Any, tensors: Nest) -> Nest:
+    """Returns a nest of tensors with those that no device can compute as
+    `HostTensor`s.
+    """
+    import tensorflow as tf
+
+    leaves = [each for each in jax.tree.leaves(tensors) if tf.is_tensor(each)]
+    behind = _behind_strings(graph, leaves)
+    flat = [t for t in leaves if t.dtype == tf.string or t.op.name in behind]
+    if not flat:
+        return tensors
+    part = cut(graph, flat, {})
+    names = [each.name for each in flat]
+    call = _GraphCall(part, names)
+    made = {
+        name: HostTensor(call, number, part.boundary)
+        for number, name in enumerate(names)
+    }
+    return jax.tree.map(
+        lambda each: made.get(getattr(each, "name", None), each), tensors
+    )
+
+
+def called_with_host_tensors(
+    function: Callable[..., Any], tensors: Nest
+) -> Callable[..., Any]:
+    """Returns a host function that may be given tensors for the host."""
+    leaves = jax.tree.leaves(tensors, is_leaf=is_host_tensor)
+    if not any(map(is_host_tensor, leaves)):
+        return function
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        args, kwargs = with_host_tensors((args, kwargs), np.asarray)
+        return function(*args, **kwargs)
+
+    return call
+
+
+def _behind_strings(graph: Any, tensors: Sequence[Any]) -> set[str]:
+    """The names of operations that need what no device can compute."""
+    definition = definition_of(graph)
+    found = set[str]()
+    for op in reachable(graph, tensors):
+        node = definition.nodes[op.name]
+        if any(tensor.op.name in found for tensor in op.inputs) or is_for_host(
+            op, node, definition.library
+        ):
+            found.add(op.name)
+    return found

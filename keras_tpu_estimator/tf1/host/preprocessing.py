@@ -1,0 +1,307 @@
+"""The host's part of a `model_fn`: from a batch to what the devices receive.
+
+It runs in the thread that reads the input, batch by batch.
+"""
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+
+from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.tf1.graph import internals
+from keras_tpu_estimator.tf1.graph.bucketing import borders_of, columns_for, filled
+from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
+from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
+from keras_tpu_estimator.tf1.graph.source_lines import line_of
+from keras_tpu_estimator.tf1.graph.sparse_features import SparseArray
+from keras_tpu_estimator.tf1.host.graph_cut import part_of, table_initializers
+from keras_tpu_estimator.tf1.host.graph_partition import HostSplit, split
+from keras_tpu_estimator.tf1.host.host_graph import HostGraph
+from keras_tpu_estimator.tf1.host.string_bytes import as_bytes, decoded, normalized
+
+_ROWS = "rows"
+_SPEC_TENSORS = (
+    "loss",
+    "train_op",
+    "predictions",
+    "eval_metric_ops",
+    "eval_metrics",
+    "train_metrics",
+    "host_call",
+)
+
+
+class HostPart:
+    """The host's part of the graphs of one mode, for batches of one shape.
+
+    Args:
+        make: Calls `model_fn` in a graph of its own.
+        mode: A value of `ModeKeys`.
+        example: What the step would be given: the user's features and labels.
+    """
+
+    def __init__(self, make: Callable[[], ModelGraph], mode: str, example: StepInput):
+        self._make = make
+        self._replicas = example.cores.topology.num_replicas if example.is_split else 1
+        self._rows = example.additional["batch_size"]
+        self._mode = mode
+        self._model: ModelGraph | None = make()
+        made = _split(self._model, mode, self._rows)
+        self._names = [tensor.name for tensor in made.tensors]
+        self._borders = borders_of(self._model.graph)
+        self._columns: dict[str, int] = {}
+        self._bytes: dict[str, int] = {}
+        # Functions of Python in it are kept by the graph that has them.
+        self._graph = self._model.graph
+        self._run = _runner(self._model, made)
+
+    def tensors(self, features: Features, labels: Labels) -> dict[str, Any]:
+        """Computes what the devices receive of a batch, by name."""
+        leaves = jax.tree.leaves((features, labels))
+        if self._replicas == 1:
+            parts = [self._run(leaves)]
+        else:
+            size = self._rows
+            parts = [
+                self._run([leaf[n * size : (n + 1) * size] for leaf in leaves])
+                for n in range(self._replicas)
+            ]
+        columns = zip(self._names, zip(*parts, strict=True), strict=True)
+        found = {name: self._joined(name, arrays) for name, arrays in columns}
+        # The size of the batch, also if the model needs no row of it.
+        return found | {_ROWS: np.zeros(self._rows * self._replicas, "uint8")}
+
+    def model(self, tensors: Mapping[str, Any]) -> ModelGraph:
+        """The devices' part of the graph.
+
+        Args:
+            tensors: What one core receives, by name: anything with a shape.
+        """
+        model, self._model = self._model or self._make(), None
+        made = _split(model, self._mode, self._rows)
+        return _for_devices(model, made, tensors)
+
+    def _joined(self, name: str, arrays: Sequence[np.ndarray]) -> Any:
+        """The values of a tensor for all replicas."""
+        if arrays[0].dtype == object:
+            least = max(self._bytes.get(name, 1), *map(_longest, arrays), 1)
+            self._bytes[name] = least
+            arrays = [as_bytes(each, least) for each in arrays]
+        if name in self._borders:
+            widest = max(columns_for(each.shape[-1]) for each in arrays)
+            self._columns[name] = max(self._columns.get(name, 1), widest)
+            missing = self._borders[name]
+            arrays = [filled(each, missing, self._columns[name]) for each in arrays]
+        is_by_row = all(each.shape[:1] == (self._rows,) for each in arrays)
+        if len(arrays) == 1:
+            return arrays[0] if is_by_row else Unbatched(arrays[0])
+        if not is_by_row or len({each.shape for each in arrays}) > 1:
+            tensor = self._graph.get_tensor_by_name(name)
+            raise ValueError(
+                "What model_fn computes of strings or sparse tensors must have "
+                "one row for each example, and the same shape on each core. "
+                f"Received: {name}, made at {line_of(tensor.op)}, of the shapes "
+                f"{[each.shape for each in arrays]}. Use one core "
+                "(use_tpu=False), or compute it in input_fn."
+            )
+        return np.concatenate(arrays)
+
+
+def _split(model: ModelGraph, mode: str, rows: int) -> HostSplit:
+    """Splits the graph of a model for a mode."""
+    return split(model.graph, model.inputs, _wanted(model, mode), rows)
+
+
+def _wanted(model: ModelGraph, mode: str) -> list[Any]:
+    """The tensors and operations of a spec that a mode needs."""
+    spec = model.spec
+    unused = {"train_op"} if mode != ModeKeys.TRAIN else {"predictions"}
+    if mode == ModeKeys.EVAL:
+        unused.add("predictions")
+    names = [name for name in _SPEC_TENSORS if name not in unused]
+    values = [getattr(spec, name, None) for name in names]
+    return [each for each in _leaves(values) if _is_element(each)]
+
+
+def _leaves(nest: Nest) -> list[Any]:
+    leaves: list[Any] = jax.tree.leaves(nest)
+    return leaves
+
+
+def _is_element(value: Any) -> bool:
+    import tensorflow as tf
+
+    return isinstance(value, tf.Operation) or bool(tf.is_tensor(value))
+
+
+def _longest(strings: np.ndarray) -> int:
+    return max(map(len, strings.ravel()), default=1)
+
+
+def _runner(
+    model: ModelGraph, made: HostSplit
+) -> Callable[[Sequence[Any]], list[np.ndarray]]:
+    """A function of the leaves of a batch that runs the host's part."""
+    import tensorflow as tf
+
+    tables = table_initializers(model.graph, made.tensors)
+    ops = reachable(model.graph, [*made.tensors, *tables])
+    kept = _without_variables(ops)
+    names = [op.name for op in ops]
+    definition = part_of(definition_of(model.graph), names, kept)
+    graph = tf.Graph()
+    with graph.as_default():
+        tf.graph_util.import_graph_def(definition, name="")
+    present = [tensor.op.name in kept for tensor in model.inputs]
+    inputs = [
+        graph.get_tensor_by_name(tensor.name)
+        for tensor, is_present in zip(model.inputs, present, strict=True)
+        if is_present
+    ]
+    initializers = [graph.get_operation_by_name(op.name) for op in tables]
+    host = HostGraph(graph, inputs, {}, initializers)
+    fetch = host.callable([graph.get_tensor_by_name(t.name) for t in made.tensors])
+
+    def run(leaves: Sequence[Any]) -> list[np.ndarray]:
+        arrays = [array for leaf in leaves for array in _arrays(leaf)]
+        given = [a for a, is_present in zip(arrays, present, strict=True) if is_present]
+        found: list[np.ndarray] = [np.asarray(each) for each in fetch(*given)]
+        return found
+
+    return run
+
+
+def _without_variables(ops: Sequence[Any]) -> set[str]:
+    """The names of operations that need no variable, and wait for none."""
+    found = set[str]()
+    for op in ops:
+        before = {*(tensor.op for tensor in op.inputs), *op.control_inputs}
+        if op.type != "VarHandleOp" and all(each.name in found for each in before):
+            found.add(op.name)
+        elif op.inputs and all(tensor.op.name in found for tensor in op.inputs):
+            # What it waits for is left out.
+            found.add(op.name)
+    return found
+
+
+def _arrays(leaf: Any) -> Sequence[np.ndarray]:
+    """What the placeholders of a feature are fed with."""
+    if not isinstance(leaf, SparseArray):
+        return [leaf]
+    indices, values, shape = leaf.parts
+    return [indices, values, shape]
+
+
+def _for_devices(
+    model: ModelGraph,
+    made: HostSplit,
+    tensors: Mapping[str, Any],
+) -> ModelGraph:
+    """The graph of a model with placeholders for what the host computes."""
+    import tensorflow as tf
+
+    v1 = tf.compat.v1
+    inputs, moved = [], {}
+    with model.graph.as_default(), tf.name_scope("kte_from_host"):
+        for tensor in made.tensors:
+            leaf = tensors[tensor.name]
+            value = getattr(leaf, "value", leaf)
+            is_string = tensor.dtype == tf.string
+            dtype = tf.uint8 if is_string else tensor.dtype
+            given = v1.placeholder(dtype, value.shape)
+            inputs.append(given)
+            moved[tensor.name] = (
+                decoded(given, value.shape[:-1]) if is_string else given
+            )
+        inputs.append(v1.placeholder(tf.uint8, tensors[_ROWS].shape))
+    for op in made.ops:
+        for number, tensor in enumerate(op.inputs):
+            if tensor.name in moved:
+                internals.set_input(op, number, moved[tensor.name])
+        kept = [each for each in op.control_inputs if each.name not in made.own]
+        if len(kept) < len(op.control_inputs):
+            internals.set_control_inputs(op, kept)
+    return dataclasses.replace(
+        model, spec=_with_moved(model.spec, moved), inputs=inputs
+    )
+
+
+def _with_moved(spec: Any, moved: Mapping[str, Any]) -> Any:
+    """A spec with other tensors in the places of those of the host."""
+
+    def one(value: Any) -> Any:
+        return moved.get(value.name, value) if _is_element(value) else value
+
+    fields = {
+        name: jax.tree.map(one, getattr(spec, name), is_leaf=lambda x: x is None)
+        for name in _SPEC_TENSORS
+        if getattr(spec, name, None) is not None
+    }
+    copy = object.__new__(type(spec))
+    for field in dataclasses.fields(spec):
+        value = fields.get(field.name, getattr(spec, field.name))
+        object.__setattr__(copy, field.name, value)
+    return copy
+
+
+def needs_host(nest: Nest) -> bool:
+    """Returns whether a batch has examples that no device can hold."""
+    leaves = jax.tree.leaves(nest)
+    return any(
+        isinstance(leaf, SparseArray) or _has_strings(leaf) for leaf in leaves
+    ) and all(np.shape(leaf)[:1] != (0,) for leaf in leaves)
+
+
+def _has_strings(leaf: Any) -> bool:
+    dtype = getattr(leaf, "dtype", None)
+    if not isinstance(dtype, np.dtype):
+        return getattr(dtype, "name", None) == "string"
+    if dtype.kind == "O":
+        return leaf.size > 0 and isinstance(leaf.flat[0], str | bytes)
+    return dtype.kind in "SU"
+
+
+def as_fed(leaf: Any) -> Any:
+    """A feature as a session takes it."""
+    if isinstance(leaf, SparseArray):
+        is_string = leaf.values.dtype.kind in "OSU"
+        values = normalized(leaf.values) if is_string else leaf.values
+        return SparseArray(leaf.indices, values, leaf.shape)
+    return normalized(np.asarray(leaf)) if _has_strings(leaf) else np.asarray(leaf)
+
+
+def without_values(example: StepInput) -> StepInput:
+    """The same input without what is in it."""
+    features, labels = jax.tree.map(_empty, (example.features, example.labels))
+    return dataclasses.replace(example, features=features, labels=labels)
+
+
+def _empty(leaf: Any) -> Any:
+    if not isinstance(leaf, SparseArray):
+        return np.broadcast_to(np.zeros((), leaf.dtype), leaf.shape)
+    cells = np.zeros([0, len(leaf.shape)], "int64")
+    return SparseArray(cells, np.zeros(0, leaf.dtype), leaf.shape)
+
+
+def key_of(example: StepInput) -> Any:
+    """Equal for batches that one graph serves, however many cells they have."""
+    leaves, structure = jax.tree.flatten((example.features, example.labels))
+    forms = tuple(
+        ("sparse", leaf.shape[0], len(leaf.shape), leaf.dtype)
+        if isinstance(leaf, SparseArray)
+        else (leaf.shape, leaf.dtype)
+        for leaf in leaves
+    )
+    return (
+        forms,
+        structure,
+        example.cores,
+        example.is_split,
+        example.additional["use_tpu"],
+    )

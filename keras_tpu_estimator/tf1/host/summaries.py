@@ -1,0 +1,186 @@
+"""The summaries of `tf.summary` in a TF1 `model_fn`, as tensors of the graph.
+
+The original operations make strings, which no device can.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.files.summary.collecting import Collected
+from keras_tpu_estimator.files.summary.kinds import (
+    Audio,
+    Histogram,
+    Image,
+    Scalar,
+    Summary,
+)
+from keras_tpu_estimator.tf1.graph.internals import static_value
+from keras_tpu_estimator.tf1.graph.source_lines import line_of
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Recorded:
+    """One summary of a graph.
+
+    Attributes:
+        summary: The summary.
+        tensor: The tensor that it records.
+        prepare: A function that converts the tensor's value to the data.
+    """
+
+    summary: Summary
+    tensor: Any
+    prepare: Callable[[jax.Array], jax.Array]
+
+    def collected(self, value: Any) -> Collected:
+        """Returns the summary of a value."""
+        data = self.prepare(value)
+        return Collected(self.summary, self.summary.tensors(data, jnp))
+
+    def split(self, is_split: bool) -> Collected:
+        """As `Collected.split`."""
+        return Collected(self.summary, None).split(is_split)
+
+
+class NumberedImages(Image):
+    """Images with the tags of TF1: 'x/image', or 'x/image/0' and so on."""
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Returns one record for each image."""
+        return _each(self, Image.serialized, reduced)
+
+
+class NumberedSounds(Audio):
+    """Sounds with the tags of TF1: 'x/audio', or 'x/audio/0' and so on."""
+
+    def serialized(self, reduced: Any) -> bytes:
+        """Returns one record for each sound."""
+        return _each(self, Audio.serialized, reduced)
+
+
+def _each(
+    summary: Image | Audio, serialized: Callable[[Any, Any], bytes], rows: Any
+) -> bytes:
+    """Returns records, with numbers if several outputs are allowed."""
+    if summary.max_outputs == 1:
+        return serialized(summary, rows)
+    # Concatenated messages are one message with all their values.
+    return b"".join(
+        serialized(
+            dataclasses.replace(summary, tag=f"{summary.tag}/{number}"),
+            rows[number : number + 1],
+        )
+        for number in range(len(rows))
+    )
+
+
+def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
+    """Returns the summaries of a graph.
+
+    Args:
+        graph: The graph.
+        summary_op: The `summary_op` of a scaffold. Defaults to `None`, for the
+            summaries that `tf.summary` has collected.
+    """
+    import tensorflow as tf
+
+    tensors = graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+    if summary_op is not None:
+        tensors = _merged(summary_op)
+    found, left = [], []
+    for tensor in tensors:
+        each = _recorded(tensor.op) if tensor.graph is graph else None
+        if each is None:
+            left.append(f"{tensor.op.name}, made at {line_of(tensor.op)}")
+        else:
+            found.append(each)
+    if left:
+        _logger.warning(
+            "Summaries must be outside of branches and loops, and their "
+            "tensors must have fixed shapes. These are not written: %s.",
+            "; ".join(left),
+        )
+    return found
+
+
+def _merged(summary_op: Any) -> list[Any]:
+    """Returns the summaries that an operation merges, each once."""
+    import tensorflow as tf
+
+    found: dict[str, Any] = {}
+    waiting = tf.nest.flatten(summary_op)[::-1]
+    while waiting:
+        tensor = waiting.pop()
+        if tensor.op.type in ("Identity", "MergeSummary"):
+            waiting += tensor.op.inputs[::-1]
+        else:
+            found.setdefault(tensor.name, tensor)
+    return list(found.values())
+
+
+def _recorded(op: Any) -> Recorded | None:
+    if op.type not in _KINDS:
+        return None
+    tag = static_value(op.inputs[0])
+    tensor = op.inputs[1]
+    if tag is None or tag.ndim or not tensor.shape.is_fully_defined():
+        return None
+    summary, prepare = _KINDS[op.type](tag.item().decode(), op)
+    return Recorded(summary, tensor, prepare)
+
+
+def _same(value: jax.Array) -> jax.Array:
+    return value
+
+
+def _scalar(tag: str, op: Any) -> tuple[Summary, Any]:
+    del op
+    return Scalar(tag=tag), lambda value: value.reshape(())
+
+
+def _histogram(tag: str, op: Any) -> tuple[Summary, Any]:
+    del op
+    return Histogram(tag=tag), _same
+
+
+def _image(tag: str, op: Any) -> tuple[Summary, Any]:
+    count = op.get_attr("max_images")
+    return NumberedImages(tag=f"{tag}/image", max_outputs=count), _as_bytes
+
+
+def _audio(tag: str, op: Any) -> tuple[Summary, Any]:
+    rate = static_value(op.inputs[2])
+    count = op.get_attr("max_outputs")
+    summary = NumberedSounds(
+        tag=f"{tag}/audio", sample_rate=int(rate), max_outputs=count
+    )
+    return summary, _same
+
+
+def _as_bytes(images: jax.Array) -> jax.Array:
+    """Scales images to bytes as TF1 does."""
+    if images.dtype == jnp.uint8:
+        return images
+    images = images.astype("float32")
+    low = images.min((1, 2, 3), keepdims=True)
+    high = images.max((1, 2, 3), keepdims=True)
+    # Zero is in the middle if there are negative values.
+    most = jnp.maximum(jnp.maximum(high, -low), 1e-9)
+    signed = images / most * 127 + 128
+    shown = jnp.where(low < 0, signed, images / most * 255)
+    return jnp.clip(shown, 0, 255).astype("uint8")
+
+
+_KINDS: dict[str, Callable[[str, Any], tuple[Summary, Any]]] = {
+    "AudioSummaryV2": _audio,
+    "HistogramSummary": _histogram,
+    "ImageSummary": _image,
+    "ScalarSummary": _scalar,
+}

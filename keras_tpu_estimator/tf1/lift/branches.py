@@ -1,0 +1,334 @@
+"""Branches and loops that run only the operations that TensorFlow 1.15 runs.
+
+In TensorFlow 1.15, an operation in a branch of `tf.cond` or in the body of a loop runs
+only if a result, or an operation that waits for it, depends on it. An operation that
+waits for one in a branch runs only if that branch is taken.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from keras_tpu_estimator.tf1.graph.definitions import (
+    BRANCHES,
+    LOOPS,
+    Body,
+    Function,
+    Library,
+    Node,
+    Writer,
+    called,
+    data_inputs,
+    set_inputs,
+    source,
+    type_number,
+)
+from keras_tpu_estimator.tf1.graph.inner_ops import RUNS
+from keras_tpu_estimator.tf1.graph.source_lines import line_of
+from keras_tpu_estimator.tf1.lift.effects import effects_of, written
+
+
+def running_if(
+    predicate: str, op: Any, node: Node, library: dict[str, Function]
+) -> Node:
+    """Returns a node that runs another one if a condition holds.
+
+    Args:
+        predicate: A reference to the condition.
+        op: The operation.
+        node: The node of the operation, which may have additional boolean outputs.
+        library: The library to which new functions are added.
+    """
+    import tensorflow as tf
+
+    outputs = [(tensor.dtype, tensor.shape) for tensor in op.outputs]
+    if node.op in BRANCHES:
+        more = len(node.attr["Tout"].list.type) - len(outputs)
+        outputs += [(tf.bool, tf.TensorShape([]))] * more
+    if any(dtype == tf.resource for dtype, _ in outputs):
+        raise ValueError(
+            "A loop that assigns variables must not wait for an operation in "
+            f"a branch. Received: {op.name}, made at {line_of(op)}. Assign "
+            "them after the loop."
+        )
+    taken = _function(f"{op.name}_kte_then", op, library)
+    other = _function(f"{op.name}_kte_else", op, library)
+    references = _outputs(op, len(outputs))
+    inner = taken.node_def.add()
+    inner.CopyFrom(node)
+    del inner.input[:]
+    inner.input.extend(each.name for each in taken.signature.input_arg)
+    for number, (dtype, shape) in enumerate(outputs):
+        name = f"kte_output_{number}"
+        for function in (taken, other):
+            function.signature.output_arg.add(name=name, type=dtype.as_datatype_enum)
+        taken.ret[name] = f"{inner.name}:{references[number]}"
+        nothing = other.node_def.add(name=f"kte_none_{number}", op="FakeParam")
+        nothing.attr["dtype"].type = dtype.as_datatype_enum
+        nothing.attr["shape"].shape.CopyFrom(shape.as_proto())
+        other.ret[name] = f"{nothing.name}:output:0"
+    return _if(predicate, node, taken, other)
+
+
+def _if(predicate: str, node: Node, taken: Function, other: Function) -> Node:
+    """Returns the conditional that replaces a node, with its name."""
+    new = type(node)(name=node.name, op="If", input=node.input)
+    set_inputs(new, [predicate, *data_inputs(node)])
+    new.attr["Tcond"].type = type_number("bool")
+    signature = taken.signature
+    new.attr["Tin"].list.type.extend(a.type for a in signature.input_arg)
+    new.attr["Tout"].list.type.extend(a.type for a in signature.output_arg)
+    new.attr["then_branch"].func.name = signature.name
+    new.attr["else_branch"].func.name = other.signature.name
+    return new
+
+
+def _function(name: str, op: Any, library: dict[str, Function]) -> Function:
+    """Adds a function with the arguments of an operation."""
+    from tensorflow.core.framework import function_pb2
+
+    function = function_pb2.FunctionDef()
+    function.signature.name = name.replace("/", "_")
+    for number, tensor in enumerate(op.inputs):
+        function.signature.input_arg.add(
+            name=f"kte_input_{number}", type=tensor.dtype.as_datatype_enum
+        )
+    library[function.signature.name] = function
+    return function
+
+
+def _outputs(op: Any, count: int) -> list[str]:
+    """Returns the references by which a function names the outputs of an operation."""
+    args = op.op_def.output_arg
+    if len(args) == 1 and args[0].type_list_attr:
+        return [f"{args[0].name}:{number}" for number in range(count)]
+    return [f"{each.name}:0" for each in args]
+
+
+# The conditions from the outermost to the innermost, each with the branch taken.
+Path = tuple[tuple[str, int], ...]
+
+
+class Wanted(NamedTuple):
+    """An operation in a branch for which operations outside the branch wait."""
+
+    path: Path
+    name: str
+
+
+def as_run(
+    ops: Mapping[str, Any], body: Body, library: Library
+) -> tuple[Body, Library]:
+    """Returns a step with only the operations that TensorFlow 1.15 would run.
+
+    Args:
+        ops: The operations of the step by name.
+        body: The step.
+        library: The functions that the step calls.
+    """
+    marks = {n.name: _wanted(n) for n in body.nodes if RUNS in n.attr}
+    narrowed = _Narrowed(library, {**library})
+    nodes = narrowed.nodes(body.nodes, [*marks.values()])
+    body = dataclasses.replace(body, nodes=nodes)
+    if marks:
+        body = _with_conditions(ops, body, narrowed, marks)
+    return body, narrowed.functions
+
+
+def _wanted(mark: Node) -> Wanted:
+    *path, name = (each.decode() for each in mark.attr[RUNS].list.s)
+    parts = (each.rpartition(":") for each in path)
+    return Wanted(tuple((call, int(n)) for call, _, n in parts), name)
+
+
+@dataclasses.dataclass
+class _Narrowed:
+    """Functions that contain only the operations they need.
+
+    Attributes:
+        library: The functions of the graph.
+        functions: The functions of the graph, and the narrowed ones.
+        numbers: Numbers for new names.
+    """
+
+    library: Library
+    functions: dict[str, Function]
+    numbers: Iterator[int] = dataclasses.field(
+        default_factory=lambda: itertools.count(1)
+    )
+
+    def nodes(self, nodes: Sequence[Node], wanted: Sequence[Wanted]) -> list[Node]:
+        """Returns nodes that call narrowed functions."""
+        return [
+            self._call(node, _inside(node.name, wanted))
+            if node.op in BRANCHES | LOOPS
+            else node
+            for node in nodes
+        ]
+
+    def _call(self, node: Node, wanted: Sequence[Wanted]) -> Node:
+        """Returns a call that also returns whether each path was taken."""
+        paths = _paths(wanted)
+        names = [
+            self._function(self.library[each.name], number, wanted)
+            for number, each in enumerate(called(node))
+        ]
+        if names == [each.name for each in called(node)]:
+            return node
+        copy = type(node)()
+        copy.CopyFrom(node)
+        for each, name in zip(called(copy), names, strict=True):
+            each.name = name
+        shapes = copy.attr["output_shapes"].list.shape
+        has_shapes = len(shapes) > 0
+        for _ in paths:
+            copy.attr["Tout"].list.type.append(type_number("bool"))
+            if has_shapes:
+                shapes.add()
+        return copy
+
+    def _function(
+        self, function: Function, branch: int, wanted: Sequence[Wanted]
+    ) -> str:
+        """Adds a function that contains only what is needed, and returns its name."""
+        here = [each for each in wanted if each.path[0][1] == branch]
+        inner = [Wanted(w.path[1:], w.name) for w in here if len(w.path) > 1]
+        roots = [w.name for w in here if len(w.path) == 1]
+        roots += [each.path[0][0] for each in inner]
+        kept = _needed(function, roots)
+        nodes = self.nodes(kept, inner)
+        paths = _paths(wanted)
+        name: str = function.signature.name
+        is_whole = len(kept) == len(function.node_def)
+        is_same = all(a is b for a, b in zip(nodes, kept, strict=True))
+        if not paths and is_whole and is_same:
+            return name
+        new = type(function)()
+        new.CopyFrom(function)
+        new.signature.name = f"{name}_kte_run_{next(self.numbers)}"
+        del new.node_def[:]
+        new.node_def.extend(nodes)
+        writer = Writer(new.node_def, is_function=True)
+        for number, path in enumerate(paths):
+            output = f"kte_ran_{number}"
+            new.signature.output_arg.add(name=output, type=type_number("bool"))
+            new.ret[output] = _was_taken(writer, output, path, branch, inner)
+        self.functions[new.signature.name] = new
+        return str(new.signature.name)
+
+
+def _was_taken(
+    writer: Writer,
+    name: str,
+    path: Path,
+    branch: int,
+    inner: Sequence[Wanted],
+) -> str:
+    """Returns a reference to a boolean: whether a path was taken in one branch."""
+    if path[0][1] != branch or len(path) == 1:
+        return writer.constant(name, np.bool_(path[0][1] == branch))
+    nodes = {node.name: node for node in writer.nodes}
+    call = path[1][0]
+    return f"{call}:output:{_position(nodes[call], path[1:], inner)}"
+
+
+def _position(call: Node, path: Path, wanted: Sequence[Wanted]) -> int:
+    """Returns the position of the output that tells whether a path was taken."""
+    paths = _paths(_inside(call.name, wanted))
+    return len(call.attr["Tout"].list.type) - len(paths) + paths.index(path)
+
+
+def _inside(call: str, wanted: Sequence[Wanted]) -> list[Wanted]:
+    return [each for each in wanted if each.path[0][0] == call]
+
+
+def _paths(wanted: Sequence[Wanted]) -> list[Path]:
+    return [*dict.fromkeys(each.path for each in wanted)]
+
+
+def _needed(function: Function, roots: Sequence[str]) -> list[Node]:
+    """Returns the nodes on which the results of a function and the roots depend."""
+    nodes = {node.name: node for node in function.node_def}
+    missing = sorted({*roots} - nodes.keys())
+    if missing:
+        raise ValueError(
+            "Operations must wait for those that branches contain. Received: "
+            f"{missing}, which {function.signature.name} does not contain."
+        )
+    returned = [*function.ret.values(), *function.control_ret.values()]
+    stack, needed = [*map(source, returned), *roots], set[str]()
+    while stack:
+        name = stack.pop()
+        if name in nodes and name not in needed:
+            needed.add(name)
+            stack += map(source, nodes[name].input)
+    return [node for node in function.node_def if node.name in needed]
+
+
+def _with_conditions(
+    ops: Mapping[str, Any],
+    body: Body,
+    narrowed: _Narrowed,
+    marks: Mapping[str, Wanted],
+) -> Body:
+    """Makes nodes that wait for marks write variables only if the marks ran."""
+    calls = {node.name: node for node in body.nodes}
+    wanted = [*marks.values()]
+    library = narrowed.functions
+    used = effects_of(body, library).used
+    waited = dict[str, frozenset[Path]]()
+    nodes: list[Node] = []
+    conditions = _Conditions(calls, wanted, nodes)
+    for node in body.nodes:
+        before = [waited.get(source(each), frozenset()) for each in node.input]
+        paths = frozenset[Path]().union(*before)
+        positions = [position for position, _ in used.get(node.name, ())]
+        if paths and written(node, positions, library):
+            predicate = conditions.all_of(paths)
+            node = running_if(predicate, ops[node.name], node, library)
+        nodes.append(node)
+        own = {marks[node.name].path} if node.name in marks else set[Path]()
+        waited[node.name] = paths | own
+    return dataclasses.replace(body, nodes=nodes)
+
+
+@dataclasses.dataclass
+class _Conditions:
+    """References to booleans: whether all of some paths were taken.
+
+    Attributes:
+        calls: The nodes of a step by name.
+        wanted: The operations in branches that others wait for.
+        nodes: The list to which nodes are added.
+        known: The references by set of paths.
+    """
+
+    calls: Mapping[str, Node]
+    wanted: Sequence[Wanted]
+    nodes: list[Node]
+    known: dict[frozenset[Path], str] = dataclasses.field(default_factory=dict)
+
+    def all_of(self, paths: frozenset[Path]) -> str:
+        """Returns a reference to a boolean: whether all of these paths were taken."""
+        if paths not in self.known:
+            first, *others = sorted(paths)
+            reference = self._was_taken(first)
+            if others:
+                rest = self.all_of(frozenset(others))
+                node = type(self.calls[first[0][0]])(
+                    name=f"kte_both_{len(self.known)}",
+                    op="LogicalAnd",
+                    input=[reference, rest],
+                )
+                self.nodes.append(node)
+                reference = node.name
+            self.known[paths] = reference
+        return self.known[paths]
+
+    def _was_taken(self, path: Path) -> str:
+        call = self.calls[path[0][0]]
+        position = _position(call, path, self.wanted)
+        return f"{call.name}:{position}" if position else call.name

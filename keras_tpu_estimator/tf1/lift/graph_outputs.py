@@ -1,0 +1,275 @@
+"""The outputs of a TF1 graph that leave the devices.
+
+Hooks may fetch any tensor of the graph. A step is compiled on its first run, and again
+if hooks request more later.
+"""
+
+import dataclasses
+import logging
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from keras_tpu_estimator.engine.program.steps import StepInput
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.warned import warn_once
+from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
+from keras_tpu_estimator.tf1.host.summaries import Recorded
+from keras_tpu_estimator.tf1.lift.lifting import Lifted, Pruned
+
+
+def check_variables(model: ModelGraph, step: Pruned) -> None:
+    """Checks that all variables of a step are global or local."""
+    others = sorted({*step.body.variables} - {*model.variables, *model.local})
+    if others:
+        raise ValueError(
+            "The variables of a model_fn must be global variables, which belong "
+            "to the model, or local variables, which belong to a call. Received: "
+            f"{others}. Leave `collections` out where they are made."
+        )
+
+
+def warn_of_writes(model: ModelGraph, step: Pruned, mode: str) -> None:
+    """Warns if a step that does not train writes variables that its results read.
+
+    For example, a condition chooses between batch normalization for training and for
+    evaluation. The first writes averages that the second reads.
+    """
+    written = step.effects.last_writes.keys() & model.variables.keys()
+    both = sorted(written & _read_by(step.fetches) - {GLOBAL_STEP})
+    if not both:
+        return
+    line = step.line_of(step.effects.last_writes[both[0]])
+    call = "evaluate" if mode == ModeKeys.EVAL else "predict"
+    warn_once(
+        f"In {call}, model_fn assigns variables that its results depend on: "
+        f"{', '.join(both[:5])}{'' if line is None else f' (at {line})'}. "
+        "Each batch changes what the next ones are computed with; in "
+        "TensorFlow 1.15 it is left to chance whether a batch reads old or "
+        "new values. Assign them only in mode 'train', such as by "
+        "batch_norm(is_training=mode == tf.estimator.ModeKeys.TRAIN)."
+    )
+
+
+def _read_by(fetches: Sequence[Any]) -> set[str]:
+    """Returns the names of the variables from which tensors are computed."""
+    found, left = set(), [tensor.op for tensor in fetches]
+    names = set()
+    while left:
+        op = left.pop()
+        if op.name in found:
+            continue
+        found.add(op.name)
+        left += [tensor.op for tensor in op.inputs]
+        if op.type == "VarHandleOp":
+            names.add(op.name)
+    return names
+
+
+def check_trained(model: ModelGraph, step: Pruned, example: StepInput) -> None:
+    """Checks that a step trains, with the same result on all devices."""
+    changes = step.effects.last_writes
+    if GLOBAL_STEP not in changes:
+        raise ValueError(
+            "`train_op` must increment the global step. Received one that "
+            f"assigns {sorted(changes)}. Use "
+            "`optimizer.minimize(loss, tf.train.get_global_step())`."
+        )
+    varying = step.varying(example.is_split)
+    if varying.sums and example.cores.axes:
+        raise ValueError(_sums_that_differ(step, varying.sums))
+    differing = sorted(varying.variables & model.trainable)
+    if differing and example.cores.axes:
+        raise ValueError(
+            "On several cores gradients must be combined over them. "
+            "Received a train op without CrossShardOptimizer that changes "
+            f"{differing} on each device separately. Wrap the optimizer: "
+            "tf.compat.v1.tpu.CrossShardOptimizer(optimizer), or sum the "
+            "gradients with tf.compat.v1.tpu.cross_replica_sum, or set "
+            "use_tpu=False to train on one device."
+        )
+
+
+def _sums_that_differ(step: Pruned, names: Sequence[str]) -> str:
+    lines = [(name, step.line_of(name)) for name in names]
+    made = ", ".join(
+        name if line is None else f"{name}, made at {line}" for name, line in lines
+    )
+    return (
+        "All devices must run each sum over devices, such as "
+        "that of a CrossShardOptimizer. Received a sum in a branch or a loop "
+        f"that depends on the batch of each device: {made}. Use the same value "
+        "in the condition on all devices, such as "
+        "tf.compat.v1.tpu.cross_replica_sum(loss) > 1.0, or set use_tpu=False "
+        "to train on one device."
+    )
+
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Compiled:
+    """A compiled step, and its outputs.
+
+    Attributes:
+        lifted: The step.
+        varying: The variables whose values differ between devices after the step.
+        summaries: The summaries, which follow the first outputs.
+        names: The names of the tensors that hooks fetch, which follow the summaries.
+        tensors: The tensors with these names.
+    """
+
+    lifted: Lifted
+    varying: frozenset[str]
+    summaries: Sequence[Recorded]
+    names: Sequence[str]
+    tensors: Sequence[Any]
+
+
+class GraphOutputs:
+    """The outputs of one graph.
+
+    Args:
+        model: The graph.
+        first: The tensors that always leave the devices.
+        done: Operations or tensors that run without being returned.
+        summaries: The summaries of the graph.
+        is_split: Whether each device receives its own inputs.
+        counts: Whether hooks and summaries may use all local variables, or only those
+            of the step.
+
+    Attributes:
+        pruned: The step without the fetches of hooks.
+        local: The names of the local variables that the step may have.
+
+    Raises:
+        ValueError: No device can run an operation.
+    """
+
+    def __init__(
+        self,
+        model: ModelGraph,
+        first: Sequence[Any],
+        done: Sequence[Any],
+        summaries: Sequence[Recorded],
+        is_split: bool,
+        counts: bool,
+    ):
+        self._model = model
+        self._first = first
+        self._done = done
+        self._is_split = is_split
+        self.pruned = self._prune([])
+        used = {*self.pruned.body.variables}
+        self.local = tuple(n for n in model.local if counts or n in used)
+        self._summaries = self._possible(summaries)
+        self._named: dict[str, Any] = {}
+        self._compiled: Compiled | None = None
+
+    @property
+    def records(self) -> bool:
+        """Whether there are summaries to write."""
+        return bool(self._summaries)
+
+    def intersection(self, names: Iterable[str]) -> set[str]:
+        """Returns the names that are tensors, and makes these leave the devices.
+
+        Names may lack their ":0". A tensor that no device can compute raises an error.
+        """
+        found = {name: self._tensor(name) for name in names}
+        wanted = {n: tensor for n, tensor in found.items() if tensor is not None}
+        new = {n: t for n, t in wanted.items() if n not in self._named}
+        if new:
+            self._check(new)
+            self._named |= new
+            self._compiled = None
+        return {*wanted}
+
+    def compiled(self) -> Compiled:
+        """Returns the step with all that has been requested so far."""
+        if self._compiled is None:
+            try:
+                self._compiled = self._compile(self._summaries)
+            except ValueError as error:
+                if not self._summaries:
+                    raise
+                self._compiled = self._compile([])
+                _logger.warning("No summaries are written: %s", error)
+        return self._compiled
+
+    def _compile(self, summaries: Sequence[Recorded]) -> Compiled:
+        more = [each.tensor for each in summaries] + [*self._named.values()]
+        pruned = self._prune(more) if more else self.pruned
+        return Compiled(
+            pruned.compiled(),
+            pruned.varying(self._is_split).variables,
+            summaries,
+            [*self._named],
+            [*self._named.values()],
+        )
+
+    def _prune(self, more: Sequence[Any]) -> Pruned:
+        model = self._model
+        pruned = Pruned.of(model.graph, model.inputs, self._first, self._done, more)
+        check_variables(model, pruned)
+        return pruned
+
+    def _possible(self, summaries: Sequence[Recorded]) -> list[Recorded]:
+        """Returns the summaries of tensors that devices can compute."""
+        found, left = [], [[*summaries]] if summaries else []
+        while left:
+            some = left.pop()
+            try:
+                # Checks all together, because there may be one for each variable.
+                self._check({e.summary.tag: e.tensor for e in some})
+                found += some
+            except ValueError as error:
+                if len(some) > 1:
+                    half = len(some) // 2
+                    left += [some[half:], some[:half]]
+                    continue
+                tag = some[0].summary.tag
+                _logger.warning("The summary %r is not written: %s", tag, error)
+        return found
+
+    def _check(self, tensors: dict[str, Any]) -> None:
+        """Checks that tensors can be computed without other effects."""
+        model = self._model
+        pruned = Pruned.of(model.graph, model.inputs, [*tensors.values()])
+        own = {*self.local, *model.variables}
+        unknown = sorted({*pruned.body.variables} - own)
+        if unknown:
+            raise ValueError(
+                "Hooks in evaluation and prediction must not fetch tensors that "
+                f"metrics of the graph update. Received one of {sorted(tensors)}, "
+                f"which reads {unknown}. Return it in `eval_metrics`."
+            )
+        known = {*self.pruned.effects.last_writes, *self.local}
+        others = sorted(pruned.effects.last_writes.keys() - known)
+        if others:
+            raise ValueError(
+                "Tensors that hooks fetch must not assign variables of the model. "
+                f"Received one of {sorted(tensors)}, which assigns {others}. "
+                "Make it part of train_op."
+            )
+
+    def _tensor(self, name: str) -> Any:
+        """Returns the tensor with a name, or `None` if there is none."""
+        import tensorflow as tf
+
+        if name in self._model.variables or name in self._model.local:
+            return None
+        predictions = self._model.spec.predictions
+        if isinstance(predictions, dict) and name in predictions:
+            return predictions[name]
+        try:
+            element = self._model.graph.as_graph_element(name)
+        except (KeyError, ValueError):
+            return None
+        if hasattr(element, "outputs"):
+            if len(element.outputs) != 1:
+                return None
+            (element,) = element.outputs
+        # Hooks have made variables since.
+        return None if element.dtype == tf.resource else element

@@ -1,0 +1,285 @@
+"""A TF1 graph as one step for all devices."""
+
+import functools
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from keras_tpu_estimator.engine.program.outputs import (
+    check_concatenable,
+    metrics_name,
+    metrics_of,
+    outputs_of,
+    same_on_all,
+    splits,
+    truncation_flags,
+)
+from keras_tpu_estimator.engine.program.steps import (
+    CUT,
+    NAMED,
+    REPORTS,
+    SUMMARIES,
+    Outputs,
+    Step,
+    StepInput,
+)
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.ground.tracing import keras_patches
+from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
+from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
+from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
+from keras_tpu_estimator.tf1.graph.scaffolds import as_ours
+from keras_tpu_estimator.tf1.graph.variables import REPEATS, SEED
+from keras_tpu_estimator.tf1.host.arguments import only_tensors
+from keras_tpu_estimator.tf1.host.hook_fetches import FetchedGraph
+from keras_tpu_estimator.tf1.host.host_session import CloseHostCall, HostCall
+from keras_tpu_estimator.tf1.host.metric_session import GraphMetrics, MetricFn
+from keras_tpu_estimator.tf1.host.postprocessing import (
+    called_with_host_tensors,
+    on_host,
+)
+from keras_tpu_estimator.tf1.host.step_writers import taken_out
+from keras_tpu_estimator.tf1.host.summaries import Recorded, recorded
+from keras_tpu_estimator.tf1.lift import primitive
+from keras_tpu_estimator.tf1.lift.graph_outputs import (
+    Compiled,
+    GraphOutputs,
+    check_trained,
+    warn_of_writes,
+)
+from keras_tpu_estimator.tf1.lift.refusals import check_platform
+from keras_tpu_estimator.tf1.spec import EstimatorSpec
+
+# An odd number, so that its multiples are distinct modulo 2**32.
+_SEED_STRIDE = 0x9E3779B1
+_REPEATS_STRIDE = 0x85EBCA6B
+
+
+class GraphStep:
+    """The step of a graph.
+
+    Args:
+        model: The graph.
+        mode: A value of `ModeKeys`.
+        example: The inputs of the step.
+        metrics: The record of metrics in graphs.
+        bits: The generator of random bits, as in `RunConfig`.
+
+    Attributes:
+        local: The names of the local variables that the step may have.
+        counts_once: Whether each TRAIN step adds one to the global step.
+    """
+
+    def __init__(
+        self,
+        model: ModelGraph,
+        mode: str,
+        example: StepInput,
+        metrics: GraphMetrics,
+        bits: str | None,
+    ):
+        self._by_device = keras_patches.are_by_device(bits)
+        self._model = model
+        self._mode, self._example = mode, example.without_data()
+        self._metric_fn: HostFunction | None = None
+        self._host_call: HostFunction | None = None
+        self._own_host_call: HostCall | None = None
+        self._hooks: tuple[Hook, ...] = model.spec.hooks
+        training = mode == ModeKeys.TRAIN
+        done = [model.spec.train_op] if training else []
+        with model.graph.as_default():
+            tensors = self._tensors(metrics)
+            self._write_too(tensors, done)
+        flat, self._structure = jax.tree.flatten(tensors)
+        self._count = len(flat)
+        self._outputs = GraphOutputs(
+            model,
+            flat,
+            done,
+            self._summaries() if training else [],
+            example.is_split,
+            counts=training,
+        )
+        if training:
+            check_trained(model, self._outputs.pruned, example)
+        else:
+            warn_of_writes(model, self._outputs.pruned, mode)
+        self.local = self._outputs.local
+        self.counts_once = not training or self._outputs.pruned.counts_once()
+        if training and self.counts_once and self._own_host_call is not None:
+            self._own_host_call.steps_counted = 1
+        self._split: dict[str, Any] = dict(splits(tensors, example.is_split))
+
+    def of_all_cores(self) -> Step:
+        """Returns the step that runs on all devices."""
+        model = self._model
+        changes = {*self._outputs.pruned.effects.last_writes, *self.local}
+        own = {SEED}
+        if not self.counts_once:
+            own.add(REPEATS)
+            changes.add(REPEATS)
+        return Step(
+            mode=self._mode,
+            function=self._run,
+            reads=tuple(sorted({GLOBAL_STEP, *own, *model.variables, *self.local})),
+            assigned=tuple(sorted(changes)),
+            metric_fn=self._metric_fn,
+            host_call=self._host_call,
+            hooks=self._hooks,
+            scaffold=as_ours(
+                model.scaffold,
+                self._mode,
+                model.graph,
+                model.variables,
+                {name: model.local[name] for name in self.local},
+            ),
+            named=self._outputs,
+            graph=FetchedGraph(model),
+            counts_once=self.counts_once,
+            records=self._outputs.records,
+            line_in_graph=self._outputs.pruned.line_of,
+        )
+
+    def _run(
+        self, values: AnyArraysByPath, features: Features, labels: Labels
+    ) -> tuple[ArraysByPath, Outputs]:
+        """Compiles when traced, with all that has been requested by then."""
+        compiled = self._outputs.compiled()
+        cores, split = self._example.cores, self._example.is_split
+        check_platform(compiled.lifted.module, cores.platform)
+        last = {
+            SUMMARIES: [each.split(split) for each in compiled.summaries],
+            NAMED: {
+                name: split and tensor.shape.rank > 0
+                for name, tensor in zip(compiled.names, compiled.tensors, strict=True)
+            },
+            REPORTS: {},
+            CUT: split,
+        }
+        run = cores.per_core(
+            functools.partial(self._per_core, compiled),
+            split=(False, split, split),
+            outputs_split=(False, self._split | last),
+        )
+        result: tuple[ArraysByPath, Outputs] = run(values, features, labels)
+        return result
+
+    def _per_core(
+        self,
+        compiled: Compiled,
+        values: ArraysByPath,
+        features: Features,
+        labels: Labels,
+    ) -> tuple[ArraysByPath, Outputs]:
+        lifted, cores = compiled.lifted, self._example.cores
+        features, labels = self._example.sharing()(features, labels)
+        if self._mode == ModeKeys.PREDICT:
+            labels = None
+        if self._example.arrange is not None:
+            features, labels = self._example.arrange(features, labels)
+        core = cores.core_index().astype("uint32") * jnp.uint32(_SEED_STRIDE)
+        step = values[GLOBAL_STEP].astype("uint32")
+        if not self.counts_once:
+            step += values[REPEATS] * jnp.uint32(_REPEATS_STRIDE)
+        key = jnp.stack([values[SEED] + core, step])
+        args = jax.tree.leaves((features, labels))
+        args += [values[name] for name in lifted.reads]
+        found, cut = primitive.run(lifted, key, args, cores.axes, self._by_device)
+        results = iter(found)
+        first = [next(results) for _ in range(self._count)]
+        outputs: Outputs = jax.tree.unflatten(self._structure, first)
+        if "loss" in outputs:
+            outputs["loss"] = cores.mean(outputs["loss"])
+        outputs[SUMMARIES] = [
+            each.collected(next(results)).of_cores(cores.mean)
+            for each in compiled.summaries
+        ]
+        named = {name: next(results) for name in compiled.names}
+        outputs[NAMED] = {
+            name: tensor if tensor.ndim else same_on_all(cores, tensor)
+            for name, tensor in named.items()
+        }
+        outputs[REPORTS] = {}
+        outputs[CUT] = truncation_flags(
+            dict(zip(lifted.wide.values(), cut, strict=True))
+        )
+        changed = dict(zip(lifted.changes, results, strict=True))
+        for name in compiled.varying:
+            changed[name] = same_on_all(cores, changed[name])
+        if not self.counts_once:
+            stays = changed[GLOBAL_STEP] == values[GLOBAL_STEP]
+            changed[REPEATS] = jnp.where(stays, values[REPEATS] + 1, jnp.uint32(0))
+        return changed, outputs
+
+    def _summaries(self) -> list[Recorded]:
+        """Returns the summaries of training."""
+        model = self._model
+        return recorded(model.graph, model.scaffold.summary_op)
+
+    def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:
+        """Returns the tensors of the graph that leave the devices."""
+        spec, mode = self._model.spec, self._mode
+        tensors = outputs_of(spec, mode, lambda f: _fed(only_tensors(f)))
+        metrics_fn = metrics_of(spec, mode)
+        if metrics_fn is not None:
+            self._metric_fn = HostFunction(*MetricFn.of(only_tensors(metrics_fn)))
+        if isinstance(spec, EstimatorSpec) and mode == ModeKeys.EVAL:
+            if spec.eval_metric_ops:
+                fed = metrics.enter(self._model.graph, spec.eval_metric_ops)
+                tensors["eval_metrics"] = fed
+                self._metric_fn = HostFunction(metrics, fed)
+        if spec.host_call is not None:
+            own, dtypes = HostCall.of(only_tensors(spec.host_call))
+            self._own_host_call = own
+            self._host_call = HostFunction(own, dtypes)
+            self._hooks = (*self._hooks, CloseHostCall(own))
+        for name, tensors_of_name in tensors.items():
+            if name != "loss":
+                tensors[name] = on_host(self._model.graph, tensors_of_name)
+        self._metric_fn = _fed_on_host(self._metric_fn, tensors.get(metrics_name(mode)))
+        self._host_call = _fed_on_host(self._host_call, tensors.get("host_call"))
+        check_concatenable(tensors, self._example, lambda each: each.shape.rank)
+        return tensors
+
+    def _write_too(self, tensors: dict[str, Nest], done: Sequence[Any]) -> None:
+        """Makes the host write the files that the graph would write."""
+        wanted = [*jax.tree.leaves(tensors), *done]
+        taken = taken_out(self._model.graph, wanted)
+        if taken is None:
+            return
+        writer = HostFunction(*taken)
+        self._hooks = (*self._hooks, CloseHostCall(taken[0]))
+        if self._host_call is None:
+            self._host_call, tensors["host_call"] = writer, _fed(writer)
+        else:
+            self._host_call = _both(self._host_call, writer)
+            tensors["host_call"] = [tensors["host_call"], _fed(writer)]
+
+
+def _both(first: HostFunction, second: HostFunction) -> HostFunction:
+    """Returns a host function that calls two others with their own tensors."""
+
+    def call(of_first: Nest, of_second: Nest) -> None:
+        first.call(of_first)
+        second.call(of_second)
+
+    return HostFunction(call, [first.tensors, second.tensors])
+
+
+def _fed_on_host(host: HostFunction | None, tensors: Nest) -> HostFunction | None:
+    """A function that the host gives what no device can compute."""
+    if host is None:
+        return None
+    return HostFunction(called_with_host_tensors(host.function, tensors), host.tensors)
+
+
+def _fed(host: HostFunction) -> Nest:
+    """Returns the tensors of a host function, with at least one to count steps."""
+    import tensorflow as tf
+
+    return host.tensors or [tf.zeros([1], tf.int32)]

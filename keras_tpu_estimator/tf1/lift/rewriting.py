@@ -1,0 +1,171 @@
+"""The graph of a step as TensorFlow's bridge to XLA requires it.
+
+Reads and writes of variables are in order, random ops are functions of a key, sums over
+devices are all-reduces, and updates of some rows update all rows. The same holds in the
+bodies of `tf.cond` and `tf.while_loop`, which become separate functions.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Collection, Iterator
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.tf1.graph.definitions import (
+    LOOPS,
+    Body,
+    Function,
+    Library,
+    Node,
+    Writer,
+    add_copy,
+    called,
+    data_inputs,
+    nodes_within,
+    set_inputs,
+    type_number,
+)
+from keras_tpu_estimator.tf1.lift import replaced_ops
+from keras_tpu_estimator.tf1.lift.effects import effects_of
+from keras_tpu_estimator.tf1.lift.random_ops import KEY, is_random, make_stateless
+from keras_tpu_estimator.tf1.lift.replaced_ops import (
+    has_plain,
+    is_sparse_update,
+    make_all_reduce,
+    make_dense,
+    make_plain,
+)
+
+_NEXT = "kte_next_key"
+# The gradient of a function, which TensorFlow derives from its operations.
+_GRADIENT = "SymbolicGradient"
+# An odd number, so that its multiples are distinct. Each loop has a different one.
+_STRIDE = 0x9E3779B97F4A7C15
+
+
+# The first number of nodes that a step may lack.
+_MORE = 2**20
+
+
+def rewritten(
+    body: Body, library: Library, versions: Any, more: Collection[str] = ()
+) -> Any:
+    """Returns the definition of a graph with the nodes of a step.
+
+    Args:
+        body: The step.
+        library: The functions that it calls.
+        versions: The versions of its graph.
+        more: The names of nodes whose presence does not change the random numbers of
+            others. Defaults to none.
+
+    Returns:
+        A `GraphDef` that lacks the arguments and variables of the step, and the key,
+        which it refers to as `KEY`.
+    """
+    import tensorflow as tf
+
+    graph = tf.compat.v1.GraphDef(versions=versions)
+    rewriter = _Rewriter(library, graph.library.function)
+    rewriter.write(body, Writer(graph.node, is_function=False), more)
+    return graph
+
+
+def needs_key(node: Node, library: Library) -> bool:
+    """Returns whether a node, or one that it calls, draws random numbers."""
+    return any(is_random(each) for each in nodes_within(node, library))
+
+
+@dataclasses.dataclass
+class _Rewriter:
+    """Rewrites bodies, and adds the functions that they call."""
+
+    library: Library
+    functions: Any
+    numbers: Iterator[int] = dataclasses.field(
+        default_factory=lambda: itertools.count(1)
+    )
+    others: Iterator[int] = dataclasses.field(
+        default_factory=lambda: itertools.count(_MORE)
+    )
+    kept: set[str] = dataclasses.field(default_factory=set)
+
+    def write(self, body: Body, writer: Writer, more: Collection[str] = ()) -> None:
+        """Writes the nodes of a body."""
+        numbers = self.numbers
+        effects = effects_of(body, self.library)
+        given = {f"^{name}" for name in (*body.arguments, *body.variables)}
+        for old in body.nodes:
+            self.numbers = self.others if old.name in more else numbers
+            order = [f"^{n}" for n in effects.earlier.get(old.name, ())]
+            # Arguments and variables are ready at the start, and are no longer nodes.
+            kept = [name for name in old.input if name not in given]
+            node = add_copy(writer.nodes, old, [*kept, *order])
+            if is_random(node):
+                make_stateless(node, next(self.numbers), writer)
+            elif called(node):
+                self._call(node)
+            elif node.op == _GRADIENT:
+                self._keep(node.attr["f"].func.name)
+            elif is_sparse_update(node):
+                make_dense(node, writer)
+            elif has_plain(node):
+                make_plain(node, writer)
+            elif replaced_ops.is_of_narrow(node):
+                replaced_ops.widen(node, writer)
+            else:
+                make_all_reduce(node)
+        self.numbers = numbers
+
+    def _call(self, node: Node) -> None:
+        is_keyed = needs_key(node, self.library)
+        functions = [self.library[each.name] for each in called(node)]
+        for each, function in zip(called(node), functions, strict=True):
+            new = self._copy(function, is_keyed)
+            each.name = new.signature.name
+            is_body = node.op in LOOPS and function is functions[-1]
+            if is_keyed and is_body:
+                self._return_next_key(new)
+        if not is_keyed:
+            return
+        set_inputs(node, [*data_inputs(node), KEY])
+        types = "T" if node.op in LOOPS else "Tin"
+        node.attr[types].list.type.append(type_number("uint64"))
+        if node.op in LOOPS and len(node.attr["output_shapes"].list.shape):
+            node.attr["output_shapes"].list.shape.add().dim.add(size=1)
+
+    def _keep(self, name: str) -> None:
+        """Adds an unchanged function, from which TensorFlow derives a gradient."""
+        if name in self.kept:
+            return
+        self.kept.add(name)
+        function = self.library[name]
+        self.functions.add().CopyFrom(function)
+        for node in function.node_def:
+            for each in called(node):
+                self._keep(each.name)
+
+    def _copy(self, function: Function, is_keyed: bool) -> Function:
+        """Copies a function for one call, which draws separate random numbers."""
+        name = f"{function.signature.name}_kte_{next(self.numbers)}"
+        new = self.functions.add()
+        new.CopyFrom(function)
+        new.signature.name = name
+        if is_keyed:
+            number = type_number("uint64")
+            new.signature.input_arg.add(name=KEY, type=number)
+        del new.node_def[:]
+        self.write(Body.of(function), Writer(new.node_def, is_function=True))
+        return new
+
+    def _return_next_key(self, function: Function) -> None:
+        """Makes the body of a loop return a different key for the next round."""
+        writer = Writer(function.node_def, is_function=True)
+        stride = _STRIDE * (2 * next(self.numbers) + 1) % 2**64
+        constant = writer.constant("kte_stride", np.array([stride], np.uint64))
+        number = type_number("uint64")
+        function.ret[_NEXT] = writer.node(
+            "kte_sum", "AddV2", [KEY, constant], {"T": number}, "z"
+        )
+        function.signature.output_arg.add(name=_NEXT, type=number)

@@ -1,0 +1,158 @@
+"""Values that differ between devices: those of a batch, or random numbers.
+
+A sum over all devices is the same on each of them.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+
+from keras_tpu_estimator.tf1.graph.definitions import (
+    LOOPS,
+    Body,
+    Function,
+    Library,
+    Node,
+    called,
+    data_inputs,
+    first_argument,
+    nodes_within,
+)
+from keras_tpu_estimator.tf1.lift.effects import Effects, effects_of, written
+from keras_tpu_estimator.tf1.lift.random_ops import is_random
+from keras_tpu_estimator.tf1.lift.replaced_ops import SUM, is_total
+
+
+@dataclasses.dataclass(frozen=True)
+class Varying:
+    """The tensors and variables whose values differ between devices.
+
+    They depend on inputs that are split, or on random numbers.
+
+    Attributes:
+        variables: The variables whose values differ after the step.
+        sums: The names of branches and loops with a sum over all devices that some
+            devices may run more often than others.
+    """
+
+    variables: frozenset[str]
+    sums: tuple[str, ...]
+
+    @classmethod
+    def of(cls, body: Body, library: Library, is_split: bool) -> "Varying":
+        """Finds the values of a step that differ."""
+        found = _Walk(library, set(body.arguments) if is_split else set())
+        found.follow(body, effects_of(body, library))
+        return cls(frozenset(found.assigned), tuple(found.sums))
+
+
+@dataclasses.dataclass
+class _Walk:
+    """The values of a body that differ.
+
+    Attributes:
+        library: The functions that may be called.
+        whole: Nodes of which all outputs differ, arguments and variables.
+        outputs: By the name of a calling node, whether each output differs.
+        assigned: The variables that were assigned differing values.
+        sums: Branches and loops with a sum that devices may run differently.
+    """
+
+    library: Library
+    whole: set[str]
+    outputs: dict[str, list[bool]] = dataclasses.field(default_factory=dict)
+    assigned: set[str] = dataclasses.field(default_factory=set)
+    sums: list[str] = dataclasses.field(default_factory=list)
+
+    def follow(self, body: Body, effects: Effects) -> None:
+        """Follows differing values through all nodes."""
+        nodes = {node.name: node for node in body.nodes}
+        for node in body.nodes:
+            inputs = [self.has(each) for each in data_inputs(node)]
+            used = effects.used.get(node.name, [])
+            for position, variable in used:
+                inputs[position] = variable in self.whole
+            changed = self._enter(node, inputs, nodes)
+            names = {p: variable for p, variable in used if p in changed}
+            for position in written(node, names, self.library):
+                self.whole.add(names[position])
+                self.assigned.add(names[position])
+
+    def has(self, reference: str) -> bool:
+        """Returns whether an output or an argument differs."""
+        name, *rest = reference.split(":")
+        if name not in self.outputs:
+            return name in self.whole
+        return self.outputs[name][int(rest[-1]) if rest else 0]
+
+    def _enter(
+        self, node: Node, inputs: list[bool], nodes: Mapping[str, Node]
+    ) -> set[int]:
+        """Enters a node, and returns the inputs that it may make differ."""
+        functions = [self.library[each.name] for each in called(node)]
+        if not functions:
+            differs = any(inputs) and not is_total(node, nodes)
+            if not differs and not is_random(node):
+                return set()
+            self.whole.add(node.name)
+            return set(range(len(inputs)))
+        own = first_argument(node)
+        chosen, arguments = any(inputs[:own]), inputs[own:]
+        before = len(self.sums)
+        if node.op in LOOPS:
+            outputs, assigned, chosen = self._loop(functions, arguments)
+        else:
+            outputs, assigned = self._any(functions, arguments)
+        if chosen:
+            # Devices that take different paths get different values.
+            outputs, assigned = [True] * len(outputs), set(range(len(inputs)))
+        if chosen and _has_total(node, self.library):
+            self.sums.append(node.name)
+        if len(self.sums) > before:
+            # Names inside functions are not names of the graph.
+            self.sums[before:] = [node.name]
+        self.outputs[node.name] = outputs
+        return {own + position for position in assigned}
+
+    def _any(
+        self, functions: Sequence[Function], arguments: list[bool]
+    ) -> tuple[list[bool], set[int]]:
+        each = [self._call(function, arguments) for function in functions]
+        outputs = [any(o) for o in zip(*(c[0] for c in each), strict=True)]
+        return outputs, set().union(*(c[1] for c in each))
+
+    def _loop(
+        self, functions: Sequence[Function], arguments: list[bool]
+    ) -> tuple[list[bool], set[int], bool]:
+        """Returns the differing values of a loop, and whether the rounds differ."""
+        condition, body = functions
+        while True:
+            outputs, assigned = self._call(body, arguments)
+            if any(self._call(condition, arguments)[0]):
+                return outputs, assigned, True
+            after = [
+                before or output or position in assigned
+                for position, (before, output) in enumerate(
+                    zip(arguments, outputs, strict=True)
+                )
+            ]
+            if after == arguments:
+                return arguments, assigned, False
+            arguments = after
+
+    def _call(
+        self, function: Function, arguments: list[bool]
+    ) -> tuple[list[bool], set[int]]:
+        """Returns the outputs that differ, and the arguments made to differ."""
+        signature, body = function.signature, Body.of(function)
+        names = [argument.name for argument in signature.input_arg]
+        differing = {n for n, d in zip(names, arguments, strict=True) if d}
+        inner = _Walk(self.library, differing)
+        inner.follow(body, effects_of(body, self.library))
+        self.sums += inner.sums
+        outputs = [inner.has(function.ret[o.name]) for o in signature.output_arg]
+        return outputs, {names.index(name) for name in inner.assigned}
+
+
+def _has_total(node: Node, library: Library) -> bool:
+    """Returns whether a branch or loop contains a sum over all devices."""
+    return any(each.op == SUM for each in nodes_within(node, library))
