@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from keras_tpu_estimator.ground.base.sources import Source
+from keras_tpu_estimator.base.common.sources import Source
 from keras_tpu_estimator.tf1_tools.check.loops import has_bound
 from keras_tpu_estimator.tf1_tools.check.scopes import scopes_of
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import optax
 import pytest
-from helpers import at_length, some_at_length
+from helpers import slow, some_slow
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
@@ -145,7 +145,7 @@ def one(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", some_at_length(OPTIMIZERS, OPTIMIZERS.keys() - {"lamb", "muon", "optax"})
+    "name", some_slow(OPTIMIZERS, OPTIMIZERS.keys() - {"lamb", "muon", "optax"})
 )
 def test_each_optimizer_is_that_of_one_device(name, one, tmp_path):
     make = OPTIMIZERS[name]
@@ -159,12 +159,12 @@ def test_each_optimizer_is_that_of_one_device(name, one, tmp_path):
 @pytest.mark.parametrize(
     "config",
     [
-        at_length({"micro_batches": 2}),
+        slow({"micro_batches": 2}),
         {"remat": "full"},
         {"remat": "activations", "micro_batches": 2},
-        at_length({"tpu": {"num_cores_per_replica": 2}}),
+        slow({"tpu": {"num_cores_per_replica": 2}}),
         {"tpu": {"num_cores_per_replica": 2}, "shard_optimizer": True},
-        at_length({"layout_map": {"up/kernel": (None, "batch")}}),
+        slow({"layout_map": {"up/kernel": (None, "batch")}}),
     ],
     ids=str,
 )
@@ -175,10 +175,8 @@ def test_options_do_not_change_values(config, one, tmp_path):
     assert_equal(values_of(estimator), one())
 
 
-@pytest.mark.parametrize(
-    "train_op", [at_length(clipped), penalized, at_length(averaged)]
-)
-@pytest.mark.parametrize("micro_batches", [1, at_length(2)])
+@pytest.mark.parametrize("train_op", [slow(clipped), penalized, slow(averaged)])
+@pytest.mark.parametrize("micro_batches", [1, slow(2)])
 def test_gradients_of_model_fn_are_those_of_one_device(
     train_op, micro_batches, one, tmp_path
 ):
@@ -223,7 +221,7 @@ def jitted(x, is_training):
 @pytest.mark.parametrize(
     ("network", "config"),
     [
-        at_length(with_state, {}),
+        slow(with_state, {}),
         (with_state, {"micro_batches": 2}),
         (mlp, {"dtype_policy": "mixed_bfloat16"}),
         (jitted, {}),
