@@ -5,7 +5,7 @@ import statistics
 import time
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
+from keras_tpu_estimator.base.hosts.agreement import Hosts
 
 _ROUNDS = 200
 

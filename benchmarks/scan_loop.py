@@ -8,7 +8,7 @@ import keras
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.models import Classifier, adam, mean_loss
-from keras_tpu_estimator.ground.cpu.tuning import tuned
+from keras_tpu_estimator.base.cpu.tuning import tuned
 
 _WHOLE = PartitionSpec()
 _SPLIT = PartitionSpec(None, "core")

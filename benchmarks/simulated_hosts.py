@@ -18,9 +18,9 @@ os.environ["JAX_PLATFORMS"] = "cpu"
 # JAX has no public API for a service with many clients in one process.
 from jax._src.lib import _jax
 
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.ground.hosts.membership import Membership
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
+from keras_tpu_estimator.base.hosts.membership import Membership
 
 _ROUNDS = 5
 _TIMEOUTS = {"heartbeat_timeout": 600, "shutdown_timeout": 60}

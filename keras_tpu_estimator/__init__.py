@@ -7,7 +7,7 @@
 
 import sys as _sys
 
-from keras_tpu_estimator.ground.base import backend as _backend
+from keras_tpu_estimator.base.common import backend as _backend
 
 _backend.import_keras()
 
@@ -23,7 +23,45 @@ from keras_tpu_estimator import (
     tf1,
     typing,
 )
-from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig, TPUConfig
+from keras_tpu_estimator.api.model_fn.clipping import clip_by_global_norm
+from keras_tpu_estimator.api.model_fn.cross_shard_optimizer import (
+    CrossShardOptimizer,
+    minimize,
+)
+from keras_tpu_estimator.api.model_fn.initialization import (
+    init_from_checkpoint,
+)
+from keras_tpu_estimator.api.model_fn.jax_params import assign_jax_params, jax_params
+from keras_tpu_estimator.api.model_fn.known_variables import (
+    AUTO_REUSE,
+    get_global_step,
+    global_variables,
+    trainable_variables,
+    variable_scope,
+)
+from keras_tpu_estimator.api.model_fn.moving_averages import (
+    ExponentialMovingAverage,
+)
+from keras_tpu_estimator.api.model_fn.outside_compilation import (
+    outside_compilation,
+)
+from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, TPUEstimatorSpec
+from keras_tpu_estimator.api.model_fn.updates import TrainOp
+from keras_tpu_estimator.base.common import public_paths as _public_paths
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.hosts.errors import HostError
+from keras_tpu_estimator.base.hosts.starting import initialize
+from keras_tpu_estimator.base.mesh.replica_context import (
+    cross_replica_mean,
+    cross_replica_sum,
+)
+from keras_tpu_estimator.base.tracing import tf1_calls
+from keras_tpu_estimator.base.tracing.gradient_requests import gradients
+from keras_tpu_estimator.base.tracing.identity import identity
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.files.formats.latest_checkpoints import (
     checkpoints_iterator,
     latest_checkpoint,
@@ -36,45 +74,7 @@ from keras_tpu_estimator.files.formats.loading import (
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
 from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
-from keras_tpu_estimator.ground.base import public_paths as _public_paths
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.ground.hosts.starting import initialize
-from keras_tpu_estimator.ground.mesh.replica_context import (
-    cross_replica_mean,
-    cross_replica_sum,
-)
-from keras_tpu_estimator.ground.tracing import tf1_calls
-from keras_tpu_estimator.ground.tracing.gradient_requests import gradients
-from keras_tpu_estimator.ground.tracing.identity import identity
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig, TPUConfig
-from keras_tpu_estimator.spec.model_fn.clipping import clip_by_global_norm
-from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
-    CrossShardOptimizer,
-    minimize,
-)
-from keras_tpu_estimator.spec.model_fn.initialization import (
-    init_from_checkpoint,
-)
-from keras_tpu_estimator.spec.model_fn.jax_params import assign_jax_params, jax_params
-from keras_tpu_estimator.spec.model_fn.known_variables import (
-    AUTO_REUSE,
-    get_global_step,
-    global_variables,
-    trainable_variables,
-    variable_scope,
-)
-from keras_tpu_estimator.spec.model_fn.moving_averages import (
-    ExponentialMovingAverage,
-)
-from keras_tpu_estimator.spec.model_fn.outside_compilation import (
-    outside_compilation,
-)
-from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
-from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec, TPUEstimatorSpec
-from keras_tpu_estimator.spec.model_fn.updates import TrainOp
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.workflow.best_exporter import BestExporter
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously

@@ -22,7 +22,7 @@ COMMANDS = {
         "reads each checkpoint completely, and reports corrupt ones",
     ),
     "launch": (
-        "ground.hosts.launching",
+        "base.hosts.launching",
         "starts a script in several processes of this machine, as one cluster",
     ),
     "tf1": ("tf1.command", "runs a TensorFlow 1 script without changes"),

@@ -10,18 +10,18 @@ not in the checkpoint
 Wrong arguments raise Python's own `ValueError` and `TypeError`.
 """
 
-from keras_tpu_estimator.export.stablehlo import UnservableError
-from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
-from keras_tpu_estimator.files.warm_start.values import WarmStartError
-from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.ground.tracing.tf1_calls import TF1CallError
-from keras_tpu_estimator.ground.tracing.variables import (
+from keras_tpu_estimator.api.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.base.hosts.errors import HostError
+from keras_tpu_estimator.base.tracing.tf1_calls import TF1CallError
+from keras_tpu_estimator.base.tracing.variables import (
     LeakedTensorError,
     NoScopeError,
     TwoUnderOnePathError,
 )
+from keras_tpu_estimator.export.stablehlo import UnservableError
+from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
+from keras_tpu_estimator.files.warm_start.values import WarmStartError
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
-from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
 from keras_tpu_estimator.tf1.shims.resolving import MissingNameError
 
 __all__ = [

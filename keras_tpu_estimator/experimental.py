@@ -1,5 +1,11 @@
 """The names of `tf.estimator.experimental` and `tf.tpu.experimental`."""
 
+from keras_tpu_estimator.api.hooks.in_memory_evaluator import (
+    InMemoryEvaluatorHook,
+)
+from keras_tpu_estimator.api.hooks.obsolete import (
+    make_stop_at_checkpoint_step_hook,
+)
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
@@ -13,12 +19,6 @@ from keras_tpu_estimator.front_ends.tables.optimizers import (
     StochasticGradientDescentParameters,
 )
 from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig, TableConfig
-from keras_tpu_estimator.spec.hooks.in_memory_evaluator import (
-    InMemoryEvaluatorHook,
-)
-from keras_tpu_estimator.spec.hooks.obsolete import (
-    make_stop_at_checkpoint_step_hook,
-)
 from keras_tpu_estimator.workflow.early_stopping import make_early_stopping_hook
 from keras_tpu_estimator.workflow.stopping_hooks import (
     stop_if_higher_hook,

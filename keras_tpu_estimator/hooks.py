@@ -4,37 +4,37 @@
 >>> hook = StopAtStepHook(last_step=1000)
 """
 
-from keras_tpu_estimator.spec.hooks.callback_hook import CallbackHook
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+from keras_tpu_estimator.api.hooks.callback_hook import CallbackHook
+from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverHook,
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.spec.hooks.final_ops import FinalOpsHook
-from keras_tpu_estimator.spec.hooks.hook_callback import as_callback
-from keras_tpu_estimator.spec.hooks.in_memory_evaluator import (
+from keras_tpu_estimator.api.hooks.final_ops import FinalOpsHook
+from keras_tpu_estimator.api.hooks.hook_callback import as_callback
+from keras_tpu_estimator.api.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
-from keras_tpu_estimator.spec.hooks.logging_tensor import LoggingTensorHook
-from keras_tpu_estimator.spec.hooks.nan_tensor import (
+from keras_tpu_estimator.api.hooks.logging_tensor import LoggingTensorHook
+from keras_tpu_estimator.api.hooks.nan_tensor import (
     NanLossDuringTrainingError,
     NanTensorHook,
 )
-from keras_tpu_estimator.spec.hooks.obsolete import (
+from keras_tpu_estimator.api.hooks.obsolete import (
     FeedFnHook,
     GlobalStepWaiterHook,
     make_stop_at_checkpoint_step_hook,
 )
-from keras_tpu_estimator.spec.hooks.profiler import ProfilerHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import (
+from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
+from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunArgs,
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
-from keras_tpu_estimator.spec.hooks.step_counter import StepCounterHook
-from keras_tpu_estimator.spec.hooks.stop_at_step import StopAtStepHook
-from keras_tpu_estimator.spec.hooks.summary_saver import SummarySaverHook
-from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.api.hooks.step_counter import StepCounterHook
+from keras_tpu_estimator.api.hooks.stop_at_step import StopAtStepHook
+from keras_tpu_estimator.api.hooks.summary_saver import SummarySaverHook
+from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
 
 __all__ = [
     "CallbackHook",

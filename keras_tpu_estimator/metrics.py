@@ -28,14 +28,14 @@ scalar, or a tensor with the rank of the values whose dimensions are 1 or those
 of the values. Sums are float32.
 """
 
-from keras_tpu_estimator.spec.metrics.averages import (
+from keras_tpu_estimator.api.metrics.averages import (
     accuracy,
     mean,
     mean_tensor,
     percentage_below,
 )
-from keras_tpu_estimator.spec.metrics.classes import mean_iou, mean_per_class_accuracy
-from keras_tpu_estimator.spec.metrics.confusion import (
+from keras_tpu_estimator.api.metrics.classes import mean_iou, mean_per_class_accuracy
+from keras_tpu_estimator.api.metrics.confusion import (
     false_negatives,
     false_positives,
     precision,
@@ -43,26 +43,26 @@ from keras_tpu_estimator.spec.metrics.confusion import (
     true_negatives,
     true_positives,
 )
-from keras_tpu_estimator.spec.metrics.curves import (
+from keras_tpu_estimator.api.metrics.curves import (
     auc,
     sensitivity_at_specificity,
     specificity_at_sensitivity,
 )
-from keras_tpu_estimator.spec.metrics.ranking import (
+from keras_tpu_estimator.api.metrics.ranking import (
     average_precision_at_k,
     precision_at_k,
     precision_at_top_k,
     recall_at_k,
     recall_at_top_k,
 )
-from keras_tpu_estimator.spec.metrics.regression import (
+from keras_tpu_estimator.api.metrics.regression import (
     mean_absolute_error,
     mean_cosine_distance,
     mean_relative_error,
     mean_squared_error,
     root_mean_squared_error,
 )
-from keras_tpu_estimator.spec.metrics.thresholds import (
+from keras_tpu_estimator.api.metrics.thresholds import (
     false_negatives_at_thresholds,
     false_positives_at_thresholds,
     precision_at_thresholds,

@@ -4,12 +4,12 @@
 >>> optimizer = LAMB(learning_rate=1e-3)
 """
 
-from keras_tpu_estimator.spec.optimizers.adam_weight_decay import (
+from keras_tpu_estimator.api.optimizers.adam_weight_decay import (
     AdamWeightDecay,
 )
-from keras_tpu_estimator.spec.optimizers.lamb import LAMB
-from keras_tpu_estimator.spec.optimizers.lars import LARS
-from keras_tpu_estimator.spec.optimizers.optax_optimizer import Optax
-from keras_tpu_estimator.spec.optimizers.sm3 import SM3
+from keras_tpu_estimator.api.optimizers.lamb import LAMB
+from keras_tpu_estimator.api.optimizers.lars import LARS
+from keras_tpu_estimator.api.optimizers.optax_optimizer import Optax
+from keras_tpu_estimator.api.optimizers.sm3 import SM3
 
 __all__ = ["LAMB", "LARS", "SM3", "AdamWeightDecay", "Optax"]

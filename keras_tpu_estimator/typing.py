@@ -9,11 +9,36 @@ Annotations in scripts can use them.
 ...     return estimator.evaluate(input_fn)["loss"]
 """
 
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session_run_hook import LaterArgs, LoopHook
+from keras_tpu_estimator.api.model_fn.known_variables import Reuse
+from keras_tpu_estimator.api.model_fn.moving_averages import AverageOp
+from keras_tpu_estimator.api.model_fn.scaffold import InitSession
+from keras_tpu_estimator.api.model_fn.updates import Update
+from keras_tpu_estimator.api.optimizers.optax_optimizer import (
+    GradientTransformation,
+)
+from keras_tpu_estimator.base.common.named_tuple_like import NamedTupleLike
+from keras_tpu_estimator.base.common.types import (
+    CheckpointLike,
+    Features,
+    InputFn,
+    Labels,
+    MetricFn,
+    PathLike,
+    PyTree,
+    TensorLike,
+)
+from keras_tpu_estimator.base.mesh.cores import Cores
+from keras_tpu_estimator.base.tracing.tf1_calls import Place
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.estimator.exporting_estimator import ExportingEstimator
+from keras_tpu_estimator.estimator.planning_estimator import PlanningEstimator
+from keras_tpu_estimator.estimator.trained_estimator import TrainedEstimator
 from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
 from keras_tpu_estimator.files.formats.reader import Stored
 from keras_tpu_estimator.files.summary.kinds import Summary
@@ -21,37 +46,12 @@ from keras_tpu_estimator.files.summary.recording import Sink
 from keras_tpu_estimator.files.warm_start.pairing import Described, HasPath, Pairing
 from keras_tpu_estimator.front_ends.front_end import FrontEnd
 from keras_tpu_estimator.front_ends.keras.keras_file import Trained
+from keras_tpu_estimator.front_ends.keras_model.model_files import SavedByWeights
+from keras_tpu_estimator.front_ends.keras_model.program_model import ProgramModel
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
 )
-from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
-from keras_tpu_estimator.ground.base.types import (
-    CheckpointLike,
-    Features,
-    InputFn,
-    Labels,
-    MetricFn,
-    Nest,
-    PathLike,
-    TensorLike,
-)
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing.tf1_calls import Place
-from keras_tpu_estimator.keras_model.model_files import SavedByWeights
-from keras_tpu_estimator.keras_model.program_model import ProgramModel
 from keras_tpu_estimator.planning.memory import Allocation, Held
-from keras_tpu_estimator.planning.planning_estimator import PlanningEstimator
-from keras_tpu_estimator.runs.exporting_estimator import ExportingEstimator
-from keras_tpu_estimator.runs.trained_estimator import TrainedEstimator
-from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LaterArgs, LoopHook
-from keras_tpu_estimator.spec.model_fn.known_variables import Reuse
-from keras_tpu_estimator.spec.model_fn.moving_averages import AverageOp
-from keras_tpu_estimator.spec.model_fn.scaffold import InitSession
-from keras_tpu_estimator.spec.model_fn.updates import Update
-from keras_tpu_estimator.spec.optimizers.optax_optimizer import (
-    GradientTransformation,
-)
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.shims.resolving import Name
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter
@@ -79,13 +79,13 @@ __all__ = [
     "MetricFn",
     "Name",
     "NamedTupleLike",
-    "Nest",
     "OptimizationParameters",
     "Pairing",
     "PathLike",
     "Place",
     "PlanningEstimator",
     "ProgramModel",
+    "PyTree",
     "Reuse",
     "Saved",
     "SavedByWeights",

@@ -91,10 +91,10 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks rows of tests with the mark `rows` as `at_length`, except a few."""
+    """Marks rows of tests with the mark `rows` as `slow`, except a few."""
     rows = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("at_length") is None:
+        if item.get_closest_marker("slow") is None:
             rows[item.nodeid.partition("[")[0]].append(item)
     for all_rows in rows.values():
         mark = all_rows[0].get_closest_marker("rows")
@@ -104,7 +104,7 @@ def pytest_collection_modifyitems(items):
         kept = {n * len(all_rows) // count for n in range(count)}
         for number, item in enumerate(all_rows):
             if number not in kept:
-                item.add_marker("at_length")
+                item.add_marker("slow")
 
 
 def pytest_collection_finish():

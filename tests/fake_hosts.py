@@ -7,10 +7,10 @@ import time
 import jax
 import pytest
 
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
-from keras_tpu_estimator.ground.hosts.membership import Membership
+from keras_tpu_estimator.base.hosts import jax_internals
+from keras_tpu_estimator.base.hosts.agreement import Hosts
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.membership import Membership
 
 
 class Store:

@@ -10,24 +10,24 @@ import pytest
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.hosts import starting
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts import starting
+from keras_tpu_estimator.base.hosts.cluster import Cluster
 
 
-def at_length(*values):
+def slow(*values):
     """A row of a table that `tests.torture` tries, and a run of tests not."""
-    return pytest.param(*values, marks=pytest.mark.at_length)
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
-def some_at_length(rows, seldom):
-    """Rows of a table, of which those that are named are at length."""
-    return [at_length(row) if row in seldom else row for row in rows]
+def some_slow(rows, seldom):
+    """Returns the rows of a table, of which the named ones are slow."""
+    return [slow(row) if row in seldom else row for row in rows]
 
 
 def each_once(*columns):
-    """Rows of all combinations; a run has those in which each entry is once.
+    """Returns rows of all combinations; in a normal run each entry occurs once.
 
-    Entries of the shorter columns are in several, and the other rows at length.
+    Entries of the shorter columns are in several rows. The other rows are slow.
     """
     count = max(map(len, columns))
     tried = {tuple(n % len(each) for each in columns) for n in range(count)}
@@ -37,7 +37,7 @@ def each_once(*columns):
         for row in numbers
     }
     return [
-        pytest.param(*values) if row in tried else at_length(*values)
+        pytest.param(*values) if row in tried else slow(*values)
         for row, values in rows.items()
     ]
 

@@ -6,8 +6,8 @@ No board is made of CPUs, so that `plan` does not store for them.
 import contextlib
 import logging
 
+from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.engine.device.executables import ExecutableKey, Executables
-from keras_tpu_estimator.ground.base.machine import Machine
 from keras_tpu_estimator.planning.compiling import without_cache
 from keras_tpu_estimator.planning.lowering import LoweredLoop
 

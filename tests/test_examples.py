@@ -89,7 +89,7 @@ def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     check_form("digits", printed)
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_jax_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     for name in ("flax", "optax"):
         pytest.importorskip(name, reason=f"{name} is not installed")
@@ -106,7 +106,7 @@ def test_jax_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> Non
     check_form("jax_model", capsys.readouterr().out)
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_from_keras(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -119,7 +119,7 @@ def test_from_keras(
     assert kte.checkpoints.best(str(tmp_path)) is not None
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_bert_tiny(
     tmp_path: pathlib.Path,
     caplog: pytest.LogCaptureFixture,
@@ -150,7 +150,7 @@ def test_bert_tiny(
     ]
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_gpt(tmp_path: pathlib.Path) -> None:
     sizes = {"LAYERS": 1, "WIDTH": 128, "HEADS": 2, "LENGTH": 16, "EXAMPLES": 2}
     gpt = example("gpt", **sizes, VOCABULARY=256)
@@ -162,7 +162,7 @@ def test_gpt(tmp_path: pathlib.Path) -> None:
     assert loss["loss"] < np.log(256)
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_resnet(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -187,7 +187,7 @@ def test_resnet(
     assert "dense/kernel/ExponentialMovingAverage" in names
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_gan(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -237,7 +237,7 @@ def test_serve_digits(
     assert "360 answers, as `predict` gives them" in printed
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_recommender(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     recommender = example("recommender", BATCH=256, HELD_OUT=5)
     result = recommender.main(60, 203, 101, model_dir=str(tmp_path))
@@ -249,7 +249,7 @@ def test_recommender(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> N
     assert names < dict(kte.list_variables(str(tmp_path))).keys()
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 @pytest.mark.usefixtures("forked_programs")
 def test_many_hosts() -> None:
     # Two processes of as many cores.
@@ -308,7 +308,7 @@ def test_tf1_mnist(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> Non
     } <= names.keys()
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_ported_mnist(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     run_main("ported_mnist", model_dir=tmp_path, train_steps=100, use_tpu=True)
     printed = capsys.readouterr().out
@@ -319,7 +319,7 @@ def test_ported_mnist(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> 
     check_form("tf1_mnist", printed)
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_tf1_bert_tiny(
     tmp_path: pathlib.Path,
     capsys: pytest.CaptureFixture,
@@ -487,7 +487,7 @@ def feature_of(value: Any) -> tf.train.Feature:
     return tf.train.Feature(float_list=numbers)
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_wide_and_deep(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
     old = str(GOLDEN / "canned" / "model.ckpt-20")
     result = example("wide_and_deep").main(old, 300, str(tmp_path))

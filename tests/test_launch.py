@@ -8,9 +8,9 @@ import textwrap
 
 import pytest
 
-from keras_tpu_estimator.ground.base import operating_system
-from keras_tpu_estimator.ground.hosts import launching as launch
-from keras_tpu_estimator.ground.hosts import parent_process
+from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.hosts import launching as launch
+from keras_tpu_estimator.base.hosts import parent_process
 
 
 @pytest.fixture

@@ -21,13 +21,12 @@ CONTRIBUTING = PACKAGE.parent / "docs" / "contributing.md"
 
 # From the ground up: each imports only what is below it.
 FLOORS = (
-    ("ground",),
+    ("base",),
     ("files",),
-    ("spec",),
+    ("api",),
     ("engine",),
     ("export",),
     ("front_ends", "tf1"),
-    ("keras_model",),
     ("runs",),
     ("planning",),
     ("estimator",),
@@ -47,7 +46,7 @@ LISTS = {
 }
 # The same within the rooms that have inner rooms.
 INNER_FLOORS = {
-    "ground": (("base",), ("cpu", "hosts", "storage"), ("mesh", "tracing")),
+    "base": (("common",), ("cpu", "hosts", "storage"), ("mesh", "tracing")),
     "files": (
         ("atomic", "summary"),
         ("directory",),
@@ -56,9 +55,15 @@ INNER_FLOORS = {
         ("checkpoints",),
         ("inspection",),
     ),
-    "spec": (("config", "hooks", "metrics", "optimizers"), ("model_fn",)),
+    "api": (("config", "hooks", "metrics", "optimizers"), ("model_fn",)),
     "engine": (("inputs",), ("program",), ("device",)),
-    "front_ends": (("tables",), ("keras",), ("compiled",), ("front_end",)),
+    "front_ends": (
+        ("tables",),
+        ("keras",),
+        ("compiled",),
+        ("front_end",),
+        ("keras_model",),
+    ),
     "tf1_tools": (("tf_estimator",), ("check",)),
 }
 # More would be more than one remembers.
@@ -280,17 +285,17 @@ def test_all_that_is_imported_is_declared() -> None:
 @pytest.mark.parametrize(
     ("private", "expected"),
     [
-        ("keras.src", {"ground.tracing.keras_internals"}),
-        ("jax._src", {"ground.hosts.jax_internals"}),
+        ("keras.src", {"base.tracing.keras_internals"}),
+        ("jax._src", {"base.hosts.jax_internals"}),
         ("jaxlib", {"export.stablehlo"}),
         (
             "jax.interpreters",
-            {"ground.tracing.jaxprs", "tf1.lift.jax_internals"},
+            {"base.tracing.jaxprs", "tf1.lift.jax_internals"},
         ),
         # One for each front end.
         (
             "tensorflow.python",
-            {"tf1.graph.internals", "ground.tracing.tensorflow_internals"},
+            {"tf1.graph.internals", "base.tracing.tensorflow_internals"},
         ),
     ],
 )
@@ -308,16 +313,16 @@ def test_private_modules_are_imported_in_few_files(
 
 # Who uses attributes that others keep to themselves, but for Python's frames.
 PRIVATE_ATTRIBUTES = {
-    "ground.hosts.jax_internals",
-    "ground.tracing.keras_internals",
-    "ground.tracing.tensorflow_internals",
+    "base.hosts.jax_internals",
+    "base.tracing.keras_internals",
+    "base.tracing.tensorflow_internals",
     "tf1.graph.internals",
     # What TensorFlow's hooks were made with.
-    "spec.hooks.tensorflow_hook",
+    "api.hooks.tensorflow_hook",
     # What subclasses of Keras's and TensorFlow's optimizers are given.
-    "spec.optimizers.adam_weight_decay",
-    "spec.optimizers.lars",
-    "spec.optimizers.sm3",
+    "api.optimizers.adam_weight_decay",
+    "api.optimizers.lars",
+    "api.optimizers.sm3",
     "tf1.reimplemented.opt",
     # And of cells.
     "tf1.reimplemented.rnn",
@@ -375,15 +380,15 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
         "tf1.reimplemented.cluster_resolver",
         "tf1_tools.tf_estimator.estimators",
     }
-    assert asking == {"ground.base.machine", *of_users}
+    assert asking == {"base.common.machine", *of_users}
 
 
 # Who removes files: nobody else may take a user's for the package's own.
 REMOVERS = {
     # All of them by way of this one, which knows stores.
-    "ground.storage.paths",
+    "base.storage.paths",
     # By way of this one, which knows what Windows refuses.
-    "ground.storage.shared_files",
+    "base.storage.shared_files",
     # The lock files of directories.
     "files.atomic.file_locks",
     # In a directory of checkpoints: files of saves, unfinished files, the
@@ -394,7 +399,7 @@ REMOVERS = {
     # Folders that the same file has made.
     "export.folders",
     # Its own folders, partly uploaded exports, and old exports.
-    "ground.storage.transfers",
+    "base.storage.transfers",
     "workflow.exporters",
 }
 _REMOVES = {"unlink", "rmdir", "rmtree", "removedirs", "rm", "rm_file"}
@@ -471,9 +476,9 @@ def test_what_removes_files_is_seen() -> None:
 
 
 def test_arrows_that_point_upward_are_seen() -> None:
-    floors = (("ground",), ("left", "right"))
-    fine = {("left", "ground"), ("right", "right")}
-    wrong = {("ground", "left"), ("left", "right")}
+    floors = (("base",), ("left", "right"))
+    fine = {("left", "base"), ("right", "right")}
+    wrong = {("base", "left"), ("left", "right")}
     assert upward(fine | wrong, floors) == wrong
 
 
@@ -481,12 +486,12 @@ def test_arrows_that_point_upward_are_seen() -> None:
     ("imported", "module"),
     [
         ("numpy.float32", None),
-        ("ground.base.modes", "ground.base.modes"),
-        ("ground.base.modes.ModeKeys", "ground.base.modes"),
-        ("spec.hooks", "spec.hooks.__init__"),
-        ("spec.hooks.SessionRunHook", "spec.hooks.__init__"),
-        ("spec.hooks.timer", "spec.hooks.timer"),
-        ("spec.hooks.timer.SecondOrStepTimer", "spec.hooks.timer"),
+        ("base.common.modes", "base.common.modes"),
+        ("base.common.modes.ModeKeys", "base.common.modes"),
+        ("api.hooks", "api.hooks.__init__"),
+        ("api.hooks.SessionRunHook", "api.hooks.__init__"),
+        ("api.hooks.timer", "api.hooks.timer"),
+        ("api.hooks.timer.SecondOrStepTimer", "api.hooks.timer"),
         ("TPUEstimator", "__init__"),
     ],
 )

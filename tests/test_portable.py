@@ -22,15 +22,15 @@ _GUARDED = {
         "fcntl",
         "register_at_fork",
     },
-    "keras_tpu_estimator/ground/hosts/forked.py": {"register_at_fork"},
-    "keras_tpu_estimator/ground/hosts/this_process.py": {"register_at_fork"},
+    "keras_tpu_estimator/base/hosts/forked.py": {"register_at_fork"},
+    "keras_tpu_estimator/base/hosts/this_process.py": {"register_at_fork"},
     "keras_tpu_estimator/runs/preemption.py": {"register_at_fork"},
-    "keras_tpu_estimator/ground/storage/positioned.py": {"preadv", "pwrite"},
+    "keras_tpu_estimator/base/storage/positioned.py": {"preadv", "pwrite"},
     # It measures on Linux only, like all that reads /proc.
     "benchmarks/checkpoints.py": {"posix_fadvise"},
     # They raise an error on Windows before they use these.
-    "keras_tpu_estimator/ground/storage/trusted.py": {"O_NOFOLLOW", "geteuid"},
-    "keras_tpu_estimator/ground/hosts/launching.py": {
+    "keras_tpu_estimator/base/storage/trusted.py": {"O_NOFOLLOW", "geteuid"},
+    "keras_tpu_estimator/base/hosts/launching.py": {
         "SIGHUP",
         "SIGKILL",
         "fcntl",
@@ -49,8 +49,8 @@ _TEXT_METHODS = {"read_text": 0, "write_text": 1}
 _RENAMES = {"replace", "rename", "renames", "link", "symlink", "unlink"}
 # The last two make links to directories of names that Windows cannot have.
 _RENAMES_TOO = {
-    "keras_tpu_estimator/ground/storage/shared_files.py",
-    "keras_tpu_estimator/ground/storage/copies.py",
+    "keras_tpu_estimator/base/storage/shared_files.py",
+    "keras_tpu_estimator/base/storage/copies.py",
     "keras_tpu_estimator/export/checking.py",
 }
 

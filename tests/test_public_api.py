@@ -264,12 +264,6 @@ def test_errors_come_back_from_other_processes(error):
     assert vars(copied) == vars(error)
 
 
-def test_records_under_paths_of_before_are_read():
-    # Where pickles of version 0.1.0 look for it.
-    text = b"ckeras_tpu_estimator.spec.config.tpu_config\nTPUConfig\n."
-    assert pickle.loads(text) is kte.TPUConfig
-
-
 def test_every_example_in_a_docstring_is_tested():
     # Doctest skips what has the `__module__` of another module.
     written, tested = set(), set()

@@ -1,4 +1,4 @@
-"""In short, what `python -m tests.torture` does at length."""
+"""A short form of `python -m tests.torture`."""
 
 import pytest
 
@@ -22,7 +22,7 @@ def test_kills_lose_nothing(tmp_path):
     assert figures["kills"] == 2
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_saves_that_are_cut_off_where_names_change(tmp_path):
     changes = ("replace", "remove")
     figures = saves.cut_off(str(tmp_path), fates=(KILL,), only=changes)

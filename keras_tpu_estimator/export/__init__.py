@@ -1,5 +1,11 @@
 """Exports of trained models as SavedModels for TensorFlow's servers."""
 
+from keras_tpu_estimator.api.model_fn.export_outputs import (
+    ClassificationOutput,
+    ExportOutput,
+    PredictOutput,
+    RegressionOutput,
+)
 from keras_tpu_estimator.export.batching import (
     BatchConfig,
     inference_on_tpu,
@@ -15,12 +21,6 @@ from keras_tpu_estimator.export.receivers import (
     build_supervised_input_receiver_fn_from_input_fn,
 )
 from keras_tpu_estimator.export.stablehlo import UnservableError
-from keras_tpu_estimator.spec.model_fn.export_outputs import (
-    ClassificationOutput,
-    ExportOutput,
-    PredictOutput,
-    RegressionOutput,
-)
 
 __all__ = [
     "BatchConfig",

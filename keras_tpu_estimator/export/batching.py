@@ -8,11 +8,11 @@ import functools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias
 
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.model_fn.spec import Spec
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.model_fn.spec import Spec
 
 _requested: contextvars.ContextVar[list["BatchConfig"] | None] = contextvars.ContextVar(
     "batch_configs", default=None
@@ -73,7 +73,7 @@ class BatchConfig:
                 "the sizes and add the last one."
             )
 
-    def batched(self, function: Callable[..., Nest]) -> Callable[..., Nest]:
+    def batched(self, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
         """Returns a function of TensorFlow tensors that runs on batches of requests."""
         import tensorflow as tf
 
@@ -88,7 +88,9 @@ class BatchConfig:
         )(function)
 
 
-CallInGraph: TypeAlias = Callable[[BatchConfig, Callable[..., Nest], list[Nest]], Nest]
+CallInGraph: TypeAlias = Callable[
+    [BatchConfig, Callable[..., PyTree], list[PyTree]], PyTree
+]
 
 # Set while a TensorFlow 1 graph for a server is built.
 _call_in_graph: contextvars.ContextVar[CallInGraph | None] = contextvars.ContextVar(
@@ -97,14 +99,14 @@ _call_in_graph: contextvars.ContextVar[CallInGraph | None] = contextvars.Context
 
 
 def inference_on_tpu(
-    computation: Callable[..., Nest],
-    inputs_to_tpu: Sequence[Nest],
+    computation: Callable[..., PyTree],
+    inputs_to_tpu: Sequence[PyTree],
     num_batch_threads: int,
     max_batch_size: int | None,
     batch_timeout_micros: int,
     allowed_batch_sizes: Sequence[int] | None = None,
     max_enqueued_batches: int = 100,
-) -> Nest:
+) -> PyTree:
     """Runs a computation; the exported model batches its requests.
 
     For use in a `model_fn`. In an export of a TensorFlow 1 graph, the server batches
@@ -219,12 +221,12 @@ def model_fn_inference_on_tpu(
 def _batched_spec(
     call: Callable[[Features], Spec],
     features: Features,
-    batched: Callable[[Callable[..., Nest], list[Nest]], Nest],
+    batched: Callable[[Callable[..., PyTree], list[PyTree]], PyTree],
 ) -> Spec:
     """Returns the spec of a function, with tensors that run on batches."""
     specs: list[Spec] = []
 
-    def computation(features: Features) -> Nest:
+    def computation(features: Features) -> PyTree:
         spec = call(features)
         specs.append(spec)
         outputs = (spec.export_outputs or {}).items()

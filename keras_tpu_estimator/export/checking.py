@@ -17,11 +17,11 @@ from typing import Any, Self
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.storage.transfers import has_wildcards
 from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.stablehlo import UnservableError
-from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.storage.transfers import has_wildcards
 
 _SCRIPT = pathlib.Path(__file__).with_name("first_request.py")
 # Relative to the largest number, because another compiler adds in another order.

@@ -7,6 +7,11 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, Self
 
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage.transfers import has_wildcards
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export import folders, saved_model, stablehlo
 from keras_tpu_estimator.export.checking import FirstRequest
@@ -19,11 +24,6 @@ from keras_tpu_estimator.export.receivers import (
     TensorServingInputReceiver,
 )
 from keras_tpu_estimator.export.serving_graph import ServingGraph
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage.transfers import has_wildcards
-from keras_tpu_estimator.spec.config.run_config import RunConfig
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _TAGS = {

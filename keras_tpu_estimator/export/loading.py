@@ -9,6 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
+from keras_tpu_estimator.base.common.machine import Machine
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.types import Features, PyTree, TensorLike
+from keras_tpu_estimator.base.tracing.jaxprs import place_of
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, is_accumulator
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
@@ -17,12 +23,6 @@ from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import BatchLayout, Program, Step
 from keras_tpu_estimator.export import shapes
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
-from keras_tpu_estimator.ground.base.machine import Machine
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.base.types import Features, Nest, TensorLike
-from keras_tpu_estimator.ground.tracing.jaxprs import place_of
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, is_accumulator
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class LoadedModel:
 
     served: ServedModelFn
     program: Program
-    features: Nest
+    features: PyTree
     known: Mapping[str, jax.Array]
     paths: Sequence[str]
     local: Sequence[str]
@@ -78,7 +78,7 @@ class LoadedModel:
         example = BatchLayout().step_input(inputs, rows)
         return self.program.step(ModeKeys.PREDICT, example)
 
-    def function(self, step: Step) -> Callable[..., Nest]:
+    def function(self, step: Step) -> Callable[..., PyTree]:
         """Returns a step as a function of values by path and flat features.
 
         The function returns the predictions, and the assigned values by path.
@@ -88,7 +88,7 @@ class LoadedModel:
 
         def function(
             values: AnyArraysByPath, features: Sequence[TensorLike]
-        ) -> tuple[Nest, AnyArraysByPath]:
+        ) -> tuple[PyTree, AnyArraysByPath]:
             inputs = _inputs(self._nest(features))
             new, outputs = step.function({**values, **local}, *inputs)
             state = {path: new.get(path, values[path]) for path in assigned}
@@ -119,7 +119,7 @@ class LoadedModel:
         )
         return [place.line if place else None for place in found]
 
-    def _nest(self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]) -> Nest:
+    def _nest(self, features: Sequence[TensorLike | jax.ShapeDtypeStruct]) -> PyTree:
         return jax.tree.unflatten(jax.tree.structure(self.features), features)
 
 
@@ -127,7 +127,7 @@ def load_model(
     served: ServedModelFn,
     program: Program,
     checkpoint: str,
-    features: Nest,
+    features: PyTree,
 ) -> LoadedModel:
     """Traces a model, reads its values, and runs it on each sample.
 
@@ -178,10 +178,10 @@ def _inputs(features: Features) -> tuple[Features, jax.Array]:
 
 
 def _run_on_host(
-    function: Callable[..., Nest],
+    function: Callable[..., PyTree],
     values: Mapping[str, np.ndarray],
     features: Sequence[np.ndarray],
-) -> tuple[Nest, dict[str, np.ndarray]]:
+) -> tuple[PyTree, dict[str, np.ndarray]]:
     """Calls the function on the CPU if JAX has one."""
     try:
         device = jax.local_devices(backend="cpu")[0]

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.source_line import SourceLine
 from keras_tpu_estimator.export import shapes, stablehlo
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
-from keras_tpu_estimator.ground.base.source_line import SourceLine
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -15,6 +15,7 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.common.source_line import SourceLine
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request
@@ -24,7 +25,6 @@ from keras_tpu_estimator.export.served_model_fn import (
     symbolic_model,
 )
 from keras_tpu_estimator.export.stablehlo import UnservableError
-from keras_tpu_estimator.ground.base.source_line import SourceLine
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -37,7 +37,7 @@ from collections.abc import Collection, Iterator
 from types import FrameType
 from typing import TYPE_CHECKING
 
-from keras_tpu_estimator.ground.base.user_files import is_of_user
+from keras_tpu_estimator.base.common.user_files import is_of_user
 
 if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef

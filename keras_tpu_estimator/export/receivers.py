@@ -4,9 +4,9 @@ import dataclasses
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
-from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.base.common.named_tuple_like import NamedTupleLike
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 from typing import TYPE_CHECKING, Any
 
-from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.base.common.types import InputFn
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -64,15 +64,15 @@ class ServingInputReceiver(NamedTupleLike):
     """
 
     features: Features
-    receiver_tensors: Nest
-    receiver_tensors_alternatives: Mapping[str, Nest] | None = None
+    receiver_tensors: PyTree
+    receiver_tensors_alternatives: Mapping[str, PyTree] | None = None
 
     def __post_init__(self) -> None:
         _set(self, "features", _features(self.features))
         _normalize_receivers(self)
 
     @property
-    def inputs(self) -> Nest:
+    def inputs(self) -> PyTree:
         """The inputs of `model_fn`, as a pytree of tensors."""
         return self.features
 
@@ -101,8 +101,8 @@ class TensorServingInputReceiver(NamedTupleLike):
     """
 
     features: Features
-    receiver_tensors: Nest
-    receiver_tensors_alternatives: Mapping[str, Nest] | None = None
+    receiver_tensors: PyTree
+    receiver_tensors_alternatives: Mapping[str, PyTree] | None = None
 
     def __post_init__(self) -> None:
         if isinstance(self.features, Mapping):
@@ -115,7 +115,7 @@ class TensorServingInputReceiver(NamedTupleLike):
         _normalize_receivers(self)
 
     @property
-    def inputs(self) -> Nest:
+    def inputs(self) -> PyTree:
         """The inputs of `model_fn`, as a pytree of tensors."""
         return self.features
 
@@ -147,7 +147,7 @@ class SupervisedInputReceiver(NamedTupleLike):
 
     features: Features
     labels: Labels
-    receiver_tensors: Nest
+    receiver_tensors: PyTree
 
     def __post_init__(self) -> None:
         for name in ("features", "labels"):
@@ -161,7 +161,7 @@ class SupervisedInputReceiver(NamedTupleLike):
         """Always `None`."""
 
     @property
-    def inputs(self) -> Nest:
+    def inputs(self) -> PyTree:
         """Features and labels, as a pytree of tensors."""
         return {"features": self.features, "labels": self.labels}
 
@@ -204,7 +204,7 @@ def _features(features: Features) -> dict[str | int, "tf.Tensor"]:
     return dict(features)
 
 
-def _check_keys(name: str, tensors: Nest) -> None:
+def _check_keys(name: str, tensors: PyTree) -> None:
     for key in tensors if isinstance(tensors, Mapping) else ():
         if not isinstance(key, str | int):
             raise ValueError(
@@ -213,7 +213,7 @@ def _check_keys(name: str, tensors: Nest) -> None:
             )
 
 
-def _receivers(name: str, tensors: Nest) -> dict[str, "tf.Tensor"]:
+def _receivers(name: str, tensors: PyTree) -> dict[str, "tf.Tensor"]:
     if tensors is not None and not isinstance(tensors, Mapping):
         tensors = {SINGLE_RECEIVER: tensors}
     _check_tensors(name, tensors)
@@ -226,7 +226,7 @@ def _receivers(name: str, tensors: Nest) -> dict[str, "tf.Tensor"]:
     return dict(tensors)
 
 
-def _check_tensors(name: str, tensors: Nest) -> None:
+def _check_tensors(name: str, tensors: PyTree) -> None:
     if tensors is None or (isinstance(tensors, Mapping) and not tensors):
         raise ValueError(
             f"`{name}` must be a tensor or a dict of tensors. Received: "
@@ -418,7 +418,7 @@ def build_supervised_input_receiver_fn_from_input_fn(
 
 
 def _raw_specs(
-    tensors: Nest, single: str, batch_size: int | None
+    tensors: PyTree, single: str, batch_size: int | None
 ) -> dict[str, tuple[list[int | None] | None, Any]]:
     """Returns the shapes and dtypes of placeholders like these tensors."""
     if not isinstance(tensors, Mapping):

@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.logs import without_interactive_default
+from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.export.serving_graph import ServingGraph, make_variables
-from keras_tpu_estimator.ground.base.logs import without_interactive_default
-from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 
 if TYPE_CHECKING:
     import tensorflow as tf

@@ -7,22 +7,22 @@ from typing import Any
 import jax
 import keras
 
-from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
-from keras_tpu_estimator.engine.program.steps import IS_PADDING
-from keras_tpu_estimator.export.batching import BatchConfig, batching_requests
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest, TensorLike
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.jaxprs import place_of_error
-from keras_tpu_estimator.ground.tracing.variables import NoScopeError
-from keras_tpu_estimator.spec.model_fn.export_outputs import (
+from keras_tpu_estimator.api.model_fn.export_outputs import (
     ExportOutput,
     PredictOutput,
     check_export_outputs,
     signature_outputs,
 )
-from keras_tpu_estimator.spec.model_fn.spec import Spec, TPUEstimatorSpec
-from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
+from keras_tpu_estimator.api.model_fn.spec import Spec, TPUEstimatorSpec
+from keras_tpu_estimator.api.model_fn.spec_checks import metric_value
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree, TensorLike
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.jaxprs import place_of_error
+from keras_tpu_estimator.base.tracing.variables import NoScopeError
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
+from keras_tpu_estimator.engine.program.steps import IS_PADDING
+from keras_tpu_estimator.export.batching import BatchConfig, batching_requests
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,8 +177,8 @@ def _index(outputs: list[ExportOutput], output: ExportOutput) -> int:
 
 def symbolic_model(
     call: SpecFunction,
-    specs: Nest,
-    arrange: Callable[[Nest], Nest] = lambda inputs: inputs,
+    specs: PyTree,
+    arrange: Callable[[PyTree], PyTree] = lambda inputs: inputs,
 ) -> keras.Model:
     """Calls `model_fn` in PREDICT with symbolic inputs, and returns a Keras model.
 

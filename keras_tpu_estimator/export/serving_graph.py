@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.api.model_fn.outside_compilation import (
+    with_host_tensors,
+)
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.base.common.types import Features, PyTree
 from keras_tpu_estimator.engine.inputs.datasets import dense
 from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver, ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
 from keras_tpu_estimator.export.shapes import feature_spec
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
-from keras_tpu_estimator.ground.base.types import Features, Nest
-from keras_tpu_estimator.spec.model_fn.outside_compilation import (
-    with_host_tensors,
-)
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -55,7 +55,7 @@ _METHODS = {
 _OF_EXAMPLES = ("classify", "regress")
 
 
-def components(nest: Nest) -> list["tf.Tensor"]:
+def components(nest: PyTree) -> list["tf.Tensor"]:
     """Returns the dense tensors in a pytree; a sparse tensor has indices, values and a
     shape.
 
@@ -97,7 +97,7 @@ class ServingGraph:
 def build_graph(
     receiver_fn: ReceiverFn,
     kinds: tuple[type[Receiver], ...],
-    model_for: Callable[[Nest], Model],
+    model_for: Callable[[PyTree], Model],
 ) -> ServingGraph:
     """Builds the graph of a served model.
 
@@ -274,7 +274,7 @@ def _info(tensor: "tf.Tensor") -> "TensorInfo":
     return tf.compat.v1.saved_model.utils.build_tensor_info(tensor)
 
 
-def check_fed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"], what: str) -> None:
+def check_fed(tensors: PyTree, inputs: Mapping[str, "tf.Tensor"], what: str) -> None:
     """Raises if inputs lack placeholders that tensors depend on."""
     unfed = _unfed(tensors, inputs)
     if unfed:
@@ -284,7 +284,7 @@ def check_fed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"], what: str) -> No
         )
 
 
-def _unfed(tensors: Nest, inputs: Mapping[str, "tf.Tensor"]) -> set[str]:
+def _unfed(tensors: PyTree, inputs: Mapping[str, "tf.Tensor"]) -> set[str]:
     """Returns the names of the placeholders that tensors need beside these inputs."""
     fed = {tensor.ref() for tensor in components(inputs)}
     waiting, seen, unfed = components(tensors), set(), set()

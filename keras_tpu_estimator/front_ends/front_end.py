@@ -3,6 +3,9 @@
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from keras_tpu_estimator.base.common.signatures import layers_of
+from keras_tpu_estimator.base.common.types import Features, Labels
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
@@ -10,9 +13,6 @@ from keras_tpu_estimator.engine.program.steps import Program
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphBuilder
 from keras_tpu_estimator.front_ends.keras.front_end import KERAS
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
-from keras_tpu_estimator.ground.base.signatures import layers_of
-from keras_tpu_estimator.ground.base.types import Features, Labels
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 
 
 class FrontEnd(Protocol):

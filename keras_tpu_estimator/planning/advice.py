@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
-from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.planning.calls import Call
 
 Fits: TypeAlias = Callable[[Call], bool]

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any, Self
 
-from keras_tpu_estimator.ground.base.types import InputFn
+from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 

@@ -7,9 +7,9 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
+from keras_tpu_estimator.base.common import scripts, sources
+from keras_tpu_estimator.base.storage import trusted
 from keras_tpu_estimator.engine.device.executables import Executables
-from keras_tpu_estimator.ground.base import scripts, sources
-from keras_tpu_estimator.ground.storage import trusted
 from keras_tpu_estimator.planning import compiling, topologies
 from keras_tpu_estimator.planning.dry_run import DryRun, shown_devices
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError

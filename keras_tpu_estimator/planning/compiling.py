@@ -15,10 +15,10 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.base.user_files import is_of_user
-from keras_tpu_estimator.ground.tracing.jaxprs import inner_functions, place_of
+from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.common.user_files import is_of_user
+from keras_tpu_estimator.base.tracing.jaxprs import inner_functions, place_of
 from keras_tpu_estimator.planning import hlo, memory
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.hlo import Instruction, Module
@@ -145,7 +145,7 @@ def _largest(assignment: str, module: Module, count: int) -> tuple[Allocation, .
 def compiled(
     lowered: jax.stages.Lowered,
     topology: DeviceTopology,
-    arguments: Mapping[str, Nest] | None = None,
+    arguments: Mapping[str, PyTree] | None = None,
     batch_size: int | None = None,
     quick: bool = False,
     in_graph: Callable[[str], SourceLine | None] | None = None,
@@ -262,7 +262,7 @@ def _too_large(
     layout: Layout,
     topology: DeviceTopology,
     sizes: tuple[int, int],
-    arguments: Mapping[str, Nest],
+    arguments: Mapping[str, PyTree],
     batch_size: int | None,
 ) -> DoesNotFitError:
     used, limit = layout.used or sizes[0], sizes[1]

@@ -7,8 +7,8 @@ from typing import Self
 
 import jax
 
-from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.planning import hlo, loops, memory, operations, work
 from keras_tpu_estimator.planning.chips import Chip
 from keras_tpu_estimator.planning.hlo import Instruction, Module
@@ -170,7 +170,7 @@ def step_cost(
     compiled: jax.stages.Compiled,
     topology: DeviceTopology,
     steps: int,
-    arguments: Mapping[str, Nest],
+    arguments: Mapping[str, PyTree],
     has_loop: bool | None = None,
     in_graph: Callable[[str], SourceLine | None] | None = None,
 ) -> StepCost:

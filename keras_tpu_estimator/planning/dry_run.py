@@ -13,10 +13,10 @@ from unittest import mock
 import jax
 import numpy as np
 
-from keras_tpu_estimator.ground.base.machine import Machine
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn, PathLike
-from keras_tpu_estimator.ground.hosts import this_process
+from keras_tpu_estimator.base.common.machine import Machine
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.planning import compiling, lowering, memory, plan_table, plans
 from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.memory import Held

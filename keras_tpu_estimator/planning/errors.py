@@ -4,7 +4,7 @@ import linecache
 from collections.abc import Mapping, Sequence
 from typing import Self
 
-from keras_tpu_estimator.ground.base.pickling import reduce_error
+from keras_tpu_estimator.base.common.pickling import reduce_error
 from keras_tpu_estimator.planning.memory import Allocation, Held, shown_bytes
 
 

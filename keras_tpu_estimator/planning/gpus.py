@@ -13,7 +13,7 @@ from typing import Any, Self
 import jax
 from jax.experimental import topologies
 
-from keras_tpu_estimator.ground.base.machine import Machine
+from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.planning.chips import Chip
 
 _KIB, _GIB = 2**10, 2**30

@@ -9,6 +9,10 @@ from typing import Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.abstract_arrays import abstract_array
+from keras_tpu_estimator.base.common.machine import Machine
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import InputFn, PyTree
 from keras_tpu_estimator.engine.device import shapes
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
@@ -16,10 +20,6 @@ from keras_tpu_estimator.engine.inputs.stacking import even_share
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Step
 from keras_tpu_estimator.engine.program.store import VariableStore, slot_owners
-from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
-from keras_tpu_estimator.ground.base.machine import Machine
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn, Nest
 from keras_tpu_estimator.planning import compiling
 from keras_tpu_estimator.runs import staging
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -53,7 +53,7 @@ class LoweredLoop:
     steps: int
     examples: int
     store: VariableStore
-    arguments: tuple[Nest, ...]
+    arguments: tuple[PyTree, ...]
     traced: jax.stages.Traced
     lowered: jax.stages.Lowered
     devices: tuple[jax.Device, ...]
@@ -109,7 +109,7 @@ class LoweredLoop:
         )
 
     @property
-    def arguments_by_kind(self) -> dict[str, Nest]:
+    def arguments_by_kind(self) -> dict[str, PyTree]:
         """The arguments as "variables", "slots", "metrics" and "input"."""
         assigned, others, *metrics, batches = self.arguments
         values = {**assigned, **others}
@@ -133,7 +133,7 @@ class LoweredLoop:
         )
 
     @property
-    def predictions(self) -> Nest:
+    def predictions(self) -> PyTree:
         """The shapes and dtypes of predictions, or `None` in other modes."""
         if self.step.mode != ModeKeys.PREDICT:
             return None
@@ -199,7 +199,7 @@ def _on(context: EstimatorContext, mode: str, machine: Machine) -> EstimatorCont
 
 def _of_steps(
     context: EstimatorContext, input_fn: InputFn, mode: str, most: int | None
-) -> tuple[Step, Nest, int]:
+) -> tuple[Step, PyTree, int]:
     """Returns a step of TRAIN or EVAL, its stacked input, and the parts staged
     ahead.
     """
@@ -231,7 +231,7 @@ def _of_steps(
     return staged.prepare(context.runtime), batches, ahead
 
 
-def _of_prediction(context: EstimatorContext, input_fn: InputFn) -> tuple[Step, Nest]:
+def _of_prediction(context: EstimatorContext, input_fn: InputFn) -> tuple[Step, PyTree]:
     """Returns a step of PREDICT and its batch."""
     mode = ModeKeys.PREDICT
     with context.pipeline(mode, input_fn, None, 1) as pipeline:

@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.ground.base.types import Nest
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.planning import operations
 from keras_tpu_estimator.planning.hlo import (
     ArrayType,
@@ -96,7 +96,7 @@ class Memory:
 def of(
     compiled: jax.stages.Compiled,
     module: Module,
-    arguments: Mapping[str, Nest],
+    arguments: Mapping[str, PyTree],
     limit: int,
 ) -> Memory:
     """Returns the memory of a program.
@@ -121,7 +121,7 @@ def of(
     )
 
 
-def held(arguments: Mapping[str, Nest], module: Module | None) -> dict[str, Held]:
+def held(arguments: Mapping[str, PyTree], module: Module | None) -> dict[str, Held]:
     """Returns the sizes of arguments on each core.
 
     Args:

@@ -7,13 +7,13 @@ from collections.abc import Iterable, Mapping
 
 import jax
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.engine.device.executables import (
     ExecutableKey,
     Executables,
     is_storable,
 )
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.planning import compiling, costs
 from keras_tpu_estimator.planning.advice import fitting_options
 from keras_tpu_estimator.planning.calls import Call
@@ -87,7 +87,7 @@ class Plan:
     lowering_secs: float
     compiling_secs: float
     cost: StepCost
-    predictions: Nest = None
+    predictions: PyTree = None
     saved: str | None = None
     weights: int = 0
     call_steps: int | None = None

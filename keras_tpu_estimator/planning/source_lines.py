@@ -5,9 +5,9 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
+from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.user_files import is_of_user, part_of_package
 from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
-from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.base.user_files import is_of_user, part_of_package
 
 _FILE = re.compile(r'^(\d+) "(.*)"$')
 _LOCATION = re.compile(r"^(\d+) \{file_name_id=(\d+) .*?\bline=(\d+)")
@@ -18,9 +18,7 @@ _FRAME_OF = re.compile(r"\bstack_frame_id=(\d+)")
 _PLACE = re.compile(r'\bsource_file="([^"]*)" source_line=(\d+)')
 # Rooms of this package that call the user's functions. Frames outside them belong
 # to the script's call of an estimator, which is not the line of an operation.
-_CALLERS = frozenset(
-    "engine estimator.py front_ends planning runs tf1 workflow".split()
-)
+_CALLERS = frozenset("engine estimator front_ends planning runs tf1 workflow".split())
 
 
 _IN_GRAPH = re.compile(rf"(?:^|/){GRAPH_SCOPE}/(.+)$")

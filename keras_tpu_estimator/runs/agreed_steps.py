@@ -14,14 +14,14 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.topology import Topology
+from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.inputs import packing
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec, mismatch_error
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.unbatched import joined_of_hosts
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

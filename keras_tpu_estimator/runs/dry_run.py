@@ -5,7 +5,7 @@ import os
 from collections.abc import Generator, Iterator
 from typing import Any, Protocol
 
-from keras_tpu_estimator.ground.base.types import InputFn, PathLike
+from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.prediction_batches import Predicted
 

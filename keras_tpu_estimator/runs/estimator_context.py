@@ -9,6 +9,17 @@ from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any, TypeVar
 
+from keras_tpu_estimator.api.config.options import ChosenWriters
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.hooks.progress import shows_progress
+from keras_tpu_estimator.api.model_fn.spec import Spec
+from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.pickling import check_can_be_found, fields_of
+from keras_tpu_estimator.base.common.types import Features, InputFn, Labels
+from keras_tpu_estimator.base.hosts.agreement import Hosts
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
+from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.engine.device import compilation_cache
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
@@ -30,23 +41,12 @@ from keras_tpu_estimator.files.summary import metric_writers
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.front_ends.front_end import FrontEnd, front_end_of
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
-from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.pickling import check_can_be_found, fields_of
-from keras_tpu_estimator.ground.base.types import Features, InputFn, Labels
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopSpeed
-from keras_tpu_estimator.spec.config.options import ChosenWriters
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.hooks.progress import shows_progress
-from keras_tpu_estimator.spec.model_fn.spec import Spec
 
 # The name of an action that may take longer on one host than on others.
 _READS = "reads a checkpoint"

@@ -10,6 +10,20 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.api.config import validation as checks
+from keras_tpu_estimator.api.hooks import progress
+from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
+from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.hooks.stall import stalls_shown
+from keras_tpu_estimator.api.hooks.validation import validate_hooks
+from keras_tpu_estimator.base.common import terminal_line
+from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import InputFn
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Outputs, Step
@@ -17,13 +31,6 @@ from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.directory.keep_best import note
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.collecting import Collected
-from keras_tpu_estimator.ground.base import terminal_line
-from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import EvaluationState
@@ -39,13 +46,6 @@ from keras_tpu_estimator.runs.staging import (
     parts_of_loop,
     stage_ahead,
 )
-from keras_tpu_estimator.spec.config import validation as checks
-from keras_tpu_estimator.spec.hooks import progress
-from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.hooks.stall import stalls_shown
-from keras_tpu_estimator.spec.hooks.validation import validate_hooks
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -4,15 +4,15 @@ import contextlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Self
 
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.tracing.variable_classes import own_rows
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.api.hooks.callback_hook import with_callbacks
+from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.tracing.variable_classes import own_rows
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
-from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 
 class LiveModel:

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.suggestions import did_you_mean
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.program.outputs import check_not_truncated
@@ -20,7 +21,6 @@ from keras_tpu_estimator.engine.program.steps import (
 )
 from keras_tpu_estimator.engine.program.store import EVAL_STEP, GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected
-from keras_tpu_estimator.ground.base.suggestions import did_you_mean
 from keras_tpu_estimator.runs.outfeed import TrainingMetrics
 
 LOSS = "loss"

@@ -13,14 +13,14 @@ from typing import Any, Protocol, Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.session import MetricCounts, NoCounts
+from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.kinds import Summary
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.writer import integer_step
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.spec.hooks.session import MetricCounts, NoCounts
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 
 
 class Outfeed:
@@ -76,7 +76,7 @@ class TrainingMetrics:
         self._outfeed = outfeed
         self._counted: list[HostMetrics] = []
 
-    def update(self, steps: Nest) -> None:
+    def update(self, steps: PyTree) -> None:
         """Adds some steps to all counts.
 
         Args:
@@ -194,7 +194,7 @@ class LastOfAll(recording.Sink):
 
 def call_for_steps(
     host_call: HostFunction,
-    tensors: Nest,
+    tensors: PyTree,
     numbers: Sequence[int],
     every: int = 1,
     summaries: OwnSummaries | None = None,

@@ -13,8 +13,8 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
+from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
 
 # The default is long enough to hide the time between loops, and short enough for
 # clocks and signals, which are checked between loops.
@@ -58,7 +58,7 @@ class LoopPlan:
 
     Example:
 
-    >>> from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
+    >>> from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
     >>> list(LoopPlan(IterationsPerLoop.parse(4), steps=10))
     [4, 4, 2]
     >>> plan = LoopPlan(None, steps=4)

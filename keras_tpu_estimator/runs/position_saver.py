@@ -15,6 +15,9 @@ import logging
 import os
 from collections.abc import Callable, Iterable, Iterator
 
+from keras_tpu_estimator.api.hooks.hook_states import HookStates, SavedState
+from keras_tpu_estimator.base.hosts.agreement import Hosts
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.inputs.packing import (
     Packed,
@@ -29,9 +32,6 @@ from keras_tpu_estimator.engine.inputs.position import (
     write_position,
 )
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.spec.hooks.hook_states import HookStates, SavedState
 
 _RECORD = "callbacks.json"
 

@@ -7,15 +7,18 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
+from keras_tpu_estimator.api.hooks.progress import Progress, prediction_started
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.base.storage.growing_files import shown_at_end
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.stacking import Buffers, Stack
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn, PathLike
-from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.live_model import hooks_around
 from keras_tpu_estimator.runs.loop_state import PredictionState
@@ -37,9 +40,6 @@ from keras_tpu_estimator.runs.prediction_sizes import (
     RunSizes,
 )
 from keras_tpu_estimator.runs.staging import StepsByShape
-from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
-from keras_tpu_estimator.spec.hooks.progress import Progress, prediction_started
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 # The number of batches on the devices besides the awaited ones.
 _AHEAD = 4

@@ -12,16 +12,16 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.api.model_fn.outside_compilation import (
+    with_host_tensors,
+)
+from keras_tpu_estimator.base.common.types import Features, PyTree
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps, pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.stacking import form
 from keras_tpu_estimator.engine.program.outputs import check_not_truncated
 from keras_tpu_estimator.engine.program.steps import CUT, Outputs, Step
-from keras_tpu_estimator.ground.base.types import Features, Nest
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.outside_compilation import (
-    with_host_tensors,
-)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -134,7 +134,7 @@ class Predicted:
     2
     """
 
-    predictions: Nest
+    predictions: PyTree
     examples: int
     size: int | None = None
 
@@ -145,7 +145,7 @@ class Predicted:
         return dict(rows) if isinstance(rows, Mapping) else {"outputs": rows}
 
     @property
-    def without_padding(self) -> Nest:
+    def without_padding(self) -> PyTree:
         """The predictions of all examples.
 
         If all arrays have the same number of rows for each example, such as one
@@ -243,7 +243,7 @@ class Fed:
 
     batches: tuple[Padded, ...]
     step: Step
-    data: Nest
+    data: PyTree
     room: int
     place: int = 0
 
@@ -262,7 +262,7 @@ class Result:
     """
 
     predicted: Predicted
-    host_call: Nest | None
+    host_call: PyTree | None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,12 +11,12 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, Self
 
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.spec.hooks.session_run_hook import (
+from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -10,9 +10,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.hosts.agreement import Hosts
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

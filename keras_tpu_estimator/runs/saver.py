@@ -11,6 +11,9 @@ from typing import Self
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.hosts.errors import HostError
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import Source, Version
 from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.files.checkpoints import saving
@@ -20,9 +23,6 @@ from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.checkpoint_format import Shards
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs import shard_writers
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState

@@ -10,15 +10,15 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.checkpoint_format import Shards
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossDuringTrainingError
 
 
 class FiniteValues:

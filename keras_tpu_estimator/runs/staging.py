@@ -7,16 +7,16 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.base.common.shown import some
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.ground.base.shown import some
-from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.runs.agreed_steps import AgreedBatch, AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
 
 # The number of bytes, and of parts, that may wait for the devices. At least two
 # parts wait, so that the staging thread need not wake up for each part.
@@ -37,7 +37,7 @@ class StagedSteps:
 
     mode: str
     stacked: StackedSteps
-    data: Nest
+    data: PyTree
     steps: range
     ends_loop: bool
     is_part: bool

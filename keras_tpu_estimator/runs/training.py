@@ -12,6 +12,21 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.callback_hook import with_callbacks, with_epochs
+from keras_tpu_estimator.api.hooks.checkpoint_saver import (
+    CheckpointSaverListener,
+)
+from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.hook_states import HookStates
+from keras_tpu_estimator.api.hooks.progress import ProgressHook, shows_progress
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.hooks.stall import stalls_shown
+from keras_tpu_estimator.api.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.base.common import terminal_line
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import InputFn
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
+from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import read_position
@@ -19,12 +34,7 @@ from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS, Outputs, Step
 from keras_tpu_estimator.files.directory import save_files, training_status
 from keras_tpu_estimator.files.directory.training_status import only_training
 from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.ground.base import terminal_line
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
-from keras_tpu_estimator.ground.storage.growing_files import shown_at_end
-from keras_tpu_estimator.keras_model.program_model import MetricsState
+from keras_tpu_estimator.front_ends.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.outfeed import (
@@ -53,16 +63,6 @@ from keras_tpu_estimator.runs.training_hooks import (
     training_hooks,
 )
 from keras_tpu_estimator.runs.training_session import Evaluator, TrainingSession
-from keras_tpu_estimator.spec.hooks.callback_hook import with_callbacks, with_epochs
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
-    CheckpointSaverListener,
-)
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.hook_states import HookStates
-from keras_tpu_estimator.spec.hooks.progress import ProgressHook, shows_progress
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.hooks.stall import stalls_shown
-from keras_tpu_estimator.spec.hooks.stop_at_step import steps_until_stop
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -7,27 +7,27 @@ from collections.abc import Callable, Iterable, Sequence
 import keras
 import numpy as np
 
+from keras_tpu_estimator.api.config import validation
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
+from keras_tpu_estimator.api.hooks.checkpoint_saver import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+)
+from keras_tpu_estimator.api.hooks.nan_tensor import NanLossHook
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
+from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowSaverHook
+from keras_tpu_estimator.api.hooks.training_log import TrainingLogHook
+from keras_tpu_estimator.api.model_fn.spec_checks import OwnNames
+from keras_tpu_estimator.base.common import notebook
+from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.summary.metric_writers import warn_if_autologging
-from keras_tpu_estimator.ground.base import notebook
-from keras_tpu_estimator.ground.base.modes import ModeKeys
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import LoopState
 from keras_tpu_estimator.runs.outfeed import TrainingMetrics
 from keras_tpu_estimator.runs.staging import StagedInput
-from keras_tpu_estimator.spec.config import validation
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.hooks.callback_hook import callbacks_of
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
-    CheckpointSaverHook,
-    CheckpointSaverListener,
-)
-from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
-from keras_tpu_estimator.spec.hooks.tensorflow_hook import TensorFlowSaverHook
-from keras_tpu_estimator.spec.hooks.training_log import TrainingLogHook
-from keras_tpu_estimator.spec.model_fn.spec_checks import OwnNames
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

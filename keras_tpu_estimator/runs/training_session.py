@@ -9,18 +9,18 @@ from typing import Any
 import keras
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.session import MetricCounts, Session, T
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import InputFn, PathLike
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import RunState, Version
 from keras_tpu_estimator.engine.program.steps import Step
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import InputFn, PathLike
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.live_model import LiveModel
 from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.saver import Saver
-from keras_tpu_estimator.spec.hooks.session import MetricCounts, Session, T
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,8 +7,8 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from keras_tpu_estimator.ground.base import scripts
-from keras_tpu_estimator.ground.base.logs import join_tensorflow
+from keras_tpu_estimator.base.common import scripts
+from keras_tpu_estimator.base.common.logs import join_tensorflow
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS, tf1_for
 from keras_tpu_estimator.tf1.shims.installing import give_back
 

@@ -8,6 +8,11 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.signatures import layers_of
+from keras_tpu_estimator.base.common.types import Features, Labels
+from keras_tpu_estimator.base.common.waiting import tell
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
@@ -22,11 +27,6 @@ from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan
 from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.signatures import layers_of
-from keras_tpu_estimator.ground.base.types import Features, Labels
-from keras_tpu_estimator.ground.base.waiting import tell
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph, build
 from keras_tpu_estimator.tf1.graph.sparse_features import from_parts
 from keras_tpu_estimator.tf1.graph.variables import enter, enter_repeats, enter_seed

@@ -6,20 +6,20 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.spec.hooks.validation import validate_hooks
-from keras_tpu_estimator.spec.model_fn import spec
-from keras_tpu_estimator.spec.model_fn.export_outputs import (
+from keras_tpu_estimator.api.hooks.validation import validate_hooks
+from keras_tpu_estimator.api.model_fn import spec
+from keras_tpu_estimator.api.model_fn.export_outputs import (
     check_export_outputs,
     signature_outputs,
 )
-from keras_tpu_estimator.spec.model_fn.spec_checks import (
+from keras_tpu_estimator.api.model_fn.spec_checks import (
     EVALUATION_NAMES,
     NO_NAMES,
     OwnNames,
     check_metric_ops,
     checked_host_function,
 )
+from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.tf1.graph.inside import check_outside
 from keras_tpu_estimator.tf1.host.arguments import map_arguments
 

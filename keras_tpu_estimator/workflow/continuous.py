@@ -6,11 +6,11 @@ import time
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.base.common.field_checks import check_int
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.files.directory import training_status
 from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.ground.base.field_checks import check_int
 from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.workflow.evaluations import Clock, Evaluations
 from keras_tpu_estimator.workflow.specs import EvalSpec, check_estimator

@@ -8,14 +8,14 @@ import logging
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.spec.hooks.session_run_hook import (
+from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunContext,
     SessionRunHook,
     SessionRunValues,
 )
-from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.workflow.specs import check_estimator
 
 _logger = logging.getLogger("keras_tpu_estimator")

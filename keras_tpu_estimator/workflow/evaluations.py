@@ -5,9 +5,9 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.spec.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.workflow.exporters import check_distinct, validate_exporters
 from keras_tpu_estimator.workflow.specs import EvalSpec, hooks_that_run
 

@@ -6,9 +6,9 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from keras_tpu_estimator.ground.base.field_checks import check_int
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.storage import paths, shared_files
+from keras_tpu_estimator.base.common.field_checks import check_int
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.storage import paths, shared_files
 
 
 class Exporter(abc.ABC):

@@ -5,17 +5,17 @@ from typing import Any
 
 import keras
 
-from keras_tpu_estimator.estimator import TPUEstimator
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.model_fn.updates import check_unscaled
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
 )
 from keras_tpu_estimator.front_ends.compiled.copying import copied
 from keras_tpu_estimator.front_ends.compiled.keras_model_fn import KerasModelFn
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.model_fn.updates import check_unscaled
 
 _OVERRIDDEN = (
     "compute_loss",

@@ -4,17 +4,17 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
-from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.ground.base.field_checks import check_int, is_number, tuple_of
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.suggestions import suggesting
-from keras_tpu_estimator.ground.base.types import InputFn
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.hooks.validation import validate_hooks, validate_listeners
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.hooks.validation import validate_hooks, validate_listeners
+from keras_tpu_estimator.base.common.field_checks import check_int, is_number, tuple_of
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.suggestions import suggesting
+from keras_tpu_estimator.base.common.types import InputFn
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.workflow.exporters import Exporter, validate_exporters
 
 _HOOKS_THAT_RUN: Any = dataclasses.field(init=False, repr=False, compare=False)

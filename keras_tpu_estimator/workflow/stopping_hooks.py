@@ -2,9 +2,9 @@
 
 import operator
 
-from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.api.hooks.session_run_hook import SessionRunHook
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
 from keras_tpu_estimator.workflow.early_stopping import make_early_stopping_hook
 from keras_tpu_estimator.workflow.specs import check_estimator
 from keras_tpu_estimator.workflow.stopping_rules import Exceeds, History, Stalls

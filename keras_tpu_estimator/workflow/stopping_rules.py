@@ -6,9 +6,9 @@ import logging
 import os
 from collections.abc import Callable, Iterator
 
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.summary.event_reader import read_scalars
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import paths
 
 Compare = Callable[[float, float], bool]
 

@@ -5,16 +5,16 @@ import logging
 from collections.abc import Iterable
 from typing import Any
 
-from keras_tpu_estimator.estimator import TPUEstimator
-from keras_tpu_estimator.files.directory import training_status
-from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.runs import dry_run
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import (
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.formats import loading
+from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluate, Evaluation, Evaluations
 from keras_tpu_estimator.workflow.specs import (

@@ -7,7 +7,7 @@ import textwrap
 
 import pytest
 from argument_programs import PROGRAMS
-from helpers import at_length
+from helpers import slow
 
 from keras_tpu_estimator.tf1.names.calls import CallRule, Value, Where
 from keras_tpu_estimator.tf1_tools.check.checking import check
@@ -27,7 +27,7 @@ REASONS = (
     "|operations that (a device|run on a device)|Keys must be"
 )
 QUICK_FIRST = [
-    name if program.is_quick else at_length(name) for name, program in PROGRAMS.items()
+    name if program.is_quick else slow(name) for name, program in PROGRAMS.items()
 ]
 
 

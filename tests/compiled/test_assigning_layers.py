@@ -6,7 +6,7 @@ from collections import Counter
 import keras
 import numpy as np
 import pytest
-from helpers import some_at_length
+from helpers import some_slow
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
@@ -103,12 +103,10 @@ def trained(model, x, steps, model_dir):
     return estimator.train(lambda params: iter(batches), max_steps=steps)
 
 
-@pytest.mark.parametrize("steps", some_at_length([1, 3], {1}))
+@pytest.mark.parametrize("steps", some_slow([1, 3], {1}))
 @pytest.mark.parametrize(
     "name",
-    some_at_length(
-        LAYERS, {"GaussianNoise", "RandomFlip", "RandomContrast", "Smoothed"}
-    ),
+    some_slow(LAYERS, {"GaussianNoise", "RandomFlip", "RandomContrast", "Smoothed"}),
 )
 def test_steps_are_those_of_keras(name, steps, tmp_path):
     made, x = LAYERS[name]

@@ -10,8 +10,8 @@ from helpers import batches_of
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.tracing import keras_patches
 from keras_tpu_estimator.front_ends.compiled import copying
-from keras_tpu_estimator.ground.tracing import keras_patches
 
 SCALE = 3.0
 RNG = np.random.default_rng(0)

@@ -6,7 +6,7 @@ import re
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of, some_at_length
+from helpers import estimator_of, some_slow
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
@@ -193,7 +193,7 @@ def compiled(make):
     return model
 
 
-@pytest.mark.parametrize("name", some_at_length(TASKS, ["bert", "gpt2 with lora"]))
+@pytest.mark.parametrize("name", some_slow(TASKS, ["bert", "gpt2 with lora"]))
 def test_tasks_have_the_numbers_of_keras(name, tmp_path):
     make, features, labels = TASKS[name]
     model, own = compiled(make), compiled(make)

@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from helpers import at_length
+from helpers import slow
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
@@ -217,7 +217,7 @@ def predicted(estimator, input_fn):
 
 CASES = [
     *((name, False) for name in MODELS if name not in ("dicts", "lists")),
-    *(("dicts", True), at_length("dicts", False), ("lists", False)),
+    *(("dicts", True), slow("dicts", False), ("lists", False)),
 ]
 
 

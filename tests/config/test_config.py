@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.base.iterations import IterationsPerLoop
+from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
 
 V1 = kte.InputPipelineConfig.PER_HOST_V1
 V2 = kte.InputPipelineConfig.PER_HOST_V2
@@ -247,10 +247,10 @@ def imports_of(module):
 @pytest.mark.parametrize(
     "module",
     [
-        "ground.base.iterations",
-        "ground.base.modes",
-        "ground.base.topology",
-        "spec.config.run_config",
+        "base.common.iterations",
+        "base.common.modes",
+        "base.common.topology",
+        "api.config.run_config",
     ],
 )
 def test_the_bottom_needs_no_framework(module):
@@ -266,7 +266,7 @@ def test_the_bottom_needs_no_framework(module):
 
 
 def test_the_search_for_imports_finds_them():
-    assert "keras" in imports_of("keras_tpu_estimator.ground.tracing.keras_internals")
-    assert "keras_tpu_estimator.ground.tracing.variables" in imports_of(
-        "keras_tpu_estimator.ground.tracing.gradient_requests"
+    assert "keras" in imports_of("keras_tpu_estimator.base.tracing.keras_internals")
+    assert "keras_tpu_estimator.base.tracing.variables" in imports_of(
+        "keras_tpu_estimator.base.tracing.gradient_requests"
     )

@@ -7,14 +7,14 @@ import pytest
 from helpers import in_cluster as joined_by
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.hosts import jax_internals
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
-from keras_tpu_estimator.ground.hosts.detection import (
+from keras_tpu_estimator.api.config.run_config import in_cluster
+from keras_tpu_estimator.base.hosts import jax_internals
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.detection import (
     ADDRESS_VARIABLE,
     COUNT_VARIABLE,
     ID_VARIABLE,
 )
-from keras_tpu_estimator.spec.config.run_config import in_cluster
 
 _CHIEF = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1", "p:2"]}
 

@@ -3,7 +3,7 @@
 import jax
 import numpy as np
 
-from keras_tpu_estimator.ground.cpu.tuning import tuned
+from keras_tpu_estimator.base.cpu.tuning import tuned
 
 TOLERANCES = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 2e-2}
 

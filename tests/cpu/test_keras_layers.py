@@ -4,14 +4,14 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import at_length, batches_of, estimator_of, model_fn_of, repeated
+from helpers import batches_of, estimator_of, model_fn_of, repeated, slow
 from keras import layers
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.engine.device import distributed_program
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
 
 
 def small(*shape):
@@ -137,7 +137,7 @@ def test_steps_come_to_the_same(network):
     compare(*modes_of(network))
 
 
-@pytest.mark.parametrize("network", [at_length(two_axes), depthwise])
+@pytest.mark.parametrize("network", [slow(two_axes), depthwise])
 def test_shards_come_to_the_same(network):
     compare(*modes_of(network, all_cores()))
 
@@ -146,7 +146,7 @@ def test_shards_come_to_the_same(network):
     "config",
     [
         {"micro_batches": 2},
-        at_length({"remat": "full"}),
+        slow({"remat": "full"}),
         {"remat": "activations"},
     ],
     ids=str,
@@ -155,7 +155,7 @@ def test_options_come_to_the_same(config):
     compare(*modes_of(two_axes, **config))
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_mixed_precision_trains_nearly_the_same():
     compare(*modes_of(two_axes, dtype_policy="mixed_bfloat16"), rtol=0.05)
 

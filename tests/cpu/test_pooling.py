@@ -7,7 +7,7 @@ import pytest
 from helpers import each_once
 from jax import lax
 
-from keras_tpu_estimator.ground.cpu.pooling import compute_once
+from keras_tpu_estimator.base.cpu.pooling import compute_once
 from tests.cpu.same import check_same, operations
 
 KINDS = {

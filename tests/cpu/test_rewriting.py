@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 from jax.sharding import Mesh, PartitionSpec
 
-from keras_tpu_estimator.ground.cpu.rewriting import rewritten
+from keras_tpu_estimator.base.cpu.rewriting import rewritten
 from tests.cpu.same import assert_same, check_same, operations
 
 

@@ -9,8 +9,8 @@ from helpers import linear, model_fn_of, regression_data, repeated
 from jax.experimental.compilation_cache import compilation_cache as of_jax
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.common.warned import warn_once
 from keras_tpu_estimator.engine.device import compilation_cache
-from keras_tpu_estimator.ground.base.warned import warn_once
 
 COMPILED = "/jax/core/compile/backend_compile_duration"
 NAME = "jax_compilation_cache_dir"

@@ -14,12 +14,12 @@ import keras
 import numpy as np
 import pytest
 from helpers import (
-    at_length,
     batches_of,
     estimator_of,
     model_fn_of,
     regression_data,
     repeated,
+    slow,
 )
 from stored_programs import ran, store
 
@@ -99,7 +99,7 @@ def calls(own):
     "layout",
     [
         *("one core", "shared slots"),
-        *(at_length("eight"), at_length("micro-batches")),
+        *(slow("eight"), slow("micro-batches")),
     ],
 )
 def test_what_was_stored_is_run_with_the_same_numbers(tmp_path, folder, log, layout):
@@ -180,7 +180,7 @@ def test_nothing_is_looked_for_if_it_is_not_asked_for(tmp_path, log):
     assert "executable" not in log.text
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_what_looks_for_nan_is_compiled(tmp_path, folder, log):
     config = {"debug_nans": True}
     path = store(estimator(tmp_path, config=config), INPUTS["eval"], folder, "eval")

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from helpers import each_once, estimator_of, linear, model_fn_of, regression_data
 
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.engine.device import shapes
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
 X, Y = regression_data(examples=32)
 LAYOUTS = {

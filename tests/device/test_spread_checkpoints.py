@@ -11,11 +11,11 @@ from helpers import model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.engine.device.saving import check_whole, spread_of
 from keras_tpu_estimator.files.atomic import pieces
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 from keras_tpu_estimator.runs.shard_writers import FiniteValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_leftovers

@@ -11,6 +11,8 @@ from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.engine.inputs.position import (
     Position,
     StepRecipe,
@@ -29,8 +31,6 @@ from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.storage import paths
 
 X, Y = regression_data()
 TOKEN = "0f0f0f0f"

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
+from keras_tpu_estimator.base.common import operating_system
 from keras_tpu_estimator.files.atomic import file_locks
 from keras_tpu_estimator.files.directory.training_status import (
     if_no_training,
     only_training,
 )
-from keras_tpu_estimator.ground.base import operating_system
 from tests import windows
 
 _HOLDER = """

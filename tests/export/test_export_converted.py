@@ -8,7 +8,7 @@ import converting
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of, some_at_length
+from helpers import estimator_of, some_slow
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
@@ -54,7 +54,7 @@ PROGRAMS = {
 }
 
 
-@pytest.fixture(scope="module", params=some_at_length(PROGRAMS, {"digits"}))
+@pytest.fixture(scope="module", params=some_slow(PROGRAMS, {"digits"}))
 def exported(request, forked_rebuilding, forked_trials, tmp_path_factory):
     """An export, what it is asked, and what `predict` answers."""
     folder = tmp_path_factory.mktemp(request.param)
@@ -77,7 +77,7 @@ def exported(request, forked_rebuilding, forked_trials, tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "tool", some_at_length(converting.TOOLS, {"onnx", "tflite", "keras"})
+    "tool", some_slow(converting.TOOLS, {"onnx", "tflite", "keras"})
 )
 def test_converted_models_match_predict(tool, exported, tmp_path):
     # Not imported here: some start processes of their own.

@@ -13,7 +13,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 
 pytestmark = [
-    pytest.mark.at_length,
+    pytest.mark.slow,
     pytest.mark.filterwarnings("ignore:`tf.layers:UserWarning"),
 ]
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"

@@ -7,12 +7,12 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory import location, save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 TABLE = np.arange(8.0)
 SAID = "model.ckpt-20.*was removed or replaced before all of it was read"

@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - reads what is written
-from helpers import some_at_length
+from helpers import some_slow
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
@@ -149,7 +149,7 @@ def test_a_damaged_one_is_passed_over(tmp_path, caplog, end, how):
 
 
 @pytest.mark.usefixtures("forked_programs")
-@pytest.mark.parametrize("end", some_at_length(_ENDS, _ENDS[:2]))
+@pytest.mark.parametrize("end", some_slow(_ENDS, _ENDS[:2]))
 def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
     first = save(tmp_path, 10)
     before = set(os.listdir(tmp_path))

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.spec.hooks.attribute_changes import changed, fingerprints
+from keras_tpu_estimator.api.hooks.attribute_changes import changed, fingerprints
 
 
 class Some:

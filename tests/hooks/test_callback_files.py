@@ -5,8 +5,8 @@ import os
 import keras
 import pytest
 
-from keras_tpu_estimator.spec.hooks import callback_files
-from keras_tpu_estimator.spec.hooks.callback_files import called_here, files_of_chief
+from keras_tpu_estimator.api.hooks import callback_files
+from keras_tpu_estimator.api.hooks.callback_files import called_here, files_of_chief
 
 
 @pytest.fixture

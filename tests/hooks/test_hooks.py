@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.spec.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.validation import validate_hooks, validate_listeners
+from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
+from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.validation import validate_hooks, validate_listeners
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 

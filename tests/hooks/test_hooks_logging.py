@@ -17,8 +17,8 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.session import Session
+from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.session import Session
 
 X, Y = regression_data()
 Logging = kte.hooks.LoggingTensorHook

@@ -15,9 +15,9 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.spec.hooks.hook_list import HookList
-from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.stop_at_step import steps_until_stop
 
 X, Y = regression_data()
 StopAt = kte.hooks.StopAtStepHook

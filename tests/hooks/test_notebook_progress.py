@@ -5,9 +5,9 @@ import types
 
 import pytest
 
-from keras_tpu_estimator.ground.base import notebook, waiting
-from keras_tpu_estimator.spec.hooks import progress, progress_bar
-from keras_tpu_estimator.spec.hooks.progress_bar import NotebookProgress
+from keras_tpu_estimator.api.hooks import progress, progress_bar
+from keras_tpu_estimator.api.hooks.progress_bar import NotebookProgress
+from keras_tpu_estimator.base.common import notebook, waiting
 
 
 def shown(runs, steps, batch_size=32, start=0):

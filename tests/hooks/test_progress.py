@@ -14,8 +14,8 @@ import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.base import terminal_line
-from keras_tpu_estimator.spec.hooks import progress_bar
+from keras_tpu_estimator.api.hooks import progress_bar
+from keras_tpu_estimator.base.common import terminal_line
 
 OWN = logging.getLogger("keras_tpu_estimator")
 X, Y = regression_data(64)

@@ -6,9 +6,9 @@ import pytest
 from helpers import linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.hooks.nan_tensor import NanLossHook
+from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.files.summary.event_reader import read_scalars
-from keras_tpu_estimator.spec.hooks.nan_tensor import NanLossHook
-from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
 
 X, Y = regression_data(examples=32)
 

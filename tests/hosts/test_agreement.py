@@ -2,8 +2,8 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts import jax_internals, this_process
-from keras_tpu_estimator.ground.hosts.agreement import Hosts, is_chief
+from keras_tpu_estimator.base.hosts import jax_internals, this_process
+from keras_tpu_estimator.base.hosts.agreement import Hosts, is_chief
 
 
 def test_a_process_alone():

@@ -2,7 +2,7 @@ import dataclasses
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.cluster import Cluster
 
 
 @pytest.mark.parametrize(

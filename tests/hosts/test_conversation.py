@@ -5,8 +5,8 @@ import itertools
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.ground.hosts.host_exchange import HostExchange
+from keras_tpu_estimator.base.hosts.errors import HostError
+from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from tests.hosts.saying import said
 
 

@@ -4,8 +4,8 @@ import pytest
 from jax._src import clusters
 from jax._src.clusters import cloud_tpu_cluster
 
-from keras_tpu_estimator.ground.hosts import detection
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts import detection
+from keras_tpu_estimator.base.hosts.cluster import Cluster
 
 _ADDRESSES = {
     "chief": ["c:1"],

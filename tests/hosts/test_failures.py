@@ -1,6 +1,6 @@
 import pytest
 
-from keras_tpu_estimator.ground.hosts.failures import Failure
+from keras_tpu_estimator.base.hosts.failures import Failure
 
 
 def failed(host, error=None, subject="train"):

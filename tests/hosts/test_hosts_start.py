@@ -23,7 +23,7 @@ if os.environ["KTE_PROCESS_ID"] == "1":
     atexit.register(time.sleep, 5)
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.hosts import starting
+from keras_tpu_estimator.base.hosts import starting
 
 kte.initialize(shutdown_timeout_seconds=3)
 kte.initialize()

@@ -8,7 +8,7 @@ import pytest
 from jax._src import clusters, distributed
 from jax._src.lib import _jax
 
-from keras_tpu_estimator.ground.hosts import jax_internals
+from keras_tpu_estimator.base.hosts import jax_internals
 
 
 def test_devices_are_in_use():

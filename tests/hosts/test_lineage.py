@@ -4,13 +4,13 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts import parent_process
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts import parent_process
+from keras_tpu_estimator.base.hosts.cluster import Cluster
 
 PLACES = [Cluster("10.0.0.1:8476", 4, 1), Cluster("[fe80::1]:80", 2, 0)]
 _CODE = """
 import os, sys
-from keras_tpu_estimator.ground.hosts import parent_process
+from keras_tpu_estimator.base.hosts import parent_process
 print(parent_process.taken())
 sys.stdout.flush()
 """

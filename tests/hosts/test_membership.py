@@ -6,10 +6,10 @@ import signal
 import jax
 import pytest
 
-from keras_tpu_estimator.ground.hosts import jax_internals, membership, shutdown
-from keras_tpu_estimator.ground.hosts.errors import HostError
-from keras_tpu_estimator.ground.hosts.failures import Problem
-from keras_tpu_estimator.ground.hosts.shutdown import End
+from keras_tpu_estimator.base.hosts import jax_internals, membership, shutdown
+from keras_tpu_estimator.base.hosts.errors import HostError
+from keras_tpu_estimator.base.hosts.failures import Problem
+from keras_tpu_estimator.base.hosts.shutdown import End
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def test_an_error_of_the_devices_names_who_is_gone(member, monkeypatch):
     three = [member(host, count=3) for host in range(3)]
     watches = [own.watch for own in three]
     monkeypatch.setattr(
-        "keras_tpu_estimator.ground.hosts.watch.time.sleep",
+        "keras_tpu_estimator.base.hosts.watch.time.sleep",
         lambda secs: [each._publish() for each in watches if each is not gone],
     )
     gone = watches[1]

@@ -2,10 +2,10 @@
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts import shutdown
-from keras_tpu_estimator.ground.hosts.failures import Problem
-from keras_tpu_estimator.ground.hosts.shutdown import Shutdown
-from keras_tpu_estimator.ground.hosts.store import Store
+from keras_tpu_estimator.base.hosts import shutdown
+from keras_tpu_estimator.base.hosts.failures import Problem
+from keras_tpu_estimator.base.hosts.shutdown import Shutdown
+from keras_tpu_estimator.base.hosts.store import Store
 
 FAILED = Problem("Host 1 has failed in train: no.", 1, is_reachable=True)
 GONE = Problem("Host 2 is gone.", 2)

@@ -9,14 +9,14 @@ import keras
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.hosts import (
+from keras_tpu_estimator.base.hosts import (
     jax_internals,
     parent_process,
     starting,
     this_process,
 )
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
-from keras_tpu_estimator.ground.hosts.membership import Membership
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.membership import Membership
 from tests.fake_hosts import Store
 
 _HERE = ("10.0.0.1:8476", 4, 1)

@@ -2,8 +2,8 @@ import json
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
-from keras_tpu_estimator.ground.hosts.task import Task
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.task import Task
 
 _CHIEF = {"chief": ["c:1"], "worker": ["w:1", "w:2"], "ps": ["p:1", "p:2"]}
 _MASTER = {"master": ["m:1"], "worker": ["w:1"], "ps": ["p:1"]}

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts import jax_internals, parent_process, this_process
-from keras_tpu_estimator.ground.hosts.cluster import Cluster
-from keras_tpu_estimator.ground.hosts.membership import Membership
-from keras_tpu_estimator.ground.hosts.this_process import Alone
+from keras_tpu_estimator.base.hosts import jax_internals, parent_process, this_process
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.membership import Membership
+from keras_tpu_estimator.base.hosts.this_process import Alone
 
 HERE = ("10.0.0.1:8476", 4, 1)
 

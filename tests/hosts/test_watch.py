@@ -2,7 +2,7 @@
 
 import pytest
 
-from keras_tpu_estimator.ground.hosts import watch
+from keras_tpu_estimator.base.hosts import watch
 
 
 @pytest.fixture

@@ -262,7 +262,7 @@ def prefetched(size):
     return examples().batch(size).to_iter_dataset().mp_prefetch(options)
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 @pytest.mark.parametrize("make", [loader_with_worker, prefetched])
 def test_workers_start_in_a_script(make, unparsed):
     first, _ = next(source_of(make(8)).items())

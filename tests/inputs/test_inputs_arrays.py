@@ -8,10 +8,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from keras_tpu_estimator.base.common.params import with_additional
 from keras_tpu_estimator.engine.inputs.deployment import undivided
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.ground.base.params import with_additional
 
 X = np.arange(4)
 

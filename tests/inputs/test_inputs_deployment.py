@@ -16,14 +16,14 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.common.topology import Topology
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.engine.device import mode_devices as mode_devices_module
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.deployment import Deployment, TPUContext
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
-from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
 TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.TRAIN,

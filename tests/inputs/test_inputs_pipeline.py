@@ -11,16 +11,16 @@ import tensorflow as tf  # noqa: TID253 - most tests use tf.data
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.common.params import with_additional
+from keras_tpu_estimator.base.common.topology import Topology
+from keras_tpu_estimator.base.tracing.tensorflow_internals import (
+    without_prefetch,
+)
 from keras_tpu_estimator.engine.inputs import datasets
 from keras_tpu_estimator.engine.inputs.deployment import input_plan, undivided
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.ground.base.params import with_additional
-from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
-    without_prefetch,
-)
 
 TRAIN, EVAL, PREDICT = (
     kte.ModeKeys.TRAIN,

@@ -11,6 +11,9 @@ import tensorflow as tf  # noqa: TID253 - some inputs are tf.data's
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.base.common.params import with_additional
+from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
@@ -28,9 +31,6 @@ from keras_tpu_estimator.engine.inputs.position import (
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.ground.base.params import with_additional
-from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
 
 TRAIN = kte.ModeKeys.TRAIN
 SIZE = 2

@@ -7,7 +7,7 @@ import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 from keras import ops
 
-from keras_tpu_estimator.ground.tracing.analyses import crossings
+from keras_tpu_estimator.base.tracing.analyses import crossings
 
 X, Y = regression_data(32)
 OUTPUTS, LABELS = np.ones((4, 1), "float32"), np.ones(4, "float32")

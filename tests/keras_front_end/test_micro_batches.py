@@ -7,14 +7,14 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length, estimator_of, regression_data, repeated
+from helpers import estimator_of, regression_data, repeated, slow
 from jax.extend import core as jex
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 
 X, Y = regression_data()
 RATE = 0.1
@@ -178,7 +178,7 @@ MODELS = [
     [
         *((model_fn, True) for model_fn in MODELS),
         *((model_fn, False) for model_fn in MODELS[:2]),
-        *(at_length(model_fn, False) for model_fn in MODELS[2:]),
+        *(slow(model_fn, False) for model_fn in MODELS[2:]),
     ],
 )
 def test_they_equal_the_whole_batch(model_fn, use_tpu):

@@ -6,11 +6,11 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import at_length, estimator_of, regression_data, repeated, squared_error
+from helpers import estimator_of, regression_data, repeated, slow, squared_error
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 
 X, Y = regression_data()
 MIXED = kte.RunConfig(dtype_policy="mixed_bfloat16")
@@ -70,7 +70,7 @@ def exact(tmp_path_factory):
     return trained(None, tmp_path_factory.mktemp("exact"), False, {})[1]
 
 
-@pytest.mark.parametrize("use_tpu", [at_length(False), True])
+@pytest.mark.parametrize("use_tpu", [slow(False), True])
 def test_mixed_precision_trains_like_float32(use_tpu, exact, tmp_path):
     seen = {}
     estimator, mixed = trained("mixed_bfloat16", tmp_path, use_tpu, seen)

@@ -7,14 +7,14 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-from helpers import at_length
+from helpers import slow
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 from keras_tpu_estimator.front_ends.keras.synchronization import synchronize
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 
 AGGREGATIONS = ("none", "mean", "sum", "only_first_replica")
 # The initial value of each variable, near the limit of its dtype.
@@ -113,10 +113,10 @@ def together(aggregation, dtype, values):
     "mode, micro_batches, layout",
     [
         *(("train", 1, layout) for layout in LAYOUTS),
-        *(at_length("train", 2, each) for each in ("one core", "eight cores")),
+        *(slow("train", 2, each) for each in ("one core", "eight cores")),
         ("train", 2, "two a replica"),
-        *(at_length("eval", 1, "one core"), ("eval", 1, "shared slots")),
-        *(at_length("infer", 1, "eight cores"), ("infer", 1, "one replica")),
+        *(slow("eval", 1, "one core"), ("eval", 1, "shared slots")),
+        *(slow("infer", 1, "eight cores"), ("infer", 1, "one replica")),
     ],
 )
 def test_what_cores_assign_follows_the_definition(layout, mode, micro_batches):

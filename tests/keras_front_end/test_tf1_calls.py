@@ -20,7 +20,7 @@ from keras import ops
 from tensorflow.compat.v1 import nn, reduce_sum  # noqa: TID253
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.tracing.tf1_calls import TF1CallError
+from keras_tpu_estimator.base.tracing.tf1_calls import TF1CallError
 
 X, Y = regression_data(examples=16)
 HERE = __file__
@@ -278,7 +278,7 @@ IMPORTS_LATE = """
 import sys
 import numpy as np
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.tracing import tf1_calls
+from keras_tpu_estimator.base.tracing import tf1_calls
 
 with tf1_calls.rejected():
     assert "tensorflow" not in sys.modules

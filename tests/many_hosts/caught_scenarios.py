@@ -11,8 +11,8 @@ import keras_tpu_estimator as kte  # isort: split
 import keras
 import numpy as np
 
-from keras_tpu_estimator.ground.hosts import jax_internals, this_process
-from keras_tpu_estimator.ground.hosts.store import Store
+from keras_tpu_estimator.base.hosts import jax_internals, this_process
+from keras_tpu_estimator.base.hosts.store import Store
 from tests.many_hosts.problems import (
     AtStep,
     Here,

@@ -19,8 +19,8 @@ from unittest import mock
 
 import psutil
 
-from keras_tpu_estimator.ground.hosts import launching as launcher
-from keras_tpu_estimator.ground.hosts.detection import ADDRESS_VARIABLE
+from keras_tpu_estimator.base.hosts import launching as launcher
+from keras_tpu_estimator.base.hosts.detection import ADDRESS_VARIABLE
 
 ROOT = pathlib.Path(__file__).parents[2]
 PROGRAM = ("-m", "tests.many_hosts.program")

@@ -9,7 +9,7 @@ import re
 
 import numpy as np
 import pytest
-from helpers import some_at_length
+from helpers import some_slow
 
 import keras_tpu_estimator as kte
 from tests.forking.forks import forking
@@ -82,7 +82,7 @@ def _launched(life):
 
 
 @pytest.mark.rows(4)
-@pytest.mark.parametrize("name", some_at_length(FATES, SELDOM))
+@pytest.mark.parametrize("name", some_slow(FATES, SELDOM))
 def test_all_end_soon_and_say_why(name, lived):
     fate, reason = FATES[name]
     ended, victim = lived(name), fate["host"]

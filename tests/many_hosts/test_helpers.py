@@ -3,14 +3,14 @@
 import sys
 
 import pytest
-from helpers import at_length
+from helpers import slow
 
 from tests.forking.forks import forking
 from tests.many_hosts.launching import launch
 
 
 @pytest.mark.parametrize(
-    "ways", [("spawn", "fork"), at_length(("subprocess",))], ids=" ".join
+    "ways", [("spawn", "fork"), slow(("subprocess",))], ids=" ".join
 )
 def test_helpers_are_alone(ways, tmp_path):
     # A fork would not have what `multiprocessing` gives to what it starts.

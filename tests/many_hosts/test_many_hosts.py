@@ -161,7 +161,7 @@ def test_replicas_and_slots_over_several_cores(name, two, alone):
     assert_close(first, expected)
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_networks_over_the_cores_of_two_hosts(start, alone):
     first, second = both(start("networks", ["networks"]), "networks")
     assert first == second

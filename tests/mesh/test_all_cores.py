@@ -7,11 +7,11 @@ import keras
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.ground.base.machine import Machine
-from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.ground.mesh import transfers
-from keras_tpu_estimator.ground.mesh.all_cores import _hosts_per_replica, all_cores
-from keras_tpu_estimator.spec.config.validation import check_cores_per_replica
+from keras_tpu_estimator.api.config.validation import check_cores_per_replica
+from keras_tpu_estimator.base.common.machine import Machine
+from keras_tpu_estimator.base.common.topology import Topology
+from keras_tpu_estimator.base.mesh import transfers
+from keras_tpu_estimator.base.mesh.all_cores import _hosts_per_replica, all_cores
 
 
 def mesh_of(hosts_of_replicas):

@@ -14,8 +14,8 @@ from helpers import (
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 
 X, Y = regression_data(examples=128)
 

@@ -8,7 +8,7 @@ import keras
 import numpy as np
 import optax
 import pytest
-from helpers import at_length, some_at_length
+from helpers import slow, some_slow
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
@@ -145,7 +145,7 @@ def one(tmp_path_factory):
 
 
 @pytest.mark.parametrize(
-    "name", some_at_length(OPTIMIZERS, OPTIMIZERS.keys() - {"lamb", "muon", "optax"})
+    "name", some_slow(OPTIMIZERS, OPTIMIZERS.keys() - {"lamb", "muon", "optax"})
 )
 def test_each_optimizer_is_that_of_one_device(name, one, tmp_path):
     make = OPTIMIZERS[name]
@@ -159,12 +159,12 @@ def test_each_optimizer_is_that_of_one_device(name, one, tmp_path):
 @pytest.mark.parametrize(
     "config",
     [
-        at_length({"micro_batches": 2}),
+        slow({"micro_batches": 2}),
         {"remat": "full"},
         {"remat": "activations", "micro_batches": 2},
-        at_length({"tpu": {"num_cores_per_replica": 2}}),
+        slow({"tpu": {"num_cores_per_replica": 2}}),
         {"tpu": {"num_cores_per_replica": 2}, "shard_optimizer": True},
-        at_length({"layout_map": {"up/kernel": (None, "batch")}}),
+        slow({"layout_map": {"up/kernel": (None, "batch")}}),
     ],
     ids=str,
 )
@@ -175,10 +175,8 @@ def test_options_do_not_change_values(config, one, tmp_path):
     assert_equal(values_of(estimator), one())
 
 
-@pytest.mark.parametrize(
-    "train_op", [at_length(clipped), penalized, at_length(averaged)]
-)
-@pytest.mark.parametrize("micro_batches", [1, at_length(2)])
+@pytest.mark.parametrize("train_op", [slow(clipped), penalized, slow(averaged)])
+@pytest.mark.parametrize("micro_batches", [1, slow(2)])
 def test_gradients_of_model_fn_are_those_of_one_device(
     train_op, micro_batches, one, tmp_path
 ):
@@ -223,7 +221,7 @@ def jitted(x, is_training):
 @pytest.mark.parametrize(
     ("network", "config"),
     [
-        at_length(with_state, {}),
+        slow(with_state, {}),
         (with_state, {"micro_batches": 2}),
         (mlp, {"dtype_policy": "mixed_bfloat16"}),
         (jitted, {}),
@@ -289,6 +287,95 @@ def test_evaluation_prediction_export_and_resumption(one, tmp_path):
     alone.train(input_fn, steps=2)
     estimator_of(tmp_path, fsdp=True).train(input_fn, max_steps=STEPS)
     assert_equal(values_of(alone), one())
+
+
+def test_a_compiled_keras_model(tmp_path):
+    def trained(name, use_tpu, **fsdp):
+        keras.utils.set_random_seed(3)
+        model = keras.Sequential(
+            [
+                keras.Input((SIZE,)),
+                layers.Dense(SIZE, "tanh", name="up"),
+                layers.BatchNormalization(name="norm"),
+                layers.Dense(8, name="out"),
+            ],
+            name="net",
+        )
+        loss = keras.losses.SparseCategoricalCrossentropy(from_logits=True)
+        model.compile(adam(), loss, metrics=["accuracy"])
+        estimator = kte.from_keras(
+            model,
+            config=kte.RunConfig(model_dir=str(tmp_path / name), **fsdp),
+            use_tpu=use_tpu,
+            train_batch_size=BATCH,
+            eval_batch_size=BATCH,
+        )
+        return estimator.train(input_fn, steps=STEPS)
+
+    sharded, whole = trained("sharded", True, fsdp=True), trained("whole", True)
+    (kernel,) = {n for n in sharded.get_variable_names() if n.endswith("up/kernel")}
+    assert share(sharded, kernel) == 1 / 8
+    assert_equal(values_of(sharded), values_of(whole))
+    found, expected = (each.evaluate(some(X, Y)) for each in (sharded, whole))
+    assert found["accuracy"] == expected["accuracy"]
+
+
+def test_beside_embedding_tables(tmp_path):
+    tables = kte.experimental
+    ids = RNG.integers(0, 40, (32, 3))
+
+    def batches(params):
+        size = params["batch_size"]
+        while True:
+            for start in range(0, len(X), size):
+                rows = slice(start, start + size)
+                yield {"x": X[rows], "ids": ids[rows]}, Y[rows]
+
+    def network(features, is_training):
+        x = ops.concatenate([features["x"], features["ids"]], 1)
+        return layers.Dense(8, name="out")(layers.Dense(SIZE, "tanh", name="up")(x))
+
+    def trained(name, **fsdp):
+        spec = tables.EmbeddingConfigSpec(
+            table_to_config_dict={"table": tables.TableConfig(40, 8)},
+            feature_to_config_dict={"ids": tables.FeatureConfig("table")},
+            optimization_parameters=tables.AdagradParameters(0.1),
+        )
+        estimator = kte.TPUEstimator(
+            model_fn_of(network),
+            config=kte.RunConfig(
+                model_dir=str(tmp_path / name), tf_random_seed=1, **fsdp
+            ),
+            train_batch_size=BATCH,
+            embedding_config_spec=spec,
+        )
+        return estimator.train(batches, steps=STEPS)
+
+    sharded, whole = trained("sharded", fsdp=True), trained("whole")
+    assert share(sharded, "up/kernel") == 1 / 8
+    assert_equal(values_of(sharded), values_of(whole))
+
+
+def test_an_export_contains_complete_variables(tmp_path):
+    import tensorflow as tf
+
+    def named(features, is_training):
+        return mlp(features["x"], is_training)
+
+    def batches(params):
+        return (({"x": x}, y) for x, y in input_fn(params))
+
+    model_fn = model_fn_of(named)
+    estimator = estimator_of(tmp_path / "run", model_fn=model_fn, fsdp=True)
+    estimator.train(batches, steps=2)
+    receiver_fn = kte.export.build_raw_serving_input_receiver_fn(
+        {"x": tf.TensorSpec([None, SIZE], tf.float32)}
+    )
+    path = estimator.export_saved_model(tmp_path / "exports", receiver_fn)
+    serve = tf.saved_model.load(path, tags=["serve"]).signatures["serving_default"]
+    served = serve(x=tf.constant(X[:5]))["y"].numpy()
+    rows = [row["y"] for row in estimator.predict(lambda params: {"x": X[:5]})]
+    np.testing.assert_allclose(served, rows, atol=1e-5)
 
 
 def test_each_variable_is_gathered_twice_and_its_gradient_scattered(tmp_path):

@@ -8,7 +8,7 @@ import jax
 import keras
 import numpy as np
 import pytest
-from helpers import at_length, batches_of, repeated
+from helpers import batches_of, repeated, slow
 from keras import layers, ops
 from spread_networks import (
     CLASSES,
@@ -199,11 +199,11 @@ def on_cores(tmp_path_factory):
 @pytest.mark.parametrize(
     ("network", "cores"),
     [
-        *(at_length(mlp, 2), (mlp, 4), at_length(mlp, 8)),
-        *(at_length(transformer, cores) for cores in (2, 4)),
+        *(slow(mlp, 2), (mlp, 4), slow(mlp, 8)),
+        *(slow(transformer, cores) for cores in (2, 4)),
         (transformer, 8),
         (convolutions, 2),
-        *(at_length(convolutions, cores) for cores in (4, 8)),
+        *(slow(convolutions, cores) for cores in (4, 8)),
     ],
 )
 def test_as_one_core(network, cores, on_one_core, on_cores):
@@ -214,9 +214,9 @@ def test_as_one_core(network, cores, on_one_core, on_cores):
 @pytest.mark.parametrize(
     ("cores", "shard_optimizer"),
     [
-        *(at_length(2, False), (2, True)),
+        *(slow(2, False), (2, True)),
         *((4, False), (4, True)),
-        *((8, False), at_length(8, True)),
+        *((8, False), slow(8, True)),
     ],
 )
 def test_state_as_on_as_many_replicas_of_one_core(
@@ -226,7 +226,7 @@ def test_state_as_on_as_many_replicas_of_one_core(
     assert_equal(spread, on_replicas(with_state, 8 // cores))
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_shared_slots_of_single_cores(tmp_path, on_one_core):
     spread = trained(mlp, tmp_path, 1, shard_optimizer=True)
     assert_equal(spread, on_one_core(mlp))
@@ -287,7 +287,7 @@ def test_clear_session_between_calls(on_cores):
     "settings",
     [
         {"micro_batches": 2},
-        at_length({"remat": "full"}),
+        slow({"remat": "full"}),
         {"remat": "activations"},
     ],
 )
@@ -445,7 +445,7 @@ def shared_by(cores, dims):
     }
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_inputs_that_cores_share(tmp_path):
     rng = np.random.default_rng(0)
     images = {
@@ -467,7 +467,7 @@ def test_inputs_that_cores_share(tmp_path):
     assert_equal(shared, one)
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_inputs_of_which_cores_share_none(tmp_path, on_one_core):
     def of_halves(halves, is_training):
         return mlp(halves["whole"] + halves["unsaid"], is_training)

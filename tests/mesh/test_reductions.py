@@ -7,7 +7,7 @@ import pytest
 from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
 
 X, Y = regression_data()
 

@@ -6,8 +6,8 @@ import keras
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.variable_layout import VariableLayout
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.variable_layout import VariableLayout
 
 SIZES = (("model", 4),)
 REPLICAS = ("batch", 2)

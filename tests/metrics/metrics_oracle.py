@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator import metrics
-from keras_tpu_estimator.ground.base import tensorflow_distributions
+from keras_tpu_estimator.base.common import tensorflow_distributions
 
 STORED = pathlib.Path(__file__).parents[1] / "golden" / "metrics.json"
 

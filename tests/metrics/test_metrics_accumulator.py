@@ -5,16 +5,16 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator import metrics
-from keras_tpu_estimator.spec.metrics.accumulator import (
+from keras_tpu_estimator.api.metrics.accumulator import (
     Accumulator,
     Examples,
     accumulate,
 )
-from keras_tpu_estimator.spec.metrics.averages import Average
-from keras_tpu_estimator.spec.metrics.classes import ClassSums, ConfusionMatrix
-from keras_tpu_estimator.spec.metrics.confusion import Confusion
-from keras_tpu_estimator.spec.metrics.ranking import Retrieved
-from keras_tpu_estimator.spec.metrics.thresholds import confusion_at
+from keras_tpu_estimator.api.metrics.averages import Average
+from keras_tpu_estimator.api.metrics.classes import ClassSums, ConfusionMatrix
+from keras_tpu_estimator.api.metrics.confusion import Confusion
+from keras_tpu_estimator.api.metrics.ranking import Retrieved
+from keras_tpu_estimator.api.metrics.thresholds import confusion_at
 
 _rng = np.random.default_rng(6)
 _labels, _classes = _rng.integers(0, 2, size=(2, 40))

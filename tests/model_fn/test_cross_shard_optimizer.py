@@ -7,13 +7,13 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length, estimator_of, regression_data, repeated
+from helpers import estimator_of, regression_data, repeated, slow
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 
 X, Y = regression_data()
 RATE = 0.1
@@ -184,7 +184,7 @@ def by_adafactor():
     }
 
 
-@pytest.mark.parametrize("use_tpu", [at_length(False), True])
+@pytest.mark.parametrize("use_tpu", [slow(False), True])
 def test_adafactor_equals_keras(use_tpu, by_adafactor, tmp_path):
     initial, trained = by_adafactor
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length, estimator_of, model_fn_of
+from helpers import estimator_of, model_fn_of, slow
 
 import keras_tpu_estimator as kte
 
@@ -265,7 +265,7 @@ def straight(case, tmp_path_factory):
 
 
 @pytest.mark.rows(5)
-@pytest.mark.parametrize("way", ["one", "eight", at_length("pairs")])
+@pytest.mark.parametrize("way", ["one", "eight", slow("pairs")])
 def test_numbers_are_those_of_keras(case, tmp_path, way):
     rules = case.rule, case.keras_rule
     directories = tmp_path / "own", tmp_path / "keras"

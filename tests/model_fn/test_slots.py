@@ -6,7 +6,7 @@ from helpers import estimator_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import slot
+from keras_tpu_estimator.api.model_fn.cross_shard_optimizer import slot
 
 X, Y = regression_data()
 

@@ -8,10 +8,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length, estimator_of, model_fn_of, regression_data, repeated
+from helpers import estimator_of, model_fn_of, regression_data, repeated, slow
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 
 optax = pytest.importorskip("optax", reason="optax is not installed")
 
@@ -113,9 +113,9 @@ LOOSE = {"narrow": 0.05, "noise": 1e-3}
         *((n, w) for n in ("chain", "parts") for w in ("eight", "shared")),
         *((name, "eight") for name in ("plateau", "polyak")),
         ("polyak", "micro"),
-        at_length("multi_steps", "eight"),
-        at_length("multi_steps", "shared"),
-        at_length("noise", "eight"),
+        slow("multi_steps", "eight"),
+        slow("multi_steps", "shared"),
+        slow("noise", "eight"),
     ],
 )
 def test_numbers_are_those_of_optax(name, way, tmp_path):

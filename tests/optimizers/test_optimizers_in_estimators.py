@@ -5,7 +5,7 @@ import functools
 import keras
 import numpy as np
 import pytest
-from helpers import estimator_of, model_fn_of, regression_data, repeated, some_at_length
+from helpers import estimator_of, model_fn_of, regression_data, repeated, some_slow
 
 import keras_tpu_estimator as kte
 
@@ -99,7 +99,7 @@ def on_eight_cores(tmp_path_factory):
 
 
 @pytest.mark.rows(2)
-@pytest.mark.parametrize("name", some_at_length(MAKE, ["clipped"]))
+@pytest.mark.parametrize("name", some_slow(MAKE, ["clipped"]))
 def test_eight_cores_are_one(name, tmp_path, on_one_core, on_eight_cores):
     half, expected = on_one_core(name)
     moved = expected["out/kernel"] - half["out/kernel"]

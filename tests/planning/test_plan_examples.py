@@ -49,7 +49,7 @@ def test_digits():
         assert line.partition("yes, in")[0] == expected.partition("yes, in")[0]
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_a_program_of_tf1():
     text = planned("tf1_mnist", "--use_tpu")
     assert text.count("compiles") == text.count("yes, in") == 3

@@ -157,7 +157,7 @@ def test_an_error_if_a_program_does_not_fit(tmp_path):
     assert plan.cost.memory.share < 1
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_fsdp_is_suggested_if_weights_do_not_fit(tmp_path):
     def deep(features, is_training):
         del is_training

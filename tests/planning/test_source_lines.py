@@ -5,8 +5,8 @@ import pathlib
 import jax
 import pytest
 
-from keras_tpu_estimator.ground.base import user_files
-from keras_tpu_estimator.ground.base.source_line import SourceLine
+from keras_tpu_estimator.base.common import user_files
+from keras_tpu_estimator.base.common.source_line import SourceLine
 from keras_tpu_estimator.planning import hlo, operations
 from keras_tpu_estimator.planning.source_lines import SourceLines
 

@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator.ground.base import backend as _backend
+from keras_tpu_estimator.base.common import backend as _backend
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.chips import CHIPS
 from keras_tpu_estimator.planning.topologies import TpuTopology

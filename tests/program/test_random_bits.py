@@ -10,11 +10,11 @@ from helpers import (
     model_fn_of,
     regression_data,
     repeated,
-    some_at_length,
+    some_slow,
 )
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.tracing import keras_patches
+from keras_tpu_estimator.base.tracing import keras_patches
 
 X, Y = regression_data(size=8)
 
@@ -145,7 +145,7 @@ SELDOM = ("beta", "binomial")
 
 
 @pytest.mark.rows(5)
-@pytest.mark.parametrize("name", some_at_length(DRAWS, SELDOM))
+@pytest.mark.parametrize("name", some_slow(DRAWS, SELDOM))
 def test_all_of_keras_draws_by_it(name, jax_default):
     threefry = DRAWS[name](3)
     with keras_patches.made_by("rbg"):

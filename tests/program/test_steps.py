@@ -9,9 +9,9 @@ from helpers import each_once, estimator_of, regression_data
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.engine.program.steps import BatchLayout
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
 
 KERNEL, BIAS = "dense/kernel", "dense/bias"
 

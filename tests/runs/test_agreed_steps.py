@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 
+from keras_tpu_estimator.base.common.topology import Topology
+from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
-from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 
 

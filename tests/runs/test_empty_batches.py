@@ -17,10 +17,10 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.engine.inputs.deployment import input_plan
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
-from keras_tpu_estimator.ground.base.topology import Topology
 from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 
 X, Y = regression_data(examples=40)

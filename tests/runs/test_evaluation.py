@@ -19,8 +19,8 @@ from helpers import (
 from keras import ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 
 X, Y = regression_data(examples=70)
 CLASSES = np.random.default_rng(1).integers(0, 3, 70).astype("int32")

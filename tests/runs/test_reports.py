@@ -20,11 +20,11 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.metric_writers import JsonLines
 from keras_tpu_estimator.runs import training_hooks
-from keras_tpu_estimator.spec.hooks.training_log import TrainingLogHook
 
 X, Y = regression_data(examples=64)
 

@@ -19,13 +19,13 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.api.hooks import state_sources
+from keras_tpu_estimator.api.hooks.hook_states import HookStates
+from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.device.run_state import Version
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.runs import position_saver
 from keras_tpu_estimator.runs.position_saver import PositionSaver
-from keras_tpu_estimator.spec.hooks import state_sources
-from keras_tpu_estimator.spec.hooks.hook_states import HookStates
 
 X, Y = regression_data(examples=80)
 NOISY = Y + np.random.default_rng(1).normal(size=Y.shape).astype("float32")

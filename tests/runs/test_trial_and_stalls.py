@@ -8,7 +8,7 @@ import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.spec.hooks import stall
+from keras_tpu_estimator.api.hooks import stall
 
 X, Y = regression_data(examples=64)
 

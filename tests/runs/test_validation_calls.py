@@ -10,8 +10,8 @@ from helpers import batches_of, linear, model_fn_of, regression_data, repeated
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.spec.config import validation
+from keras_tpu_estimator.api.config import validation
+from keras_tpu_estimator.base.common.topology import Topology
 
 X, Y = regression_data(examples=16)
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"

@@ -24,11 +24,11 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.files.formats.hdf5 import writer
-from keras_tpu_estimator.spec.hooks.summary_saver import RecordedSummariesHook
 
 X, Y = regression_data(examples=160)
 EVALUATED = batches_of(X[:32], Y[:32])

@@ -9,7 +9,7 @@ from helpers import batches_of, estimator_of, regression_data
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.base import dtype_changes
+from keras_tpu_estimator.base.common import dtype_changes
 
 X, Y = regression_data(examples=32)
 LARGE = np.array([5_000_000_000])

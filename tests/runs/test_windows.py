@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from helpers import at_length
+from helpers import slow
 
 _PROGRAM = """
 from tests import windows
@@ -124,8 +124,8 @@ print("done")
     ("format_name", "exports"),
     [
         ("hdf5", ""),
-        at_length("orbax", ""),
-        at_length("tensorflow", "exports"),
+        slow("orbax", ""),
+        slow("tensorflow", "exports"),
     ],
 )
 def test_it_trains_and_serves(tmp_path, format_name, exports):

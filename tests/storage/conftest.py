@@ -4,8 +4,8 @@ import fsspec
 import pytest
 import shelf as shelves
 
+from keras_tpu_estimator.base.storage import transfers
 from keras_tpu_estimator.files.summary import event_writer
-from keras_tpu_estimator.ground.storage import transfers
 
 
 @pytest.fixture(autouse=True)

@@ -5,15 +5,15 @@ import logging
 
 import pytest
 
-from keras_tpu_estimator.files.summary.event_reader import read_scalars
-from keras_tpu_estimator.ground.storage import growing_files as module
-from keras_tpu_estimator.ground.storage import paths, transfers
-from keras_tpu_estimator.ground.storage.growing_files import (
+from keras_tpu_estimator.base.storage import growing_files as module
+from keras_tpu_estimator.base.storage import paths, transfers
+from keras_tpu_estimator.base.storage.growing_files import (
     _Uploaded,
     growing,
     show_all,
     shown_at_end,
 )
+from keras_tpu_estimator.files.summary.event_reader import read_scalars
 from keras_tpu_estimator.summary import EventWriter
 
 URL = "memory://bucket/run/metrics.jsonl"

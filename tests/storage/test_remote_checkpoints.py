@@ -11,9 +11,9 @@ from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.directory import keep_best, location, training_status
-from keras_tpu_estimator.ground.storage import paths, transfers
 
 URL = "memory://bucket/run"
 KERNEL = np.arange(3, dtype="float32")[:, None]

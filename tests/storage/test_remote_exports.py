@@ -9,8 +9,8 @@ import tensorflow as tf  # noqa: TID253 - loads what was exported
 from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.export.folders import export_folder
-from keras_tpu_estimator.ground.storage import paths, transfers
 from keras_tpu_estimator.workflow.exporters import exports_in
 
 pytestmark = pytest.mark.usefixtures("forked_trials")

@@ -5,10 +5,10 @@ import contextlib
 import pytest
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.hosts.agreement import Hosts
+from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.engine.inputs.position import read_position
 from keras_tpu_estimator.files.directory import save_files
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
-from keras_tpu_estimator.ground.storage import paths, transfers
 from tests.torture import saves
 from tests.torture.operations import Killed
 

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.storage import shared_files
 from keras_tpu_estimator.files.atomic import checksum, commit, pieces
-from keras_tpu_estimator.ground.base import operating_system
-from keras_tpu_estimator.ground.storage import shared_files
 
 
 @pytest.fixture

@@ -5,8 +5,8 @@ import os
 
 import pytest
 
-from keras_tpu_estimator.ground.storage import paths, transfers
-from keras_tpu_estimator.ground.storage.transfers import local_copy
+from keras_tpu_estimator.base.storage import paths, transfers
+from keras_tpu_estimator.base.storage.transfers import local_copy
 
 URL = "memory://bucket/file"
 

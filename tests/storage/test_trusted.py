@@ -5,7 +5,7 @@ import pathlib
 
 import pytest
 
-from keras_tpu_estimator.ground.storage import trusted
+from keras_tpu_estimator.base.storage import trusted
 
 
 @pytest.fixture

@@ -9,9 +9,9 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.ground.base import operating_system
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.urls import check, is_url, located
+from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.urls import check, is_url, located
 
 
 @pytest.mark.parametrize(

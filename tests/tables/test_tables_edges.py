@@ -75,7 +75,7 @@ def test_sequences_without_ids(tmp_path, use_tpu):
     assert not activations(estimator, ids).any()
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_tables_of_few_rows_on_other_cores(tmp_path):
     sizes = {"one": 1, "three": 3, "nine": 9}
     spec = tables.EmbeddingConfigSpec(

@@ -11,7 +11,7 @@ from dense_tables import (
     tables,
     tables_estimator,
 )
-from helpers import at_length
+from helpers import slow
 
 import keras_tpu_estimator as kte
 
@@ -147,7 +147,7 @@ def activations_of(spec, values, plain):
 
 
 @pytest.mark.rows(1)
-@pytest.mark.parametrize("use_tpu", [True, at_length(False)])
+@pytest.mark.parametrize("use_tpu", [True, slow(False)])
 def test_as_dense_tables(tmp_path, trained, use_tpu):
     spec = every_dtype()
     plain, given, labels = data_of(spec)

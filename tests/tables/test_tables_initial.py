@@ -4,15 +4,15 @@ import keras
 import numpy as np
 import pytest
 from dense_tables import BATCH, in_checkpoint, input_of, model_fn_of, tables
-from helpers import at_length, each_once, estimator_of
+from helpers import each_once, estimator_of, slow
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 from keras_tpu_estimator.engine.device.restoring import initial_values
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.tables.variables import TableVariables
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
 
 # Eight cores can share the first evenly; of the last not all have a row.
 ROWS = {"even": 16, "odd": 13, "few": 3}
@@ -25,7 +25,7 @@ SPEC = tables.EmbeddingConfigSpec(
 )
 SLOTS = [f"{name}/Adagrad" for name in ROWS]
 on_cores = pytest.mark.parametrize("use_tpu", [True, False])
-on_one_at_length = pytest.mark.parametrize("use_tpu", [True, at_length(False)])
+on_one_slow = pytest.mark.parametrize("use_tpu", [True, slow(False)])
 
 
 def estimator_with(model_dir, use_tpu, scaffold_fn=None, **settings):
@@ -139,7 +139,7 @@ def test_init_from_checkpoint(tmp_path, start, use_tpu):
     assert_rows(first_values(estimator), values_of())
 
 
-@on_one_at_length
+@on_one_slow
 def test_init_from_checkpoint_of_all_variables(tmp_path, use_tpu):
     old = train(estimator_with(tmp_path / "old", not use_tpu), steps=2)
 
@@ -151,7 +151,7 @@ def test_init_from_checkpoint_of_all_variables(tmp_path, use_tpu):
     assert_rows(first_values(estimator), in_checkpoint(old))
 
 
-@on_one_at_length
+@on_one_slow
 def test_init_from_checkpoint_of_other_rows(tmp_path, start, use_tpu):
     def scaffold_fn():
         kte.init_from_checkpoint(start, {"old/odd": "few"})
@@ -187,7 +187,7 @@ def test_init_fn_with_other_rows(tmp_path, use_tpu, rows):
         train(estimator)
 
 
-@on_one_at_length
+@on_one_slow
 def test_variables_to_restore(tmp_path, use_tpu):
     train(estimator_with(tmp_path, use_tpu), steps=2)
     sources = {f"{name}/Adagrad": name for name in ROWS}
@@ -204,7 +204,7 @@ def test_variables_to_restore(tmp_path, use_tpu):
         estimator.train(input_of(*data_of()), max_steps=2)
 
 
-@on_one_at_length
+@on_one_slow
 def test_warm_start_of_words_that_moved(tmp_path, start, use_tpu):
     words = [f"word {number}" for number in range(13)]
     (tmp_path / "old.txt").write_text("\n".join(words) + "\n")
@@ -316,7 +316,7 @@ class RunsKeras(keras.callbacks.Callback):
     ("use_tpu", "fits"),
     [
         *((False, False), (True, True)),
-        *(at_length(False, True), at_length(True, False)),
+        *(slow(False, True), slow(True, False)),
     ],
 )
 def test_loops_of_keras(tmp_path, use_tpu, fits):

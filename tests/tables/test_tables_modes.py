@@ -15,7 +15,7 @@ from dense_tables import (
     tables,
     tables_estimator,
 )
-from helpers import at_length, estimator_of
+from helpers import estimator_of, slow
 from stored_programs import lines, ran, store
 
 import keras_tpu_estimator as kte
@@ -243,7 +243,7 @@ def test_several_cores_per_replica(tmp_path, values):
     assert len(list(estimator.predict(features_once))) == EXAMPLES
 
 
-@pytest.mark.parametrize("per_replica", [at_length(None), 4])
+@pytest.mark.parametrize("per_replica", [slow(None), 4])
 def test_programs_that_were_compiled_before(tmp_path, per_replica):
     inputs = {
         "train": input_of(*data_of()),
@@ -308,7 +308,7 @@ def test_cores_that_have_the_same_batch(tmp_path, values):
 @pytest.mark.parametrize(
     ("minimize", "micro_batches"),
     # At once, and without them, is what is expected.
-    [(at_once, 2), at_length(by_gradients, None), (by_gradients, 2)],
+    [(at_once, 2), slow(by_gradients, None), (by_gradients, 2)],
 )
 def test_gradients_and_micro_batches(tmp_path, values, minimize, micro_batches):
     estimator = estimator_of(

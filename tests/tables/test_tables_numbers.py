@@ -15,7 +15,7 @@ from dense_tables import (
     tables,
     tables_estimator,
 )
-from helpers import at_length, estimator_of
+from helpers import estimator_of, slow
 
 import keras_tpu_estimator as kte
 
@@ -232,11 +232,11 @@ def sizes_of(spec):
     ("make", "use_tpu", "micro_batches"),
     [
         (every_optimizer, True, 1),
-        at_length(every_optimizer, False, 1),
-        at_length(every_combiner, True, 1),
+        slow(every_optimizer, False, 1),
+        slow(every_combiner, True, 1),
         (every_combiner, False, 1),
         (every_combiner, True, 4),
-        at_length(every_combiner, False, 4),
+        slow(every_combiner, False, 4),
     ],
 )
 def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
@@ -269,7 +269,7 @@ def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
 
 @pytest.mark.parametrize(
     ("use_tpu", "micro_batches", "parts"),
-    [at_length(True, 1, 8), (True, 4, 32), (False, 4, 4)],
+    [slow(True, 1, 8), (True, 4, 32), (False, 4, 4)],
 )
 def test_sums_over_cores_and_micro_batches(use_tpu, micro_batches, parts, tmp_path):
     spec, features, labels = every_combiner()

@@ -89,7 +89,7 @@ NOT_IN_TF1 = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=[pytest.mark.at_length] * (name in LARGE))
+        pytest.param(name, marks=[pytest.mark.slow] * (name in LARGE))
         for name in sorted(CALLS)
     ],
 )

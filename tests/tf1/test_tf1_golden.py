@@ -7,7 +7,7 @@ import tf1_golden  # isort: skip
 
 import numpy as np
 import pytest
-from helpers import some_at_length
+from helpers import some_slow
 from running import PROGRAMS, run
 
 # A few are in each run, and all of them in `.ci/run`.
@@ -16,7 +16,7 @@ SELDOM = {*PROGRAMS} - {"bert_classifier", "gan", "mnist_cnn"}
 
 @pytest.fixture(
     scope="module",
-    params=some_at_length(PROGRAMS, SELDOM),
+    params=some_slow(PROGRAMS, SELDOM),
 )
 def both(request, tmp_path_factory):
     """The results of a program here and under the original."""

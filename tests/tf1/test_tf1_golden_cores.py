@@ -6,7 +6,7 @@ import importlib
 
 import numpy as np
 import pytest
-from helpers import at_length
+from helpers import slow
 from running import losses_in, make_estimator
 
 
@@ -25,7 +25,7 @@ def losses_of(name, model_dir, use_tpu, **params):
     "name",
     [
         *("mnist_cnn", "resnet_lars", "wide_and_deep"),
-        *(at_length("gan"), at_length("recurrent")),
+        *(slow("gan"), slow("recurrent")),
     ],
 )
 def test_eight_cores_give_the_losses_of_one(tmp_path, name):

@@ -7,7 +7,7 @@ import shutil
 
 import numpy as np
 import pytest
-from helpers import at_length
+from helpers import slow
 from running import losses_in, make_estimator, values_of
 
 import keras_tpu_estimator as kte
@@ -40,7 +40,7 @@ def trained(program, model_dir, use_tpu, steps, start=0, hooks=()):
     [
         ("mnist_cnn", True),
         # It draws inside of a loop.
-        at_length("recurrent", False),
+        slow("recurrent", False),
     ],
 )
 def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):

@@ -9,7 +9,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_modules import hlo_of, primitive_of
 
-from keras_tpu_estimator.ground.cpu.tuning import tuned
+from keras_tpu_estimator.base.cpu.tuning import tuned
 from keras_tpu_estimator.tf1.lift import jax_internals, primitive
 from keras_tpu_estimator.tf1.lift.lifting import Pruned
 from keras_tpu_estimator.tf1.lift.primitive import windowed

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from helpers import at_length
+from helpers import slow
 from tf1_programs import (
     STEPS,
     assert_same,
@@ -72,7 +72,7 @@ def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
 
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [False, True])
-@pytest.mark.parametrize("name", ["rbg", at_length("unsafe_rbg")])
+@pytest.mark.parametrize("name", ["rbg", slow("unsafe_rbg")])
 def test_a_generator_of_the_devices(tmp_path, name, use_tpu):
     data = batches(*classes_data(5))
     model_fn = model_fn_of(with_dropout, sgd)

@@ -5,7 +5,7 @@ import keras_tpu_estimator  # isort: skip  # noqa: F401
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from helpers import at_length
+from helpers import slow
 from tf1_programs import (
     assert_same,
     batches,
@@ -75,7 +75,7 @@ def by_all_in_a_condition(optimizer, loss, step):
 
 @pytest.mark.parametrize(
     "minimize",
-    [at_length(by_all), by_all_in_a_condition],
+    [slow(by_all), by_all_in_a_condition],
     ids=["by_all", "by_all_in_a_condition"],
 )
 def test_rows_are_updated_as_in_a_session(tmp_path, minimize):

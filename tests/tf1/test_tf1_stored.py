@@ -7,7 +7,7 @@ import logging
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from helpers import at_length
+from helpers import slow
 from stored_programs import ran, store
 from tf1_programs import (
     batches,
@@ -46,7 +46,7 @@ def made(model_dir, folder=None, use_tpu=True):
     )
 
 
-@pytest.mark.parametrize("use_tpu", [at_length(False), True])
+@pytest.mark.parametrize("use_tpu", [slow(False), True])
 def test_they_are_run_with_the_same_numbers(tmp_path, log, use_tpu):
     folder = tmp_path / "compiled"
     files = [

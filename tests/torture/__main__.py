@@ -1,6 +1,6 @@
-"""Tortures what is durable at length: `python -m tests.torture`.
+"""Long tests of files, signals and hosts: `python -m tests.torture`.
 
-It also runs the tests that take too long for each run of the suite.
+It also runs the slow tests, which are too long for each run of the suite.
 `python -m tests.torture formats` compares our own shards with Orbax's.
 """
 
@@ -102,7 +102,7 @@ def _trials(numbers: argparse.Namespace) -> Iterator[tuple[str, _Trial]]:
         "",
         functools.partial(hosts.kill_and_restart, kills=numbers.host_kills),
     )
-    yield "", suite.at_length
+    yield "", suite.slow
 
 
 if __name__ == "__main__":

@@ -10,6 +10,9 @@ from collections.abc import Collection, Iterator, Mapping
 import numpy as np
 
 from keras_tpu_estimator import checkpoints
+from keras_tpu_estimator.api.hooks.hook_states import SavedState
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.inputs.position import (
     Position,
     StepRecipe,
@@ -23,14 +26,11 @@ from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
 from keras_tpu_estimator.runs.position_saver import (
     pack_states,
     read_states,
     write_states,
 )
-from keras_tpu_estimator.spec.hooks.hook_states import SavedState
 from tests.torture import states
 from tests.torture.figures import expect
 from tests.torture.operations import FATES, KILL, OWN, REMOVING, Killed, Operations

@@ -10,7 +10,7 @@ from tests.torture.figures import expect
 _ROOT = pathlib.Path(__file__).parents[2]
 
 
-def at_length(directory: str) -> dict[str, object]:
+def slow(directory: str) -> dict[str, object]:
     """Runs the tests that are marked so.
 
     Args:
@@ -22,7 +22,7 @@ def at_length(directory: str) -> dict[str, object]:
     Raises:
         ViolationError: One of them failed, or none was found.
     """
-    options = ("-q", "-m", "at_length", "--basetemp", f"{directory}/tests")
+    options = ("-q", "-m", "slow", "--basetemp", f"{directory}/tests")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", *options],
         cwd=_ROOT,
@@ -30,6 +30,6 @@ def at_length(directory: str) -> dict[str, object]:
         text=True,
         check=False,
     )
-    expect(done.returncode == 0, f"Tests at length pass: {done.stdout}")
+    expect(done.returncode == 0, f"Slow tests pass: {done.stdout}")
     (number,) = re.findall(r"(\d+) passed", done.stdout)
-    return {"tests at length": int(number)}
+    return {"slow tests": int(number)}

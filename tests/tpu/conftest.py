@@ -19,7 +19,7 @@ if importlib.util.find_spec("libtpu") is None:
     collect_ignore_glob = ["test_*.py"]
 
 # Files whose code no TPU shall run.
-_OF_CPU = "keras_tpu_estimator/ground/cpu/"
+_OF_CPU = "keras_tpu_estimator/base/cpu/"
 
 
 @pytest.fixture(autouse=True)

@@ -37,7 +37,7 @@ def main(groups):
     recorder = Recorder()
     paths = [str(_HERE / f"test_tpu_{group}.py") for group in groups]
     given = paths or [str(_HERE)]
-    every = ("-m", "at_length or not at_length")
+    every = ("-m", "slow or not slow")
     pytest.main(["-n", "2", "-q", "--tb=short", *every, *given], [recorder])
     found = [tpu_table.Row(*row) for row in recorder.rows]
     made = {row.key: row.found for row in found}

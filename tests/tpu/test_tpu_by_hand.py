@@ -1,7 +1,7 @@
 """Loops against those by hand, as `python -m benchmarks tpu` compares more."""
 
 import pytest
-from helpers import some_at_length
+from helpers import some_slow
 
 from benchmarks import tpu
 from benchmarks import tpu_lifted as lifted
@@ -12,7 +12,7 @@ NETWORKS = [networks.TINY, networks.MLP, lifted.MLP]
 
 @pytest.mark.parametrize(
     "network",
-    some_at_length(NETWORKS, NETWORKS[1:]),
+    some_slow(NETWORKS, NETWORKS[1:]),
     ids=lambda each: each.name,
 )
 def test_it_is_as_good_as_by_hand(network):

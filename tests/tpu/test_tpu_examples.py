@@ -11,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf  # noqa: TID253 - as examples do
 import tpu_table
 from absl.flags import FLAGS as flags
-from helpers import some_at_length
+from helpers import some_slow
 from tpu_programs import DATA_PARALLEL, check, topologies_of
 
 from keras_tpu_estimator.planning import topologies
@@ -115,7 +115,7 @@ def test_all_examples_are_compiled():
 
 
 @pytest.mark.usefixtures("pretrained")
-@pytest.mark.parametrize("name", some_at_length(PROGRAMS, SELDOM))
+@pytest.mark.parametrize("name", some_slow(PROGRAMS, SELDOM))
 def test_an_example(name, tmp_path, monkeypatch, told):
     for library in LIBRARIES.get(name, ()):
         pytest.importorskip(library, reason=f"{library} is not installed")

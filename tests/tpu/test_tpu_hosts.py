@@ -4,7 +4,7 @@ import functools
 
 import numpy as np
 import pytest
-from helpers import at_length
+from helpers import slow
 from tpu_models import SIZE, convolutional, dense, input_fn, made
 from tpu_programs import ALONE, DATA_PARALLEL, LAID_OUT, Program, rows
 
@@ -78,7 +78,7 @@ def test_hosts(name, mode, topology, compiles):
 
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("make", [on_hosts, functools.partial(spread, 2)])
-@pytest.mark.parametrize("pod", [PODS[0], at_length(PODS[1])])
+@pytest.mark.parametrize("pod", [PODS[0], slow(PODS[1])])
 def test_a_pod_sends_in_a_step_what_a_board_does(make, pod, tmp_path):
     found = []
     for name in ("v5e:2x2", pod):

@@ -1,10 +1,10 @@
 """Moments of activations in bfloat16, by the TPU's compiler."""
 
 import pytest
-from helpers import at_length, estimator_of, model_fn_of, regression_data, repeated
+from helpers import estimator_of, model_fn_of, regression_data, repeated, slow
 from keras import layers, ops
 
-from keras_tpu_estimator.ground.tracing import keras_patches
+from keras_tpu_estimator.base.tracing import keras_patches
 
 DATA = repeated(*regression_data(examples=32, size=256))
 NORMS = {
@@ -13,7 +13,7 @@ NORMS = {
 }
 
 
-@pytest.mark.parametrize("kind", ["batch", at_length("layer")])
+@pytest.mark.parametrize("kind", ["batch", slow("layer")])
 def test_one_pass_takes_less_than_two(tmp_path, kind, monkeypatch):
     def network(features, is_training):
         x = ops.reshape(features, (-1, 16, 16, 1))

@@ -35,7 +35,7 @@ MODEL_FNS = {
 }
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", MODEL_FNS)
 def test_bits_of_the_device_take_less(tmp_path, kind):
     def cycles(bits):

@@ -25,7 +25,7 @@ def input_fn(params):
         yield {"ids": ids}, np.zeros((size, 1), "float32")
 
 
-@pytest.mark.at_length
+@pytest.mark.slow
 def test_products_are_made_once_and_factors_are_not_sent(tmp_path):
     spec = TABLES.EmbeddingConfigSpec(
         optimization_parameters=TABLES.AdagradParameters(0.1),

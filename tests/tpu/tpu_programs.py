@@ -5,11 +5,11 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from helpers import at_length
+from helpers import slow
 from tpu_models import input_fn
 from tpu_table import GPUS, TOPOLOGIES
 
-from keras_tpu_estimator.ground.base.modes import ModeKeys
+from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.planning import topologies
 from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.gpus import is_installed
@@ -29,8 +29,8 @@ class Program:
         input_fn_of: Its input, for a mode. Defaults to batches of 256 numbers.
         modes: Those that are compiled. Defaults to all.
         topologies: Where they are. Defaults to one host.
-        seldom: Where they are in runs at length. Defaults to nowhere else.
-        seldom_in: Modes that are compiled in runs at length. Defaults to none.
+        seldom: Where they are in slow runs. Defaults to nowhere else.
+        seldom_in: Modes that are compiled in slow runs. Defaults to none.
         others: Where they are for the table alone, beside those that it has
             for all. Defaults to nowhere.
         collectives: What cores send each other in a step, by mode: how many
@@ -129,7 +129,7 @@ def rows(programs):
         programs: Each `Program` by its name.
     """
     return [
-        at_length(name, mode, topology)
+        slow(name, mode, topology)
         if topology in program.seldom or mode in program.seldom_in
         else (name, mode, topology)
         for name, program in programs.items()

@@ -7,7 +7,7 @@ import pytest
 from jax import lax
 from jax.experimental import pallas as pl
 
-from keras_tpu_estimator.ground.tracing.analyses import fixed_weights, varying
+from keras_tpu_estimator.base.tracing.analyses import fixed_weights, varying
 
 CORES = 4
 

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.ground.tracing.array_trees import leaves_of, with_values
+from keras_tpu_estimator.base.tracing.array_trees import leaves_of, with_values
 
 ONE = np.ones(1, "float32")
 

@@ -17,8 +17,8 @@ import pytest
 from keras.src.backend.common import global_state
 from keras.src.backend.jax import nn as keras_nn
 
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.keras_internals import fresh_names, stored_dtype
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.keras_internals import fresh_names, stored_dtype
 
 
 def dense_name():

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from keras import layers
 
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.keras_patches import in_one_pass
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.keras_patches import in_one_pass
 
 LAYERS = {
     "batch": lambda dtype: layers.BatchNormalization(dtype=dtype),

@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
-from keras_tpu_estimator.ground.tracing import parts
-from keras_tpu_estimator.ground.tracing.parts import evaluate_by_parts
+from keras_tpu_estimator.base.tracing import parts
+from keras_tpu_estimator.base.tracing.parts import evaluate_by_parts
 
 KEYS = [np.uint32([0, seed]) for seed in range(4)]
 

@@ -5,15 +5,15 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-from helpers import at_length, estimator_of, regression_data, repeated
+from helpers import estimator_of, regression_data, repeated, slow
 from jax.extend import core as jex
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE
-from keras_tpu_estimator.ground.tracing.rematerialization import rematerialized
-from keras_tpu_estimator.keras_model.estimator_model import EstimatorModel
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE
+from keras_tpu_estimator.base.tracing.rematerialization import rematerialized
+from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 
 X, Y = regression_data()
 MODES = ["activations", "full"]
@@ -95,8 +95,8 @@ def assert_close(values, expected):
 @pytest.mark.parametrize(
     ("network", "use_tpu"),
     [
-        *(at_length(in_a_row, False), (in_a_row, True)),
-        *((side_by_side, False), at_length(side_by_side, True)),
+        *(slow(in_a_row, False), (in_a_row, True)),
+        *((side_by_side, False), slow(side_by_side, True)),
     ],
 )
 def test_numbers_are_the_same(network, use_tpu):

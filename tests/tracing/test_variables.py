@@ -22,8 +22,8 @@ from helpers import (
 from keras import ops
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.ground.tracing.capture import capture
-from keras_tpu_estimator.ground.tracing.variables import TwoUnderOnePathError
+from keras_tpu_estimator.base.tracing.capture import capture
+from keras_tpu_estimator.base.tracing.variables import TwoUnderOnePathError
 
 X, Y = regression_data()
 

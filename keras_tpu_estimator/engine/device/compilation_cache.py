@@ -11,8 +11,8 @@ import threading
 
 import jax
 
-from keras_tpu_estimator.ground.base.warned import warn_once
-from keras_tpu_estimator.ground.storage.urls import is_url
+from keras_tpu_estimator.base.common.warned import warn_once
+from keras_tpu_estimator.base.storage.urls import is_url
 
 _NAME = "jax_compilation_cache_dir"
 _COMPILED = "/jax/core/compile/backend_compile_duration"

@@ -12,6 +12,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.common.waiting import Waiting, tell
+from keras_tpu_estimator.base.mesh import transfers
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.device import shapes
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
@@ -32,11 +37,6 @@ from keras_tpu_estimator.engine.program.steps import (
     Step,
 )
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.base.waiting import Waiting, tell
-from keras_tpu_estimator.ground.mesh import transfers
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 # The outputs that leave the devices in PREDICT.
 _PREDICTED: tuple[str, ...] = ("predictions", "host_call", CUT)
@@ -65,7 +65,7 @@ class DeviceLoop:
         self._places = places
 
         def compiled(
-            name: str, function: Callable[..., Nest], **settings: Any
+            name: str, function: Callable[..., PyTree], **settings: Any
         ) -> Compiled:
             static = ("step", "fetch")
             made: Compiled = jax.jit(
@@ -83,11 +83,11 @@ class DeviceLoop:
         )
         self._evaluate = compiled("evaluate_steps", self._run)
         self._predict = compiled("predict_step", self._run_one)
-        self._predict_some: Callable[..., Nest] = jax.jit(
+        self._predict_some: Callable[..., PyTree] = jax.jit(
             _called("predict_steps", self._run_some),
             static_argnames=("step", "fetch"),
         )
-        self._jitted: dict[Step, Callable[..., Nest]] = {}
+        self._jitted: dict[Step, Callable[..., PyTree]] = {}
         self._result_bytes: dict[Step, int] = {}
         # The sizes of the first batch of each mode.
         self._usual_sizes: dict[str, int] = {}
@@ -98,7 +98,7 @@ class DeviceLoop:
         features: Features,
         labels: Labels,
         is_part: bool = False,
-    ) -> Nest:
+    ) -> PyTree:
         """Copies stacked steps to the devices, split over the cores.
 
         Args:
@@ -126,7 +126,7 @@ class DeviceLoop:
         sharding = layout.sharding(size, axis=1)
         return transfers.put_whole(cores, (features, labels), sharding)
 
-    def put_one(self, features: Features, is_padding: np.ndarray) -> Nest:
+    def put_one(self, features: Features, is_padding: np.ndarray) -> PyTree:
         """Copies one step of prediction to the devices.
 
         Args:
@@ -153,7 +153,7 @@ class DeviceLoop:
         )
         return metrics
 
-    def arguments(self, step: Step, batches: Nest) -> tuple[Nest, ...]:
+    def arguments(self, step: Step, batches: PyTree) -> tuple[PyTree, ...]:
         """Returns the shapes and shardings of a compiled function's arguments.
 
         Args:
@@ -177,7 +177,7 @@ class DeviceLoop:
         """Returns the devices that run a step, in their order."""
         return self._program.layout(step.mode).cores.devices
 
-    def trace(self, step: Step, batches: Nest) -> jax.stages.Traced:
+    def trace(self, step: Step, batches: PyTree) -> jax.stages.Traced:
         """Traces the function that `run` or `predict` compiles.
 
         Args:
@@ -195,7 +195,7 @@ class DeviceLoop:
         step: Step,
         values: Mapping[str, jax.Array],
         metrics: MetricsState,
-        batches: Nest,
+        batches: PyTree,
         steps: range,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, list[jax.Array], StepValues, Outputs]:
@@ -230,7 +230,7 @@ class DeviceLoop:
         step: Step,
         assigned: ArraysByPath,
         others: ArraysByPath,
-        data: Nest,
+        data: PyTree,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
         """Predicts for one batch.
@@ -252,7 +252,7 @@ class DeviceLoop:
         step: Step,
         assigned: ArraysByPath,
         others: ArraysByPath,
-        data: Nest,
+        data: PyTree,
         steps: range,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
@@ -301,7 +301,7 @@ class DeviceLoop:
             )
         return self._result_bytes[step]
 
-    def _jitted_step(self, step: Step) -> Callable[..., Nest]:
+    def _jitted_step(self, step: Step) -> Callable[..., PyTree]:
         """Returns a step's function, traced only once."""
         if step not in self._jitted:
             self._jitted[step] = jax.jit(self._program.to_compile(step))
@@ -313,7 +313,7 @@ class DeviceLoop:
         usual = self._usual_sizes.setdefault(step.mode, size)
         tell(text if size == usual else f"{text} for a batch of {size}")
 
-    def _arguments_for(self, step: Step, data: Nest) -> tuple[Nest, ...]:
+    def _arguments_for(self, step: Step, data: PyTree) -> tuple[PyTree, ...]:
         """Returns `arguments` for batches on the devices."""
         place = self._program.layout(step.mode).cores.replicated
         return self.arguments(step, shapes.of_data(data, place))
@@ -324,7 +324,7 @@ class DeviceLoop:
         others: ArraysByPath,
         metrics: list[jax.Array],
         span: jax.Array,
-        batches: Nest,
+        batches: PyTree,
         *,
         step: Step,
         fetch: tuple[str, ...],
@@ -332,7 +332,7 @@ class DeviceLoop:
         self._log_compiling(step, batch_size(batches, axis=1))
         run_step = functools.partial(self._program.run_step, step)
 
-        def one(state: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
+        def one(state: PyTree, batch: PyTree) -> tuple[PyTree, PyTree, PyTree]:
             assigned, metrics = state
             # Both ends are constrained, so that XLA does not shard replicated
             # values between two steps.
@@ -361,7 +361,7 @@ class DeviceLoop:
         self,
         assigned: ArraysByPath,
         others: ArraysByPath,
-        data: Nest,
+        data: PyTree,
         *,
         step: Step,
         fetch: tuple[str, ...],
@@ -377,7 +377,7 @@ class DeviceLoop:
         assigned: ArraysByPath,
         others: ArraysByPath,
         span: jax.Array,
-        batches: Nest,
+        batches: PyTree,
         *,
         step: Step,
         fetch: tuple[str, ...],
@@ -385,7 +385,7 @@ class DeviceLoop:
         self._log_compiling(step, batch_size(batches, axis=1))
         run_step, places = self._jitted_step(step), self._places.own
 
-        def one(assigned: Nest, batch: Nest) -> tuple[Nest, Nest, Nest]:
+        def one(assigned: PyTree, batch: PyTree) -> tuple[PyTree, PyTree, PyTree]:
             assigned = places.pinned(assigned)
             changed, outputs = run_step(others | assigned, *batch)
             named = _only(outputs.get(NAMED, {}), fetch)
@@ -395,11 +395,11 @@ class DeviceLoop:
         return scan_with_newest(one, assigned, batches, span)
 
 
-def _called(name: str, function: Callable[..., Nest]) -> Callable[..., Nest]:
+def _called(name: str, function: Callable[..., PyTree]) -> Callable[..., PyTree]:
     """Returns the function under a name for profiles."""
 
     @functools.wraps(function)
-    def run(*args: Nest, **kwargs: Nest) -> Nest:
+    def run(*args: PyTree, **kwargs: PyTree) -> PyTree:
         return function(*args, **kwargs)
 
     run.__name__ = name

@@ -8,6 +8,11 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.api.model_fn.spec_checks import EVALUATION_NAMES, OwnNames
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.cpu.tuning import tuned
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import (
@@ -20,11 +25,6 @@ from keras_tpu_estimator.engine.program.steps import (
     StepFunction,
 )
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.cpu.tuning import tuned
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.spec_checks import EVALUATION_NAMES, OwnNames
 
 MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
 
@@ -97,7 +97,7 @@ class DistributedProgram:
         step: Step,
         values: ArraysByPath,
         metrics: list[jax.Array],
-        batch: Nest,
+        batch: PyTree,
     ) -> tuple[ArraysByPath, list[jax.Array], Outputs]:
         """Runs one step of training or evaluation, as a pure function.
 

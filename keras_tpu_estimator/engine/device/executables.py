@@ -21,12 +21,12 @@ from typing import Any, Self
 import jax
 from jax.experimental import serialize_executable
 
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.storage import shared_files, trusted
+from keras_tpu_estimator.base.tracing import jaxprs
 from keras_tpu_estimator.engine.device.nan_search import Compiled
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.storage import shared_files, trusted
-from keras_tpu_estimator.ground.tracing import jaxprs
 
 _PACKAGES = ("jax", "jaxlib")
 # The packages of JAX's compilers for GPUs. A TPU's client has its version.
@@ -368,7 +368,7 @@ class StoredLoop:
     def __init__(
         self,
         function: Compiled,
-        shapes_of: Callable[[Step, Nest], tuple[Nest, ...]],
+        shapes_of: Callable[[Step, PyTree], tuple[PyTree, ...]],
         devices_of: Callable[[Step], tuple[jax.Device, ...]],
         executables: Executables,
     ):
@@ -378,7 +378,7 @@ class StoredLoop:
         self._executables = executables
         self._made: dict[Any, Callable[..., Any]] = {}
 
-    def __call__(self, *args: Nest, step: Step, fetch: tuple[str, ...]) -> Any:
+    def __call__(self, *args: PyTree, step: Step, fetch: tuple[str, ...]) -> Any:
         """Runs the stored executable for these shapes, or else compiles one."""
         leaves, structure = jax.tree.flatten(args[-1])
         sizes = tuple((leaf.shape, leaf.dtype) for leaf in leaves)
@@ -387,12 +387,12 @@ class StoredLoop:
             self._made[key] = self._of(args[-1], step, fetch)
         return self._made[key](*args)
 
-    def trace(self, *args: Nest, **static: Any) -> jax.stages.Traced:
+    def trace(self, *args: PyTree, **static: Any) -> jax.stages.Traced:
         """Traces the function without stored executables."""
         return self._function.trace(*args, **static)
 
     def _of(
-        self, batches: Nest, step: Step, fetch: tuple[str, ...]
+        self, batches: PyTree, step: Step, fetch: tuple[str, ...]
     ) -> Callable[..., Any]:
         static = {"step": step, "fetch": fetch}
         traced = self.trace(*self._shapes_of(step, batches), **static)

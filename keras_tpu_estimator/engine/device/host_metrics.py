@@ -12,19 +12,19 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.engine.device.step_values import StepValues, scan_with_newest
-from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing import keras_internals, tf1_calls
-from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath, VariableScope
-from keras_tpu_estimator.spec.model_fn.spec_checks import (
+from keras_tpu_estimator.api.model_fn.spec_checks import (
     EVALUATION_NAMES,
     HostFunction,
     OwnNames,
     check_metric_ops,
     metric_value,
 )
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.tracing import keras_internals, tf1_calls
+from keras_tpu_estimator.base.tracing.capture import Captured
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath, VariableScope
+from keras_tpu_estimator.engine.device.step_values import StepValues, scan_with_newest
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 
 _NEEDS_CONCRETE_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -51,7 +51,7 @@ class HostMetrics:
 
     >>> import numpy as np
     >>> import keras_tpu_estimator as kte
-    >>> from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+    >>> from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
     >>> def metric_fn(labels, classes):
     ...     return {"accuracy": kte.metrics.accuracy(labels, classes)}
     >>> metrics = HostMetrics(HostFunction(metric_fn, (None, None)))
@@ -93,7 +93,7 @@ class HostMetrics:
         """Continues from the result of `counts`, even before variables exist."""
         self._resumed = jax.device_put(dict(counts), self._device)
 
-    def update(self, steps: Nest) -> None:
+    def update(self, steps: PyTree) -> None:
         """Adds some steps.
 
         Args:
@@ -111,7 +111,7 @@ class HostMetrics:
             for step in range(len(jax.tree.leaves(steps)[0])):
                 self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
 
-    def names(self, steps: Nest) -> tuple[str, ...]:
+    def names(self, steps: PyTree) -> tuple[str, ...]:
         """Returns the names of the metrics by calling `metric_fn` with zeros.
 
         Args:
@@ -127,14 +127,14 @@ class HostMetrics:
         """Returns the metrics' values by name, as NumPy values or bytes."""
         return jax.tree.map(_on_host, self._result)
 
-    def _call(self, tensors: Nest) -> dict[str, Any]:
+    def _call(self, tensors: PyTree) -> dict[str, Any]:
         with tf1_calls.with_advice():
             returned = self._host.call(tensors)
         ops = check_metric_ops(returned, self._own_names)
         self.directions.update(keras_internals.directions_of(ops))
         return {name: metric_value(metric) for name, metric in ops.items()}
 
-    def _update_compiled(self, steps: Nest) -> None:
+    def _update_compiled(self, steps: PyTree) -> None:
         span = jax.tree.leaves(steps)[0].steps
         rows = jax.tree.map(lambda each: np.asarray(each.rows), steps)
         leaves, structure = jax.tree.flatten(rows)
@@ -149,7 +149,7 @@ class HostMetrics:
             np.array([span.start, span.stop], "int32"),
         )
 
-    def _capture(self, key: Any, tensors: Nest) -> None:
+    def _capture(self, key: Any, tensors: PyTree) -> None:
         captured = self._store.capture(self._call, tensors)
         self._store.enter(captured, tensors)
         initial = self._store.initial_values()
@@ -158,14 +158,14 @@ class HostMetrics:
         self._captured[key] = captured
 
         def step(
-            values: ArraysByPath, tensors: Nest
-        ) -> tuple[ArraysByPath, Nest, Nest]:
+            values: ArraysByPath, tensors: PyTree
+        ) -> tuple[ArraysByPath, PyTree, PyTree]:
             result, updates = captured(values, tensors)
             return {**values, **updates}, (), result
 
         def run(
-            values: ArraysByPath, rows: Nest, span: jax.Array
-        ) -> tuple[ArraysByPath, Nest]:
+            values: ArraysByPath, rows: PyTree, span: jax.Array
+        ) -> tuple[ArraysByPath, PyTree]:
             values, _, result = scan_with_newest(step, values, rows, span)
             return values, result
 
@@ -175,7 +175,7 @@ class HostMetrics:
         resumed, self._resumed = self._resumed, {}
         return resumed
 
-    def _update_one(self, tensors: Nest) -> None:
+    def _update_one(self, tensors: PyTree) -> None:
         if self._resumed:
             # The first call makes the variables; their values are discarded.
             resumed = self._take_resumed()

@@ -7,6 +7,18 @@ from typing import Any
 
 import keras
 
+from keras_tpu_estimator.api.config import validation
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.base.common.machine import Machine
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.params import with_additional
+from keras_tpu_estimator.base.common.pickling import fields_of
+from keras_tpu_estimator.base.hosts import forked
+from keras_tpu_estimator.base.mesh.all_cores import all_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
+from keras_tpu_estimator.base.mesh.host_cores import own_cores
+from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.deployment import (
     PER_CORE,
@@ -19,18 +31,6 @@ from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.engine.inputs.unbatched import unmarked, unmarked_of_core
 from keras_tpu_estimator.engine.program.steps import Arrange, BatchLayout, Partition
-from keras_tpu_estimator.ground.base.machine import Machine
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.params import with_additional
-from keras_tpu_estimator.ground.base.pickling import fields_of
-from keras_tpu_estimator.ground.hosts import forked
-from keras_tpu_estimator.ground.mesh.all_cores import all_cores
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.ground.mesh.host_cores import own_cores
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.spec.config import validation
-from keras_tpu_estimator.spec.config.run_config import RunConfig
-from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
 
 # The size of stacked steps that outweighs the cost of starting a program. A few
 # stacks wait for the devices at a time.

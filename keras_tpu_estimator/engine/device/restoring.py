@@ -13,6 +13,15 @@ from collections.abc import Callable, Iterable, Mapping
 import jax
 import numpy as np
 
+from keras_tpu_estimator.api.model_fn.scaffold import (
+    InitSession,
+    Scaffold,
+    without_tensors,
+)
+from keras_tpu_estimator.base.common.dtype_changes import as_dtype
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.tracing.variable_classes import own_rows
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.device.run_state import check_step
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
@@ -26,15 +35,6 @@ from keras_tpu_estimator.files.warm_start.pairing import (
 )
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.values import compared, values_of
-from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.tracing.variable_classes import own_rows
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
-from keras_tpu_estimator.spec.model_fn.scaffold import (
-    InitSession,
-    Scaffold,
-    without_tensors,
-)
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

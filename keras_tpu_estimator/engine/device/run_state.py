@@ -7,10 +7,10 @@ from typing import Self
 
 import jax
 
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath
 
 _LAST_STEP = 2**31 - 1
 _STEP_ADVICE = (

@@ -3,6 +3,9 @@
 import dataclasses
 from typing import Self
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels
+from keras_tpu_estimator.base.common.waiting import Waiting
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
@@ -12,9 +15,6 @@ from keras_tpu_estimator.engine.device.variable_owner import VariableOwner
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels
-from keras_tpu_estimator.ground.base.waiting import Waiting
 
 
 @dataclasses.dataclass(frozen=True)

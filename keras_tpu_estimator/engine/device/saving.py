@@ -8,11 +8,11 @@ from typing import Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.mesh.aliases import alias
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.files.formats.orbax.writer import TreeArray
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.mesh.aliases import alias
 
 # Many fetched shards of at most this size may be in memory.
 _SMALL_BYTES = 1 << 20

@@ -5,14 +5,14 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.base.common.abstract_arrays import abstract_array
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.mesh.sharded_rows import padded_rows
+from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
-from keras_tpu_estimator.ground.tracing import keras_internals
 
 
 def of_steps(
@@ -21,7 +21,7 @@ def of_steps(
     features: Features,
     labels: Labels,
     is_part: bool = False,
-) -> Nest:
+) -> PyTree:
     """Returns the shapes that `DeviceLoop.put` or `put_one` would return.
 
     Args:
@@ -43,7 +43,7 @@ def of_steps(
     return of_arrays(jax.tree.map(of_all, batch), cores.batch_sharding(axis))
 
 
-def of_data(nest: Nest, place: jax.sharding.Sharding) -> Nest:
+def of_data(nest: PyTree, place: jax.sharding.Sharding) -> PyTree:
     """Returns the shapes of data from `DeviceLoop.put` or `put_one`.
 
     Args:
@@ -84,7 +84,7 @@ def of_values(
     }
 
 
-def of_arrays(nest: Nest, place: jax.sharding.Sharding) -> Nest:
+def of_arrays(nest: PyTree, place: jax.sharding.Sharding) -> PyTree:
     """Returns the shapes of arrays that have one sharding."""
     return jax.tree.map(
         lambda leaf: abstract_array(leaf.shape, leaf.dtype, place), nest

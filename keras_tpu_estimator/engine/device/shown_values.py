@@ -14,11 +14,11 @@ from collections.abc import Callable, Iterator
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.tracing.variable_classes import given
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.saving import check_whole
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
-from keras_tpu_estimator.ground.tracing.variable_classes import given
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 # A callback that takes longer may be in a deadlock.
 _PATIENCE_SECS = 60.0

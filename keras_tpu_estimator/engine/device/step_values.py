@@ -17,8 +17,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.extend import core as jex
 
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing import jaxprs
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.tracing import jaxprs
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class StepValues:
     steps: range
 
     @classmethod
-    def of(cls, nest: Nest, steps: range) -> Nest:
+    def of(cls, nest: PyTree, steps: range) -> PyTree:
         """Returns a pytree of arrays as one of `StepValues`."""
         return jax.tree.map(lambda rows: cls(rows, steps), nest)
 
@@ -72,11 +72,11 @@ class StepValues:
 
 
 def scan_with_newest(
-    step: Callable[[Nest, Nest], tuple[Nest, Nest, Nest]],
-    state: Nest,
-    xs: Nest,
+    step: Callable[[PyTree, PyTree], tuple[PyTree, PyTree, PyTree]],
+    state: PyTree,
+    xs: PyTree,
     span: jax.Array,
-) -> tuple[Nest, Nest, Nest]:
+) -> tuple[PyTree, PyTree, PyTree]:
     """Runs one step for each row in a range of `xs`.
 
     Args:
@@ -103,7 +103,7 @@ def scan_with_newest(
     """
     rows = len(jax.tree.leaves(xs)[0])
 
-    def at(index: jax.Array | int) -> Nest:
+    def at(index: jax.Array | int) -> PyTree:
         return jax.tree.map(
             lambda x: jax.lax.dynamic_index_in_dim(x, index, keepdims=False), xs
         )
@@ -119,7 +119,7 @@ def scan_with_newest(
         jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), newest),
     )
 
-    def make(index: jax.Array, carry: Nest) -> Nest:
+    def make(index: jax.Array, carry: PyTree) -> PyTree:
         state, stacked, _ = carry
         inputs = jax.tree.leaves((state, at(index)))
         state, outputs, newest = outputs_of(run(*inputs))
@@ -132,7 +132,7 @@ def scan_with_newest(
         )
         return state, stacked, newest
 
-    last: tuple[Nest, Nest, Nest] = jax.lax.fori_loop(
+    last: tuple[PyTree, PyTree, PyTree] = jax.lax.fori_loop(
         span[0], span[1], make, (state, *none_yet)
     )
     return last

@@ -11,6 +11,13 @@ from collections.abc import Collection, Iterator, Mapping
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.common.dtype_changes import as_dtype
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.tracing.variables import (
+    AnyArraysByPath,
+    ArraysByPath,
+    is_accumulator,
+)
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.device.run_state import RunState, Source
 from keras_tpu_estimator.engine.device.saving import ToSave, check_whole
@@ -19,13 +26,6 @@ from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
-from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.tracing.variables import (
-    AnyArraysByPath,
-    ArraysByPath,
-    is_accumulator,
-)
 
 
 class CachedValues(Mapping[str, jax.Array]):

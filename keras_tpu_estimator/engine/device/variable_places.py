@@ -8,12 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.mesh import host_cores, transfers
+from keras_tpu_estimator.base.mesh.cores import Cores
+from keras_tpu_estimator.base.mesh.sharded_rows import padded_rows
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.program.store import VariableStore, slot_owners
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.mesh import host_cores, transfers
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -13,9 +13,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ Cut: TypeAlias = Callable[[Any, Sequence[int]], Any]
 
 
 def partitioned(
-    dims: Sequence[Nest],
+    dims: Sequence[PyTree],
     cores: int,
     cut: Cut,
     features: Features,
@@ -109,7 +109,7 @@ def partitioned(
     return shared, _split("labels", rest[0], cores, cut, labels)
 
 
-def _split(name: str, dims: Nest, cores: int, cut: Cut, nest: Nest) -> Nest:
+def _split(name: str, dims: PyTree, cores: int, cut: Cut, nest: PyTree) -> PyTree:
     marked, structure = jax.tree_util.tree_flatten_with_path(nest, is_unbatched)
     counts = _as_in(structure, name, dims, nest)
     parts = []
@@ -121,7 +121,7 @@ def _split(name: str, dims: Nest, cores: int, cut: Cut, nest: Nest) -> Nest:
     return jax.tree.unflatten(structure, parts)
 
 
-def _as_in(structure: Any, name: str, dims: Nest, nest: Nest) -> list[Any]:
+def _as_in(structure: Any, name: str, dims: PyTree, nest: PyTree) -> list[Any]:
     """Returns the dims of each tensor of a pytree."""
     try:
         counts: list[Any] = structure.flatten_up_to(dims)

@@ -7,6 +7,8 @@ from typing import Any, Self, TypeAlias
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.engine.inputs.other_libraries import (
     array_of_torch,
     is_of_torch,
@@ -18,8 +20,6 @@ from keras_tpu_estimator.engine.inputs.unbatched import (
     map_batched,
     named_leaves,
 )
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 
 PairOf: TypeAlias = Callable[[Any], tuple[Features, Labels]]
 
@@ -200,7 +200,7 @@ class StackedSteps:
         room = self.room or (self.features, self.labels)
         return dataclasses.replace(first, room=room), rest
 
-    def padded_to(self, steps: int) -> Nest:
+    def padded_to(self, steps: int) -> PyTree:
         """Returns features and labels padded to a number of steps.
 
         The added steps have arbitrary values.
@@ -246,7 +246,7 @@ def _sharing(steps: Any, names: Collection[str]) -> Any:
     return type(steps)(*jax.tree.unflatten(structure, leaves))
 
 
-def as_arrays(nest: Any, name: str = "features") -> Nest:
+def as_arrays(nest: Any, name: str = "features") -> PyTree:
     """Returns a pytree of array-like values as NumPy arrays in native byte order.
 
     Args:
@@ -265,7 +265,7 @@ def as_arrays(nest: Any, name: str = "features") -> Nest:
     {'x': [array([1, 2], dtype=int32)]}
     """
 
-    def one(path: Any, leaf: Any) -> Nest:
+    def one(path: Any, leaf: Any) -> PyTree:
         if isinstance(leaf, Mapping):
             return as_arrays(dict(leaf), name + jax.tree_util.keystr(path))
         if isinstance(leaf, np.ma.MaskedArray):
@@ -336,7 +336,7 @@ def _check_keys(nest: Any, cause: Exception) -> None:
         _check_keys(each, cause)
 
 
-def pad(nest: Nest, size: int) -> tuple[Nest, np.ndarray]:
+def pad(nest: PyTree, size: int) -> tuple[PyTree, np.ndarray]:
     """Appends zeros to the batch axis of every array that has one.
 
     Args:
@@ -398,6 +398,6 @@ class Hosted:
         return cls(dict(zip(names, leaves, strict=True)), part)
 
 
-def tensors_of(features: Nest) -> Nest:
+def tensors_of(features: PyTree) -> PyTree:
     """Returns features; those of `Hosted` without the part that computed them."""
     return features.tensors if isinstance(features, Hosted) else features

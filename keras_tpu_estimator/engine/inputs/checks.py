@@ -9,11 +9,11 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.dtype_changes import check_fits
+from keras_tpu_estimator.base.common.shown import shown, some
 from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps, tensors_of
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
-from keras_tpu_estimator.ground.base.dtype_changes import check_fits
-from keras_tpu_estimator.ground.base.shown import shown, some
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _LABELS = "labels"

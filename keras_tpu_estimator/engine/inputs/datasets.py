@@ -18,13 +18,13 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.base.tracing.tensorflow_internals import (
+    without_prefetch,
+)
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.stacking import StackSize, even_share
-from keras_tpu_estimator.ground.tracing.tensorflow_internals import (
-    without_prefetch,
-)
-from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
 
 # Starting to stack takes as long as reading this number of single batches.
 _WORTH_STACKING = 64

@@ -4,9 +4,9 @@ import dataclasses
 
 import numpy as np
 
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.topology import Topology
-from keras_tpu_estimator.spec.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.topology import Topology
 
 
 @dataclasses.dataclass(frozen=True)

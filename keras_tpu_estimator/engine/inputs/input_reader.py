@@ -9,6 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource, SourceReader
 from keras_tpu_estimator.engine.inputs.checks import BatchCheck
@@ -23,8 +25,6 @@ from keras_tpu_estimator.engine.inputs.stacking import (
     even_share,
 )
 from keras_tpu_estimator.engine.inputs.unbatched import joined_of_cores
-from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
-from keras_tpu_estimator.ground.base.types import InputFn
 
 
 class InputReader:

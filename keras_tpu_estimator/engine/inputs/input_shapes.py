@@ -12,9 +12,9 @@ from typing import Any, Self
 
 import jax
 
+from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
-from keras_tpu_estimator.ground.base.shown import some
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

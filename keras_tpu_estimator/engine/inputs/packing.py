@@ -18,13 +18,13 @@ import jax.numpy as jnp
 import ml_dtypes
 import numpy as np
 
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.engine.inputs.other_libraries import is_of_torch
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import stamp
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.storage import paths
 
 _NUMBERS = "biufc"
 
@@ -143,7 +143,7 @@ _LENGTH_BYTES = 8
 _LEAF = "leaf"
 
 
-def to_bytes(nest: Nest) -> bytes:
+def to_bytes(nest: PyTree) -> bytes:
     """Returns a pytree of arrays as bytes.
 
     Args:
@@ -168,7 +168,7 @@ def to_bytes(nest: Nest) -> bytes:
     return b"".join([length, head, *(leaf.tobytes() for leaf in leaves)])
 
 
-def from_bytes(data: bytes, structure: Any = None) -> Nest:
+def from_bytes(data: bytes, structure: Any = None) -> PyTree:
     """Returns the pytree in the result of `to_bytes`.
 
     Args:
@@ -204,7 +204,7 @@ def _native(leaf: Any) -> np.ndarray:
     return array
 
 
-def _described(nest: Nest) -> Any:
+def _described(nest: PyTree) -> Any:
     """Returns a pytree's structure for JSON, or `None` if JSON lacks a type."""
     try:
         return _description(nest)

@@ -5,6 +5,8 @@ import logging
 from collections.abc import Iterator
 from typing import Self
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.checks import check_range
 from keras_tpu_estimator.engine.inputs.input_reader import InputReader
@@ -16,8 +18,6 @@ from keras_tpu_estimator.engine.inputs.position import (
 )
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import even_share
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import InputFn
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -13,6 +13,7 @@ import logging
 import time
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.packing import (
     Packed,
@@ -20,7 +21,6 @@ from keras_tpu_estimator.engine.inputs.packing import (
     write_archive,
 )
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.ground.hosts.agreement import Hosts
 
 
 @dataclasses.dataclass(frozen=True)

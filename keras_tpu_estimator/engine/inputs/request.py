@@ -4,6 +4,11 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.params import copied
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.signatures import argument_names
+from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.batch import PairOf, pair_of
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
@@ -12,11 +17,6 @@ from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.sources import source_of_call
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.params import copied
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.signatures import argument_names
-from keras_tpu_estimator.ground.base.types import InputFn
 
 
 @dataclasses.dataclass(frozen=True)

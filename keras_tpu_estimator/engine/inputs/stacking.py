@@ -11,8 +11,8 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.types import Features
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.ground.base.types import Features
 
 # Programs on a CPU read arrays with this alignment in place.
 _ALIGNMENT = 64

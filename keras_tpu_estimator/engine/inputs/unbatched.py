@@ -12,8 +12,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 
 
 @jax.tree_util.register_dataclass
@@ -49,7 +49,7 @@ def named_leaves(features: Features, labels: Labels) -> list[tuple[str, Any]]:
     ]
 
 
-def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
+def map_batched(function: Callable[..., Any], *nests: PyTree) -> PyTree:
     """Maps over tensors with a batch axis. Shared ones come from the first pytree.
 
     Example:
@@ -64,7 +64,7 @@ def map_batched(function: Callable[..., Any], *nests: Nest) -> Nest:
     )
 
 
-def batch_size(nest: Nest, axis: int = 0) -> int:
+def batch_size(nest: PyTree, axis: int = 0) -> int:
     """Returns the length of the batch axis of a pytree's tensors.
 
     If all tensors are shared, they are one example.

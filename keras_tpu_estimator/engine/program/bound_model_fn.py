@@ -9,15 +9,15 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeAlias
 
+from keras_tpu_estimator.api.model_fn import cross_shard_optimizer
+from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, Spec, TPUEstimatorSpec
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.params import copied, with_additional
+from keras_tpu_estimator.base.common.shown import shown, some
+from keras_tpu_estimator.base.common.signatures import argument_names
+from keras_tpu_estimator.base.common.suggestions import did_you_mean
+from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.params import copied, with_additional
-from keras_tpu_estimator.ground.base.shown import shown, some
-from keras_tpu_estimator.ground.base.signatures import argument_names
-from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.ground.base.types import Features, Labels
-from keras_tpu_estimator.spec.model_fn import cross_shard_optimizer
-from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec, Spec, TPUEstimatorSpec
 
 SpecFunction: TypeAlias = Callable[[Features, Labels, str, Mapping[str, Any]], Spec]
 

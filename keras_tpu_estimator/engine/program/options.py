@@ -9,9 +9,9 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.tracing import keras_patches
-from keras_tpu_estimator.spec.config.run_config import RunConfig
+from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.tracing import keras_patches
 
 _SMALL = (jnp.bfloat16, jnp.float16)
 
@@ -63,12 +63,12 @@ class TraceOptions:
             finally:
                 keras.config.set_dtype_policy(before)
 
-    def outputs(self, tensors: Nest) -> Nest:
+    def outputs(self, tensors: PyTree) -> PyTree:
         """Returns tensors that leave the device, as float32 under a policy."""
         return tensors if self.dtype_policy is None else widened(tensors)
 
 
-def widened(tensors: Nest) -> Nest:
+def widened(tensors: PyTree) -> PyTree:
     """Returns a pytree of tensors with 16-bit floats as float32."""
     return jax.tree.map(
         lambda leaf: leaf.astype("float32") if leaf.dtype in _SMALL else leaf,

@@ -12,20 +12,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.mesh.cores import Cores
 from keras_tpu_estimator.engine.program.steps import (
     SAME_ON_ALL_CORES,
     Outputs,
     StepInput,
 )
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 
 _METRICS = {ModeKeys.TRAIN: "train_metrics", ModeKeys.EVAL: "eval_metrics"}
 
 
-def outputs_of(spec: Any, mode: str, fed: Callable[[HostFunction], Nest]) -> Outputs:
+def outputs_of(spec: Any, mode: str, fed: Callable[[HostFunction], PyTree]) -> Outputs:
     """Returns the tensors of a spec that leave the devices in a mode.
 
     Args:

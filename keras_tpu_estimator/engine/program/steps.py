@@ -7,20 +7,20 @@ from typing import Any, Protocol, TypeAlias, TypeVar, runtime_checkable
 
 import jax
 
+from keras_tpu_estimator.api.hooks.graph_session import HookedGraph
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.inputs.axes import Cut
 from keras_tpu_estimator.engine.inputs.deployment import TPUContext
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.store import VariableStore
-from keras_tpu_estimator.ground.base.source_line import SourceLine
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
-from keras_tpu_estimator.spec.hooks.graph_session import HookedGraph
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 
-Outputs: TypeAlias = dict[str, Nest]
+Outputs: TypeAlias = dict[str, PyTree]
 StepFunction: TypeAlias = Callable[
     [AnyArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
 ]

@@ -11,16 +11,16 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.capture import Captured, capture
-from keras_tpu_estimator.ground.tracing.variable_classes import SlotVariable, give
-from keras_tpu_estimator.ground.tracing.variables import (
+from keras_tpu_estimator.api.model_fn.initialization import Target
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.capture import Captured, capture
+from keras_tpu_estimator.base.tracing.variable_classes import SlotVariable, give
+from keras_tpu_estimator.base.tracing.variables import (
     AnyArraysByPath,
     ArraysByPath,
     is_accumulator,
     is_seed,
 )
-from keras_tpu_estimator.spec.model_fn.initialization import Target
 
 GLOBAL_STEP = "global_step"
 # TensorFlow's name for the number of evaluated batches.

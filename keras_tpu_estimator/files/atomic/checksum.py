@@ -21,10 +21,10 @@ from typing import BinaryIO
 
 import numpy as np
 
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.transfers import local_copy
 from keras_tpu_estimator.files.atomic import pieces as pieces_of
 from keras_tpu_estimator.files.atomic.pieces import CorruptPieceError, Piece
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 _MAGIC = b"KTESAVED"
 _TOKEN = re.compile(rb"[0-9a-f]{8}")

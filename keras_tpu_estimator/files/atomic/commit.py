@@ -16,11 +16,11 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 
+from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.storage import paths, shared_files, transfers
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.atomic import file_locks
 from keras_tpu_estimator.files.atomic.checksum import new_token
-from keras_tpu_estimator.ground.base import operating_system
-from keras_tpu_estimator.ground.storage import paths, shared_files, transfers
-from keras_tpu_estimator.ground.storage.urls import is_url
 
 
 @contextlib.contextmanager

@@ -15,8 +15,8 @@ except ImportError:  # Not on Windows.
     # Type checkers do not expect a module to be `None`.
     fcntl = None  # type: ignore[assignment]
 
-from keras_tpu_estimator.ground.base import operating_system
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common.types import PathLike
 
 _IS_TAKEN = (BlockingIOError, PermissionError)
 # The file that is locked instead of a directory on Windows.

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from keras_tpu_estimator.ground.storage import shared_files
+from keras_tpu_estimator.base.storage import shared_files
 
 _PIECE = 16 << 20
 _CHUNK = 1 << 20

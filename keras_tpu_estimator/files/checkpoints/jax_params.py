@@ -9,18 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.files.checkpoints.average_names import AverageNames
-from keras_tpu_estimator.files.formats.loading import load_checkpoint
-from keras_tpu_estimator.files.formats.reader import (
-    GLOBAL_STEP,
-    CheckpointReader,
-    Stored,
-)
-from keras_tpu_estimator.files.warm_start.pairing import converted
-from keras_tpu_estimator.ground.base.shown import shown, some
-from keras_tpu_estimator.ground.base.suggestions import did_you_mean
-from keras_tpu_estimator.ground.base.types import CheckpointLike
-from keras_tpu_estimator.ground.tracing.array_trees import (
+from keras_tpu_estimator.base.common.shown import shown, some
+from keras_tpu_estimator.base.common.suggestions import did_you_mean
+from keras_tpu_estimator.base.common.types import CheckpointLike
+from keras_tpu_estimator.base.tracing.array_trees import (
     Leaf,
     Parts,
     as_leaf,
@@ -30,6 +22,14 @@ from keras_tpu_estimator.ground.tracing.array_trees import (
     split_path,
     with_values,
 )
+from keras_tpu_estimator.files.checkpoints.average_names import AverageNames
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
+from keras_tpu_estimator.files.formats.reader import (
+    GLOBAL_STEP,
+    CheckpointReader,
+    Stored,
+)
+from keras_tpu_estimator.files.warm_start.pairing import converted
 
 Tree = TypeVar("Tree")
 

@@ -9,6 +9,9 @@ from collections.abc import Mapping
 import numpy as np
 import numpy.typing as npt
 
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import (
     keep_best,
     location,
@@ -21,9 +24,6 @@ from keras_tpu_estimator.files.directory.state_file import CheckpointState, Save
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import paths
 
 
 def save(

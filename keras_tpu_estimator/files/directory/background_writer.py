@@ -4,7 +4,7 @@ import os
 import threading
 from collections.abc import Callable
 
-from keras_tpu_estimator.ground.base.types import PathLike
+from keras_tpu_estimator.base.common.types import PathLike
 
 # The running threads that write into each directory.
 _IN_FLIGHT: dict[str, set[threading.Thread]] = {}

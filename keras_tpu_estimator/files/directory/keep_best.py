@@ -7,10 +7,10 @@ import os
 from collections.abc import Mapping
 from typing import SupportsFloat
 
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import paths
 
 FILE_NAME = "best_checkpoint.json"
 

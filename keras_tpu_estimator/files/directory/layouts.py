@@ -8,8 +8,8 @@ first of `LAYOUTS` is then the checkpoint.
 import dataclasses
 from collections.abc import Callable, Mapping
 
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.atomic.checksum import token_of
-from keras_tpu_estimator.ground.storage import paths
 
 SUFFIX = ".h5"
 # The data of a TensorFlow checkpoint are in other files.

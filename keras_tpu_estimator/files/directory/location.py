@@ -5,11 +5,11 @@ import logging
 import os
 from collections.abc import Callable
 
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.directory import layouts, state_file
 from keras_tpu_estimator.files.directory.background_writer import wait_for
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.urls import is_url
 
 BASENAME = "model.ckpt"
 # The ending of Keras's weight files.

@@ -12,6 +12,8 @@ import os
 from collections.abc import Iterator
 from typing import Self
 
+from keras_tpu_estimator.base.storage import paths, shared_files
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import new_token, stamp
 from keras_tpu_estimator.files.directory import location, save_names, stale_files
@@ -19,8 +21,6 @@ from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.directory.stale_files import ExistingCheckpoint
 from keras_tpu_estimator.files.directory.training_status import if_no_training
-from keras_tpu_estimator.ground.storage import paths, shared_files
-from keras_tpu_estimator.ground.storage.urls import is_url
 
 
 @dataclasses.dataclass(frozen=True)

@@ -10,11 +10,11 @@ import os
 from collections.abc import Iterable, Iterator
 from typing import Self
 
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.atomic.checksum import token_of
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_names import SaveName
-from keras_tpu_estimator.ground.storage import paths
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,10 +9,10 @@ import dataclasses
 import os
 import re
 
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.paths import canonical
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.paths import canonical
-from keras_tpu_estimator.ground.storage.urls import is_url
 
 FILE_NAME = "checkpoint"
 

@@ -9,10 +9,10 @@ import json
 import os
 from collections.abc import Iterator
 
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.atomic import commit, file_locks
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.urls import is_url
 
 
 @contextlib.contextmanager

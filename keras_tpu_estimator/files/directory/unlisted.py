@@ -7,9 +7,9 @@ beginning, beside the copied checkpoints.
 import os
 import re
 
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import location, stale_files, state_file
 from keras_tpu_estimator.files.directory.save_names import SaveName
-from keras_tpu_estimator.ground.storage import paths
 
 _PREFIX = re.compile(re.escape(location.BASENAME) + "-([0-9]+)")
 # A message names at most this many of them.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy.typing as npt
 
+from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
@@ -23,7 +24,6 @@ from keras_tpu_estimator.files.formats.tensorflow import (
     writer as tensorflow_writer,
 )
 from keras_tpu_estimator.files.formats.tensorflow.reader import TensorFlowReader
-from keras_tpu_estimator.ground.base.shown import shown
 
 HDF5 = "hdf5"
 TENSORFLOW = "tensorflow"

@@ -9,7 +9,7 @@ import dataclasses
 import threading
 from collections.abc import Callable, Iterable
 
-from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.base.storage import paths
 
 # The results for content that was read or written.
 _KNOWN: dict[tuple[object, ...], bool] = {}

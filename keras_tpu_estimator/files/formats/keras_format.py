@@ -18,14 +18,14 @@ from collections.abc import Iterator, Mapping, Sequence
 import h5py
 import numpy as np
 
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.transfers import local_copy
 from keras_tpu_estimator.files.formats.hdf5 import encoding
 from keras_tpu_estimator.files.formats.reader import (
     CheckpointReader,
     Stored,
     unambiguous,
 )
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 _ARCHIVE = ".keras"
 _WEIGHTS = ".weights.h5"

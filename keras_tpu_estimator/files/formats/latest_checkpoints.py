@@ -6,12 +6,12 @@ import os
 import time
 from collections.abc import Callable, Iterator
 
+from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.files.directory import location, state_file
 from keras_tpu_estimator.files.formats import checkpoint_format
 from keras_tpu_estimator.files.formats.tensorflow import (
     reader as tensorflow_format,
 )
-from keras_tpu_estimator.ground.base.types import PathLike
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 

@@ -5,6 +5,9 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.plain_names import plain_name
+from keras_tpu_estimator.base.common.types import CheckpointLike
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import layouts, location
 from keras_tpu_estimator.files.formats import (
     checkpoint_format,
@@ -21,9 +24,6 @@ from keras_tpu_estimator.files.formats.reader import (
 from keras_tpu_estimator.files.formats.tensorflow import (
     reader as tensorflow_reader,
 )
-from keras_tpu_estimator.ground.base.plain_names import plain_name
-from keras_tpu_estimator.ground.base.types import CheckpointLike
-from keras_tpu_estimator.ground.storage import paths
 
 # The endings of checkpoints that are named by their file.
 _FILES = (".weights.h5", ".keras", ".safetensors")

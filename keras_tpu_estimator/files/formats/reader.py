@@ -13,9 +13,9 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.base.types import PathLike
 
 
 class VariableNotFoundError(KeyError):

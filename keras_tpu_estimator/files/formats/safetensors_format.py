@@ -9,10 +9,10 @@ from typing import Any, TypeAlias
 import ml_dtypes
 import numpy as np
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.transfers import local_copy
 from keras_tpu_estimator.files.formats.reader import CheckpointReader, Stored
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 SUFFIX = ".safetensors"
 INDEX = ".safetensors.index.json"

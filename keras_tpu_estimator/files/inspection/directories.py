@@ -8,11 +8,11 @@ from typing import Self
 
 import numpy as np
 
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import location, training_status
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.files.summary.event_reader import read_scalars
-from keras_tpu_estimator.ground.storage import paths
 
 
 @dataclasses.dataclass(frozen=True)

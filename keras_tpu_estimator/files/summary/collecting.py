@@ -10,11 +10,11 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.kinds import Summary
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.recording import Sink
-from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,8 +14,8 @@ from collections.abc import Iterable
 
 import google_crc32c
 
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.growing_files import growing
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.growing_files import growing
 
 _DOUBLE = struct.Struct("<d")
 _UINT32 = struct.Struct("<I")

@@ -7,9 +7,9 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, BinaryIO
 
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths as stored
 from keras_tpu_estimator.files.summary.event_file import CHECKSUM_SIZE, checksum
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import paths as stored
 
 _logger = logging.getLogger(__name__)
 

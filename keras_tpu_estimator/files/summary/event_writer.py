@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.hosts.agreement import is_chief
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.growing_files import flush_at_end
 from keras_tpu_estimator.files.summary.event_file import EventFile, serialized
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.hosts.agreement import is_chief
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.growing_files import flush_at_end
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import Summary

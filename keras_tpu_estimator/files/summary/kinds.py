@@ -19,9 +19,9 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.files.summary import buckets as bucketing
 from keras_tpu_estimator.files.summary.event_file import varint
-from keras_tpu_estimator.ground.base.shown import shown
 
 if TYPE_CHECKING:
     from tensorboard.compat.proto.summary_pb2 import SummaryMetadata

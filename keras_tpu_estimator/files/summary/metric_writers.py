@@ -12,6 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.growing_files import GrowingFile, growing
 from keras_tpu_estimator.files.summary import kinds
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.metric_writer import (
@@ -19,8 +21,6 @@ from keras_tpu_estimator.files.summary.metric_writer import (
     MetricWriter,
     SeveralWriters,
 )
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.growing_files import GrowingFile, growing
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
 from keras_tpu_estimator.files.summary.kinds import Summary
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import PathLike
 
 
 class SummaryWriter(recording.Sink):

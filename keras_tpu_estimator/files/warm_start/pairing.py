@@ -12,13 +12,13 @@ from typing import Protocol
 import numpy as np
 import numpy.typing as npt
 
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.ground.base.dtype_changes import (
+from keras_tpu_estimator.base.common.dtype_changes import (
     as_dtype,
     first_misfit,
     kind_of,
 )
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
 
 # Each kind can be cast to the later ones.
 _KINDS = ("bool", "integral", "real", "complex")

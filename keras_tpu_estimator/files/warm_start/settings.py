@@ -6,10 +6,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import CheckpointLike
 from keras_tpu_estimator.files.warm_start.pairing import Described, HasPath
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import CheckpointLike
 
 _TENSOR = ":0"
 

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.pickling import reduce_error
+from keras_tpu_estimator.base.common.shown import shortened
 from keras_tpu_estimator.files.formats.loading import load_checkpoint
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
 from keras_tpu_estimator.files.warm_start.pairing import (
@@ -16,8 +18,6 @@ from keras_tpu_estimator.files.warm_start.pairing import (
 )
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
-from keras_tpu_estimator.ground.base.pickling import reduce_error
-from keras_tpu_estimator.ground.base.shown import shortened
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

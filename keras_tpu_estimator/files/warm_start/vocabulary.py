@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from keras_tpu_estimator.ground.base import tensorflow_session
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.ground.storage import paths
+from keras_tpu_estimator.base.common import tensorflow_session
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths
 
 # The value of `old_vocab_size` that means all lines of the file.
 _ALL = -1

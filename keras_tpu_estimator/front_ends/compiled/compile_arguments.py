@@ -8,8 +8,8 @@ from typing import Any
 
 import keras
 
-from keras_tpu_estimator.ground.base.shown import shortened
-from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.base.common.shown import shortened
+from keras_tpu_estimator.base.tracing import keras_internals
 
 _SETTINGS = ("run_eagerly", "steps_per_execution", "jit_compile")
 _logger = logging.getLogger("keras_tpu_estimator")

@@ -12,10 +12,10 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 
-from keras_tpu_estimator.ground.base.shown import shortened
-from keras_tpu_estimator.ground.base.types import TensorLike
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.keras_patches import kept_functions
+from keras_tpu_estimator.base.common.shown import shortened
+from keras_tpu_estimator.base.common.types import TensorLike
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.keras_patches import kept_functions
 
 # The variables of a copy, by the original variables.
 _Pairs: TypeAlias = list[tuple[keras.Variable, keras.Variable]]

@@ -3,11 +3,11 @@
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
-from keras_tpu_estimator.ground.base.types import Features, Labels
 
 
 class CompiledFrontEnd(KerasFrontEnd):

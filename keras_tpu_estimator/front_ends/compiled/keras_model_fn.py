@@ -7,6 +7,22 @@ from typing import Any, Self
 import jax
 import keras
 
+from keras_tpu_estimator.api.model_fn.cross_shard_optimizer import (
+    CrossShardOptimizer,
+)
+from keras_tpu_estimator.api.model_fn.spec import TPUEstimatorSpec
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.pickling import fields_of
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import (
+    Features,
+    Labels,
+    MetricFn,
+    PyTree,
+    TensorLike,
+)
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.variables import copying
 from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
@@ -24,22 +40,6 @@ from keras_tpu_estimator.front_ends.compiled.training_metrics import (
     Counted,
     training_metrics,
 )
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.pickling import fields_of
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import (
-    Features,
-    Labels,
-    MetricFn,
-    Nest,
-    TensorLike,
-)
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.variables import copying
-from keras_tpu_estimator.spec.model_fn.cross_shard_optimizer import (
-    CrossShardOptimizer,
-)
-from keras_tpu_estimator.spec.model_fn.spec import TPUEstimatorSpec
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -188,7 +188,7 @@ def _make_metric_fn(
 
     def metric_fn(
         labels: Labels,
-        outputs: Nest,
+        outputs: PyTree,
         weights: jax.Array | None,
         masks: Sequence[jax.Array | None],
     ) -> dict[str, keras.metrics.Metric]:
@@ -200,12 +200,12 @@ def _make_metric_fn(
     return metric_fn
 
 
-def _masks(outputs: Nest) -> list[jax.Array | None]:
+def _masks(outputs: PyTree) -> list[jax.Array | None]:
     """Returns the masks of a pytree of tensors, which copies of them lack."""
     return [keras_internals.mask_of(each) for each in jax.tree.leaves(outputs)]
 
 
-def _masked(outputs: Nest, masks: Sequence[jax.Array | None]) -> Nest:
+def _masked(outputs: PyTree, masks: Sequence[jax.Array | None]) -> PyTree:
     leaves, nest = jax.tree.flatten(outputs)
     return jax.tree.unflatten(nest, map(keras_internals.with_mask, leaves, masks))
 
@@ -222,7 +222,7 @@ def _inputs(model: keras.Model, features: Features) -> Features:
     return only
 
 
-def _named(model: keras.Model, outputs: Nest) -> dict[str, jax.Array]:
+def _named(model: keras.Model, outputs: PyTree) -> dict[str, jax.Array]:
     """Returns outputs by name."""
     if isinstance(outputs, Mapping):
         leaves = dict(outputs)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import jax
 import keras
 
-from keras_tpu_estimator.ground.tracing import keras_internals
+from keras_tpu_estimator.base.tracing import keras_internals
 
 # The name of the metric that training and evaluation add by themselves.
 LOSS = "loss"

@@ -13,14 +13,14 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from keras_tpu_estimator.base.common.types import MetricFn, PyTree
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.variables import VariableScope, scope_for
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
     RecompiledModel,
 )
 from keras_tpu_estimator.front_ends.compiled.metric_results import LOSS, results_of
-from keras_tpu_estimator.ground.base.types import MetricFn, Nest
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.variables import VariableScope, scope_for
 
 _NEEDS_CONCRETE_VALUES = (
     jax.errors.ConcretizationTypeError,
@@ -39,9 +39,9 @@ class Counted:
         weights: Sample weights, or `None`.
     """
 
-    labels: Nest
-    outputs: Nest
-    weights: Nest
+    labels: PyTree
+    outputs: PyTree
+    weights: PyTree
 
     def by(self, model: keras.Model) -> None:
         """Updates a model's metrics."""

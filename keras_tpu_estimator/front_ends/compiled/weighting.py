@@ -7,18 +7,18 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 
 _FEATURES, _WEIGHTS = "features", "sample_weights"
 
 
-def with_weights(features: Features, weights: Nest) -> Features:
+def with_weights(features: Features, weights: PyTree) -> Features:
     """Returns features and sample weights as one pytree."""
     return {_FEATURES: features, _WEIGHTS: weights}
 
 
-def split(features: Features) -> tuple[Features, Nest]:
+def split(features: Features) -> tuple[Features, PyTree]:
     """Returns features, and sample weights or `None`."""
     is_weighted = isinstance(features, Mapping) and (
         features.keys() == {_FEATURES, _WEIGHTS}
@@ -28,7 +28,7 @@ def split(features: Features) -> tuple[Features, Nest]:
     return features, None
 
 
-def by_output(weights: Nest, names: Sequence[str], outputs: Nest) -> Nest:
+def by_output(weights: PyTree, names: Sequence[str], outputs: PyTree) -> PyTree:
     """Returns sample weights in the structure of a model's outputs."""
     if not isinstance(weights, Mapping) or isinstance(outputs, Mapping):
         return weights
@@ -61,7 +61,7 @@ def checked(class_weight: Any) -> dict[int, float] | None:
 
 
 def by_class(
-    class_weight: Mapping[int, float], labels: Labels, weights: Nest
+    class_weight: Mapping[int, float], labels: Labels, weights: PyTree
 ) -> jax.Array:
     """Returns sample weights by the classes of the labels.
 

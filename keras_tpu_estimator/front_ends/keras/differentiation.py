@@ -7,6 +7,17 @@ from typing import TypeAlias
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.mesh.replica_context import held
+from keras_tpu_estimator.base.mesh.replica_shards import ReplicaShards, whole_of
+from keras_tpu_estimator.base.tracing.capture import Captured
+from keras_tpu_estimator.base.tracing.gradient_requests import (
+    GradientAnswers,
+    GradientRequest,
+    pull_back,
+)
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.options import widened
 from keras_tpu_estimator.engine.program.steps import (
     NAMED,
@@ -20,21 +31,10 @@ from keras_tpu_estimator.front_ends.keras.micro_batches import (
     with_features,
 )
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.mesh.replica_context import held
-from keras_tpu_estimator.ground.mesh.replica_shards import ReplicaShards, whole_of
-from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.gradient_requests import (
-    GradientAnswers,
-    GradientRequest,
-    pull_back,
-)
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.updates import TrainOp, Update
 
 Batch: TypeAlias = tuple[Features, Labels]
 # Averaged, concatenated and assigned values, for `over_micro_batches`.
-Results: TypeAlias = tuple[Nest, Nest, ArraysByPath]
+Results: TypeAlias = tuple[PyTree, PyTree, ArraysByPath]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +52,7 @@ class _Partial:
     reduction: str
 
     def __call__(
-        self, differentiated: Nest, values: ArraysByPath, batch: Batch
+        self, differentiated: PyTree, values: ArraysByPath, batch: Batch
     ) -> tuple[list[jax.Array], Results]:
         """Returns the loss, given the trainable values and earlier answers."""
         trainable, answers = differentiated
@@ -84,7 +84,7 @@ class Differentiation:
         batch: Batch,
         ops: Sequence[Update],
         by: Sequence[str] = (),
-    ) -> tuple[list[Nest], list[Nest], Outputs, ArraysByPath]:
+    ) -> tuple[list[PyTree], list[PyTree], Outputs, ArraysByPath]:
         """Computes one forward and backward pass.
 
         Args:
@@ -103,7 +103,7 @@ class Differentiation:
         paths = {v.path for op in minimized for v in op.variables}
         run = over_micro_batches(self._to_the_end, self.micro_batches, by)
 
-        def objectives(wanted: Nest) -> Nest:
+        def objectives(wanted: PyTree) -> PyTree:
             trainable, own = wanted
             given = with_features(batch, own)
             current = {**values, **trainable}
@@ -135,7 +135,7 @@ class Differentiation:
         return chosen, by_feature, _together(means, rows), updates
 
     def _to_the_end(
-        self, differentiated: Nest, values: ArraysByPath, batch: Batch
+        self, differentiated: PyTree, values: ArraysByPath, batch: Batch
     ) -> tuple[list[jax.Array], Results]:
         trainable, answers = differentiated
         outputs, updates = self.last({**values, **trainable}, *batch, answers)
@@ -155,7 +155,7 @@ class Differentiation:
         partial = self.partial[count - 1]
         run = over_micro_batches(partial, self.micro_batches)
 
-        def loss(trainable: ArraysByPath) -> Nest:
+        def loss(trainable: ArraysByPath) -> PyTree:
             current = {**values, **trainable}
             answers = self._answers(count - 1, current, batch)
             (loss,), _ = run((trainable, answers), values, batch)
@@ -169,7 +169,7 @@ class Differentiation:
 
     def _by_features(
         self, values: ArraysByPath, batch: Batch, by: Sequence[str]
-    ) -> Nest:
+    ) -> PyTree:
         """Returns the gradients of the features, of the first requested loss.
 
         XLA removes the computations that these share with the answers.
@@ -177,12 +177,12 @@ class Differentiation:
         first = self.partial[0]
         run = over_micro_batches(first, self.micro_batches, by)
 
-        def loss(features: Nest) -> jax.Array:
+        def loss(features: PyTree) -> jax.Array:
             given = with_features(batch, features)
             (loss,), _ = run(({}, []), values, given)
             return self._combined(loss, first.reduction)
 
-        gradients: Nest = jax.grad(loss)({key: batch[0][key] for key in by})
+        gradients: PyTree = jax.grad(loss)({key: batch[0][key] for key in by})
         return gradients
 
     def _combined(self, mean: jax.Array, reduction: str | None) -> jax.Array:
@@ -216,7 +216,7 @@ def trace_for_gradients(
     requested: list[GradientRequest] = []
     sizes = call.example.cores.axis_sizes
 
-    def run(features: Features, labels: Labels, answers: list[ArraysByPath]) -> Nest:
+    def run(features: Features, labels: Labels, answers: list[ArraysByPath]) -> PyTree:
         try:
             with GradientAnswers(answers):
                 outputs = call(features, labels)
@@ -315,8 +315,8 @@ def check_features(call: TracedModelFn, ops: Sequence[Update], requests: int) ->
 
 
 def feature_gradients(
-    example: StepInput, ops: Sequence[Update], gradients: Sequence[Nest]
-) -> Nest:
+    example: StepInput, ops: Sequence[Update], gradients: Sequence[PyTree]
+) -> PyTree:
     """Returns the gradients of features, of the loss of all replicas.
 
     Args:
@@ -330,7 +330,7 @@ def feature_gradients(
     cores = example.cores
     minimized = [op for op in ops if op.loss is not None] or ops[:1]
     replicas = cores.topology.num_replicas
-    total: Nest = {}
+    total: PyTree = {}
     for op, gradient in zip(minimized, gradients, strict=True):
         share = 1 / replicas if op.reduction == "mean" else 1.0
         scaled = {key: share * g for key, g in gradient.items()}

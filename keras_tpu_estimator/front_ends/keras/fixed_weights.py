@@ -3,8 +3,8 @@
 import math
 import warnings
 
-from keras_tpu_estimator.ground.tracing.analyses import FixedWeight
-from keras_tpu_estimator.ground.tracing.capture import Captured
+from keras_tpu_estimator.base.tracing.analyses import FixedWeight
+from keras_tpu_estimator.base.tracing.capture import Captured
 
 
 def warn_of_fixed_weights(forward: Captured) -> None:

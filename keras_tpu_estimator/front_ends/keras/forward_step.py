@@ -1,5 +1,10 @@
 """The step of evaluation and prediction."""
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels
+from keras_tpu_estimator.base.mesh.replica_shards import own_of, specs_of, whole_of
+from keras_tpu_estimator.base.tracing.capture import Captured
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.outputs import of_all_cores
 from keras_tpu_estimator.engine.program.steps import NAMED, Outputs, Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
@@ -13,11 +18,6 @@ from keras_tpu_estimator.front_ends.keras.synchronization import (
     synchronize,
 )
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels
-from keras_tpu_estimator.ground.mesh.replica_shards import own_of, specs_of, whole_of
-from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 
 def trace_forward_step(store: VariableStore, call: TracedModelFn) -> Step:

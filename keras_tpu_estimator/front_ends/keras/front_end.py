@@ -4,6 +4,12 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
+from keras_tpu_estimator.api.model_fn.initialization import initializing
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.common.waiting import tell
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
+from keras_tpu_estimator.base.tracing.identity import check_apart
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
 from keras_tpu_estimator.engine.inputs.sources import source_of_call
@@ -28,12 +34,6 @@ from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.front_ends.keras.train_step import trace_train_step
 from keras_tpu_estimator.front_ends.tables.program import TablesProgram
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.base.waiting import tell
-from keras_tpu_estimator.ground.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.ground.tracing.identity import check_apart
-from keras_tpu_estimator.spec.model_fn.initialization import initializing
 
 
 class KerasFrontEnd:
@@ -105,7 +105,7 @@ class KerasGraphs:
         """Builds one graph, as an XLA op or as TensorFlow ops."""
         settings = self.settings
 
-        def model_for(features: Nest) -> Model:
+        def model_for(features: PyTree) -> Model:
             served = ServedModelFn(self.model_fn, plan.mode, plan.use_tpu)
             program = self.front_end.make_program(
                 served, settings.seed, settings.options

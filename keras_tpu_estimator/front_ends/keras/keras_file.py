@@ -11,6 +11,11 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.api.model_fn.spec import Spec
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, PathLike, PyTree, TensorLike
+from keras_tpu_estimator.base.storage import transfers
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.export.loading import LoadedModel, load_model
 from keras_tpu_estimator.export.served_model_fn import (
@@ -23,11 +28,6 @@ from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.front_ends.keras.front_end import KerasProgram
 from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Nest, PathLike, TensorLike
-from keras_tpu_estimator.ground.storage import transfers
-from keras_tpu_estimator.ground.storage.urls import is_url
-from keras_tpu_estimator.spec.model_fn.spec import Spec
 
 _WEIGHTS = ".weights.h5"
 _MODEL = ".keras"
@@ -179,7 +179,7 @@ def _with_slots(
     }
 
 
-def _specs(features: Features) -> Nest:
+def _specs(features: Features) -> PyTree:
     """Returns features as a pytree of `FeatureSpec`s of any batch size."""
 
     def spec(name: str, like: Any) -> FeatureSpec:
@@ -201,7 +201,7 @@ def _all_predictions(call: SpecFunction) -> SpecFunction:
     return call_model_fn
 
 
-def _predictions(model: keras.Model, features: Features) -> Nest:
+def _predictions(model: keras.Model, features: Features) -> PyTree:
     return model(features, training=False)
 
 
@@ -213,7 +213,7 @@ def _classes_of(model: keras.Model) -> dict[str, type]:
     return classes
 
 
-def _compare(predict: Callable[[Features], Nest], loaded: LoadedModel) -> None:
+def _compare(predict: Callable[[Features], PyTree], loaded: LoadedModel) -> None:
     """Compares a file's predictions with those of `model_fn` in JAX."""
     first = loaded.trial[0]
     features = jax.tree.unflatten(jax.tree.structure(loaded.features), first.features)

@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.ground.tracing.capture import Captured
+from keras_tpu_estimator.base.tracing.capture import Captured
 
 # The lines that already caused the warning, as in Python's `warnings`.
 _told: dict[Any, Any] = {}

@@ -10,12 +10,12 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.tracing.analyses import varying
+from keras_tpu_estimator.base.tracing.gradient_requests import pull_back
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 from keras_tpu_estimator.engine.program.steps import StepInput
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.tracing.analyses import varying
-from keras_tpu_estimator.ground.tracing.gradient_requests import pull_back
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
 
 # There is no mesh axis: nothing is reduced over micro-batches while one of them
 # runs.
@@ -25,8 +25,8 @@ _MICRO_BATCHES = "micro-batches"
 # scalars to differentiate; a pytree that is averaged over micro-batches, one
 # whose rows are concatenated, and assigned values by path.
 Forward: TypeAlias = Callable[
-    [Nest, ArraysByPath, Nest],
-    tuple[list[jax.Array], tuple[Nest, Nest, ArraysByPath]],
+    [PyTree, ArraysByPath, PyTree],
+    tuple[list[jax.Array], tuple[PyTree, PyTree, ArraysByPath]],
 ]
 
 
@@ -83,17 +83,17 @@ def over_micro_batches(
         return function
 
     @jax.custom_vjp
-    def whole(differentiated: Nest, values: ArraysByPath, batch: Nest) -> Nest:
-        def part(values: ArraysByPath, batch: Nest) -> Nest:
+    def whole(differentiated: PyTree, values: ArraysByPath, batch: PyTree) -> PyTree:
+        def part(values: ArraysByPath, batch: PyTree) -> PyTree:
             scalars, (means, *others) = function(differentiated, values, batch)
             return (scalars, means), *others
 
         (scalars, means), *others = _scan(part, count, values, batch)
         return scalars, (means, *others)
 
-    def forward(differentiated: Nest, values: ArraysByPath, batch: Nest) -> Nest:
-        def part(values: ArraysByPath, batch: Nest) -> Nest:
-            def with_scalars(wanted: Nest) -> Nest:
+    def forward(differentiated: PyTree, values: ArraysByPath, batch: PyTree) -> PyTree:
+        def part(values: ArraysByPath, batch: PyTree) -> PyTree:
+            def with_scalars(wanted: PyTree) -> PyTree:
                 differentiated, own = wanted
                 given = with_features(batch, own)
                 scalars, others = function(differentiated, values, given)
@@ -116,7 +116,7 @@ def over_micro_batches(
         nothing = jax.tree.map(lambda leaf: None, batch)
         return (scalars, (means, rows, updates)), (whole, by_rows, nothing)
 
-    def backward(residuals: Nest, cotangents: Nest) -> Nest:
+    def backward(residuals: PyTree, cotangents: PyTree) -> PyTree:
         whole, by_rows, nothing = residuals
         scalars, _ = cotangents
         of_batch = with_features(nothing, _sum(scalars, by_rows))
@@ -126,7 +126,7 @@ def over_micro_batches(
     return whole
 
 
-def _sum(scalars: Sequence[jax.Array], nests: Sequence[Nest]) -> Nest:
+def _sum(scalars: Sequence[jax.Array], nests: Sequence[PyTree]) -> PyTree:
     """Returns the sum of pytrees, each times a scalar."""
     products = [
         jax.tree.map(lambda leaf, c=scalar: c.astype(leaf.dtype) * leaf, nest)
@@ -136,18 +136,18 @@ def _sum(scalars: Sequence[jax.Array], nests: Sequence[Nest]) -> Nest:
 
 
 def _scan(
-    part: Callable[[ArraysByPath, Nest], tuple[Nest, Nest, ArraysByPath]],
+    part: Callable[[ArraysByPath, PyTree], tuple[PyTree, PyTree, ArraysByPath]],
     count: int,
     values: ArraysByPath,
-    batch: Nest,
-) -> tuple[Nest, Nest, ArraysByPath]:
+    batch: PyTree,
+) -> tuple[PyTree, PyTree, ArraysByPath]:
     """Averages, concatenates and carries the results of `part`."""
     parts = jax.tree.map(lambda leaf: leaf.reshape(count, -1, *leaf.shape[1:]), batch)
     first = jax.tree.map(lambda leaf: leaf[0], parts)
     likes, _, assigned = jax.eval_shape(part, values, first)
     adds = _are_added(part, values, first, likes, assigned)
 
-    def body(carry: Nest, batch: Nest) -> Nest:
+    def body(carry: PyTree, batch: PyTree) -> PyTree:
         state, sums = carry
         summands, rows, updates = part({**values, **state}, batch)
         state = {
@@ -176,12 +176,12 @@ def _scan(
 
 
 def _are_added(
-    part: Callable[[ArraysByPath, Nest], tuple[Nest, Nest, ArraysByPath]],
+    part: Callable[[ArraysByPath, PyTree], tuple[PyTree, PyTree, ArraysByPath]],
     values: ArraysByPath,
-    batch: Nest,
-    likes: Nest,
+    batch: PyTree,
+    likes: PyTree,
     assigned: ArraysByPath,
-) -> Nest:
+) -> PyTree:
     """Returns which integers differ between micro-batches, and so are added.
 
     A count of examples is added up. The number of a step, which is equal in all
@@ -195,7 +195,7 @@ def _are_added(
         *(True for _ in jax.tree.leaves(batch)),
     ]
     differing = varying(traced, inputs, (_MICRO_BATCHES,))
-    differs: Nest = jax.tree.unflatten(jax.tree.structure(outputs), differing)
+    differs: PyTree = jax.tree.unflatten(jax.tree.structure(outputs), differing)
     return differs[0]
 
 

@@ -5,7 +5,7 @@ from typing import Protocol, runtime_checkable
 
 import keras
 
-from keras_tpu_estimator.ground.base.types import Features, Nest, TensorLike
+from keras_tpu_estimator.base.common.types import Features, PyTree, TensorLike
 
 
 @runtime_checkable
@@ -27,5 +27,5 @@ class OfKerasModel(Protocol):
     def inputs(self) -> Mapping[str, keras.KerasTensor] | None:
         """The model's symbolic inputs by name, or `None` if it has none."""
 
-    def predictions(self, model: keras.Model, features: Features) -> Nest:
+    def predictions(self, model: keras.Model, features: Features) -> PyTree:
         """Returns the predictions of PREDICT, by another model of this kind."""

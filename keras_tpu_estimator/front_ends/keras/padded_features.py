@@ -6,8 +6,8 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.engine.program.steps import IS_PADDING
-from keras_tpu_estimator.ground.tracing import keras_internals
 
 
 class PaddedFeatures(dict[str, Any]):

@@ -1,7 +1,7 @@
 """A check of models that are sharded over several devices."""
 
+from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
-from keras_tpu_estimator.ground.tracing.capture import Captured
 
 
 def check_can_be_sharded(call: TracedModelFn, forward: Captured) -> None:

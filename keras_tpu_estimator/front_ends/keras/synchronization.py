@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 import keras
 
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath, is_seed
+from keras_tpu_estimator.base.mesh.cores import Cores
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath, is_seed
 
 # Odd, so that multiples of it are distinct modulo 2**32.
 _SEED_STRIDE = 0x9E3779B1

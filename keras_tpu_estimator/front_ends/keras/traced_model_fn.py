@@ -9,6 +9,17 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
+from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec
+from keras_tpu_estimator.api.model_fn.spec_checks import metric_value
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.mesh import replica_context
+from keras_tpu_estimator.base.mesh.replica_shards import Specs
+from keras_tpu_estimator.base.tracing import keras_internals, tf1_calls
+from keras_tpu_estimator.base.tracing.identity import names_collected
+from keras_tpu_estimator.base.tracing.keras_patches import in_one_pass
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program import outputs
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.engine.program.options import TraceOptions
@@ -29,17 +40,6 @@ from keras_tpu_estimator.front_ends.keras import (
     own_training,
 )
 from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.mesh import replica_context
-from keras_tpu_estimator.ground.mesh.replica_shards import Specs
-from keras_tpu_estimator.ground.tracing import keras_internals, tf1_calls
-from keras_tpu_estimator.ground.tracing.identity import names_collected
-from keras_tpu_estimator.ground.tracing.keras_patches import in_one_pass
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.scaffold import Scaffold
-from keras_tpu_estimator.spec.model_fn.spec import EstimatorSpec
-from keras_tpu_estimator.spec.model_fn.spec_checks import metric_value
 
 
 class TracedModelFn:
@@ -141,7 +141,7 @@ class TracedModelFn:
         per_core: Callable[
             [ArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
         ],
-        same: Mapping[str, Nest] = types.MappingProxyType({}),
+        same: Mapping[str, PyTree] = types.MappingProxyType({}),
         reads: Specs | None = None,
         changes: Specs | None = None,
     ) -> StepFunction:
@@ -242,7 +242,7 @@ class TracedModelFn:
         return tensors
 
 
-def _as_tensors(nest: Nest) -> Nest:
+def _as_tensors(nest: PyTree) -> PyTree:
     return jax.tree.map(
         keras.ops.convert_to_tensor,
         nest,

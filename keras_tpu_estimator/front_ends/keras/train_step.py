@@ -7,6 +7,19 @@ from typing import Any, TypeAlias
 
 import jax
 
+from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update, single_optimizers
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.mesh import replica_context
+from keras_tpu_estimator.base.mesh.cores import Cores
+from keras_tpu_estimator.base.mesh.replica_shards import (
+    ReplicaShards,
+    own_of,
+    specs_of,
+    whole_of,
+)
+from keras_tpu_estimator.base.tracing import tf1_calls
+from keras_tpu_estimator.base.tracing.capture import Captured
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.outputs import of_all_cores
 from keras_tpu_estimator.engine.program.steps import (
     FEATURE_GRADIENTS,
@@ -37,19 +50,6 @@ from keras_tpu_estimator.front_ends.keras.synchronization import (
     synchronize,
 )
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.mesh import replica_context
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.mesh.replica_shards import (
-    ReplicaShards,
-    own_of,
-    specs_of,
-    whole_of,
-)
-from keras_tpu_estimator.ground.tracing import tf1_calls
-from keras_tpu_estimator.ground.tracing.capture import Captured
-from keras_tpu_estimator.ground.tracing.variables import ArraysByPath
-from keras_tpu_estimator.spec.model_fn.updates import TrainOp, Update, single_optimizers
 
 _Compute: TypeAlias = Callable[
     [ArraysByPath, Features, Labels], tuple[ArraysByPath, Outputs]
@@ -148,7 +148,7 @@ def _of_all_cores(
     return function
 
 
-def _specs(ops: Sequence[Update], shards: Mapping[str, ReplicaShards]) -> list[Nest]:
+def _specs(ops: Sequence[Update], shards: Mapping[str, ReplicaShards]) -> list[PyTree]:
     """Returns the sharding of the inputs of each op, for `Cores.per_core`."""
     return [
         [shards[v.path].spec if v.path in shards else False for v in op.variables]
@@ -185,9 +185,9 @@ def _reduced(
     cores: Cores,
     ops: Sequence[Update],
     shards: Mapping[str, ReplicaShards],
-    minimized: Sequence[Nest],
-    carried: Sequence[Nest],
-) -> list[Nest]:
+    minimized: Sequence[PyTree],
+    carried: Sequence[PyTree],
+) -> list[PyTree]:
     """Returns the inputs of each op, combined over the replicas."""
     gradients, others = iter(minimized), iter(carried)
     with replica_context.replica_scope(cores.context):
@@ -200,9 +200,9 @@ def _reduced(
 
 def _of_variables(
     ops: Sequence[Update],
-    reduced: Sequence[Nest],
+    reduced: Sequence[PyTree],
     laid: Callable[[jax.Array, str], jax.Array],
-) -> list[Nest]:
+) -> list[PyTree]:
     """Returns the inputs of ops, sharded like their variables."""
     return [
         [laid(g, v.path) for g, v in zip(each, op.variables, strict=True)]
@@ -225,7 +225,7 @@ def _trace_update(
         # communication.
         cores = cores.as_one()
 
-    def update(reduced: Sequence[Nest], given: Sequence[Nest]) -> ArraysByPath:
+    def update(reduced: Sequence[PyTree], given: Sequence[PyTree]) -> ArraysByPath:
         with contextlib.ExitStack() as stack:
             for op, at in zip(ops, given, strict=True):
                 stack.enter_context(op.at(at))

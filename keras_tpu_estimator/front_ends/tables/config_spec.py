@@ -5,6 +5,7 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from keras_tpu_estimator.base.common.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
@@ -14,7 +15,6 @@ from keras_tpu_estimator.front_ends.tables.tables import (
     TableConfig,
     check_parameters,
 )
-from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import jax
 import jax.numpy as jnp
 
-from keras_tpu_estimator.ground.base.field_checks import is_number
+from keras_tpu_estimator.base.common.field_checks import is_number
 
 Rows: TypeAlias = jax.Array
 Slots: TypeAlias = dict[str, jax.Array]

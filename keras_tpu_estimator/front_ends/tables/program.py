@@ -13,6 +13,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.base.common.abstract_arrays import abstract_array
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.types import Features, Labels
+from keras_tpu_estimator.base.mesh.cores import Cores
+from keras_tpu_estimator.base.mesh.sharded_rows import ShardedRows
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.program.steps import (
     FEATURE_GRADIENTS,
     Outputs,
@@ -27,13 +34,6 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
 from keras_tpu_estimator.front_ends.tables.lookups import IdFeature, Lookups
 from keras_tpu_estimator.front_ends.tables.rows import looked_up, updated
 from keras_tpu_estimator.front_ends.tables.variables import TableVariables
-from keras_tpu_estimator.ground.base.abstract_arrays import abstract_array
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.shown import shown
-from keras_tpu_estimator.ground.base.types import Features, Labels
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.mesh.sharded_rows import ShardedRows
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 
 class TablesProgram:

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.mesh.sharded_rows import ShardedRows
 from keras_tpu_estimator.front_ends.tables.lookups import Lookups
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
     Rows,
     Slots,
 )
-from keras_tpu_estimator.ground.mesh.sharded_rows import ShardedRows
 
 
 def looked_up(

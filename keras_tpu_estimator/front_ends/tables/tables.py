@@ -8,11 +8,11 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from keras_tpu_estimator.base.common.field_checks import check_int, is_number
+from keras_tpu_estimator.base.common.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.front_ends.tables.parameters import (
     OptimizationParameters,
 )
-from keras_tpu_estimator.ground.base.field_checks import check_int, is_number
-from keras_tpu_estimator.ground.base.named_tuple_like import NamedTupleLike
 
 _MOST_ROWS = 2**31 - 1
 _COMBINERS = ("mean", "sum", "sqrtn", None)

@@ -9,16 +9,16 @@ import jax
 import jax.numpy as jnp
 import keras
 
+from keras_tpu_estimator.base.mesh.cores import Cores
+from keras_tpu_estimator.base.mesh.sharded_rows import padded_rows
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.variable_classes import RowsVariable
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.tables.config_spec import (
     EmbeddingConfigSpec,
 )
 from keras_tpu_estimator.front_ends.tables.tables import TableConfig
-from keras_tpu_estimator.ground.mesh.cores import Cores
-from keras_tpu_estimator.ground.mesh.sharded_rows import padded_rows
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.variable_classes import RowsVariable
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,9 +6,9 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.engine.program.steps import StepInput
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.bucketing import batches_of
 from keras_tpu_estimator.tf1.graph.building import building

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.ground.base.tensorflow_session import host_session
+from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.tf1.graph.definitions import Body, definition_of, reachable
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
 from keras_tpu_estimator.tf1.lift.effects import effects_of

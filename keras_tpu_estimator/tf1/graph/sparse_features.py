@@ -78,8 +78,8 @@ def dataset_in_parts(dataset: Any) -> Any:
     return dataset.map(converted)
 
 
-def from_parts(nest: Any) -> Any:
-    """Returns a nest with a `SparseArray` for each sparse tensor."""
+def from_parts(tree: Any) -> Any:
+    """Returns a pytree with a `SparseArray` for each sparse tensor."""
     import tensorflow as tf
 
     kinds = (SparseParts, tf.compat.v1.SparseTensorValue, tf.SparseTensor)
@@ -90,7 +90,7 @@ def from_parts(nest: Any) -> Any:
         is_sparse = isinstance(node, kinds)
         return SparseArray(*map(np.asarray, node)) if is_sparse else node
 
-    return jax.tree.map(whole, nest, is_leaf=lambda node: isinstance(node, kinds))
+    return jax.tree.map(whole, tree, is_leaf=lambda node: isinstance(node, kinds))
 
 
 def placeholder_for(leaf: Any, shape: Sequence[int]) -> Any:
@@ -117,9 +117,9 @@ def placeholder_for(leaf: Any, shape: Sequence[int]) -> Any:
     )
 
 
-def fed_for(nest: Any) -> list[Any]:
-    """Returns the placeholders of a nest of features, as a batch feeds them."""
-    return [each for leaf in jax.tree.leaves(nest) for each in _fed_for_one(leaf)]
+def fed_for(tree: Any) -> list[Any]:
+    """Returns the placeholders that a batch feeds for a pytree of features."""
+    return [each for leaf in jax.tree.leaves(tree) for each in _fed_for_one(leaf)]
 
 
 def _fed_for_one(leaf: Any) -> list[Any]:

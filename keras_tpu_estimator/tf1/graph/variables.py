@@ -10,11 +10,11 @@ import jax
 import keras
 import numpy as np
 
+from keras_tpu_estimator.base.common.dtype_changes import as_dtype
+from keras_tpu_estimator.base.common.tensorflow_session import host_session
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
-from keras_tpu_estimator.ground.base.dtype_changes import as_dtype
-from keras_tpu_estimator.ground.base.tensorflow_session import host_session
-from keras_tpu_estimator.ground.tracing import keras_internals
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.tf1.graph.definitions import reachable
 from keras_tpu_estimator.tf1.graph.internals import static_value
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph

@@ -12,8 +12,8 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.base.common.types import PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -26,7 +26,7 @@ class FilledIn:
     """
 
     function: Callable[..., Any]
-    arguments: Nest
+    arguments: PyTree
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Calls the function with these tensors and its other values.
@@ -60,13 +60,13 @@ def only_tensors(host: HostFunction) -> HostFunction:
     return HostFunction(filled, tensors if jax.tree.leaves(tensors) else [])
 
 
-def map_arguments(function: Callable[[Any], Any], arguments: Nest) -> Nest:
+def map_arguments(function: Callable[[Any], Any], arguments: PyTree) -> PyTree:
     """Maps a function over arguments, including those that are `None`."""
-    mapped: Nest = jax.tree.map(function, arguments, is_leaf=_is_none)
+    mapped: PyTree = jax.tree.map(function, arguments, is_leaf=_is_none)
     return mapped
 
 
-def names_of(function: Callable[..., Any], arguments: Nest) -> Nest:
+def names_of(function: Callable[..., Any], arguments: PyTree) -> PyTree:
     """Returns the pytree of the names of a function's arguments."""
     function = _users(function)
     if isinstance(arguments, Mapping):
@@ -80,7 +80,7 @@ def names_of(function: Callable[..., Any], arguments: Nest) -> Nest:
         key = first.key if isinstance(arguments, Mapping) else first.idx
         return names[key] + jax.tree_util.keystr(tuple(rest))
 
-    named: Nest = jax.tree_util.tree_map_with_path(path_name, arguments)
+    named: PyTree = jax.tree_util.tree_map_with_path(path_name, arguments)
     return named
 
 
@@ -107,7 +107,7 @@ def _positional(function: Callable[..., Any], count: int) -> list[str]:
     return names[:count]
 
 
-def _leaves(arguments: Nest) -> list[Any]:
+def _leaves(arguments: PyTree) -> list[Any]:
     leaves: list[Any] = jax.tree.leaves(arguments, is_leaf=_is_none)
     return leaves
 

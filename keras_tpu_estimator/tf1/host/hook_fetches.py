@@ -17,14 +17,14 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.graph_session import Request
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.engine.program.store import (
     EVAL_STEP,
     GLOBAL_STEP,
     VariableStore,
 )
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.tensorflow_session import host_session
-from keras_tpu_estimator.spec.hooks.graph_session import Request
 from keras_tpu_estimator.tf1.graph.building import as_in_tf2
 from keras_tpu_estimator.tf1.graph.definitions import Body, definition_of, reachable
 from keras_tpu_estimator.tf1.graph.inside import check_outside

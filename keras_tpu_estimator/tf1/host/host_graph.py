@@ -8,9 +8,9 @@ from typing import Any, Self
 import jax
 import numpy as np
 
-from keras_tpu_estimator.ground.base.tensorflow_session import host_session
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.base.common.tensorflow_session import host_session
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.tf1.graph.building import as_in_tf2
 from keras_tpu_estimator.tf1.graph.definitions import reachable
 from keras_tpu_estimator.tf1.graph.sessions import load_values, loader_of
@@ -112,7 +112,7 @@ class CalledGraph(HostGraph):
         returned: The result of the function.
     """
 
-    def __init__(self, function: Callable[..., Any], tensors: Nest):
+    def __init__(self, function: Callable[..., Any], tensors: PyTree):
         import tensorflow as tf
 
         v1 = tf.compat.v1
@@ -159,20 +159,20 @@ class GraphFunction:
             numbers, which the devices do not have.
     """
 
-    def __init__(self, function: Callable[..., Any], dtypes: Nest):
+    def __init__(self, function: Callable[..., Any], dtypes: PyTree):
         self._function = function
         self._dtypes = dtypes
 
     @classmethod
-    def of(cls, host: HostFunction) -> tuple[Self, Nest]:
+    def of(cls, host: HostFunction) -> tuple[Self, PyTree]:
         """Returns the function for the host, and the dtypes of its tensors."""
         dtypes = dtypes_of(host.tensors)
         return cls(host.function, dtypes), dtypes
 
-    def arrays(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Nest:
+    def arrays(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> PyTree:
         """Returns the arguments in the dtypes that the function expects."""
         # Under a trace this raises an error, and the caller skips the function.
-        tensors: Nest = jax.tree.map(np.asarray, kwargs or list(args))
+        tensors: PyTree = jax.tree.map(np.asarray, kwargs or list(args))
         return jax.tree.map(
             lambda array, dtype: array.astype(dtype, copy=False),
             tensors,
@@ -185,18 +185,18 @@ def _node_name(argument: str) -> str:
     return re.sub(r"[^A-Za-z0-9_.\\/>-]", "_", argument)
 
 
-def dtypes_of(tensors: Nest) -> Nest:
+def dtypes_of(tensors: PyTree) -> PyTree:
     """Returns the NumPy dtypes of graph tensors."""
     return jax.tree.map(lambda tensor: np.dtype(tensor.dtype.as_numpy_dtype), tensors)
 
 
-def shapes_of(tensors: Nest) -> Any:
+def shapes_of(tensors: PyTree) -> Any:
     """Returns a key that is equal for arrays that the same graph accepts."""
     leaves, structure = jax.tree.flatten(tensors)
     return (structure, *(leaf.shape for leaf in leaves))
 
 
-def _returned(function: Callable[..., Any], nest: Nest) -> Any:
+def _returned(function: Callable[..., Any], nest: PyTree) -> Any:
     """Calls a function with tensors, and adds their names to errors."""
     try:
         return function(**nest) if isinstance(nest, dict) else function(*nest)

@@ -7,10 +7,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.files.summary import recording
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.spec.hooks.session import Session
-from keras_tpu_estimator.spec.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.tf1.host.graph_cut import Cut
 from keras_tpu_estimator.tf1.host.host_graph import (
     CalledGraph,
@@ -38,7 +38,7 @@ class HostCall(GraphFunction):
             to 0.
     """
 
-    def __init__(self, function: Callable[..., Any], dtypes: Nest):
+    def __init__(self, function: Callable[..., Any], dtypes: PyTree):
         super().__init__(function, dtypes)
         self.steps_counted = 0
         self._sessions: dict[Any, _HostSession] = {}
@@ -129,7 +129,7 @@ class CloseHostCall(LoopHook):
 class _HostSession:
     """The graph of a `host_call` for tensors of some shapes, with its session."""
 
-    def __init__(self, function: Callable[..., Any], tensors: Nest):
+    def __init__(self, function: Callable[..., Any], tensors: PyTree):
         graph = CalledGraph(function, tensors)
         self._graph = graph
         self._run = graph.callable(_operations(graph))

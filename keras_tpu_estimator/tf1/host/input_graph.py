@@ -10,12 +10,12 @@ from typing import Any
 
 import jax
 
+from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.engine.inputs.batch_source import Arrays, BatchSource
 from keras_tpu_estimator.engine.inputs.datasets import release
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
 from keras_tpu_estimator.engine.inputs.sources import source_of
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
-from keras_tpu_estimator.ground.base.tensorflow_session import host_session
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import reachable
 from keras_tpu_estimator.tf1.graph.sparse_features import dataset_in_parts, in_parts

@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import keras
 
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostValue
+from keras_tpu_estimator.api.model_fn.spec_checks import HostValue
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.tf1.host.graph_cut import Cut, cut
 from keras_tpu_estimator.tf1.host.host_graph import (
     CalledGraph,
@@ -42,7 +42,7 @@ class MetricSession:
         self._nest = jax.tree.structure(values)
         self._read = graph.callable(jax.tree.leaves(values))
 
-    def count(self, tensors: Nest) -> dict[str, Any]:
+    def count(self, tensors: PyTree) -> dict[str, Any]:
         """Counts a batch, and returns the values of the metrics."""
         leaves = jax.tree.leaves(tensors)
         self._update(*leaves)
@@ -61,18 +61,18 @@ class Metrics(GraphFunction, abc.ABC):
         dtypes: As in `GraphFunction`.
     """
 
-    def __init__(self, function: Callable[..., Any], dtypes: Nest):
+    def __init__(self, function: Callable[..., Any], dtypes: PyTree):
         super().__init__(function, dtypes)
         self._evaluations: dict[int, _Evaluation] = {}
         self._idle: dict[Any, list[MetricSession]] = {}
         self._numbers = itertools.count(1)
 
     @abc.abstractmethod
-    def key(self, tensors: Nest) -> Any:
+    def key(self, tensors: PyTree) -> Any:
         """Returns a key that is equal for arrays that the same session accepts."""
 
     @abc.abstractmethod
-    def session(self, tensors: Nest) -> MetricSession:
+    def session(self, tensors: PyTree) -> MetricSession:
         """Returns a new session for arrays like these."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
@@ -96,7 +96,7 @@ class Metrics(GraphFunction, abc.ABC):
         values = evaluation.count(self.key(tensors), tensors)
         return {name: (HostValue(v), None) for name, v in values.items()}
 
-    def take(self, key: Any, tensors: Nest) -> MetricSession:
+    def take(self, key: Any, tensors: PyTree) -> MetricSession:
         """Returns a session without counts, for arrays with this key."""
         if not self._idle.get(key):
             return self.session(tensors)
@@ -108,12 +108,12 @@ class Metrics(GraphFunction, abc.ABC):
 class _Evaluation:
     """The counts of one evaluation, over batches of any size."""
 
-    def __init__(self, take: Callable[[Any, Nest], MetricSession]):
+    def __init__(self, take: Callable[[Any, PyTree], MetricSession]):
         self._take = take
         self.sessions: dict[Any, MetricSession] = {}
         self._last: MetricSession | None = None
 
-    def count(self, key: Any, tensors: Nest) -> dict[str, Any]:
+    def count(self, key: Any, tensors: PyTree) -> dict[str, Any]:
         """Counts a batch, and returns the values of the metrics."""
         if key not in self.sessions:
             self.sessions[key] = self._take(key, tensors)
@@ -127,11 +127,11 @@ class _Evaluation:
 class MetricFn(Metrics):
     """A `metric_fn`, which builds a graph for each batch size."""
 
-    def key(self, tensors: Nest) -> Any:
+    def key(self, tensors: PyTree) -> Any:
         """Returns the shapes."""
         return shapes_of(tensors)
 
-    def session(self, tensors: Nest) -> MetricSession:
+    def session(self, tensors: PyTree) -> MetricSession:
         """Returns a session for the graph that the function builds."""
         graph = CalledGraph(self._function, tensors)
         return MetricSession(graph, checked_pairs("metric_fn", graph.returned))
@@ -161,7 +161,7 @@ class GraphMetrics(Metrics):
         super().__init__(lambda: None, [])
         self._graphs: list[_Cut] = []
 
-    def enter(self, graph: Any, pairs: Mapping[str, tuple[Any, Any]]) -> Nest:
+    def enter(self, graph: Any, pairs: Mapping[str, tuple[Any, Any]]) -> PyTree:
         """Cuts a graph, and returns the tensors that the function needs.
 
         Each metric is a pair of its value and the operation that counts a batch.
@@ -184,11 +184,11 @@ class GraphMetrics(Metrics):
         self._dtypes = dtypes_of(part.boundary)
         return part.boundary
 
-    def key(self, tensors: Nest) -> Any:
+    def key(self, tensors: PyTree) -> Any:
         """Returns the position of the graph."""
         return int(tensors[0][0])
 
-    def session(self, tensors: Nest) -> MetricSession:
+    def session(self, tensors: PyTree) -> MetricSession:
         """Returns a session for the host's part of that graph."""
         return self._graphs[self.key(tensors)].session()
 
@@ -198,7 +198,7 @@ class _Cut:
     """The host's part of a graph, and the names of its metrics there."""
 
     part: Cut
-    names: Mapping[str, tuple[Nest, Nest]]
+    names: Mapping[str, tuple[PyTree, PyTree]]
 
     def session(self) -> MetricSession:
         graph = self.part.graph()

@@ -11,12 +11,12 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.ground.base.types import Nest
-from keras_tpu_estimator.spec.model_fn.outside_compilation import (
+from keras_tpu_estimator.api.model_fn.outside_compilation import (
     HostTensor,
     is_host_tensor,
     with_host_tensors,
 )
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
 from keras_tpu_estimator.tf1.host.graph_cut import Cut, cut
 from keras_tpu_estimator.tf1.lift.refusals import is_for_host
@@ -84,8 +84,8 @@ def _rows(array: np.ndarray, count: int, start: int, size: int) -> np.ndarray:
     return np.pad(own, missing, mode="edge")
 
 
-def on_host(graph: Any, tensors: Nest) -> Nest:
-    """Returns a nest of tensors with those that no device can compute as
+def on_host(graph: Any, tensors: PyTree) -> PyTree:
+    """Returns a pytree of tensors with those that no device can compute as
     `HostTensor`s.
     """
     import tensorflow as tf
@@ -108,7 +108,7 @@ def on_host(graph: Any, tensors: Nest) -> Nest:
 
 
 def called_with_host_tensors(
-    function: Callable[..., Any], tensors: Nest
+    function: Callable[..., Any], tensors: PyTree
 ) -> Callable[..., Any]:
     """Returns a host function that may be given tensors for the host."""
     leaves = jax.tree.leaves(tensors, is_leaf=is_host_tensor)

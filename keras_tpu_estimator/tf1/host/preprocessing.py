@@ -10,10 +10,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.engine.inputs.unbatched import Unbatched
 from keras_tpu_estimator.engine.program.steps import StepInput
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.bucketing import borders_of, columns_for, filled
 from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
@@ -129,8 +129,8 @@ def _wanted(model: ModelGraph, mode: str) -> list[Any]:
     return [each for each in _leaves(values) if _is_element(each)]
 
 
-def _leaves(nest: Nest) -> list[Any]:
-    leaves: list[Any] = jax.tree.leaves(nest)
+def _leaves(tree: PyTree) -> list[Any]:
+    leaves: list[Any] = jax.tree.leaves(tree)
     return leaves
 
 
@@ -250,9 +250,9 @@ def _with_moved(spec: Any, moved: Mapping[str, Any]) -> Any:
     return copy
 
 
-def needs_host(nest: Nest) -> bool:
+def needs_host(tree: PyTree) -> bool:
     """Returns whether a batch has examples that no device can hold."""
-    leaves = jax.tree.leaves(nest)
+    leaves = jax.tree.leaves(tree)
     return any(
         isinstance(leaf, SparseArray) or _has_strings(leaf) for leaf in leaves
     ) and all(np.shape(leaf)[:1] != (0,) for leaf in leaves)

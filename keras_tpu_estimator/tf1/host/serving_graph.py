@@ -6,6 +6,8 @@ from typing import Any
 
 import numpy as np
 
+from keras_tpu_estimator.base.common.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.export.batching import BatchConfig, batching_in_graph
 from keras_tpu_estimator.export.receivers import Receiver, ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
@@ -19,16 +21,14 @@ from keras_tpu_estimator.export.serving_graph import (
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
 from keras_tpu_estimator.files.warm_start.pairing import cast
-from keras_tpu_estimator.ground.base.tensorflow_gpus import hide_gpus
-from keras_tpu_estimator.ground.base.types import Nest
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.building import building
 from keras_tpu_estimator.tf1.graph.scaffolds import as_ours, scaffold_of
 
 
 def call_batched(
-    config: BatchConfig, function: Callable[..., Nest], args: list[Nest]
-) -> Nest:
+    config: BatchConfig, function: Callable[..., PyTree], args: list[PyTree]
+) -> PyTree:
     """Calls a function of tensors on batches of requests.
 
     Args:
@@ -42,7 +42,7 @@ def call_batched(
     import tensorflow as tf
 
     inputs = [tf.convert_to_tensor(each) for each in tf.nest.flatten(args)]
-    returned: list[Nest] = []
+    returned: list[PyTree] = []
 
     def body(*own: Any) -> list[Any]:
         result = function(*tf.nest.pack_sequence_as(args, own))
@@ -66,7 +66,7 @@ def call_batched(
     )
     for output, tensor in zip(outputs, inner, strict=True):
         output.set_shape(tensor.shape)
-    packed: Nest = tf.nest.pack_sequence_as(returned[-1], outputs)
+    packed: PyTree = tf.nest.pack_sequence_as(returned[-1], outputs)
     return packed
 
 

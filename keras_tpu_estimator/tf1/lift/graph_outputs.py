@@ -9,10 +9,10 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.warned import warn_once
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.warned import warn_once
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.host.summaries import Recorded
 from keras_tpu_estimator.tf1.lift.lifting import Lifted, Pruned

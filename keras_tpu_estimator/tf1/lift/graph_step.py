@@ -7,6 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.tracing import keras_patches
+from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.program.outputs import (
     check_concatenable,
     metrics_name,
@@ -26,12 +32,6 @@ from keras_tpu_estimator.engine.program.steps import (
     StepInput,
 )
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.ground.base.modes import ModeKeys
-from keras_tpu_estimator.ground.base.types import Features, Labels, Nest
-from keras_tpu_estimator.ground.tracing import keras_patches
-from keras_tpu_estimator.ground.tracing.variables import AnyArraysByPath, ArraysByPath
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
-from keras_tpu_estimator.spec.model_fn.spec_checks import HostFunction
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.scaffolds import as_ours
 from keras_tpu_estimator.tf1.graph.variables import REPEATS, SEED
@@ -221,7 +221,7 @@ class GraphStep:
         model = self._model
         return recorded(model.graph, model.scaffold.summary_op)
 
-    def _tensors(self, metrics: GraphMetrics) -> dict[str, Nest]:
+    def _tensors(self, metrics: GraphMetrics) -> dict[str, PyTree]:
         """Returns the tensors of the graph that leave the devices."""
         spec, mode = self._model.spec, self._mode
         tensors = outputs_of(spec, mode, lambda f: _fed(only_tensors(f)))
@@ -246,7 +246,7 @@ class GraphStep:
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
         return tensors
 
-    def _write_too(self, tensors: dict[str, Nest], done: Sequence[Any]) -> None:
+    def _write_too(self, tensors: dict[str, PyTree], done: Sequence[Any]) -> None:
         """Makes the host write the files that the graph would write."""
         wanted = [*jax.tree.leaves(tensors), *done]
         taken = taken_out(self._model.graph, wanted)
@@ -264,21 +264,21 @@ class GraphStep:
 def _both(first: HostFunction, second: HostFunction) -> HostFunction:
     """Returns a host function that calls two others with their own tensors."""
 
-    def call(of_first: Nest, of_second: Nest) -> None:
+    def call(of_first: PyTree, of_second: PyTree) -> None:
         first.call(of_first)
         second.call(of_second)
 
     return HostFunction(call, [first.tensors, second.tensors])
 
 
-def _fed_on_host(host: HostFunction | None, tensors: Nest) -> HostFunction | None:
+def _fed_on_host(host: HostFunction | None, tensors: PyTree) -> HostFunction | None:
     """A function that the host gives what no device can compute."""
     if host is None:
         return None
     return HostFunction(called_with_host_tensors(host.function, tensors), host.tensors)
 
 
-def _fed(host: HostFunction) -> Nest:
+def _fed(host: HostFunction) -> PyTree:
     """Returns the tensors of a host function, with at least one to count steps."""
     import tensorflow as tf
 

@@ -11,9 +11,9 @@ from jax.extend.core import Primitive
 from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
+from keras_tpu_estimator.base.cpu.tuning import tuned
+from keras_tpu_estimator.base.mesh.reductions import sum_over
 from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
-from keras_tpu_estimator.ground.cpu.tuning import tuned
-from keras_tpu_estimator.ground.mesh.reductions import sum_over
 from keras_tpu_estimator.tf1.lift import jax_internals
 from keras_tpu_estimator.tf1.lift.jax_internals import DTYPES
 from keras_tpu_estimator.tf1.lift.lifting import Lifted

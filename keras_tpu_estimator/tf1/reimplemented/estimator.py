@@ -5,11 +5,11 @@ from typing import Any
 
 import tensorflow.compat.v1 as tf
 
+from keras_tpu_estimator.api.hooks.session_run_hook import SessionRunHook
 from keras_tpu_estimator.files.formats.latest_checkpoints import (
     latest_checkpoint,
 )
 from keras_tpu_estimator.files.formats.loading import load_variable
-from keras_tpu_estimator.spec.hooks.session_run_hook import SessionRunHook
 
 _STEP = "global_step"
 

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from keras_tpu_estimator.ground.base.shown import shown
+from keras_tpu_estimator.base.common.shown import shown
 
 
 def numpy_input_fn(

@@ -10,7 +10,7 @@ import sys
 import types
 from typing import Any
 
-from keras_tpu_estimator.ground.base.pickling import reduce_error
+from keras_tpu_estimator.base.common.pickling import reduce_error
 from keras_tpu_estimator.tf1.names.aliases import canonical, path_of
 from keras_tpu_estimator.tf1.names.catalogue import ancestors, below, catalogue
 from keras_tpu_estimator.tf1.shims.old_libraries import (

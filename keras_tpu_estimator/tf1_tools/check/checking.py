@@ -4,7 +4,7 @@ import dataclasses
 import pathlib
 from collections.abc import Iterable, Iterator
 
-from keras_tpu_estimator.ground.base.sources import Source, read_program
+from keras_tpu_estimator.base.common.sources import Source, read_program
 from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file, python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade, RunningCode

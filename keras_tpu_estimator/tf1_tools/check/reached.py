@@ -13,7 +13,7 @@ from typing import Any
 
 from typing_extensions import TypeIs
 
-from keras_tpu_estimator.ground.base.sources import from_module
+from keras_tpu_estimator.base.common.sources import from_module
 from keras_tpu_estimator.tf1_tools.check.conditions import (
     Condition,
     FlagsOn,

@@ -8,7 +8,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
-from keras_tpu_estimator.ground.base.sources import Source, from_module
+from keras_tpu_estimator.base.common.sources import Source, from_module
 from keras_tpu_estimator.tf1.names import aliases
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda

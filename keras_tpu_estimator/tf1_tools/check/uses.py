@@ -7,7 +7,7 @@ import importlib.util
 import pathlib
 from collections.abc import Iterator, Mapping
 
-from keras_tpu_estimator.ground.base.sources import from_module
+from keras_tpu_estimator.base.common.sources import from_module
 from keras_tpu_estimator.tf1.names import aliases
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
 

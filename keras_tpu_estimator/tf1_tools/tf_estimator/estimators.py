@@ -9,21 +9,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator import estimator
+from keras_tpu_estimator.api.config import run_config
+from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.base.common.params import copied
+from keras_tpu_estimator.base.common.signatures import argument_names
+from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
-from keras_tpu_estimator.ground.base.params import copied
-from keras_tpu_estimator.ground.base.signatures import argument_names
-from keras_tpu_estimator.ground.base.types import InputFn, PathLike
+from keras_tpu_estimator.estimator import tpu_estimator
 from keras_tpu_estimator.runs.prediction_batches import Predicted
-from keras_tpu_estimator.spec.config import run_config
-from keras_tpu_estimator.spec.hooks.session_run_hook import Hook
 from keras_tpu_estimator.tf1.graph.building import in_any_graph
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.marking import model_fn as marked
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import RunConfig
 
 
-class TPUEstimator(estimator.TPUEstimator):
+class TPUEstimator(tpu_estimator.TPUEstimator):
     """The counterpart of `tf.estimator.tpu.TPUEstimator` for TF1 code.
 
     It wraps `model_fn` in `tf1.model_fn`. With `use_tpu=True` it uses all devices that
@@ -82,7 +82,7 @@ class TPUEstimator(estimator.TPUEstimator):
         return _in_any_graph(super().model_fn)
 
 
-class Estimator(estimator.TPUEstimator):
+class Estimator(tpu_estimator.TPUEstimator):
     """The counterpart of `tf.estimator.Estimator` for TF1 code.
 
     It runs on one device with the batches of `input_fn`. `input_fn` may have no

@@ -6,9 +6,9 @@ import enum
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_tpu_estimator import estimator as estimators
-from keras_tpu_estimator.ground.base.types import PathLike
-from keras_tpu_estimator.spec.config.tpu_config import TPUConfig
+from keras_tpu_estimator.api.config.tpu_config import TPUConfig
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.estimator import tpu_estimator
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import TPUEstimator
 from keras_tpu_estimator.tf1_tools.tf_estimator.run_configs import TPURunConfig
 
@@ -28,7 +28,7 @@ class ExportSavedModelApiVersion(enum.Enum):
 
 
 def export_estimator_savedmodel(
-    estimator: estimators.TPUEstimator,
+    estimator: tpu_estimator.TPUEstimator,
     export_dir_base: PathLike,
     serving_input_receiver_fn: Callable[[], Any],
     assets_extra: Mapping[str, str] | None = None,

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 import h5py
 import numpy as np
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges, boxes_of_run
+from keras_tpu_estimator.base.storage.transfers import local_copy
 from keras_tpu_estimator.files.atomic import checksum, pieces
 from keras_tpu_estimator.files.formats.hdf5 import encoding
 from keras_tpu_estimator.files.formats.reader import VariableNotFoundError
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges, boxes_of_run
-from keras_tpu_estimator.ground.storage.transfers import local_copy
 
 # The errors that HDF5 and h5py raise for corrupt structures.
 _DAMAGE = (OSError, RuntimeError, KeyError, pieces.CorruptPieceError)

@@ -10,6 +10,9 @@ from typing import Self
 import h5py
 import numpy as np
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.storage.transfers import local_copy
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory import layouts, location
 from keras_tpu_estimator.files.formats.hdf5 import encoding, shards
@@ -23,9 +26,6 @@ from keras_tpu_estimator.files.formats.hdf5.opened_file import (
 from keras_tpu_estimator.files.formats.hdf5.shards import Shard
 from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.reader import CheckpointReader, Stored, removed
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.storage.transfers import local_copy
-from keras_tpu_estimator.ground.storage.urls import is_url
 
 
 class OpenedCheckpoint:

@@ -12,8 +12,8 @@ import os
 import h5py
 import numpy as np
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.files.directory.save_names import SaveName
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
 
 
 @dataclasses.dataclass(frozen=True)

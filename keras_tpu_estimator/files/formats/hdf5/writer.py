@@ -15,14 +15,14 @@ import h5py
 import numpy as np
 import numpy.typing as npt
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.atomic import checksum, commit, pieces
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import encoding
 from keras_tpu_estimator.files.formats.hdf5.shards import Shard, Sharded
 from keras_tpu_estimator.files.formats.reader import Stored
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.storage import paths
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer

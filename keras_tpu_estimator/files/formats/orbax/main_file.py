@@ -13,11 +13,11 @@ import pathlib
 from collections.abc import Mapping
 from typing import Self
 
+from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.files.atomic import checksum, commit, pieces
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.ground.base.types import PathLike
 
 # The name of the folder that Orbax writes.
 FOLDER = "orbax"

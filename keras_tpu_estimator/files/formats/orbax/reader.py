@@ -9,6 +9,9 @@ from typing import Any
 import jax
 import numpy as np
 
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.formats.intact import are_intact
 from keras_tpu_estimator.files.formats.orbax.main_file import MainFile
@@ -19,9 +22,6 @@ from keras_tpu_estimator.files.formats.reader import (
     removed,
     unambiguous,
 )
-from keras_tpu_estimator.ground.base.index_ranges import IndexRanges
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.urls import is_url
 
 # The file that marks a folder of arrays, and the file of a step with such
 # folders.

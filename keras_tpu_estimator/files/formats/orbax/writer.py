@@ -16,15 +16,15 @@ import jax
 import numpy as np
 import numpy.typing as npt
 
+from keras_tpu_estimator.base.common.machine import Machine
+from keras_tpu_estimator.base.mesh.aliases import alias
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.orbax.main_file import FOLDER, MainFile
 from keras_tpu_estimator.files.formats.orbax.reader import needed
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
-from keras_tpu_estimator.ground.base.machine import Machine
-from keras_tpu_estimator.ground.mesh.aliases import alias
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.urls import is_url
 
 _T = TypeVar("_T")
 

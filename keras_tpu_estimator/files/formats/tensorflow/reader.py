@@ -6,6 +6,8 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.base.storage.transfers import local_copy, without_wildcards
 from keras_tpu_estimator.files.directory.layouts import INDEX, data_files
 from keras_tpu_estimator.files.formats.reader import (
     CheckpointReader,
@@ -13,8 +15,6 @@ from keras_tpu_estimator.files.formats.reader import (
     removed,
     unambiguous,
 )
-from keras_tpu_estimator.ground.storage import paths
-from keras_tpu_estimator.ground.storage.transfers import local_copy, without_wildcards
 
 _NUMBER = "-?????-of-?????"
 

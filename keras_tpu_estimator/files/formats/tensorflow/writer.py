@@ -14,6 +14,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 
+from keras_tpu_estimator.base.common.tensorflow_session import host_session
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import NO_TOKEN, SIZE, stamp
 from keras_tpu_estimator.files.directory import stale_files
@@ -29,8 +31,6 @@ from keras_tpu_estimator.files.formats.tensorflow.reader import (
     TensorFlowReader,
     suffixes,
 )
-from keras_tpu_estimator.ground.base.tensorflow_session import host_session
-from keras_tpu_estimator.ground.storage import paths
 
 if TYPE_CHECKING:
     import tensorflow as tf

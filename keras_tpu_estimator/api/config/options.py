@@ -1,0 +1,295 @@
+"""Checks of the fields of a `RunConfig`, and fields without effect."""
+
+import dataclasses
+import inspect
+import re
+import warnings
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from keras_tpu_estimator.base.common.field_checks import is_int, is_number
+from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.suggestions import did_you_mean
+
+
+def is_anything(value: object) -> bool:
+    return True
+
+
+def is_bool(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def is_one_of(*values: object) -> Callable[[object], bool]:
+    return lambda value: value in values
+
+
+def is_positive(value: object) -> bool:
+    return is_number(value) and value > 0
+
+
+def is_not_negative(value: object) -> bool:
+    return is_number(value) and value >= 0
+
+
+def is_count(value: object) -> bool:
+    return is_int(value) and value >= 1
+
+
+def is_layout_map(layout_map: object) -> bool:
+    return isinstance(layout_map, Mapping) and all(
+        _is_pattern(pattern)
+        and isinstance(getattr(layout, "axes", layout), tuple | list)
+        for pattern, layout in layout_map.items()
+    )
+
+
+def _is_pattern(pattern: object) -> bool:
+    if not isinstance(pattern, str):
+        return False
+    try:
+        re.compile(pattern)
+    except re.error:
+        return False
+    return True
+
+
+def is_session_config(value: object) -> bool:
+    # The class belongs to TensorFlow, which is not imported.
+    return any(each.__name__ == "ConfigProto" for each in type(value).__mro__)
+
+
+def takes_op(function: object) -> bool:
+    return callable(function) and list(inspect.signature(function).parameters) == ["op"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """The facts about a field of a `RunConfig`, besides its type and default.
+
+    Attributes:
+        is_valid: Whether a value other than `None` is valid.
+        expected: A description of valid values, for errors.
+        unread: For a field without effect, the values that do not warn. `None`
+            for a field that has an effect.
+    """
+
+    is_valid: Callable[[object], bool]
+    expected: str
+    unread: tuple[object, ...] | None
+
+
+def option(
+    default: object,
+    is_valid: Callable[[object], bool],
+    expected: str,
+    unread: tuple[object, ...] | None = None,
+    is_hashable: bool = True,
+) -> Any:
+    """Returns a dataclass field with the facts of an `Option`.
+
+    Args:
+        is_hashable: Whether values of the field have a hash. Defaults to
+            `True`.
+    """
+    facts = Option(is_valid, expected, unread)
+    return dataclasses.field(
+        default=default,
+        hash=None if is_hashable else False,
+        metadata={"option": facts},
+    )
+
+
+def without_effect(
+    default: object,
+    is_valid: Callable[[object], bool] = is_anything,
+    expected: str = "",
+    unread: tuple[object, ...] = (),
+) -> Any:
+    """Returns a dataclass field that is accepted and has no effect.
+
+    Args:
+        unread: Further values that do not warn. Defaults to none.
+    """
+    return option(default, is_valid, expected, (default, *unread))
+
+
+def _options(config: Any) -> dict[str, Option]:
+    """Returns the facts about the fields by name, in their order.
+
+    `RunConfig` itself checks the fields that it converts, which have none.
+    """
+    return {
+        field.name: field.metadata["option"]
+        for field in dataclasses.fields(config)
+        if "option" in field.metadata
+    }
+
+
+def check_fields(config: Any) -> None:
+    """Checks the fields of a `RunConfig` one by one; `None` passes."""
+    for name, facts in _options(config).items():
+        value = getattr(config, name)
+        if value is not None and not facts.is_valid(value):
+            raise ValueError(f"`{name}` must be {facts.expected}. Received: {value!r}")
+    _check_strategies(config)
+
+
+def check_one_interval(steps: object, secs: object) -> None:
+    """Checks that only one interval between checkpoints is set."""
+    if steps is not None and secs is not None:
+        raise ValueError(
+            "Cannot set both `save_checkpoints_steps` and "
+            f"`save_checkpoints_secs`. Received: {steps} and {secs}. Set one "
+            "of them."
+        )
+
+
+def check_cluster(cluster: object, master: object, session_config: object) -> None:
+    """Checks that only one argument names a cluster."""
+    if cluster is None:
+        return
+    if master is not None:
+        raise ValueError(
+            "Cannot set both `master` and `cluster`. Received: "
+            f"master={master!r}, cluster={cluster!r}. Leave out both: they "
+            "have no effect here."
+        )
+    # The class belongs to TensorFlow, which is not imported.
+    has_field = getattr(session_config, "HasField", None)
+    if has_field is not None and has_field("cluster_def"):
+        raise ValueError(
+            "`session_config` must not have a cluster_def with `cluster`. "
+            f"Received: cluster={cluster!r} and {session_config!r}. Leave out "
+            "both: they have no effect here."
+        )
+
+
+def _check_strategies(config: Any) -> None:
+    experimental = config.experimental_distribute
+    for name, strategy in (
+        ("train_distribute", config.train_distribute),
+        ("eval_distribute", config.eval_distribute),
+        (
+            "experimental_distribute.train_distribute",
+            getattr(experimental, "train_distribute", None),
+        ),
+        (
+            "experimental_distribute.eval_distribute",
+            getattr(experimental, "eval_distribute", None),
+        ),
+    ):
+        ancestors = [each.__name__ for each in type(strategy).__mro__]
+        if "ParameterServerStrategyV2" in ancestors:
+            raise ValueError(
+                f"`{name}` must not be a "
+                "tf.distribute.ParameterServerStrategy. Received: "
+                f"{strategy!r}. Leave it out: the batch is split over all "
+                "devices without it."
+            )
+
+
+def set_without_effect(config: Any, among: Iterable[str] | None = None) -> list[str]:
+    """Returns the names of fields that are set and have no effect.
+
+    Names of `TPUConfig` fields begin with `'TPUConfig.'`, those of a
+    `ConfigProto` with `'session_config.'`.
+
+    Args:
+        among: Names of fields to check. Defaults to `None`, for all.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> set_without_effect(kte.RunConfig(model_dir="/tmp/run"))
+    []
+    """
+    wanted = None if among is None else set(among)
+    names = [
+        name
+        for field, facts in _options(config).items()
+        if facts.unread is not None
+        and (wanted is None or field in wanted)
+        and getattr(config, field) not in facts.unread
+        for name in _set_within(field, getattr(config, field))
+    ]
+    if wanted is not None and "tpu_config" not in wanted:
+        return names
+    unread_of_tpu_config = _UNREAD_OF_TPU_CONFIG | {
+        # TF_CONFIG's, which is not the program's.
+        "tpu_job_name": (None, config._task.tpu_job_name)
+    }
+    return names + [
+        f"TPUConfig.{name}"
+        for name, unread in unread_of_tpu_config.items()
+        if getattr(config.tpu_config, name) not in unread
+    ]
+
+
+def _set_within(name: str, value: object) -> list[str]:
+    """Returns the set fields of a protocol buffer, or the name itself."""
+    list_fields = getattr(value, "ListFields", None)
+    if list_fields is None:
+        return [name]
+    return [
+        each
+        for field, inner in list_fields()
+        for each in _set_within(f"{name}.{field.name}", inner)
+    ]
+
+
+def warn_without_effect(names: list[str], stacklevel: int) -> None:
+    """Logs one warning for all fields without effect."""
+    if names:
+        warnings.warn(
+            "These fields of RunConfig are accepted for compatibility and "
+            f"have no effect with JAX: {', '.join(names)}. Leave them out.",
+            UserWarning,
+            stacklevel=stacklevel,
+        )
+
+
+_UNREAD_OF_TPU_CONFIG: dict[str, tuple[object, ...]] = {
+    "initial_infeed_sleep_secs": (None, 0),
+    "experimental_allow_per_host_v2_parallel_get_next": (False,),
+    "experimental_feed_hook": (None,),
+}
+
+
+NAMES = ("tensorboard", "jsonl", "wandb", "mlflow")
+
+
+class ChosenWriters(tuple[Any, ...]):
+    """The metric writers of a configuration; copies share them."""
+
+    def __deepcopy__(self, memo: object) -> "ChosenWriters":
+        return self
+
+    @classmethod
+    def of(cls, chosen: Any) -> "ChosenWriters":
+        """Checks names and metric writers."""
+        is_one = isinstance(chosen, str) or _is_writer(chosen)
+        if not is_one and not isinstance(chosen, Iterable):
+            raise _refused(chosen)
+        writers = cls((chosen,) if is_one else chosen)
+        for each in writers:
+            if isinstance(each, str) and each not in NAMES:
+                raise ValueError(
+                    f"`metric_writers` must be some of {[*NAMES]}, or "
+                    f"writers. Received: {each!r}.{did_you_mean(each, NAMES)}"
+                )
+            if not isinstance(each, str) and not _is_writer(each):
+                raise _refused(each)
+        return writers
+
+
+def _is_writer(chosen: Any) -> bool:
+    is_class = isinstance(chosen, type)
+    return not is_class and hasattr(chosen, "write_scalars")
+
+
+def _refused(chosen: Any) -> TypeError:
+    return TypeError(
+        f"`metric_writers` must be some of {[*NAMES]}, or objects with a "
+        f"method `write_scalars(step, scalars)`. Received: {shown(chosen)}."
+    )

@@ -1,0 +1,168 @@
+"""Sessions for TensorFlow hooks: graph tensors as values of a run."""
+
+import contextlib
+import functools
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple, Protocol
+
+from keras_tpu_estimator.api.hooks.fetches import refuse_feed, warn_of_options
+from keras_tpu_estimator.api.hooks.session import Session
+
+
+class Request(NamedTuple):
+    """The names to fetch for a hook of TensorFlow.
+
+    Attributes:
+        results: Returns the hook's results, from values by name.
+    """
+
+    names: Collection[str]
+    results: Callable[[Mapping[str, Any]], Any]
+
+
+class HostRun(Protocol):
+    """A hook's operations that run only on the host."""
+
+    @property
+    def names(self) -> Collection[str]:
+        """The variables that the operations use."""
+
+    def run(self, values: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+        """Runs the operations.
+
+        Args:
+            values: The values of the variables by name.
+
+        Returns:
+            The fetched values, and the assigned values.
+        """
+
+
+class HookedGraph(Protocol):
+    """The graph of a program, with the operations of its hooks.
+
+    Attributes:
+        graph: The TensorFlow graph.
+        fetched: The names that each run fetches without hooks.
+    """
+
+    graph: Any
+    fetched: Any
+
+    def scope(self) -> contextlib.AbstractContextManager[None]:
+        """Makes the graph the default one, as while it was built."""
+
+    def enter_new(self, store: Any) -> bool:
+        """Enters variables that hooks created into a program's store.
+
+        Args:
+            store: The `VariableStore` of the program.
+
+        Returns:
+            Whether there are new variables.
+        """
+
+    def host_run(
+        self, fetches: Any, feed_dict: Mapping[Any, Any] | None
+    ) -> HostRun | None:
+        """Returns operations that can run on the host.
+
+        They assign variables, or are fed, and need no tensor of a step.
+
+        Args:
+            fetches: A pytree of operations, tensors, variables and names.
+        """
+
+    def request(self, fetches: Any, asked: Collection[str] | None = None) -> Request:
+        """Returns the names to fetch for some tensors.
+
+        Args:
+            fetches: A pytree of tensors, variables and names.
+            asked: The names requested before the run; `None` before that.
+
+        Raises:
+            ValueError: They cannot be fetched.
+        """
+
+
+class GraphSession:
+    """A `tf.compat.v1.Session` for TensorFlow hooks.
+
+    Args:
+        asked: The names that the hook has requested so far.
+
+    Raises:
+        ValueError: The program has no graph.
+    """
+
+    def __init__(self, session: Session, asked: Collection[str] = ()):
+        if session.graph is None:
+            raise ValueError(
+                "Hooks of TensorFlow need a model_fn that builds a "
+                "TensorFlow graph, marked by kte.tf1.model_fn. Received one "
+                "with another model_fn: derive the hook from "
+                "keras_tpu_estimator.hooks.SessionRunHook."
+            )
+        self._session = session
+        self._hooked: HookedGraph = session.graph
+        self._asked = asked
+
+    @property
+    def graph(self) -> Any:
+        """The TensorFlow graph."""
+        return self._hooked.graph
+
+    def run(
+        self,
+        fetches: Any,
+        feed_dict: Mapping[Any, Any] | None = None,
+        options: Any = None,
+        run_metadata: Any = None,
+    ) -> Any:
+        """Returns the current values of a pytree of tensors, variables and
+        names.
+
+        Args:
+            fetches: Variables, values computed only from variables, and the
+                fetches of `before_run`. Or operations that need no tensor of a
+                step, such as those that assign or save variables; the next step
+                uses the assigned values.
+            feed_dict: Values for the placeholders of such operations. Otherwise
+                it must be `None`, because a device loop cannot be fed.
+            options: Accepted; has no effect except a logged warning.
+            run_metadata: Accepted, as `options`.
+
+        Raises:
+            ValueError: They cannot be fetched, or a value is fed.
+        """
+        warn_of_options("session.run", options)
+        warn_of_options("session.run", run_metadata, "run_metadata")
+        host_run = self._hooked.host_run(fetches, feed_dict)
+        if host_run is not None:
+            fetched, assigned = host_run.run(self.values(host_run.names))
+            self._session.live.assign(assigned)
+            return fetched
+        refuse_feed("feed_dict", feed_dict or None)
+        request = self._hooked.request(fetches, self._asked)
+        return request.results(self.values(request.names))
+
+    def values(self, names: Collection[str]) -> dict[str, Any]:
+        """Returns the values of names, as `Session.run` does."""
+        values: dict[str, Any] = self._session.run({n: n for n in names})
+        return values
+
+
+def graph_session(session: Session, asked: Collection[str] = ()) -> GraphSession:
+    """Returns a session that TensorFlow's own functions also accept."""
+    made: GraphSession = _known_to_tensorflow()(session, asked)
+    return made
+
+
+@functools.cache
+def _known_to_tensorflow() -> type[GraphSession]:
+    """Returns the class that a `tf.train.Saver` accepts."""
+    import tensorflow as tf
+
+    # The last base class before `object`, which has no public name.
+    interface = tf.compat.v1.Session.__mro__[-2]
+    return type("TensorFlowSession", (GraphSession, interface), {})

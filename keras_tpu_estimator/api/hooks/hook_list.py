@@ -1,0 +1,161 @@
+"""A list of hooks that is called as one hook."""
+
+import contextlib
+import dataclasses
+import heapq
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from keras_tpu_estimator.api.hooks.fetches import names_in
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session_run_hook import (
+    EveryRun,
+    LaterArgs,
+    LoopHook,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+# Returns a context in which a hook begins.
+Resuming: TypeAlias = Callable[
+    [SessionRunHook], contextlib.AbstractContextManager[None]
+]
+
+
+def _afresh(
+    hook: SessionRunHook,
+) -> contextlib.AbstractContextManager[None]:
+    """Returns a context that does nothing."""
+    del hook
+    return contextlib.nullcontext()
+
+
+class HookList:
+    """The hooks of one call, called in the order given.
+
+    Args:
+        hooks: The hooks of one call of `train`, `evaluate` or `predict`.
+    """
+
+    def __init__(self, hooks: Iterable[SessionRunHook], session: Session):
+        self.hooks = tuple(hooks)
+        self.session = session
+        self._is_run_untold = False
+
+    @property
+    def allows_run_ahead(self) -> bool:
+        """Whether all hooks allow it."""
+        return all(hook.allows_run_ahead for hook in self.hooks)
+
+    @property
+    def see_every_run(self) -> bool:
+        """Whether a hook acts on runs and names no steps."""
+        return any(isinstance(h.run_ends(0), EveryRun) for h in self.hooks)
+
+    def run_ends(self, start: int, every: int = 1) -> Iterable[int]:
+        """Returns the ends of runs that hooks ask for, in ascending order.
+
+        Args:
+            start: The global step at which training starts.
+            every: Steps of a run for hooks that name no steps. Defaults to 1.
+        """
+        ends = [hook.run_ends(start) for hook in self.hooks]
+        return heapq.merge(
+            *(e.of(every) if isinstance(e, EveryRun) else e for e in ends)
+        )
+
+    def begin(self) -> None:
+        """Calls every hook's `begin`."""
+        for hook in self.hooks:
+            if isinstance(hook, LoopHook):
+                hook.open(self.session)
+        for hook in self.hooks:
+            hook.begin()
+
+    def after_create_session(self, resuming: Resuming = _afresh) -> None:
+        """Calls every hook's `after_create_session`.
+
+        Args:
+            resuming: Returns a context in which a hook begins. By default,
+                hooks do not resume.
+        """
+        for hook in self.hooks:
+            with resuming(hook):
+                hook.after_create_session(self.session, None)
+
+    def before_run(self) -> "HookedRun":
+        """Calls every hook's `before_run`; returns the run."""
+        context = SessionRunContext(self.session)
+        requests = [hook.before_run(context) for hook in self.hooks]
+        return HookedRun(self, context, requests)
+
+    def ran(self) -> None:
+        """Stores a run, which the devices may still be executing."""
+        self._is_run_untold = True
+
+    def run_is_made(self) -> None:
+        """Reports the completion of a run to `LoopHook`s, once."""
+        if self._is_run_untold:
+            self._is_run_untold = False
+            for hook in self.hooks:
+                if isinstance(hook, LoopHook):
+                    hook.run_is_made(self.session)
+
+    def end(self, is_interrupted: bool = False) -> None:
+        """Calls every hook's `end`.
+
+        Args:
+            is_interrupted: Whether the call will be resumed. Defaults to
+                `False`.
+        """
+        loop_hooks = [h for h in self.hooks if isinstance(h, LoopHook)]
+        if is_interrupted:
+            for loop_hook in loop_hooks:
+                loop_hook.interrupt(self.session)
+        for loop_hook in loop_hooks:
+            loop_hook.close(self.session)
+        for hook in self.hooks:
+            hook.end(self.session)
+
+
+@dataclasses.dataclass(frozen=True)
+class HookedRun:
+    """One run between `before_run` and `after_run`."""
+
+    _list: HookList
+    context: SessionRunContext
+    _requests: list[SessionRunArgs | None]
+
+    @property
+    def fetches(self) -> tuple[str, ...]:
+        """The names that hooks requested."""
+        requests = [each for each in self._requests if each is not None]
+        asked = [e.fetches for e in requests if e.fetches is not None]
+        return tuple(names_in(asked))
+
+    def start(self) -> None:
+        """Reports to `LoopHook`s that the run takes place."""
+        for hook in self._list.hooks:
+            if isinstance(hook, LoopHook):
+                hook.start_run()
+
+    def after_run(self) -> bool:
+        """Calls every hook's `after_run`; returns whether one asked to stop."""
+        # All values are fetched first, because a hook may assign a variable
+        # that a later hook requested.
+        values = [self._values(request) for request in self._requests]
+        pairs = zip(self._list.hooks, values, strict=True)
+        # A stable sort, which keeps the order of equal hooks.
+        for hook, its_values in sorted(pairs, key=lambda p: p[0].acts_last):
+            hook.after_run(self.context, its_values)
+        self._list.ran()
+        return self.context.stop_requested
+
+    def _values(self, request: SessionRunArgs | None) -> SessionRunValues:
+        if request is None or isinstance(request, LaterArgs):
+            return SessionRunValues(None)
+        if request.fetches is None:
+            return SessionRunValues(None)
+        return SessionRunValues(self._list.session.run(request.fetches))

@@ -1,0 +1,130 @@
+"""A hook that logs values by name."""
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from keras_tpu_estimator.api.hooks.fetches import check_names
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session_run_hook import (
+    LaterArgs,
+    SessionRunArgs,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
+from keras_tpu_estimator.base.common.types import PyTree
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+class LoggingTensorHook(SessionRunHook):
+    """A hook that logs values periodically, or at the end.
+
+    The first run is logged. Then runs are counted, not steps; a run of `train`
+    has `iterations_per_loop` steps. The logger is `keras_tpu_estimator`, at
+    level INFO. The counterpart of `tf.compat.v1.train.LoggingTensorHook`.
+
+    Args:
+        tensors: Names of values, or a dict from labels to names; the log sorts
+            the labels.
+        every_n_iter: Runs between log lines. Defaults to `None`.
+        every_n_secs: Seconds between log lines. Defaults to `None`.
+        at_end: Whether to log at the end, in addition to an interval or without
+            one. Defaults to `False`.
+        formatter: Returns a line for a dict of values. Defaults to "name =
+            value, ..." and the seconds since the previous line.
+
+    Raises:
+        ValueError: Without `at_end`, not exactly one interval is given; or
+            `every_n_iter` is not positive.
+        TypeError: `tensors` does not consist of names.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> hook = kte.hooks.LoggingTensorHook(
+    ...     {"loss": "loss", "bias": "dense/bias"}, every_n_iter=10)
+    """
+
+    allows_run_ahead = True
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Any] | Sequence[str] | str,
+        every_n_iter: int | None = None,
+        every_n_secs: float | None = None,
+        at_end: bool = False,
+        formatter: Callable[[dict[str, Any]], str] | None = None,
+    ):
+        only_at_end = at_end and every_n_iter is None and every_n_secs is None
+        if not only_at_end and (every_n_iter is None) == (every_n_secs is None):
+            raise ValueError(
+                "Expected `at_end`, or exactly one of `every_n_iter` and "
+                f"`every_n_secs`. Received: at_end={at_end}, every_n_iter="
+                f"{every_n_iter}, every_n_secs={every_n_secs}"
+            )
+        if every_n_iter is not None and every_n_iter <= 0:
+            raise ValueError(
+                f"Invalid every_n_iter={every_n_iter}. Expected a positive "
+                "number of runs."
+            )
+        self._names = _by_tag(tensors)
+        self._timer = (
+            None if only_at_end else SecondOrStepTimer(every_n_secs, every_n_iter)
+        )
+        self._at_end = at_end
+        self._formatter = formatter
+
+    def begin(self) -> None:
+        """Starts the interval."""
+        self._runs = 0
+        if self._timer is not None:
+            self._timer.reset()
+
+    def before_run(self, run_context: SessionRunContext) -> SessionRunArgs | None:
+        """Requests the values if the interval has passed."""
+        del run_context
+        if self._timer and self._timer.should_trigger_for_step(self._runs):
+            return SessionRunArgs(self._names)
+        # Any run may be the last one.
+        return LaterArgs(self._names) if self._at_end else None
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Logs them."""
+        del run_context
+        if run_values.results is not None:
+            self._log(run_values.results)
+        self._runs += 1
+
+    def end(self, session: Session) -> None:
+        """Logs the last values, with `at_end`."""
+        if self._at_end:
+            self._log(session.run(self._names))
+
+    def _log(self, values: dict[str, Any]) -> None:
+        seconds = None
+        if self._timer is not None:
+            seconds, _ = self._timer.update_last_triggered_step(self._runs)
+        if self._formatter is not None:
+            _logger.info(self._formatter(values))
+            return
+        with np.printoptions(suppress=True):
+            line = ", ".join(f"{tag} = {v}" for tag, v in values.items())
+        if seconds is None:
+            _logger.info(line)
+        else:
+            _logger.info("%s (%.3f sec)", line, seconds)
+
+
+def _by_tag(tensors: PyTree) -> dict[str, Any]:
+    check_names("tensors", tensors)
+    if isinstance(tensors, Mapping):
+        return {tag: tensors[tag] for tag in sorted(tensors)}
+    names = [tensors] if isinstance(tensors, str) else tensors
+    return {name: name for name in names}

@@ -1,0 +1,99 @@
+"""A hook that stops training at a step."""
+
+from collections.abc import Iterable
+from typing import Any
+
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session_run_hook import (
+    Hook,
+    SessionRunContext,
+    SessionRunHook,
+    SessionRunValues,
+)
+
+
+class StopAtStepHook(SessionRunHook):
+    """A hook that stops training after a number of steps, or at a step.
+
+    Passed to `train`, it stops at exactly that step: the last loop is
+    shortened. In the `training_hooks` of a spec, it stops at the end of the
+    loop in which the step is reached, because loops of a chosen length are
+    planned before `model_fn` is called. If the step has already been reached,
+    one more step is made. The counterpart of
+    `tf.compat.v1.train.StopAtStepHook`.
+
+    Args:
+        num_steps: Number of steps, counted from the start of each `train`.
+            Defaults to `None`.
+        last_step: The global step to stop at. Defaults to `None`.
+
+    Raises:
+        ValueError: Not exactly one of the two is given.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> hook = kte.hooks.StopAtStepHook(last_step=1000)
+    """
+
+    allows_run_ahead = True
+
+    def __init__(self, num_steps: int | None = None, last_step: int | None = None):
+        given = [each for each in (num_steps, last_step) if each is not None]
+        if len(given) != 1:
+            raise ValueError(
+                "Exactly one of `num_steps` and `last_step` must be given. "
+                f"Received: num_steps={num_steps}, last_step={last_step}. "
+                "`num_steps` counts from where training starts."
+            )
+        (self._steps,) = given
+        self._counts_anew = last_step is None
+
+    def stop_from(self, start: int) -> int:
+        """Returns the step to stop at, for a training that starts at a step."""
+        return start + self._steps if self._counts_anew else self._steps
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Returns the step to stop at, which may have been reached."""
+        return (max(start + 1, self.stop_from(start)),)
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """Starts to count."""
+        del coord
+        self._stop = self.stop_from(int(session.run("global_step")))
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Stops if the step has been reached."""
+        del run_values
+        if int(run_context.session.run("global_step")) >= self._stop:
+            run_context.request_stop()
+
+
+def steps_until_stop(
+    hooks: Iterable[Hook], start: int, steps: int | None
+) -> int | None:
+    """Returns the number of steps until a hook stops training.
+
+    Args:
+        hooks: The hooks of `train`; only `StopAtStepHook`s are used.
+        start: The global step at which training starts.
+        steps: Number of steps without hooks, or `None` for no end.
+
+    Returns:
+        A number of at least 1, or `None` for no end.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> from keras_tpu_estimator.api.hooks.stop_at_step import steps_until_stop
+    >>> steps_until_stop([kte.hooks.StopAtStepHook(last_step=30)], 20, 100)
+    10
+    """
+    ends = [
+        max(1, hook.stop_from(start) - start)
+        for hook in hooks
+        if isinstance(hook, StopAtStepHook)
+    ]
+    return min(ends if steps is None else [*ends, steps], default=None)

@@ -1,0 +1,329 @@
+"""Hooks and listeners of TensorFlow's classes, as those of this package.
+
+Only this file uses private attributes of these classes.
+"""
+
+import functools
+import os
+import sys
+from collections.abc import Iterable
+from typing import Any
+
+from keras_tpu_estimator.api.hooks.checkpoint_saver import (
+    CheckpointSaverHook,
+    CheckpointSaverListener,
+)
+from keras_tpu_estimator.api.hooks.fetches import refuse_feed, warn_of_options
+from keras_tpu_estimator.api.hooks.graph_session import (
+    HookedGraph,
+    Request,
+    graph_session,
+)
+from keras_tpu_estimator.api.hooks.obsolete import FeedFnHook
+from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
+from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session_run_hook import (
+    LaterArgs,
+    LoopHook,
+    SessionRunContext,
+    SessionRunValues,
+)
+from keras_tpu_estimator.api.hooks.stop_at_step import StopAtStepHook
+
+
+def adopted(hook: Any) -> Any:
+    """Returns a TensorFlow hook as our own; others unchanged.
+
+    Raises:
+        ValueError: The hook feeds values, which is not possible.
+    """
+    train = _train()
+    if train is None or not isinstance(hook, train.SessionRunHook):
+        return hook
+    # This package implements the hooks of the loop; those of the graph run as
+    # they are.
+    if type(hook) is train.StopAtStepHook:
+        if hook._num_steps is not None:
+            return StopAtStepHook(num_steps=hook._num_steps)
+        return StopAtStepHook(last_step=hook._last_step)
+    if type(hook) is train.CheckpointSaverHook:
+        return CheckpointSaverHook(
+            hook._checkpoint_dir,
+            checkpoint_basename=os.path.basename(hook._save_path),
+            listeners=[adopted_listener(each) for each in hook._listeners],
+            **_interval(hook),
+        )
+    if type(hook) is train.ProfilerHook:
+        directory = os.path.dirname(hook._output_file)
+        return ProfilerHook(output_dir=directory, **_interval(hook))
+    if type(hook) is train.FeedFnHook:
+        return FeedFnHook(hook.feed_fn)
+    if isinstance(hook, train.CheckpointSaverHook):
+        return TensorFlowSaverHook(hook)
+    return TensorFlowHook(hook)
+
+
+def adopted_listener(listener: Any) -> Any:
+    """Returns a TensorFlow listener as our own; others unchanged."""
+    train = _train()
+    if train is None or not isinstance(listener, train.CheckpointSaverListener):
+        return listener
+    return TensorFlowListener(listener)
+
+
+def _train() -> Any:
+    """Returns `tf.compat.v1.train`, or `None` if TensorFlow is not imported."""
+    tensorflow = sys.modules.get("tensorflow")
+    return None if tensorflow is None else tensorflow.compat.v1.train
+
+
+def _interval(hook: Any) -> dict[str, Any]:
+    timer = hook._timer
+    return {"save_secs": timer._every_secs, "save_steps": timer._every_steps}
+
+
+def _values(results: Any) -> Any:
+    """Returns the values of a hook, with empty records of the run."""
+    from tensorflow.compat.v1 import RunMetadata, RunOptions
+
+    return _train().SessionRunValues(results, RunOptions(), RunMetadata())
+
+
+def _wanted_at_end(hook: Any) -> Any:
+    """Returns the fetches of a hook at the end, which it does not request
+    before.
+    """
+    train = _train()
+    if isinstance(hook, train.FinalOpsHook):
+        return hook._final_ops
+    if isinstance(hook, train.LoggingTensorHook) and hook._log_at_end:
+        return hook._current_tensors
+    return None
+
+
+class TensorFlowHook(LoopHook):
+    """A TensorFlow hook, called as TensorFlow would call it.
+
+    The graph is the default one in each of its methods. The hook can fetch each
+    value until the end that it has requested once.
+    """
+
+    def __init__(self, hook: Any):
+        self.hook = hook
+        # TensorFlow's hooks wait only for the values that they fetch.
+        is_own = type(hook).__module__.partition(".")[0] == "tensorflow"
+        self.allows_run_ahead = bool(getattr(hook, "allows_run_ahead", is_own))
+        self.acts_last = bool(getattr(hook, "acts_last", False))
+
+    def run_ends(self, start: int) -> Iterable[int]:
+        """Returns all steps, if the hook overrides methods around runs."""
+        does = any(map(self._has_own, ("before_run", "after_run")))
+        return super().run_ends(start) if does else ()
+
+    def _has_own(self, name: str) -> bool:
+        """Returns whether the hook, or its class, overrides a method."""
+        method = getattr(self.hook, name)
+        base = getattr(_train().SessionRunHook, name)
+        return getattr(method, "__func__", method) is not base
+
+    def open(self, session: Session) -> None:
+        """Stores the graph of the program."""
+        self._asked: set[str] = set()
+        self._session = graph_session(session, self._asked)
+        self._hooked: HookedGraph = session.graph
+        self._coordinator = _train().Coordinator()
+
+    def begin(self) -> None:
+        """Calls the hook, which may add operations to the graph."""
+        with self._hooked.scope():
+            self.hook.begin()
+
+    def after_create_session(self, session: Session, coord: Any) -> None:
+        """Calls the hook."""
+        del session, coord
+        with self._hooked.scope():
+            self.hook.after_create_session(self._session, self._coordinator)
+
+    def before_run(self, run_context: SessionRunContext) -> LaterArgs:
+        """Calls the hook; requests all values that it has ever requested."""
+        del run_context
+        train = _train()
+        original = train.SessionRunArgs(self._hooked.fetched)
+        self._context = train.SessionRunContext(original, self._session)
+        with self._hooked.scope():
+            args = self.hook.before_run(self._context)
+            refuse_feed("feed_dict", (args and args.feed_dict) or None)
+            warn_of_options("SessionRunArgs", args and args.options)
+            at_end = self._request(_wanted_at_end(self.hook))
+            self._wanted = self._request(args and args.fetches)
+        for request in (at_end, self._wanted):
+            self._asked.update(() if request is None else request.names)
+        return LaterArgs(sorted(self._asked))
+
+    def after_run(
+        self, run_context: SessionRunContext, run_values: SessionRunValues
+    ) -> None:
+        """Calls the hook with the values that it requested."""
+        del run_values
+        results = None
+        if self._wanted is not None:
+            try:
+                values = self._session.values(self._wanted.names)
+            except KeyError as error:
+                raise ValueError(
+                    f"{type(self.hook).__name__} must fetch tensors that "
+                    "model_fn makes, because for batches of another size "
+                    "model_fn is called again, without the operations of "
+                    f"`begin`. Received {sorted(self._wanted.names)}, not all "
+                    "of which exist. Make them in model_fn, or drop a last, "
+                    "smaller batch."
+                ) from error
+            results = self._wanted.results(values)
+        with self._hooked.scope():
+            self.hook.after_run(self._context, _values(results))
+        if self._context.stop_requested or self._coordinator.should_stop():
+            run_context.request_stop()
+
+    def end(self, session: Session) -> None:
+        """Calls the hook, and stops the threads that it started."""
+        del session
+        with self._hooked.scope():
+            self.hook.end(self._session)
+        self._coordinator.request_stop()
+
+    def _request(self, fetches: Any) -> Request | None:
+        return None if fetches is None else self._hooked.request(fetches)
+
+
+class TensorFlowSaverHook(TensorFlowHook):
+    """A subclass of TensorFlow's saver hook, for which this package saves."""
+
+    def __init__(self, hook: Any):
+        super().__init__(hook)
+        given = [
+            each.listener if isinstance(each, _ToldOfSaves) else each
+            for each in hook._listeners
+        ]
+        # Removes the listeners of an earlier call.
+        self._own_listeners = [
+            each for each in given if not isinstance(each, _ToldByTensorFlow)
+        ]
+
+    def open(self, session: Session) -> None:
+        """Gives the hook a saver that calls the session, and a shared timer."""
+        super().open(session)
+        self._opened = session
+        self.hook._saver = self.saver = _SessionSaver(session)
+        _share_time(self.hook._timer, session)
+
+    def tell_also(self, listeners: Iterable[CheckpointSaverListener]) -> None:
+        """As in `CheckpointSaverHook`."""
+        others = [_ToldByTensorFlow(each, self) for each in listeners]
+        self.hook._listeners = [
+            _ToldOfSaves(each, self) for each in (*self._own_listeners, *others)
+        ]
+
+    @property
+    def session(self) -> Session:
+        """The session of the call, for additional listeners."""
+        return self._opened
+
+
+def _share_time(timer: Any, session: Session) -> None:
+    """Makes a timer of seconds trigger on all hosts at the same step."""
+    if getattr(timer, "_every_secs", None) is None:
+        return  # All hosts count the same steps.
+    here = functools.partial(type(timer).should_trigger_for_step, timer)
+    timer.should_trigger_for_step = lambda step: session.is_so_anywhere(here(step))
+
+
+class _SessionSaver:
+    """The part of a `Saver` that TensorFlow's hook uses, for a session.
+
+    Attributes:
+        was_prevented: Whether the last checkpoint was not written, because the
+            loss is NaN.
+    """
+
+    # TensorBoard would show it.
+    saver_def = None
+
+    def __init__(self, session: Session):
+        self._session = session
+        self.was_prevented = False
+
+    def save(
+        self, session: object, save_path: str, global_step: int, **others: Any
+    ) -> str:
+        """Writes a checkpoint, unless it exists."""
+        del session, others
+        directory, basename = os.path.split(save_path)
+        before = self._session.saved_step(directory)
+        self.was_prevented = False
+        if before != global_step:
+            self._session.save_checkpoint(directory, basename)
+            self.was_prevented = self._session.saved_step(directory) == before
+        return f"{save_path}-{global_step}"
+
+
+class _ToldOfSaves:
+    """A listener that is not called for saves that a NaN loss prevented."""
+
+    def __init__(self, listener: Any, hook: TensorFlowSaverHook):
+        self.listener = listener
+        self._hook = hook
+        self.begin, self.before_save = listener.begin, listener.before_save
+        self.end = listener.end
+
+    def after_save(self, session: object, step: int) -> bool | None:
+        if self._hook.saver.was_prevented:
+            return None
+        stops: bool | None = self.listener.after_save(session, step)
+        return stops
+
+
+class _ToldByTensorFlow:
+    """A listener of this package, for TensorFlow's hook."""
+
+    def __init__(self, listener: CheckpointSaverListener, hook: TensorFlowSaverHook):
+        self._listener = listener
+        self._hook = hook
+        self.begin = listener.begin
+
+    def before_save(self, session: object, step: int) -> None:
+        del session
+        self._listener.before_save(self._hook.session, int(step))
+
+    def after_save(self, session: object, step: int) -> bool | None:
+        del session
+        return self._listener.after_save(self._hook.session, int(step))
+
+    def end(self, session: object, step: int) -> None:
+        del session
+        self._listener.end(self._hook.session, int(step))
+
+
+class TensorFlowListener(CheckpointSaverListener):
+    """A listener of TensorFlow's class that this package's hooks call."""
+
+    def __init__(self, listener: Any):
+        self.listener = listener
+
+    def begin(self) -> None:
+        """Calls the listener."""
+        self.listener.begin()
+
+    def before_save(self, session: Session, global_step_value: int) -> None:
+        """Calls the listener."""
+        own = graph_session(session)
+        self.listener.before_save(own, global_step_value)
+
+    def after_save(self, session: Session, global_step_value: int) -> bool | None:
+        """Calls the listener."""
+        own = graph_session(session)
+        stops: bool | None = self.listener.after_save(own, global_step_value)
+        return stops
+
+    def end(self, session: Session, global_step_value: int) -> None:
+        """Calls the listener."""
+        self.listener.end(graph_session(session), global_step_value)

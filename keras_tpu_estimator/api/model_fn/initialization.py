@@ -1,0 +1,192 @@
+"""Initial values from a checkpoint, whose names may differ."""
+
+import contextlib
+import contextvars
+import dataclasses
+import logging
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+
+import keras
+import numpy as np
+
+from keras_tpu_estimator.base.common.types import CheckpointLike
+from keras_tpu_estimator.base.tracing.variables import (
+    current_scope,
+    is_accumulator,
+    is_seed,
+)
+from keras_tpu_estimator.files.formats.loading import load_checkpoint
+from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.warm_start.assignment import (
+    AssignmentMap,
+    resolve_assignments,
+)
+from keras_tpu_estimator.files.warm_start.pairing import cast
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """The location of a variable's initial value.
+
+    Attributes:
+        reader: The checkpoint.
+        name: The variable's name in the checkpoint.
+    """
+
+    reader: CheckpointReader
+    name: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Target:
+    """A program's variables, and the sources of their initial values.
+
+    Attributes:
+        variables: The variables by path.
+        constants: Paths of variables that checkpoints of this package never
+            contain.
+        sources: The sources of initial values by path.
+    """
+
+    variables: Mapping[str, keras.Variable]
+    constants: Collection[str]
+    sources: dict[str, Source]
+
+    def values(
+        self, paths: Iterable[str], dtype_of: Callable[[str], np.dtype]
+    ) -> dict[str, np.ndarray]:
+        """Returns the initial values of those variables that have a source.
+
+        Args:
+            paths: Paths of variables.
+            dtype_of: Returns the dtype of a variable by its path.
+
+        Raises:
+            ValueError: A variable's dtype cannot represent its value.
+        """
+        names: dict[CheckpointReader, dict[str, str]] = {}
+        for path in paths:
+            if path in self.sources:
+                source = self.sources[path]
+                names.setdefault(source.reader, {})[path] = source.name
+        values: dict[str, np.ndarray] = {}
+        for reader, name_of in names.items():
+            # All at once, because each read checks the file.
+            read = reader.get_tensors(set(name_of.values()))
+            values |= {
+                path: cast(read[name], dtype_of(path), path, name, reader.path)
+                for path, name in name_of.items()
+            }
+        return values
+
+
+_target: contextvars.ContextVar[Target | None] = contextvars.ContextVar(
+    "initialization_target", default=None
+)
+
+
+@contextlib.contextmanager
+def initializing(target: Target) -> Iterator[None]:
+    """Makes `init_from_checkpoint` work in a `with` block."""
+    token = _target.set(target)
+    try:
+        yield
+    finally:
+        _target.reset(token)
+
+
+def program_variables() -> Mapping[str, keras.Variable]:
+    """Returns the variables of the program that is being built, by path."""
+    target = _target.get()
+    return {} if target is None else target.variables
+
+
+def init_from_checkpoint(
+    ckpt_dir_or_file: CheckpointLike,
+    assignment_map: AssignmentMap,
+) -> None:
+    """Initializes variables from a checkpoint.
+
+    For use in a `model_fn`, after its layers are called, or in a `scaffold_fn`.
+    It has no effect if training resumes from a checkpoint in `model_dir`.
+
+    Args:
+        ckpt_dir_or_file: As in `load_checkpoint`: a checkpoint of this package,
+            TensorFlow or Orbax, a SavedModel, a Keras or safetensors file, or a
+            dict of arrays.
+        assignment_map: The mapping from the checkpoint to variables, as a dict
+            or as pairs: `{"name in the checkpoint": variable}`, with a
+            variable's path (":0" may follow) or the `keras.Variable`; or
+            `{"scope/": "scope/"}` for all variables under a path, where "/" is
+            the root.
+
+    Raises:
+        ValueError: The call is not in one of these functions; a name is not in
+            the checkpoint; a path is not in the model; or two shapes differ.
+        TypeError: `assignment_map` is malformed.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras
+    >>> def model_fn(features, labels, mode, params):
+    ...     y = keras.layers.Dense(1, name="head")(features)
+    ...     kte.init_from_checkpoint(params["start"], {"dense/": "head/"})
+    ...     loss = keras.ops.mean((y - labels) ** 2)
+    ...     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
+    ...     return kte.TPUEstimatorSpec(
+    ...         mode, loss=loss, train_op=optimizer.minimize(loss))
+
+    Reference: `tf.compat.v1.train.init_from_checkpoint`.
+    """
+    target = _target.get()
+    if target is None:
+        raise ValueError(
+            "`init_from_checkpoint` was called outside a model_fn. Call it in "
+            "model_fn or in scaffold_fn, where the variables are."
+        )
+    scope = current_scope()
+    variables = {**target.variables, **(scope.objects if scope else {})}
+    variables = {
+        path: variable
+        for path, variable in variables.items()
+        if _is_weight(variable) and path not in target.constants
+    }
+    reader = load_checkpoint(ckpt_dir_or_file)
+    names = resolve_assignments(assignment_map, variables, reader)
+    known = {path: source.name for path, source in target.sources.items()}
+    for path, name in names.items():
+        target.sources[path] = Source(reader, name)
+    if names.items() <= known.items():
+        return  # An earlier trace of the same function has logged it.
+    for path, name in names.items():
+        _logger.info("Initial value of %s: %s in %s", path, name, reader.path)
+    trainable = [path for path, each in variables.items() if each.trainable]
+    _report(trainable, target.sources, reader)
+
+
+def _report(
+    trainable: Collection[str],
+    sources: Collection[str],
+    reader: CheckpointReader,
+) -> None:
+    """Logs the number of initialized variables, and the names of the others."""
+    left = sorted(set(trainable) - set(sources))
+    _logger.log(
+        logging.WARNING if left else logging.INFO,
+        "%d of %d trainable variables have initial values from checkpoints, "
+        "the last from %s.%s",
+        len(trainable) - len(left),
+        len(trainable),
+        reader.path,
+        f" The others keep their initializers: {', '.join(left)}." if left else "",
+    )
+
+
+def _is_weight(variable: keras.Variable) -> bool:
+    """Returns whether a variable is a weight, unlike those of this package."""
+    return not (
+        is_accumulator(variable) or is_seed(variable) or variable.path == "global_step"
+    )

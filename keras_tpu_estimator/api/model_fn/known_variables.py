@@ -1,0 +1,155 @@
+"""The variables of a `model_fn`, its variable scopes and its step."""
+
+import contextlib
+import enum
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import keras
+
+from keras_tpu_estimator.api.model_fn.initialization import program_variables
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.variable_classes import RowsVariable
+from keras_tpu_estimator.base.tracing.variables import (
+    Sharing,
+    current_scope,
+    scope_for,
+)
+
+
+def trainable_variables() -> list[keras.Variable]:
+    """Returns the trainable variables that `model_fn` has used so far.
+
+    For use in a `model_fn` or a `scaffold_fn`; the counterpart of
+    `tf.compat.v1.trainable_variables`. Embedding tables of
+    `embedding_config_spec` are not included.
+
+    Returns:
+        A list of `keras.Variable`, in the order of creation.
+
+    Raises:
+        ValueError: The call is not in one of these functions.
+    """
+    return [
+        variable
+        for variable in _variables("trainable_variables")
+        if variable.trainable and not isinstance(variable, RowsVariable)
+    ]
+
+
+def tables() -> list[str]:
+    """Returns the names of the embedding tables of `model_fn`'s activations."""
+    return sorted(
+        path
+        for path, variable in program_variables().items()
+        if variable.trainable and isinstance(variable, RowsVariable)
+    )
+
+
+def global_variables() -> list[keras.Variable]:
+    """Returns all variables that `model_fn` has used so far.
+
+    For use in a `model_fn` or a `scaffold_fn`; the counterpart of
+    `tf.compat.v1.global_variables`. It includes moving averages of layers and
+    the state of random generators, but no variables of the optimizer.
+
+    Returns:
+        A list of `keras.Variable`, in the order of creation.
+
+    Raises:
+        ValueError: The call is not in one of these functions.
+    """
+    return list(_variables("global_variables"))
+
+
+def get_global_step() -> Any:
+    """Returns the number of completed training steps, as a tensor.
+
+    For use in a `model_fn`, in any mode; the counterpart of
+    `tf.compat.v1.train.get_global_step`.
+
+    Returns:
+        Scalar int32 tensor.
+
+    Raises:
+        ValueError: The call is outside a `model_fn`.
+    """
+    scope = scope_for("get_global_step")
+    return scope.get_current_value(scope.known["global_step"])
+
+
+def _variables(caller: str) -> Iterable[keras.Variable]:
+    made = program_variables()
+    if current_scope() is None and made:
+        return made.values()
+    return scope_for(caller).objects.values()
+
+
+class Reuse(enum.Enum):
+    """The ways to reuse variables, besides `True` and `False`.
+
+    Attributes:
+        AUTO: Reuse existing variables, and create missing ones.
+    """
+
+    AUTO = "auto"
+
+
+AUTO_REUSE = Reuse.AUTO
+"""What `variable_scope` takes as `reuse`, to make what is not there yet."""
+
+
+@contextlib.contextmanager
+def variable_scope(name: str, reuse: bool | Reuse | None = None) -> Iterator[None]:
+    """Puts layers and variables created in a `with` block under a path.
+
+    For use in a `model_fn`; the counterpart of `tf.compat.v1.variable_scope`.
+    Automatic names restart, so that the same layers have the same paths in each
+    block of the same name. With `reuse` they share their variables. To create a
+    layer once and call it twice has the same effect.
+
+    Args:
+        name: The path, appended to that of an outer block.
+        reuse: `True` if all variables must exist, `AUTO_REUSE` if they may
+            exist. Defaults to `None`, for the value of an outer block; without
+            one, an existing variable is an error.
+
+    Raises:
+        ValueError: The call is outside a `model_fn`, or `name` is empty.
+        TypeError: `reuse` has another value.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> import keras
+    >>> def judge(x):
+    ...     with kte.variable_scope("judge", reuse=kte.AUTO_REUSE):
+    ...         return keras.layers.Dense(1)(x)
+    >>> def model_fn(features, labels, mode, params):
+    ...     difference = judge(features["real"]) - judge(features["made"])
+    ...     return kte.TPUEstimatorSpec(mode, predictions={"d": difference})
+    """
+    scope = scope_for("variable_scope")
+    parts = [part for part in str(name).split("/") if part]
+    if not parts:
+        raise ValueError(
+            f"`name` must be a path such as 'generator'. Received: {name!r}"
+        )
+    with contextlib.ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(keras.name_scope(part))
+        keras_internals.begin_names_anew()
+        stack.enter_context(scope.sharing_of(_sharing(reuse, scope.sharing)))
+        yield
+
+
+def _sharing(reuse: bool | Reuse | None, outer: Sharing) -> Sharing:
+    if reuse is AUTO_REUSE:
+        return "allowed"
+    if reuse is True:
+        return "required"
+    if reuse is None or reuse is False:
+        return outer
+    raise TypeError(
+        f"`reuse` must be True, False, None or kte.AUTO_REUSE. Received: {reuse!r}"
+    )

@@ -1,0 +1,35 @@
+"""A test that tells the user's files from those of libraries."""
+
+import os
+import sysconfig
+
+_OWN = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
+_LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
+_PACKAGES = ("site-packages", "dist-packages")
+
+
+def is_of_user(file: str) -> bool:
+    """Returns whether a file belongs neither to a library nor to this package.
+
+    Example:
+
+    >>> is_of_user(os.__file__), is_of_user("/home/user/train.py")
+    (False, True)
+    """
+    parts = file.split(os.sep)
+    return not (
+        file.startswith((_OWN, *_LIBRARIES)) or any(name in parts for name in _PACKAGES)
+    )
+
+
+def part_of_package(file: str) -> str | None:
+    """Returns the file's path within this package, or `None` outside of it.
+
+    Example:
+
+    >>> part_of_package(__file__)
+    'base/common/user_files.py'
+    """
+    if not file.startswith(_OWN):
+        return None
+    return file.removeprefix(_OWN).replace(os.sep, "/")

@@ -1,0 +1,126 @@
+"""Failures of processes, and which of them end all processes.
+
+Each process publishes an error that leaves a call which all processes make
+together. If all of them fail in the same call, none has to end: their state is
+that before the call, and each program may catch its error.
+"""
+
+import collections
+import dataclasses
+import signal
+
+from keras_tpu_estimator.base.hosts.store import Store
+
+_FOLDER = "failed"
+
+
+@dataclasses.dataclass(frozen=True)
+class Failure:
+    """The error of one process.
+
+    Attributes:
+        text: A sentence about it, for the log of the other processes.
+        code: The exit code for it. Defaults to 1.
+    """
+
+    host: int
+    text: str
+    code: int = 1
+
+    @classmethod
+    def of(cls, host: int, subject: str, error: BaseException) -> "Failure":
+        """Returns the failure for an error in `subject`."""
+        if isinstance(error, SystemExit):
+            code = exit_code(error)
+            text = f"Host {host} has left {subject} with exit code {code}."
+            return cls(host, text, code)
+        first, *_ = [*str(error).strip().splitlines(), ""]
+        text = f"Host {host} has failed in {subject}: {type(error).__name__}: "
+        if isinstance(error, KeyboardInterrupt):
+            return cls(host, text + first, 128 + signal.SIGINT)
+        return cls(host, text + first)
+
+
+def exit_code(error: SystemExit) -> int:
+    """Returns the exit code of a process that ends with this error.
+
+    Example:
+
+    >>> [exit_code(SystemExit(code)) for code in (None, 3, "an error")]
+    [0, 3, 1]
+    """
+    if error.code is None:
+        return 0
+    return error.code & 0xFF if isinstance(error.code, int) else 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Problem:
+    """A reason why this process must end because of another one.
+
+    Attributes:
+        text: The event, in sentences.
+        host: The process that caused it; `None` if unknown.
+        code: The exit code for it. Defaults to 1.
+        is_reachable: Whether that process is alive and reads what others
+            publish. Defaults to `False`.
+        is_end: Whether its program has reached its end. Defaults to `False`.
+    """
+
+    text: str
+    host: int | None
+    code: int = 1
+    is_reachable: bool = False
+    is_end: bool = False
+
+
+class Failures:
+    """The published failures of all processes.
+
+    Args:
+        index: The number of this process.
+    """
+
+    def __init__(self, index: int, count: int, store: Store):
+        self._index = index
+        self._count = count
+        self._store = store
+        # The calls that failed in this process.
+        self._calls: set[str] = set()
+
+    def publish(self, call: str, failure: Failure) -> None:
+        """Publishes the failure of a call in this process.
+
+        Args:
+            call: The call, by the same name in all processes.
+        """
+        self._calls.add(call)
+        value = [failure.text, failure.code]
+        self._store.publish(f"{_FOLDER}/{call}", self._index, value)
+
+    def only_here(self) -> Failure | None:
+        """Returns a failure of this process in a call that others completed."""
+        for failures in self._published().values():
+            own = [each for each in failures if each.host == self._index]
+            if own and len(failures) < self._count:
+                return own[0]
+        return None
+
+    def of_others(self) -> list[Failure]:
+        """Returns the failures of calls that did not fail here, by process."""
+        found = []
+        for call, failures in self._published().items():
+            if len(failures) == self._count:
+                # All processes failed in this call, so none has to end.
+                self._store.delete(f"{_FOLDER}/{call}")
+            if call not in self._calls:
+                found += failures
+        return sorted(found, key=lambda each: each.host)
+
+    def _published(self) -> dict[str, list[Failure]]:
+        """Returns the failures of all processes by call."""
+        calls: dict[str, list[Failure]] = collections.defaultdict(list)
+        for name, value in self._store.published(_FOLDER).items():
+            call, _, host = name.rpartition("/")
+            calls[call].append(Failure(int(host), *value))
+        return calls

@@ -1,0 +1,142 @@
+"""The private names of JAX that this room uses, each in one function.
+
+`tests/hosts/test_jax_internals.py` fails when JAX changes any of them.
+"""
+
+import ctypes
+import os
+from typing import Any, TypeAlias
+
+from jax._src import clusters, distributed, xla_bridge
+
+# JAX's class for one way to start processes.
+Launcher: TypeAlias = type[clusters.ClusterEnv]
+
+
+def devices_are_in_use() -> bool:
+    """Returns whether this process has used a device; then JAX joins no cluster.
+
+    Example:
+
+    >>> import jax
+    >>> from keras_tpu_estimator.base.hosts import jax_internals
+    >>> _ = jax.devices()
+    >>> jax_internals.devices_are_in_use()
+    True
+    """
+    return xla_bridge.backends_are_initialized()
+
+
+def joined_cluster() -> tuple[str, int, int] | None:
+    """Returns the arguments of `jax.distributed.initialize`.
+
+    `jax.process_index()` would use a device.
+
+    Returns:
+        The coordinator's address, the number of processes, and the number of
+        this process; `None` if it was not called.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import jax_internals
+    >>> jax_internals.joined_cluster()
+    """
+    state = distributed.global_state
+    if state.client is None or state.coordinator_address is None:
+        return None
+    return state.coordinator_address, state.num_processes, state.process_id
+
+
+def launcher() -> Launcher | None:
+    """Returns the launcher that `jax.distributed.initialize()` would use.
+
+    Two cases that JAX treats as clusters are excluded, because JAX fails in
+    them: a Kubernetes pod outside an indexed job, and a TPU with one host.
+
+    Returns:
+        JAX's class for the launcher; `None` if JAX has none.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import jax_internals
+    >>> jax_internals.launcher()
+    """
+    excluded: set[Launcher] = set()
+    if "JOB_COMPLETION_INDEX" not in os.environ:
+        excluded |= {clusters.K8sCluster}
+    if _is_one_tpu_host():
+        excluded |= {clusters.GkeTpuCluster, clusters.GceTpuCluster}
+    for known in clusters.ClusterEnv._cluster_types:
+        if (
+            known not in excluded
+            and not known.opt_in_only_method
+            and known.is_env_present()
+        ):
+            return known
+    return None
+
+
+def _is_one_tpu_host() -> bool:
+    """Returns whether the environment names a TPU of one host, as in notebooks."""
+    hosts = os.environ.get("TPU_PROCESS_ADDRESSES") or os.environ.get(
+        "TPU_WORKER_HOSTNAMES"
+    )
+    return (
+        bool(hosts)
+        and "," not in str(hosts)
+        and "MEGASCALE_NUM_SLICES" not in os.environ
+    )
+
+
+def coordination_client() -> Any:
+    """Returns the client of JAX's coordination service.
+
+    JAX has no public function for it.
+
+    Returns:
+        An object with the methods of the key-value store; `None` in a single
+        process.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import jax_internals
+    >>> jax_internals.coordination_client()
+    """
+    return distributed.global_state.client
+
+
+def launcher_of_environment() -> Launcher | None:
+    """Returns a launcher that environment variables define completely.
+
+    The others query metadata servers.
+
+    Returns:
+        As for `launcher`.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import jax_internals
+    >>> jax_internals.launcher_of_environment()
+    """
+    for known in (clusters.OmpiCluster, clusters.SlurmCluster):
+        if known.is_env_present():
+            return known
+    return None
+
+
+def forget_cluster() -> None:
+    """Makes JAX forget the cluster in this process, without notice to others.
+
+    This is for forked processes, and for those about to exit. It keeps the
+    connection open, because closing it would end the others.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import jax_internals
+    >>> jax_internals.forget_cluster()
+    """
+    state = distributed.global_state
+    for each in (state.preemption_sync_manager, state.client, state.service):
+        if each is not None:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(each))
+    vars(state).clear()

@@ -1,0 +1,129 @@
+"""The common end of all programs, which every process must observe."""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable
+from typing import Any, Self
+
+import jax
+
+from keras_tpu_estimator.base.hosts.failures import Problem
+from keras_tpu_estimator.base.hosts.store import Store
+
+# The time in which a process may end by itself after another one has failed.
+GRACE_SECS = 3.0
+# The time for which a failed process waits until the others have read this.
+SHUTDOWN_SECS = GRACE_SECS + 2.0
+# The additional wait of process 0, until the others have exited.
+_LEAVING_SECS = 1.0
+_LOOK_SECS = 0.1
+_LOOK_MSECS = 200
+_ENDED = "ended"
+_LEFT = "left"
+_ALL = "all"
+
+
+@dataclasses.dataclass(frozen=True)
+class End:
+    """The end of one process's program.
+
+    Attributes:
+        code: Its exit code, if known.
+        problem: The problem that ended it; `None` if it ran to its end.
+    """
+
+    code: int | None
+    problem: Problem | None = None
+
+    @classmethod
+    def from_json(cls, code: int | None, *problem: Any) -> Self:
+        """Returns the end that `to_json` has encoded."""
+        return cls(code, Problem(*problem) if problem else None)
+
+    def to_json(self) -> list[object]:
+        """Returns values that JSON can represent."""
+        if self.problem is None:
+            return [self.code]
+        return [self.code, *dataclasses.astuple(self.problem)]
+
+
+class Shutdown:
+    """The shutdown of all processes, together or after a failure.
+
+    Args:
+        index: The number of this process.
+
+    Attributes:
+        has_begun: Whether this process has published its end.
+    """
+
+    def __init__(self, index: int, count: int, store: Store):
+        self._index = index
+        self._count = count
+        self._store = store
+        self.has_begun = False
+
+    def ends(self) -> dict[int, End]:
+        """Returns how the programs that have ended did so, by process."""
+        ends = self._store.published_by_process(_ENDED)
+        return {host: End.from_json(*end) for host, end in ends.items()}
+
+    def problem(self) -> Problem | None:
+        """Returns the problem that ended another process early."""
+        ends = self.ends()
+        ends.pop(self._index, None)
+        problems = [ends[host].problem for host in sorted(ends)]
+        found = [each for each in problems if each is not None]
+        # A problem of another process is the more likely cause.
+        found.sort(key=lambda each: each.host == self._index)
+        return found[0] if found else None
+
+    def leave_together(
+        self, code: int | None, reported: Callable[[], Problem | None]
+    ) -> Problem | None:
+        """Waits until all programs have ended, because some may still predict.
+
+        If process 0 exits, JAX ends all others.
+
+        Args:
+            code: The exit code of this process, if known.
+            reported: Returns a problem that others have reported.
+
+        Returns:
+            A problem, or `None` when all programs have ended.
+        """
+        self._publish(End(code))
+        if self._store.increment(f"{_ALL}/count") == self._count:
+            self._store.write(f"{_ALL}/ended", b"")
+        while (problem := reported()) is None:
+            if self._store.read(f"{_ALL}/ended", _LOOK_MSECS) is not None:
+                # A problem may have been published before that.
+                return reported()
+        return problem
+
+    def announce_end(self, problem: Problem) -> None:
+        """Publishes why this process ends, and waits until all have read it.
+
+        When process 0 exits, its store is gone and JAX ends the others; and a
+        launcher may end all processes when one has ended.
+        """
+        until = time.monotonic() + SHUTDOWN_SECS
+        waited_for = {*range(self._count)}
+        # A lost or stuck process reads nothing.
+        if not problem.is_reachable and problem.host is not None:
+            waited_for.discard(problem.host)
+        with contextlib.suppress(jax.errors.JaxRuntimeError):
+            if not self.has_begun:
+                self._publish(End(problem.code, problem))
+            self._store.publish(_LEFT, self._index)
+            while not waited_for <= self._store.published_by_process(_LEFT).keys():
+                if time.monotonic() > until:
+                    return
+                time.sleep(_LOOK_SECS)
+            if self._index == 0:
+                time.sleep(_LEAVING_SECS)
+
+    def _publish(self, end: End) -> None:
+        self.has_begun = True
+        self._store.publish(_ENDED, self._index, end.to_json())

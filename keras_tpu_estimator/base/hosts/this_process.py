@@ -1,0 +1,144 @@
+"""The role of this process: a member of a cluster, or a single process."""
+
+import contextlib
+import dataclasses
+import os
+
+from keras_tpu_estimator.base.hosts import detection, jax_internals, parent_process
+from keras_tpu_estimator.base.hosts.cluster import Cluster
+from keras_tpu_estimator.base.hosts.membership import Membership
+
+
+@dataclasses.dataclass(frozen=True)
+class Alone:
+    """The role of a process that joins no others, despite its environment.
+
+    Attributes:
+        place: Its place by the environment. Defaults to a single process.
+        ignores_calls: Whether `initialize` ignores its arguments. Defaults to
+            `False`: they must match.
+    """
+
+    place: Cluster = Cluster()
+    ignores_calls: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Waiting:
+    """The role of a process that waits, or has waited in vain, for others."""
+
+    cluster: Cluster
+
+
+_settled: Membership | Alone | Waiting | None = None
+
+
+def settle(role: Membership | Alone | Waiting | None) -> None:
+    """Sets the role of this process.
+
+    Args:
+        role: Its role; `None` if it is undecided.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import this_process
+    >>> this_process.settle(this_process.Alone())
+    >>> this_process.settled()
+    Alone(place=Cluster(coordinator_address=None, num_processes=1,
+                        process_id=0), ignores_calls=False)
+    >>> this_process.settle(None)
+    """
+    global _settled
+    _settled = role
+
+
+def settled() -> Membership | Alone | Waiting | None:
+    """Returns the role of this process; `None` if it is undecided.
+
+    A cluster that the program joined by `jax.distributed.initialize` counts.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import this_process
+    >>> this_process.settled()
+    """
+    client = jax_internals.coordination_client()
+    now = _settled
+    if isinstance(now, Membership) and now.store.client is not client:
+        # The program has left this cluster.
+        now.leave()
+        parent_process.unmark()
+        now = None
+    if now is None:
+        joined = jax_internals.joined_cluster()
+        if joined is not None and joined[1] > 1:
+            now = Membership(Cluster(*joined), client)
+            take_place(now.cluster)
+            now.begin()
+    settle(now)
+    return now
+
+
+def known_place() -> Cluster | None:
+    """Returns the place of this process in a cluster, if known.
+
+    It contacts no other process.
+
+    Returns:
+        The place in the joined cluster, or that of the parent process.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import this_process
+    >>> this_process.known_place()
+    """
+    if isinstance(_settled, Alone):
+        return _settled.place
+    if isinstance(_settled, Waiting):
+        return _settled.cluster
+    joined = jax_internals.joined_cluster()
+    return None if joined is None else Cluster(*joined)
+
+
+def take_place(cluster: Cluster) -> None:
+    """Prevents child processes from joining the cluster in this one's place.
+
+    Args:
+        cluster: The place, in addition to that of the environment.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import parent_process
+    >>> from keras_tpu_estimator.base.hosts import this_process
+    >>> from keras_tpu_estimator.base.hosts.cluster import Cluster
+    >>> this_process.take_place(Cluster("10.0.0.1:8476", 4, 1))
+    >>> parent_process.unmark()
+    """
+    places = [cluster]
+    with contextlib.suppress(ValueError, TypeError, RuntimeError):
+        places.append(detection.read_cluster())
+    parent_process.mark(places)
+
+
+def membership() -> Membership | None:
+    """Returns the connection to the other processes, if there are any.
+
+    Example:
+
+    >>> from keras_tpu_estimator.base.hosts import this_process
+    >>> this_process.membership()
+    """
+    now = settled()
+    return now if isinstance(now, Membership) else None
+
+
+def _is_alone_when_forked() -> None:
+    """Leaves the cluster to the parent process."""
+    joined = jax_internals.joined_cluster()
+    if joined is not None:
+        settle(Alone(Cluster(*joined)))
+        jax_internals.forget_cluster()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_is_alone_when_forked)

@@ -1,0 +1,104 @@
+"""Tensors with rows sharded over all cores, and batches that look them up."""
+
+import dataclasses
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import PartitionSpec
+
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.mesh.cores import Cores
+
+
+def padded_rows(rows: int, place: jax.sharding.Sharding) -> int:
+    """Returns a number of rows, rounded up to a multiple of the devices."""
+    return -(-rows // place.num_devices) * place.num_devices
+
+
+@dataclasses.dataclass(frozen=True)
+class ShardedRows:
+    """Rows that are sharded over all cores, and a batch that may be too.
+
+    The first core has the first rows.
+
+    Attributes:
+        cores: The cores.
+        is_split: Whether each replica has its own slice of the batch.
+    """
+
+    cores: Cores
+    is_split: bool
+
+    @property
+    def _axes(self) -> tuple[str, ...]:
+        """The mesh axes that the batch is split over."""
+        return self.cores.axes if self.is_split else ()
+
+    def per_core(
+        self, function: Callable[..., PyTree], returns_rows: bool
+    ) -> Callable[..., PyTree]:
+        """Runs a function on every core.
+
+        Args:
+            function: A function of three pytrees: rows, slices of the batch,
+                and replicated values.
+            returns_rows: Whether it returns a pytree of rows; otherwise, of
+                slices of the batch.
+
+        Returns:
+            A function of global arrays.
+        """
+        if self.cores.mesh is None:
+            return function
+        rows = PartitionSpec(self.cores.mesh.axis_names)
+        batch = PartitionSpec(self._axes) if self._axes else PartitionSpec()
+        return jax.shard_map(
+            function,
+            mesh=self.cores.mesh,
+            in_specs=(rows, batch, PartitionSpec()),
+            out_specs=rows if returns_rows else batch,
+            check_vma=False,
+        )
+
+    def with_all_rows(self, rows: jax.Array | np.ndarray) -> jax.Array:
+        """Returns rows, padded with zeros to the same number on each core."""
+        place = self.cores.rows_sharding
+        more = padded_rows(len(rows), place) - len(rows)
+        rows = jnp.asarray(rows)
+        return jnp.pad(rows, ((0, more), (0, 0))) if more else rows
+
+    def of_all(self, slices: PyTree) -> PyTree:
+        """Gathers the complete batch from the slices of all cores."""
+        if not self._axes:
+            return slices
+        return jax.lax.all_gather(slices, self._axes, tiled=True)
+
+    def own_sum(self, x: jax.Array) -> jax.Array:
+        """Returns this core's slice of the sum over all cores.
+
+        Args:
+            x: A tensor of shape `[batch, ...]` for the complete batch.
+        """
+        mesh = self.cores.mesh
+        if mesh is None:
+            return x
+        others = tuple(a for a in mesh.axis_names if a not in self._axes)
+        if others:
+            x = jax.lax.psum(x, others)
+        if self._axes:
+            x = jax.lax.psum_scatter(x, self._axes, tiled=True)
+        return x
+
+    def own_numbers(self, numbers: jax.Array, rows: int) -> jax.Array:
+        """Returns local row numbers; `rows` for rows of other cores.
+
+        Args:
+            numbers: Global row numbers; negative ones belong to no core.
+            rows: The number of rows of each core.
+        """
+        mesh = self.cores.mesh
+        core = 0 if mesh is None else jax.lax.axis_index(mesh.axis_names)
+        own = numbers - core * rows
+        return jnp.where((own >= 0) & (own < rows) & (numbers >= 0), own, rows)

@@ -1,0 +1,73 @@
+"""Transfers of arrays from the host to the cores."""
+
+import collections
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.base.common.types import PyTree
+from keras_tpu_estimator.base.mesh.cores import Cores
+
+
+def put_whole(cores: Cores, nest: PyTree, sharding: jax.sharding.Sharding) -> PyTree:
+    """Copies arrays that are equal on all hosts to the devices."""
+    if not cores.are_on_hosts:
+        return jax.device_put(nest, sharding)
+
+    def put(leaf: jax.Array | np.ndarray) -> jax.Array:
+        if isinstance(leaf, jax.Array):
+            if leaf.sharding == sharding:
+                return leaf
+            if not leaf.is_fully_replicated and not (leaf.is_fully_addressable):
+                # This is collective: all hosts have called it.
+                return jax.jit(jnp.copy, out_shardings=sharding)(leaf)
+        array = np.asarray(leaf)
+        return jax.make_array_from_callback(array.shape, sharding, array.__getitem__)
+
+    return jax.tree.map(put, nest)
+
+
+def put_by_part(
+    shape: tuple[int, ...],
+    sharding: jax.sharding.Sharding,
+    part: Callable[[IndexRanges], np.ndarray],
+) -> jax.Array:
+    """Makes an array from parts, with at most one of them on the host.
+
+    Args:
+        shape: The shape of the array.
+        sharding: The sharding of the array.
+        part: Returns the part of a core.
+    """
+    devices = collections.defaultdict(list)
+    places = sharding.addressable_devices_indices_map(shape)
+    for device, index in places.items():
+        devices[IndexRanges.of(index or (), shape)].append(device)
+    arrays = []
+    for box, own in devices.items():
+        value = part(box)
+        put = [jax.device_put(value, device) for device in own]
+        arrays += jax.block_until_ready(put)
+    return jax.make_array_from_single_device_arrays(shape, sharding, arrays)
+
+
+def put_parts(cores: Cores, nest: PyTree, axis: int) -> PyTree:
+    """Copies each host's part of a batch to its devices.
+
+    Args:
+        nest: A pytree of arrays, with equal shapes on all hosts.
+        axis: The dimension of the batch.
+    """
+    sharding = cores.batch_sharding(axis)
+    hosts = cores.topology.num_readers
+
+    def put(leaf: np.ndarray) -> jax.Array:
+        before, (size, *after) = leaf.shape[:axis], leaf.shape[axis:]
+        return jax.make_array_from_process_local_data(
+            sharding, leaf, (*before, size * hosts, *after)
+        )
+
+    return jax.tree.map(put, nest)

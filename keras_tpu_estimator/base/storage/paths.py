@@ -1,0 +1,269 @@
+"""Path operations of `os`, also for URLs.
+
+Only a file that a store reports as missing counts as missing. Every other failure is an
+error, because training would restart from scratch in a seemingly empty directory.
+"""
+
+import glob
+import os
+import re
+import unicodedata
+from typing import BinaryIO
+
+from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import shared_files
+from keras_tpu_estimator.base.storage.urls import is_url, located, with_slashes
+
+# https://learn.microsoft.com/windows/win32/fileio/naming-a-file
+_RESERVED_BY_WINDOWS = re.compile(
+    r"(?:con|prn|aux|nul|com[0-9]|lpt[0-9])(?:\..*)?"
+    r'|.*[<>:"|?*\x00-\x1f].*|.*[. ]',
+    re.IGNORECASE,
+)
+
+
+def is_file(path: str) -> bool:
+    """Returns whether a file exists.
+
+    Example:
+
+    >>> is_file("/nowhere"), is_file("memory://nowhere")
+    (False, False)
+    """
+    if not is_url(path):
+        return os.path.isfile(path)
+    return _kind(path) == "file"
+
+
+def is_directory(path: str) -> bool:
+    """Returns whether a directory exists, which at a URL means that it is not empty.
+
+    Example:
+
+    >>> is_directory("/"), is_directory("memory://nowhere")
+    (True, False)
+    """
+    if not is_url(path):
+        return os.path.isdir(path)
+    return _kind(path) == "directory"
+
+
+def names_in(directory: str) -> list[str]:
+    """Returns the names of files and directories in a directory.
+
+    A directory behind a URL that contains nothing has no names.
+
+    Raises:
+        FileNotFoundError: The local directory does not exist.
+
+    Example:
+
+    >>> import tempfile
+    >>> names_in(tempfile.mkdtemp())
+    []
+    """
+    if not is_url(directory):
+        return os.listdir(directory)
+    filesystem, path = located(directory)
+    try:
+        found = filesystem.ls(path, detail=False)
+    except FileNotFoundError:
+        return []
+    names = (os.path.basename(each.rstrip("/")) for each in found)
+    # Some stores also list an object for the directory itself.
+    itself = path.rstrip("/")
+    return [
+        name
+        for name, each in zip(names, found, strict=True)
+        if each.rstrip("/") != itself
+    ]
+
+
+def matching(pattern: str) -> list[str]:
+    """Returns the sorted paths or URLs that match a pattern as in `glob.glob`.
+
+    Example:
+
+    >>> matching("/nowhere/*")
+    []
+    """
+    if not is_url(pattern):
+        return sorted(glob.glob(pattern))
+    filesystem, path = located(pattern)
+    return sorted(map(filesystem.unstrip_protocol, filesystem.glob(path)))
+
+
+def make_directory(path: str) -> None:
+    """Makes a directory; for a URL it does nothing, because writing makes it.
+
+    Example:
+
+    >>> make_directory("memory://bucket/run")
+    """
+    if not is_url(path):
+        os.makedirs(path, exist_ok=True)
+
+
+def remove(path: str, last: str | None = None) -> None:
+    """Removes a file, a link, or a folder with everything in it.
+
+    This package removes everything through this function. It never follows links.
+
+    Args:
+        last: The name of a file in a local folder that is removed only after everything
+            else. Defaults to none.
+
+    Raises:
+        FileNotFoundError: The path does not exist. Some stores do not report this.
+        OSError: A folder receives files during the removal.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> remove(folder)
+    >>> is_directory(folder)
+    False
+    """
+    if not is_url(path):
+        shared_files.remove(path, last)
+        return
+    filesystem, located_at = located(path)
+    if _kind(path) == "directory":
+        filesystem.rm(located_at, recursive=True)
+    else:
+        filesystem.rm_file(located_at)
+
+
+def opened(path: PathLike) -> BinaryIO:
+    """Opens a file for reading.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+
+    Example:
+
+    >>> opened("memory://nowhere")
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: ...
+    """
+    if not is_url(path):
+        return shared_files.opened(os.fsdecode(path))
+    filesystem, path = located(path)
+    return filesystem.open(path, "rb")
+
+
+def version(path: str) -> tuple[object, ...]:
+    """Returns a value that changes when the content of a file changes.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+
+    Example:
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     version(file.name) == version(file.name)
+    True
+    """
+    if is_url(path):
+        filesystem, located_at = located(path)
+        return path, filesystem.ukey(located_at)
+    status = os.stat(path)
+    return (
+        os.path.realpath(path),
+        status.st_size,
+        *(status.st_dev, status.st_ino, status.st_mtime_ns),
+    )
+
+
+def canonical(path: PathLike) -> str:
+    """Returns one name for all names of a directory.
+
+    Example:
+
+    >>> canonical("gs://bucket/run/"), canonical("/tmp/../tmp")
+    ('gs://bucket/run', '/tmp')
+    """
+    path = os.fsdecode(path)
+    if is_url(path):
+        return with_slashes(path).rstrip("/")
+    return os.path.realpath(path)
+
+
+def _kind(url: str) -> str | None:
+    filesystem, path = located(url)
+    try:
+        # `exists`, `isfile` and `isdir` report any failure as a missing file.
+        return filesystem.info(path)["type"]
+    except FileNotFoundError:
+        return None
+
+
+def check_name(what: str, name: str) -> None:
+    """Checks that a file or folder can have a name on this system.
+
+    Args:
+        what: The argument that contains the name, for messages.
+
+    Raises:
+        ValueError: Windows reserves the name or one of its characters.
+
+    Example:
+
+    >>> check_name("`name`", "eval_test")
+    """
+    if operating_system.IS_WINDOWS and _RESERVED_BY_WINDOWS.fullmatch(name):
+        raise ValueError(
+            f"{what} must make a file name that Windows allows, without "
+            '< > : " | ? * and without a dot or space at its end. Received: '
+            f"{name!r}. Choose another name."
+        )
+
+
+def check_folder_name(what: str, path: str) -> None:
+    """Checks that a folder can have its name, and that no other folder has it.
+
+    On Windows and macOS, 'Test' and 'test' are one folder.
+
+    Args:
+        path: The folder, which may be missing, or a URL.
+
+    Raises:
+        ValueError: Windows reserves the name, or the folder exists under a name that
+            differs in case.
+
+    Example:
+
+    >>> check_folder_name("`name`", "/nowhere/eval_test")
+    """
+    if is_url(path):
+        return
+    name = os.path.basename(path)
+    check_name(what, name)
+    other = _other_spelling(path)
+    if other is not None:
+        raise ValueError(
+            f"{what} must differ from earlier names by more than upper and "
+            f"lower case on this file system. Received: {name!r}, which is the "
+            f"folder {other!r}. Choose another name, or spell it as before."
+        )
+
+
+def _other_spelling(path: str) -> str | None:
+    """Returns the name of an existing folder if its case differs from the path's."""
+    directory, name = os.path.split(path)
+    if not os.path.isdir(path):
+        return None
+    names = names_in(directory or os.curdir)
+    if name in names:
+        return None
+    alike = (each for each in names if _folded(each) == _folded(name))
+    return next(alike, None)
+
+
+def _folded(name: str) -> str:
+    """Returns a key that is equal for names that macOS treats as equal."""
+    return unicodedata.normalize("NFD", name).casefold()

@@ -1,0 +1,241 @@
+"""Copies of files between this machine and stores.
+
+HDF5 and TensorFlow read only local files. A few local copies are cached, so that a
+recently written or read file is not downloaded again.
+"""
+
+import contextlib
+import os
+import pathlib
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from keras_tpu_estimator.base.storage import paths, shared_files
+from keras_tpu_estimator.base.storage.urls import is_url, located
+
+if TYPE_CHECKING:
+    from fsspec import AbstractFileSystem
+
+
+import shutil
+import tempfile
+import threading
+import weakref
+from collections.abc import Sequence
+
+# Servers look for this file of an export, so it is uploaded last.
+_LAST_OF_TREE = "saved_model.pb"
+
+
+_MOST_KEPT = 2
+_KEPT: dict[str, tuple[object, "Copy"]] = {}
+_LOCK = threading.Lock()
+
+
+def put(local: str, path: str) -> None:
+    """Moves a complete local file to its path or URL, and replaces an existing file.
+
+    Args:
+        local: A local file, on the same file system as a local `path`.
+
+    Example:
+
+    >>> import tempfile
+    >>> with tempfile.NamedTemporaryFile() as file:
+    ...     put(file.name, "memory://bucket/file")
+    >>> paths.is_file("memory://bucket/file")
+    True
+    """
+    if not is_url(path):
+        shared_files.replace(local, path)
+        return
+    filesystem, path = located(path)
+    _with_parents(filesystem, path, lambda: filesystem.put_file(local, path))
+
+
+def put_bytes(content: bytes, url: str) -> None:
+    """Writes an object to a store, and replaces an existing one.
+
+    Example:
+
+    >>> put_bytes(b"content", "memory://bucket/file")
+    >>> paths.opened("memory://bucket/file").read()
+    b'content'
+    """
+    filesystem, path = located(url)
+    _with_parents(filesystem, path, lambda: filesystem.pipe_file(path, content))
+
+
+def put_tree(local: str, url: str) -> None:
+    """Copies a local directory to a store, with `saved_model.pb` as the last file.
+
+    If the copy fails, no part of it remains.
+    """
+    files = [
+        # URLs have slashes, also on Windows.
+        pathlib.Path(folder, name).relative_to(local).as_posix()
+        for folder, _, names in os.walk(local)
+        for name in names
+    ]
+    files.sort(key=lambda file: file == _LAST_OF_TREE)
+    try:
+        for file in files:
+            put(os.path.join(local, file), f"{url}/{file}")
+    except BaseException:
+        with contextlib.suppress(Exception):
+            paths.remove(url)
+        raise
+
+
+def fetch(url: str, local: str) -> None:
+    """Copies an object of a store to a local file.
+
+    Raises:
+        FileNotFoundError: The object does not exist.
+
+    Example:
+
+    >>> fetch("memory://nowhere", "/tmp/file")
+    Traceback (most recent call last):
+    ...
+    FileNotFoundError: ...
+    """
+    filesystem, path = located(url)
+    filesystem.get_file(path, local)
+
+
+def _with_parents(
+    filesystem: "AbstractFileSystem", path: str, write: Callable[[], object]
+) -> None:
+    """Writes, and makes parent directories only if the store requires them."""
+    try:
+        write()
+    except FileNotFoundError:
+        filesystem.makedirs(os.path.dirname(path), exist_ok=True)
+        write()
+
+
+class Copy:
+    """A temporary folder, which is removed when the object is garbage-collected.
+
+    Args:
+        name: The name of the file in the folder.
+        original: An object that the copy keeps alive. Defaults to none.
+
+    Attributes:
+        path: The path of the file.
+
+    Example:
+
+    >>> copy = Copy("model.ckpt-20.h5")
+    >>> os.path.basename(copy.path)
+    'model.ckpt-20.h5'
+    """
+
+    def __init__(self, name: str, original: object = None):
+        self._original = original
+        folder = tempfile.mkdtemp(prefix="kte-copy-")
+        self.path = os.path.join(folder, name)
+        weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+
+
+class Original:
+    """A file that is already on this machine.
+
+    Attributes:
+        path: Its path.
+    """
+
+    def __init__(self, path: str):
+        self.path = path
+
+
+def local_copy(path: str, suffixes: Sequence[str] = ("",)) -> Copy | Original:
+    """Returns a local file with the content of a path or URL.
+
+    The caller must hold the returned object while it uses its `path`.
+
+    Args:
+        suffixes: The endings of the files that `path` stands for. Defaults to one file
+            without an ending.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+
+    Example:
+
+    >>> local_copy("/tmp/file").path
+    '/tmp/file'
+    """
+    if not is_url(path):
+        return Original(path)
+    version = tuple(paths.version(path + suffix) for suffix in suffixes)
+    with _LOCK:
+        known, copy = _KEPT.get(path, (None, None))
+    if copy is None or known != version:
+        copy = Copy(os.path.basename(path))
+        for suffix in suffixes:
+            fetch(path + suffix, copy.path + suffix)
+        _keep(path, version, copy)
+    return copy
+
+
+def has_wildcards(path: str) -> bool:
+    """Returns whether TensorFlow reads a path as a pattern that does not match it.
+
+    Example:
+
+    >>> has_wildcards("/tmp/a[b]"), has_wildcards("/tmp/a*b")
+    (True, False)
+    """
+    # Windows has other patterns.
+    return os.name != "nt" and ("[" in path or "\\" in path)
+
+
+def without_wildcards(
+    files: Copy | Original, suffixes: Sequence[str]
+) -> Copy | Original:
+    """Returns the files, or links to them if TensorFlow would read their path as a
+    pattern.
+
+    TensorFlow looks for the checkpoint `a[b]/model.ckpt` in a folder `ab`.
+
+    Args:
+        suffixes: The endings of the files.
+
+    Example:
+
+    >>> without_wildcards(Original("/tmp/a*b"), [""]).path
+    '/tmp/a*b'
+    """
+    path = os.path.abspath(files.path)
+    if not has_wildcards(path):
+        return files
+    links = Copy("links", files)
+    for suffix in suffixes:
+        os.symlink(path + suffix, links.path + suffix)
+    return links
+
+
+def keep(url: str, copy: Copy) -> None:
+    """Caches the local copy of a file that was just written.
+
+    Example:
+
+    >>> copy = Copy("file")
+    >>> with open(copy.path, "wb") as file:
+    ...     size = file.write(b"content")
+    >>> transfers.put(copy.path, "memory://bucket/file")
+    >>> keep("memory://bucket/file", copy)
+    >>> local_copy("memory://bucket/file") is copy
+    True
+    """
+    _keep(url, (paths.version(url),), copy)
+
+
+def _keep(url: str, version: object, copy: Copy) -> None:
+    with _LOCK:
+        _KEPT.pop(url, None)
+        _KEPT[url] = (version, copy)
+        while len(_KEPT) > _MOST_KEPT:
+            del _KEPT[next(iter(_KEPT))]

@@ -1,0 +1,121 @@
+"""Files that only this user can have written.
+
+Unpickling can run any code. Therefore the file and all of its parent folders must
+belong to this user or to root, and must not be writable for others, except folders in
+which others may only add names, such as /tmp. ssh checks its keys in the same way.
+"""
+
+import os
+import stat
+
+from keras_tpu_estimator.base.common.field_checks import directory_string
+from keras_tpu_estimator.base.common.operating_system import check_is_posix
+from keras_tpu_estimator.base.storage.urls import is_url
+
+
+def folder_string(name: str, value: object) -> str:
+    """Returns a local folder, which need not exist, as a string.
+
+    Args:
+        name: The name of the value in messages.
+        value: A `str`, `bytes` or path object.
+
+    Raises:
+        TypeError: The value is not a path.
+        ValueError: The value is empty, or a URL.
+        NotImplementedError: The system is Windows.
+
+    Example:
+
+    >>> folder_string("`save`", "gs://bucket/compiled")
+    Traceback (most recent call last):
+    ...
+    ValueError: `save` must be a local folder. Received: ...
+    """
+    folder = directory_string(name, value)
+    check_is_posix(
+        f"{name}, a folder of compiled programs,",
+        "Loading a program runs it, and only Linux and macOS report who may write "
+        "to a file. Omit it, and set JAX_COMPILATION_CACHE_DIR instead.",
+    )
+    if is_url(folder):
+        raise ValueError(
+            f"{name} must be a local folder. Received: {folder!r}. Loading a "
+            "program runs it, and a store does not report who may write to a "
+            "URL. Pass a local folder, and copy the files."
+        )
+    return folder
+
+
+def read(path: str) -> bytes:
+    """Reads a file that only this user or root can have written.
+
+    Raises:
+        FileNotFoundError: The file does not exist.
+        PermissionError: Other users may have written the file.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> with open(os.path.join(folder, "note"), "w") as file:
+    ...     _ = file.write("mine")
+    >>> os.chmod(file.name, 0o644)
+    >>> read(file.name)
+    b'mine'
+    >>> os.chmod(file.name, 0o664)
+    >>> read(file.name)
+    Traceback (most recent call last):
+    ...
+    PermissionError: Only this user ...chmod go-w ...
+    """
+    # Resolve links first; later links are not followed.
+    path = os.path.realpath(path)
+    check_folder(os.path.dirname(path))
+    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    with open(descriptor, "rb") as file:
+        # Check the open file, because the name may have changed since.
+        _check(path, os.fstat(descriptor))
+        return file.read()
+
+
+def check_folder(path: str) -> None:
+    """Checks that other users cannot add files to a folder, or replace it.
+
+    Raises:
+        FileNotFoundError: The folder does not exist.
+        PermissionError: Other users may write there.
+
+    Example:
+
+    >>> check_folder("/")
+    """
+    path = os.path.realpath(path)
+    while True:
+        _check(path, os.stat(path, follow_symlinks=False))
+        above = os.path.dirname(path)
+        if above == path:
+            return
+        path = above
+
+
+def _check(path: str, status: os.stat_result) -> None:
+    is_folder = stat.S_ISDIR(status.st_mode)
+    kind = "folder" if is_folder else "file"
+    if status.st_uid not in (os.geteuid(), 0):
+        found = f"a {kind} of the user {status.st_uid}"
+        change = f"chown {os.geteuid()}"
+    elif status.st_mode & 0o022 and not (
+        # In such folders, others may only add names.
+        is_folder and status.st_mode & stat.S_ISVTX
+    ):
+        found = f"the mode {stat.S_IMODE(status.st_mode):03o}"
+        change = "chmod go-w"
+    else:
+        return
+    raise PermissionError(
+        f"Only this user (or root) must be able to write to the {kind} {path!r}, "
+        f"because its content runs as a part of this program. Received: {found}. "
+        f"Use another {kind}, or, if you trust its content, run `{change} "
+        f"{path}`."
+    )

@@ -1,0 +1,323 @@
+"""Analyses of traced functions: differing values, constant weights, mixed-up axes.
+
+`varying` finds results that differ between cores. `fixed_weights` finds weights that a
+trace contains as constants, so that they are neither trained nor saved: a flax or
+equinox model that a function closes over, or one that it makes from a constant key in
+each step. A weight, unlike a mask or a table of positions, is multiplied as a matrix or
+kernel with a non-constant. `crossings` finds labels of shape `(32,)` that are broadcast
+against outputs of shape `(32, 1)`: the difference has shape `(32, 32)`, without an
+error.
+"""
+
+import dataclasses
+import functools
+import math
+import operator
+import pathlib
+import types
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+from jax.extend import core as jex
+
+from keras_tpu_estimator.base.tracing.dataflow import Analysis, outputs
+
+_TO_ALL = ("psum", "pmax", "pmin", "all_gather")
+
+
+_PRODUCTS = ("conv_general_dilated", "dot_general", "ragged_dot_general")
+_RANDOM = ("random_bits", "rng_bit_generator", "threefry2x32")
+# A color matrix, a blur or an 8 x 8 transform has no more numbers.
+_SMALL = 64
+
+
+# The origin of a value: labels or other arguments; 0 for constants.
+_LABELS, _OTHERS = 1, 2
+_PAIRS = [_LABELS, _OTHERS], [_LABELS, _LABELS | _OTHERS]
+_PACKAGE = str(pathlib.Path(__file__).parents[1])
+_JAX = str(pathlib.Path(jax.__file__).parent)
+_LIBRARIES = (_JAX, str(pathlib.Path(keras.__file__).parent), _PACKAGE)
+
+
+def varying(
+    traced: jex.ClosedJaxpr, inputs: Sequence[bool], axes: Sequence[str]
+) -> list[bool]:
+    """Returns which outputs may differ between cores.
+
+    Values computed from equal values are equal, and so are reductions over all cores.
+    All other values count as different.
+
+    Args:
+        inputs: For each argument, whether it differs between cores.
+        axes: The names of the cores' mesh axes.
+
+    Example:
+
+    >>> import jax
+    >>> traced = jax.make_jaxpr(
+    ...     lambda x: (x, jax.lax.psum(x, "batch")), axis_env=[("batch", 8)]
+    ... )(1.0)
+    >>> varying(traced, [True], ("batch",))
+    [True, False]
+    """
+    return outputs(traced, inputs, _Varying(frozenset(axes)))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Varying(Analysis[bool]):
+    """The fact whether a value differs between cores.
+
+    Attributes:
+        axes: The names of the cores' mesh axes.
+    """
+
+    axes: frozenset[str]
+
+    def constant(self, atom: Any) -> bool:
+        return False
+
+    def join(self, facts: Sequence[bool]) -> bool:
+        return any(facts)
+
+    def results(self, equation: Any, facts: list[bool]) -> list[bool]:
+        name, params = equation.primitive.name, equation.params
+        if name == "axis_index":
+            return [bool(self.axes & _axes_of(params))]
+        if self._reduces(name, params):
+            return [False] * len(equation.outvars)
+        return super().results(equation, facts)
+
+    def _reduces(self, name: str, params: Any) -> bool:
+        """Returns whether an operation returns the same result on all cores."""
+        in_groups = params.get("axis_index_groups") is not None
+        over_all = self.axes <= _axes_of(params)
+        return name in _TO_ALL and over_all and not in_groups
+
+
+def _axes_of(params: Any) -> frozenset[Any]:
+    """Returns the mesh axes of an operation."""
+    over = params.get("axes", params.get("axis_name", ()))
+    return frozenset(over if isinstance(over, list | tuple) else (over,))
+
+
+@dataclasses.dataclass(frozen=True)
+class FixedWeight:
+    """A weight that is not a variable.
+
+    Attributes:
+        shape: Its shape.
+        dtype: The name of its dtype.
+        is_random: Whether it consists of random numbers, drawn in each step.
+    """
+
+    shape: tuple[int, ...]
+    dtype: str
+    is_random: bool
+
+    @property
+    def size(self) -> int:
+        """The number of elements."""
+        return math.prod(self.shape)
+
+
+# The constants that a value depends on: arrays, and equations that draw numbers.
+# `None` for values that depend on an argument.
+_Sources = frozenset[Any] | None
+_NO_SOURCES: frozenset[Any] = frozenset()
+
+
+def fixed_weights(traced: jex.ClosedJaxpr) -> list[FixedWeight]:
+    """Returns the weights of a traced function that depend on no argument.
+
+    Each array appears once, in the order of use. Arrays of at most 64 numbers,
+    integers, and arrays behind `jax.lax.stop_gradient` are omitted.
+
+    Example:
+
+    >>> import jax, numpy as np
+    >>> kernel = np.ones((9, 9), "float32")
+    >>> traced = jax.make_jaxpr(lambda x: (x @ kernel) * kernel[0])(kernel)
+    >>> fixed_weights(traced)
+    [FixedWeight(shape=(9, 9), dtype='float32', is_random=False)]
+    """
+    found: dict[Any, FixedWeight] = {}
+    inputs: list[_Sources] = [None] * len(traced.jaxpr.invars)
+    outputs(traced, inputs, _WeightSearch(found))
+    return list(found.values())
+
+
+@dataclasses.dataclass(frozen=True)
+class _WeightSearch(Analysis[_Sources]):
+    """Follows constants through a function.
+
+    Attributes:
+        found: The weights found so far, by their source.
+    """
+
+    found: dict[Any, FixedWeight]
+
+    def constant(self, atom: Any) -> _Sources:
+        return frozenset([atom]) if _is_weight(atom.aval) else _NO_SOURCES
+
+    def join(self, facts: Sequence[_Sources]) -> _Sources:
+        together = _NO_SOURCES
+        for each in facts:
+            if each is None:
+                return None
+            together |= each
+        return together
+
+    def results(self, equation: Any, facts: list[_Sources]) -> list[_Sources]:
+        name = equation.primitive.name
+        if name == "stop_gradient":
+            return [_NO_SOURCES if facts[0] is not None else None]
+        if name in _RANDOM and None not in facts:
+            return [frozenset([_Draw(equation)])] * len(equation.outvars)
+        return super().results(equation, facts)
+
+    def look(self, equation: Any, facts: list[_Sources]) -> None:
+        if equation.primitive.name not in _PRODUCTS or None not in facts[:2]:
+            return
+        for atom, sources in zip(equation.invars, facts, strict=True):
+            for each in sources or ():
+                is_random = isinstance(each, _Draw)
+                weight = atom if is_random else each
+                if _is_weight(weight.aval):
+                    shape = tuple(weight.aval.shape)
+                    dtype = weight.aval.dtype.name
+                    self.found[each] = FixedWeight(shape, dtype, is_random)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Draw:
+    """An equation that draws random numbers from constants."""
+
+    equation: Any
+
+
+def _is_weight(aval: Any) -> bool:
+    dtype = getattr(aval, "dtype", None)
+    return (
+        dtype is not None and jnp.issubdtype(dtype, jnp.floating) and aval.size > _SMALL
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Crossing:
+    """An operation that combines each label with each output.
+
+    Attributes:
+        labels: The shape of the labels before broadcasting.
+        outputs: The shape of the other operand.
+        line: The number of the line.
+    """
+
+    labels: tuple[int, ...]
+    outputs: tuple[int, ...]
+    file: str
+    line: int
+
+
+def crossings(traced: jex.ClosedJaxpr, labels: Sequence[bool]) -> list[Crossing]:
+    """Returns the operations that broadcast labels against outputs.
+
+    Explicit broadcasting, such as `labels[None, :]`, is omitted.
+
+    Args:
+        labels: For each argument, whether it is one of the labels.
+
+    Example:
+
+    >>> import jax.numpy as jnp
+    >>> traced = jax.make_jaxpr(lambda y, labels: y - labels)(
+    ...     jnp.ones((4, 1)), jnp.ones(4)
+    ... )
+    >>> [(c.labels, c.outputs) for c in crossings(traced, [False, True])]
+    [((4,), (4, 1))]
+    """
+    sources = [_LABELS if own else _OTHERS for own in labels]
+    search = _CrossingSearch()
+    outputs(traced, sources, search)
+    return list(search.found)
+
+
+@dataclasses.dataclass(frozen=True)
+class _CrossingSearch(Analysis[int]):
+    """Follows labels and outputs through a function.
+
+    Attributes:
+        found: The operations found so far, as keys in order.
+        made: The operation that made each value.
+    """
+
+    found: dict[Crossing, None] = dataclasses.field(default_factory=dict)
+    made: dict[Any, Any] = dataclasses.field(default_factory=dict)
+
+    def constant(self, atom: Any) -> int:
+        return 0
+
+    def join(self, facts: Sequence[int]) -> int:
+        return functools.reduce(operator.or_, facts, 0)
+
+    def chosen(self, fact: int, by: int) -> int:
+        # Labels remain labels when a condition selects them.
+        return fact
+
+    def look(self, equation: Any, facts: list[int]) -> None:
+        self.made.update(dict.fromkeys(equation.outvars, equation))
+        if len(facts) != 2 or sorted(facts) not in _PAIRS:
+            return
+        own, other = equation.invars
+        if facts[0] != _LABELS:
+            own, other = other, own
+        self.found.update(dict.fromkeys(_of_pair(equation, own, other, self.made)))
+
+
+def _of_pair(
+    equation: Any, own: Any, other: Any, made: dict[Any, Any]
+) -> Iterator[Crossing]:
+    shapes = own.aval.shape, other.aval.shape
+    size = max(max(shapes[0], default=1), 1)
+    if sorted(shapes) != [(1, size), (size, 1)] or size == 1:
+        return
+    for each in (own, other):
+        maker = None if isinstance(each, jex.Literal) else made.get(each)
+        if (
+            maker is not None
+            and maker.primitive.name == "broadcast_in_dim"
+            and maker.invars[0].aval.shape == (size,)
+            and _place(maker, (_JAX,)) == _place(equation, (_JAX,))
+        ):
+            narrow = (size,)
+            labels = narrow if each is own else shapes[0]
+            outputs = narrow if each is other else shapes[1]
+            file, code, instruction = _place(equation, _LIBRARIES)
+            yield Crossing(labels, outputs, file, _line(code, instruction))
+
+
+def _place(
+    equation: Any, libraries: tuple[str, ...]
+) -> tuple[str, types.CodeType | None, int]:
+    """Returns the file, code and instruction of the innermost call outside
+    libraries.
+    """
+    trace = equation.source_info.traceback
+    # Two calls may be in one line, which a Python traceback cannot distinguish.
+    frames = () if trace is None else zip(*trace.raw_frames(), strict=True)
+    for code, instruction in frames:  # Starting with the innermost call.
+        if not code.co_filename.startswith(libraries):
+            return code.co_filename, code, instruction
+    return "an unknown file", None, 0
+
+
+def _line(code: types.CodeType | None, instruction: int) -> int:
+    """Returns the line number of an instruction."""
+    if code is None:
+        return 0
+    for first, end, line in code.co_lines():
+        if first <= instruction < end and line is not None:
+            return line
+    return code.co_firstlineno

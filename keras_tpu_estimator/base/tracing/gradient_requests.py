@@ -1,0 +1,142 @@
+"""The gradients that a `model_fn` requests while it is traced.
+
+They cannot be computed before the trace is complete. A request therefore ends the
+trace; the program differentiates the trace so far, and traces again with the answer.
+"""
+
+import contextvars
+from collections.abc import Callable, Mapping, Sequence
+
+import jax
+import keras
+
+from keras_tpu_estimator.base.common.types import PyTree, TensorLike
+from keras_tpu_estimator.base.tracing.variables import scope_for
+
+
+class GradientRequest(BaseException):  # noqa: N818 - users never see it
+    """Ends a trace of `model_fn` at a gradient that is not known yet.
+
+    A `BaseException`, so that `except Exception` does not catch it.
+
+    Args:
+        loss: The scalar tensor to differentiate.
+        paths: The paths of the variables to differentiate by.
+        reduction: The combination of the gradients of micro-batches, "mean" or "sum".
+    """
+
+    def __init__(self, loss: jax.Array, paths: tuple[str, ...], reduction: str):
+        super().__init__()
+        self.loss = loss
+        self.paths = paths
+        self.reduction = reduction
+
+
+class GradientAnswers:
+    """The requested gradients so far, returned in the order of requests."""
+
+    def __init__(self, answers: Sequence[Mapping[str, jax.Array]]):
+        self._answers = iter(answers)
+
+    def __enter__(self) -> "GradientAnswers":
+        self._token = _answers.set(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _answers.reset(self._token)
+
+    def next(
+        self, loss: jax.Array, paths: tuple[str, ...], reduction: str
+    ) -> list[jax.Array]:
+        """Returns the answer to the next request, or ends the trace if it is
+        missing.
+        """
+        for answer in self._answers:
+            return [answer[path] for path in paths]
+        raise GradientRequest(loss, paths, reduction)
+
+
+_answers: contextvars.ContextVar[GradientAnswers] = contextvars.ContextVar(
+    "gradient_answers"
+)
+
+
+def gradients(
+    loss: TensorLike,
+    var_list: Sequence[keras.Variable] | keras.Variable,
+    reduction: str = "mean",
+) -> list[jax.Array]:
+    """Returns the gradients of a loss by variables, as tensors, in a `model_fn`.
+
+    The counterpart of `tf.gradients` for variables: the gradient of this core, not
+    combined with those of others. It can be used like any tensor: for clipping, norms,
+    or penalties that are differentiated again. For the gradient by an input, use
+    `jax.grad`.
+
+    Args:
+        loss: A scalar tensor.
+        var_list: A variable or a sequence of variables.
+        reduction: The combination of the gradients of micro-batches with
+            `RunConfig(micro_batches=...)`: "mean" (the default) for a loss that is a
+            mean over examples, or "sum" for a sum.
+
+    Returns:
+        A list with one tensor for each variable, zeros where the loss does not
+        depend on it.
+
+    Raises:
+        ValueError: The call is outside a `model_fn` in training, `loss` is not a
+            scalar, or `reduction` is invalid.
+    """
+    if reduction not in ("mean", "sum"):
+        raise ValueError(
+            f"`reduction` must be 'mean' or 'sum'. Received: reduction={reduction!r}. "
+            "Pass one of them."
+        )
+    if isinstance(var_list, keras.Variable):
+        var_list = [var_list]
+    scope = scope_for("gradients")
+    paths = tuple(scope.path_of(variable) for variable in var_list)
+    try:
+        answers = _answers.get()
+    except LookupError:
+        raise ValueError(
+            "`gradients` and `compute_gradients` must be called only in mode "
+            "'train'. Received: a call in another mode. Put it under `if mode == "
+            "ModeKeys.TRAIN:`."
+        ) from None
+    return answers.next(scalar(loss), paths, reduction)
+
+
+def scalar(loss: TensorLike) -> jax.Array:
+    """Returns a loss as a tensor of rank 0.
+
+    Raises:
+        ValueError: The loss has more than one element.
+    """
+    tensor = keras.ops.convert_to_tensor(loss)
+    if tensor.size != 1:
+        raise ValueError(
+            "The loss to differentiate must be a scalar. Received: a tensor "
+            f"of shape {tuple(tensor.shape)}. Compute its mean or its sum."
+        )
+    return keras.ops.reshape(tensor, ())
+
+
+def pull_back(
+    objectives: Callable[[PyTree], tuple[Sequence[jax.Array], PyTree]], values: PyTree
+) -> tuple[list[PyTree], PyTree]:
+    """Differentiates several scalar functions in one forward pass.
+
+    Returns a pytree of gradients for each scalar, and the other results.
+
+    Args:
+        objectives: Returns a sequence of scalars and a pytree of other results.
+    """
+    losses, transpose, others = jax.vjp(objectives, values, has_aux=True)
+    structure = jax.tree.structure(losses)
+    unit = [
+        [jax.numpy.asarray(i == k, loss.dtype) for i, loss in enumerate(losses)]
+        for k in range(len(losses))
+    ]
+    return [transpose(jax.tree.unflatten(structure, row))[0] for row in unit], others

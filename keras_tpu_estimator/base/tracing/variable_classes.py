@@ -1,0 +1,98 @@
+"""Classes of variables: PRNG keys, sharded rows, and slots with an owner."""
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from keras_tpu_estimator.base.tracing import keras_internals
+
+
+class KeyVariable(keras.Variable):
+    """The data of a typed PRNG key, stored as integers.
+
+    Each core has its own key, as for Keras's seeds.
+    """
+
+
+def is_key(value: object) -> bool:
+    """Returns whether a value is a typed key or an array of keys.
+
+    Example:
+
+    >>> is_key(jax.random.key(0)), is_key(jax.random.PRNGKey(0))
+    (True, False)
+    """
+    dtype = getattr(value, "dtype", None)
+    return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
+
+
+class RowsVariable(keras.Variable):
+    """A variable whose rows are sharded over all cores.
+
+    Its array on devices may have additional rows of zeros, so that each core has the
+    same number of rows. Its shape, its value and its assigned values exclude them.
+
+    Example:
+
+    >>> variable = RowsVariable("zeros", shape=(3,))
+    >>> give(variable, np.arange(4.0))
+    >>> variable.numpy().tolist(), given(variable).tolist()
+    ([0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0])
+    """
+
+    @property
+    def value(self) -> jax.Array:
+        """The rows without padding rows."""
+        rows: jax.Array = own_rows(super().value, self.shape[0])
+        return rows
+
+    @property
+    def device_value(self) -> jax.Array:
+        """The last assigned array, including padding rows."""
+        value: jax.Array = super().value
+        return value
+
+    def set_device_value(self, value: jax.Array | np.ndarray) -> None:
+        """Sets an array of devices, without copying it."""
+        keras_internals.hold(self, value)
+
+
+def give(variable: keras.Variable, value: jax.Array | np.ndarray) -> None:
+    """Assigns a value with or without padding rows."""
+    has_more = tuple(value.shape) != tuple(variable.shape)
+    if isinstance(variable, RowsVariable) and has_more:
+        variable.set_device_value(value)
+    else:
+        variable.assign(value)
+
+
+def given(variable: keras.Variable) -> jax.Array:
+    """Returns the last assigned value, including padding rows."""
+    if isinstance(variable, RowsVariable):
+        return variable.device_value
+    value: jax.Array = variable.value
+    return value
+
+
+def own_rows(value: Any, rows: int) -> Any:
+    """Returns the first rows of an array, or the array if it has no others.
+
+    An array that is sharded over several hosts is returned unchanged.
+    """
+    if len(value) == rows or not getattr(value, "is_fully_addressable", True):
+        return value
+    return value[:rows]
+
+
+class SlotVariable(keras.Variable):
+    """An optimizer's variable whose path does not contain its owner.
+
+    Attributes:
+        owner: The path of the variable whose layout it uses; `None` if there is none.
+            Defaults to `None`.
+    """
+
+    owner: str | None = None

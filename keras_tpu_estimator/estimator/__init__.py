@@ -1,0 +1,1 @@
+"""`TPUEstimator`, the facade over the rooms below."""

@@ -1,0 +1,206 @@
+"""A program as a Keras model: its variables, and steps over their values."""
+
+from collections.abc import Sequence
+from typing import TypeAlias
+
+import jax
+import jax.numpy as jnp
+import keras
+import numpy as np
+
+from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing.variables import ArraysByPath
+from keras_tpu_estimator.engine.device.distributed_program import (
+    DistributedProgram,
+)
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.program.steps import Outputs, Step
+from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
+from keras_tpu_estimator.front_ends.front_end import FrontEnd
+from keras_tpu_estimator.front_ends.keras_model.model_optimizer import ModelOptimizer
+
+MetricsState: TypeAlias = Sequence[jax.Array | np.ndarray]
+KerasState: TypeAlias = tuple[list[jax.Array], ...]
+
+# The key of the tensors for `metric_fn` in a step's logs.
+FOR_METRIC_FN = "tensors for metric_fn"
+
+
+class ProgramModel(keras.Model):
+    """The variables and the steps of a program, in Keras's structure.
+
+    Args:
+        program: The variables and steps, and their devices.
+        front_end: The front end of `model_fn`.
+    """
+
+    def __init__(self, program: DistributedProgram, front_end: FrontEnd):
+        super().__init__(name="estimator_model")
+        self.program = program
+        self.front_end = front_end
+        # Keras tracks elements that are appended to a list attribute.
+        self._model_variables: list[keras.Variable] = []
+        # Only Keras's `compile` makes Keras compile a model.
+        super().compile(optimizer=None)
+        self.optimizer = ModelOptimizer(self.global_step)
+        self.built = True
+        program.when_prepared.append(self._track_new_variables)
+        self._track_new_variables()
+
+    @property
+    def global_step(self) -> keras.Variable:
+        """The number of completed training steps, as a variable."""
+        return self.program.store.variables[GLOBAL_STEP]
+
+    @property
+    def metrics(self) -> list[keras.metrics.Metric]:
+        """The mean loss, and objects from which callbacks derive the direction
+        of other metrics.
+
+        Keras resets and reports the loss. The logs of a step contain the values
+        of the other metrics.
+        """
+        directions = self.program.directions()
+        others = [keras_internals.directed(directions)] if directions else []
+        return [self.program.loss_mean, *others]
+
+    def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
+        """Traces `model_fn` for inputs of this shape, unless it has been
+        traced.
+
+        Args:
+            mode: A value of `ModeKeys`.
+            features: Pytree of arrays, with the batch as the first dimension.
+            labels: The same, or `None`.
+
+        Returns:
+            The step. The model has its variables from now on.
+        """
+        return self.program.prepare(mode, features, labels)
+
+    def initialize(self) -> None:
+        """Initializes variables that have no value yet."""
+        store = self.program.store
+        missing = store.variables.keys() - store.valued
+        if missing:
+            store.assign(store.initial_values(missing))
+
+    def train_step(self, state: KerasState, data: PyTree) -> tuple[Outputs, KerasState]:
+        """Makes one step of training, as a pure function of the state.
+
+        Args:
+            state: Values of the trainable, non-trainable, optimizer and metric
+                variables, as Keras passes them.
+            data: A tuple of features and labels.
+
+        Returns:
+            The mean loss so far, with the tensors of host metrics, and the new
+            state.
+        """
+        return self._keras_step(ModeKeys.TRAIN, state, data)
+
+    def test_step(self, state: KerasState, data: PyTree) -> tuple[Outputs, KerasState]:
+        """Makes one step of evaluation, as a pure function of the state.
+
+        Args:
+            state: Values of the trainable, non-trainable and metric variables,
+                as Keras passes them.
+            data: A tuple of features and labels.
+
+        Returns:
+            The mean loss so far, with the program's metrics and the tensors of
+            host metrics, and the new state.
+        """
+        return self._keras_step(ModeKeys.EVAL, state, data)
+
+    def predict_step(
+        self, state: KerasState, data: PyTree
+    ) -> tuple[PyTree, list[jax.Array]]:
+        """Makes one step of prediction, as a pure function of the state.
+
+        Args:
+            state: Values of the trainable and non-trainable variables.
+            data: A tuple of features and, in place of labels, the padding:
+                booleans of shape `[batch]`. By default no rows are padding.
+
+        Returns:
+            Predictions and the values of the non-trainable variables.
+        """
+        features, is_padding = self.features_and_labels(data)
+        if is_padding is None:
+            is_padding = jnp.zeros((batch_size(features),), bool)
+        step = self.program.step(ModeKeys.PREDICT, features, is_padding)
+        values = self._by_path(state)
+        changed, outputs = self.program.to_compile(step)(values, features, is_padding)
+        _, others = self._as_state(values | changed, len(state))
+        return outputs["predictions"], others
+
+    def jax_state_sync(self) -> None:
+        """Updates the variables to their current values; called by callbacks.
+
+        Keras calls it whenever a callback reads its attribute `model`.
+        """
+        holder = self.program.store.holder
+        if holder is not None:
+            holder.show()
+        super().jax_state_sync()
+
+    def features_and_labels(self, data: PyTree) -> tuple[Features, Labels]:
+        """Returns the features and labels of `x` and `y` of a Keras batch.
+
+        Raises:
+            ValueError: Sample weights are given, and `model_fn` does not
+                support them.
+        """
+        features, labels, weights = keras.utils.unpack_x_y_sample_weight(data)
+        if weights is None:
+            return features, labels
+        return self.front_end.pair_of((features, labels, weights))
+
+    def _track_new_variables(self) -> None:
+        store, slots = self.program.store, self.optimizer.variables
+        if len(store.variables) == len(self._model_variables) + len(slots):
+            return
+        tracked = {v.path for v in (*self._model_variables, *slots)}
+        for path, variable in store.variables.items():
+            if path not in tracked:
+                group = slots if path in store.slots else self._model_variables
+                group.append(variable)
+        self.optimizer.adopt(store.optimizers, store.variables)
+
+    def _keras_step(
+        self, mode: str, state: KerasState, data: PyTree
+    ) -> tuple[Outputs, KerasState]:
+        """Converts a step to Keras's lists of values."""
+        *lists, metrics = state
+        batch = self.features_and_labels(data)
+        step = self.program.step(mode, *batch)
+        values = self._by_path(lists)
+        changed, metrics, outputs = self.program.run_step(step, values, metrics, batch)
+        new = self._as_state(values | changed, len(lists))
+        logs = {"loss": outputs["loss"], **outputs.get("metric_values", {})}
+        for name in ("eval_metrics", "train_metrics"):
+            if name in outputs:
+                logs[FOR_METRIC_FN] = outputs[name]
+        return logs, (*new, metrics)
+
+    def _by_path(self, state: Sequence[list[jax.Array]]) -> ArraysByPath:
+        return {
+            variable.path: value
+            for variables, values in zip(self._lists, state, strict=False)
+            for variable, value in zip(variables, values, strict=True)
+        }
+
+    def _as_state(self, values: ArraysByPath, lists: int) -> list[list[jax.Array]]:
+        return [[values[v.path] for v in each] for each in self._lists[:lists]]
+
+    @property
+    def _lists(self) -> list[list[keras.Variable]]:
+        """Returns the variables in Keras's lists and order."""
+        return [
+            self.trainable_variables,
+            self.non_trainable_variables,
+            self.optimizer.variables,
+        ]

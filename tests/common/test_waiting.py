@@ -1,0 +1,86 @@
+"""Tests of the messages during tracing and compiling."""
+
+import io
+import logging
+import types
+
+import pytest
+from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
+
+from keras_tpu_estimator.base.common import waiting
+
+GONE = "\r\x1b[K"
+
+
+class Terminal(io.StringIO):
+    """A terminal that keeps what it was sent."""
+
+    def isatty(self):
+        return True
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    terminal = Terminal()
+    # Not `sys` itself, whose streams pytest puts back.
+    streams = types.SimpleNamespace(stderr=terminal)
+    monkeypatch.setattr(waiting, "sys", streams)
+    return terminal
+
+
+def test_what_is_told_is_shown_and_gone(terminal, caplog):
+    caplog.set_level(logging.INFO, "keras_tpu_estimator")
+    with waiting.Waiting(is_shown=True):
+        waiting.tell("Compiling")
+    assert terminal.getvalue() == f"{GONE}Compiling ...{GONE}"
+    assert caplog.messages == ["Compiling."]
+
+
+def test_it_is_gone_after_an_error(terminal):
+    with pytest.raises(KeyError), waiting.showing("Importing ..."):
+        raise KeyError
+    assert terminal.getvalue() == f"{GONE}Importing ...{GONE}"
+
+
+def test_nothing_is_shown_that_nobody_asked_for(terminal):
+    waiting.tell("Compiling")
+    with waiting.Waiting():
+        waiting.tell("Compiling")
+    assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("stderr", [None, io.StringIO()])
+def test_nothing_is_shown_without_a_terminal(monkeypatch, stderr):
+    streams = types.SimpleNamespace(stderr=stderr)
+    monkeypatch.setattr(waiting, "sys", streams)
+    with waiting.Waiting(is_shown=True), waiting.showing("Importing ..."):
+        waiting.tell("Compiling")
+    assert stderr is None or stderr.getvalue() == ""
+
+
+def test_an_estimator_tells_what_it_does(tmp_path, terminal, caplog):
+    x, y = regression_data(16)
+    settings = {"config": {"progress": True}, "save_summary_steps": None}
+    estimator = estimator_of(model_fn_of(linear), tmp_path, **settings)
+    estimator.train(batches_of(x, y), max_steps=1)
+    estimator.evaluate(batches_of(x, y))
+    list(estimator.predict(batches_of(x)))
+    shown = terminal.getvalue().split(GONE)
+    expected = [
+        told
+        for mode in ("train", "eval", "infer")
+        for told in (
+            f"Calling model_fn for mode '{mode}' ...",
+            f"Compiling the steps of mode '{mode}' ...",
+        )
+    ]
+    assert [text for text in shown if text] == expected
+    assert shown[-1] == ""
+    # Nothing is traced or compiled again, and nothing is left to train.
+    estimator.evaluate(batches_of(x, y))
+    assert not caplog.messages
+    estimator.train(batches_of(x, y), max_steps=1)
+    assert terminal.getvalue().split(GONE) == shown
+    (told,) = caplog.messages
+    assert "Training ends without a step: " in told
+    assert "has reached step 1, and max_steps=1" in told
