@@ -35,6 +35,7 @@ from keras_tpu_estimator.tf1.host.metric_session import GraphMetrics
 from keras_tpu_estimator.tf1.host.preprocessing import (
     HostPart,
     as_fed,
+    is_dense,
     key_of,
     needs_host,
     without_values,
@@ -94,12 +95,15 @@ class TF1Program:
         self, mode: str, layout: BatchLayout, features: Features, labels: Labels
     ) -> tuple[Features, Labels]:
         """Returns what the devices receive for a batch; see `ReadsOnHost`."""
+        if is_dense((features, labels)):
+            return features, labels
         try:
-            features, labels = from_parts((features, labels))
+            given = from_parts((features, labels))
         except (TypeError, ValueError):  # The checks of batches explain it.
             return features, labels
-        if not needs_host((features, labels)):
+        if not needs_host(given):
             return features, labels
+        features, labels = given
         if mode == ModeKeys.PREDICT:
             labels = None
         features, labels = jax.tree.map(as_fed, (features, labels))

@@ -50,6 +50,7 @@ class DistributedProgram:
         layouts: Mapping[str, BatchLayout] | None = None,
     ):
         self._program = program
+        self._on_host = program if isinstance(program, ReadsOnHost) else None
         self._layouts = types.MappingProxyType(dict(layouts or {}))
         self.store: VariableStore = program.store
         self.loss_mean = keras.metrics.Mean(name="loss")
@@ -65,9 +66,9 @@ class DistributedProgram:
         self, mode: str, features: Features, labels: Labels
     ) -> tuple[Features, Labels]:
         """Returns what the devices receive for a batch of the user."""
-        if not isinstance(self._program, ReadsOnHost):
+        if self._on_host is None:
             return features, labels
-        return self._program.read(mode, self.layout(mode), features, labels)
+        return self._on_host.read(mode, self.layout(mode), features, labels)
 
     def step(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """Returns the step for inputs like these, traced at the first call.

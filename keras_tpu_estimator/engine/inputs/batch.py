@@ -235,10 +235,7 @@ def _named(features: Features, labels: Labels) -> list[tuple[str, np.ndarray]]:
 
 
 def _sharing(steps: Any, names: Collection[str]) -> Any:
-    marked = [
-        n for n, x in named_leaves(steps.features, steps.labels) if is_unbatched(x)
-    ]
-    names = {*names}.difference(marked)
+    names = {*names} - unbatched_by_host(steps.features)
     if not names:
         return steps
     leaves = [Unbatched(leaf) if name in names else leaf for name, leaf in steps.leaves]
@@ -401,3 +398,10 @@ class Hosted:
 def tensors_of(features: PyTree) -> PyTree:
     """Returns features; those of `Hosted` without the part that computed them."""
     return features.tensors if isinstance(features, Hosted) else features
+
+
+def unbatched_by_host(features: PyTree) -> set[str]:
+    """Returns the names of the tensors without a batch axis that the host computed."""
+    if not isinstance(features, Hosted):
+        return set()
+    return {name for name, leaf in named_leaves(features, None) if is_unbatched(leaf)}

@@ -11,9 +11,13 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.dtype_changes import check_fits
 from keras_tpu_estimator.base.common.shown import shown, some
-from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps, tensors_of
+from keras_tpu_estimator.engine.inputs.batch import (
+    Batch,
+    StackedSteps,
+    tensors_of,
+    unbatched_by_host,
+)
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
-from keras_tpu_estimator.engine.inputs.unbatched import is_unbatched, named_leaves
 
 _logger = logging.getLogger("keras_tpu_estimator")
 _LABELS = "labels"
@@ -301,11 +305,7 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
             another batch size than the others.
     """
     first: str | None = None
-    unbatched = {
-        name
-        for name, leaf in named_leaves(batch.features, batch.labels)
-        if is_unbatched(leaf)
-    }
+    shared = {*shared, *unbatched_by_host(batch.features)}
     for name, leaf in batch.leaves:
         if not _are_numbers(leaf.dtype):
             raise ValueError(
@@ -313,7 +313,7 @@ def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
                 f"else. Received dtype {leaf.dtype}. Encode strings as numbers in "
                 "input_fn, or omit the feature."
             )
-        if name in shared or name in unbatched:
+        if name in shared:
             continue
         if leaf.ndim == 0:
             raise ValueError(

@@ -250,6 +250,16 @@ def _with_moved(spec: Any, moved: Mapping[str, Any]) -> Any:
     return copy
 
 
+def is_dense(tree: PyTree) -> bool:
+    """Returns whether a batch has only dense arrays of numbers, which devices hold."""
+    leaves = jax.tree.leaves(tree, is_leaf=_may_be_sparse)
+    return all(type(x) is np.ndarray and x.dtype.kind not in "OSU" for x in leaves)
+
+
+def _may_be_sparse(node: Any) -> bool:
+    return isinstance(node, tuple) and hasattr(node, "indices")
+
+
 def needs_host(tree: PyTree) -> bool:
     """Returns whether a batch has examples that no device can hold."""
     leaves = jax.tree.leaves(tree)
