@@ -332,9 +332,11 @@ class EstimatorContext:
     def _reading_of(self, mode: str, is_per_core: bool) -> PairOf:
         """Returns the function that makes the devices' tensors of a batch."""
         program, pair_of = self.runtime.program, self.front_end.pair_of
+        is_padded = mode == ModeKeys.PREDICT
+        size = self.mode_devices.input_size(mode) if is_padded else None
 
         def read(value: Any) -> tuple[Features, Labels]:
-            features, labels = program.read(mode, *pair_of(value))
+            features, labels = program.read(mode, *pair_of(value), size)
             if is_per_core and isinstance(features, Hosted):
                 raise ValueError(
                     "`input_fn` must return numbers in dense tensors if it makes "

@@ -35,9 +35,12 @@ from keras_tpu_estimator.tf1.host.metric_session import GraphMetrics
 from keras_tpu_estimator.tf1.host.preprocessing import (
     HostPart,
     as_fed,
+    first_rows,
+    grown,
     is_dense,
     key_of,
     needs_host,
+    rows_in,
     without_values,
 )
 from keras_tpu_estimator.tf1.host.serving_graph import ServedTF1ModelFn, build_tf1_graph
@@ -92,7 +95,12 @@ class TF1Program:
         return self._steps[key]
 
     def read(
-        self, mode: str, layout: BatchLayout, features: Features, labels: Labels
+        self,
+        mode: str,
+        layout: BatchLayout,
+        features: Features,
+        labels: Labels,
+        size: int | None = None,
     ) -> tuple[Features, Labels]:
         """Returns what the devices receive for a batch; see `ReadsOnHost`."""
         if is_dense((features, labels)):
@@ -107,13 +115,20 @@ class TF1Program:
         if mode == ModeKeys.PREDICT:
             labels = None
         features, labels = jax.tree.map(as_fed, (features, labels))
+        present = rows_in((features, labels))
+        size = max(present, size or 0)
+        if present < size:
+            features, labels = grown((features, labels), size)
         example = without_values(layout.step_input(features, labels))
         key = mode, key_of(example)
         if key not in self._host_parts:
             make = functools.partial(self._model, mode, example)
             self._host_parts[key] = HostPart(make, mode, example)
         part = self._host_parts[key]
-        return batch.Hosted(part.tensors(features, labels), part), None
+        tensors = part.tensors(features, labels)
+        if present < size:
+            tensors = first_rows(tensors, present)
+        return batch.Hosted(tensors, part), None
 
     def _model(self, mode: str, example: StepInput) -> ModelGraph:
         """The graph for inputs of this shape."""

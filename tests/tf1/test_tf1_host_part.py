@@ -1,8 +1,12 @@
 """Strings, tables and sparse tensors in a `model_fn`, which the host computes."""
 
+import keras_tpu_estimator as kte  # isort: skip
+
 import numpy as np
 import pytest
+import tensorflow.compat.v1 as tf
 from tf1_golden import golden
+from tf1_programs import estimator
 
 from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
 
@@ -26,3 +30,57 @@ def test_a_program_gives_what_tensorflow_1_gave(program, tmp_path):
         np.testing.assert_allclose(
             found["variables"][name], value, rtol=1e-4, atol=1e-5, err_msg=name
         )
+
+
+WORDS = np.array(["a", "bb", "", "zzz"] * 7)
+
+
+def words_input_fn(params):
+    """A batch, and another with fewer examples."""
+    data = tf.data.Dataset.from_tensor_slices((WORDS, np.ones(28, "float32")))
+    return data.batch(params["batch_size"])
+
+
+def words_model_fn(features, labels, mode, params):
+    w = tf.get_variable("w", [], initializer=tf.ones_initializer())
+    y = w * tf.cast(tf.strings.length(features), tf.float32)
+    tags = tf.gather(tf.constant(["short", "long"]), tf.cast(y > 1, tf.int32))
+    if mode == kte.ModeKeys.PREDICT:
+        both = tf.strings.join([features, tags], "/")
+        return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": y, "both": both})
+
+    def metric_fn(words, tags):
+        length = tf.cast(tf.strings.length(tf.strings.join([words, tags])), "float32")
+        return {"length": tf.metrics.mean(length)}
+
+    loss = tf.reduce_mean(tf.square(y - labels))
+    if mode == kte.ModeKeys.EVAL:
+        metrics = metric_fn, [features, tags]
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
+
+    def host_call(step, words, tags):
+        return tf.print(words, tags)
+
+    step = tf.reshape(tf.train.get_global_step(), [1])
+    optimizer = tf.tpu.CrossShardOptimizer(tf.train.GradientDescentOptimizer(0.01))
+    return kte.tf1.TPUEstimatorSpec(
+        mode,
+        loss=loss,
+        train_op=optimizer.minimize(loss, tf.train.get_global_step()),
+        host_call=(host_call, [step, features, tags]),
+    )
+
+
+def test_strings_are_the_same_on_one_device_and_on_eight(tmp_path):
+    found = []
+    for use_tpu in (False, True):
+        made = estimator(words_model_fn, tmp_path / str(use_tpu), use_tpu=use_tpu)
+        made.train(words_input_fn, steps=1)
+        rows = [*made.predict(words_input_fn)]
+        length = made.evaluate(words_input_fn)["length"]
+        found.append(([each["y"] for each in rows], length))
+        assert [each["both"] for each in rows] == (
+            [b"a/short", b"bb/long", b"/short", b"zzz/long"] * 7
+        )
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
+    assert found[0][1] == found[1][1] == 6.0

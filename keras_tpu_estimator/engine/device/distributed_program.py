@@ -63,12 +63,15 @@ class DistributedProgram:
         return self._layouts.get(mode, BatchLayout())
 
     def read(
-        self, mode: str, features: Features, labels: Labels
+        self, mode: str, features: Features, labels: Labels, size: int | None = None
     ) -> tuple[Features, Labels]:
-        """Returns what the devices receive for a batch of the user."""
+        """Returns what the devices receive for a batch of the user.
+
+        A smaller batch is later padded to `size`, if given.
+        """
         if self._on_host is None:
             return features, labels
-        return self._on_host.read(mode, self.layout(mode), features, labels)
+        return self._on_host.read(mode, self.layout(mode), features, labels, size)
 
     def step(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """Returns the step for inputs like these, traced at the first call.

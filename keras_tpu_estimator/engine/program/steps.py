@@ -264,9 +264,16 @@ class ReadsOnHost(Protocol):
     """A program that computes tensors of each batch on the host."""
 
     def read(
-        self, mode: str, layout: BatchLayout, features: Features, labels: Labels
+        self,
+        mode: str,
+        layout: BatchLayout,
+        features: Features,
+        labels: Labels,
+        size: int | None = None,
     ) -> tuple[Features, Labels]:
         """Returns what the devices receive for a batch of the user.
+
+        A smaller batch is later padded to `size`, if given.
 
         The thread that reads the input calls this method.
         """

@@ -315,3 +315,28 @@ def key_of(example: StepInput) -> Any:
         example.is_split,
         example.additional["use_tpu"],
     )
+
+
+def rows_in(tree: PyTree) -> int:
+    """Returns the number of rows of a batch."""
+    return max((leaf.shape[0] for leaf in _leaves(tree) if leaf.shape), default=0)
+
+
+def grown(tree: PyTree, size: int) -> PyTree:
+    """Returns a batch with more rows: repetitions of the last, or empty ones."""
+
+    def one(leaf: Any) -> Any:
+        if isinstance(leaf, SparseArray):
+            return SparseArray(leaf.indices, leaf.values, (size, *leaf.shape[1:]))
+        last = np.repeat(leaf[-1:], size - len(leaf), axis=0)
+        return np.concatenate([leaf, last])
+
+    return jax.tree.map(one, tree)
+
+
+def first_rows(tensors: Mapping[str, Any], count: int) -> dict[str, Any]:
+    """Returns the tensors of the first rows of a batch."""
+    return {
+        name: value if isinstance(value, Unbatched) else value[:count]
+        for name, value in tensors.items()
+    }
