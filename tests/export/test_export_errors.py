@@ -72,7 +72,7 @@ RECEIVERS = {
     "other names": (
         kte.export.build_raw_serving_input_receiver_fn({"z": X["x"]}),
         ValueError,
-        r"reads 'x', which the serving input receiver does not.*\['z'\]",
+        r"must have the feature 'x', which `model_fn` reads. Received: \['z'\]",
     ),
     "other width": (
         receiver_of(lambda tf, x: x[:, :3]),
@@ -102,7 +102,7 @@ RECEIVERS = {
     "forgotten placeholder": (
         forgets_a_placeholder,
         ValueError,
-        r"all placeholders that the features are made of. Missing: \['y'\]",
+        r"all placeholders that the features depend on.*Add \['y'\]",
     ),
 }
 

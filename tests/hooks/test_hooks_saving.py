@@ -260,7 +260,7 @@ def test_final_values_have_names(tmp_path):
         kte.hooks.FinalOpsHook("loss", {"x": 1})
     hook = kte.hooks.FinalOpsHook("accuracy")
     estimator = estimator_of(model_fn_of(linear), tmp_path)
-    with pytest.raises(KeyError, match="accuracy.* Expected 'loss'"):
+    with pytest.raises(KeyError, match="must be 'loss'.* Received: 'accuracy'"):
         estimator.evaluate(batches_of(X, Y), hooks=[hook])
 
 

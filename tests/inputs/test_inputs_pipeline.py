@@ -710,7 +710,7 @@ def test_a_batch_larger_than_asked_is_fine_on_one_core(tmp_path):
     for use_tpu in (False, True):
         estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu)
         if use_tpu:
-            with pytest.raises(ValueError, match="batches of 16 examples"):
+            with pytest.raises(ValueError, match="at most 16 examples"):
                 estimator.train(lambda params: (x, y), steps=1)
         else:
             estimator.train(lambda params: (x, y), steps=1)

@@ -1,6 +1,7 @@
 """Errors of all hosts, which a program catches before it continues."""
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 from unittest import mock
@@ -135,17 +136,32 @@ def remembered(here: Here) -> dict[str, Any]:
 
 
 def requests(here: Here) -> dict[str, Any]:
-    """The requests to the coordinator for ten loops more of training."""
+    """Counts the requests to the coordinator for each loop, save and evaluation."""
     joined = this_process.membership()
     if joined is None:
-        return {"loops": 10, "requests": 0}
-    counted = []
-    for name, steps in (("first", 8), ("second", 28)):
-        with counting(joined.store) as requests:
-            estimator = estimator_of((here / name).directory, iterations=2)
-            estimator.train(dealt, max_steps=steps)
-        counted.append(len(requests))
-    return {"loops": 10, "requests": counted[1] - counted[0]}
+        return {"loop": 0, "save": 0, "evaluation": 0, "files": []}
+
+    def count(action: Callable[[], object]) -> int:
+        with counting(joined.store) as keys:
+            action()
+        return len(keys)
+
+    def of_training(name: str, steps: int, every: int | None = None) -> int:
+        where = (here / name).directory
+        estimator = estimator_of(where, iterations=2, save_checkpoints_steps=every)
+        return count(lambda: estimator.train(dealt, max_steps=steps))
+
+    short, long = of_training("short", 8), of_training("long", 28)
+    saving = of_training("saving", 28, every=2)
+    estimator = estimator_of((here / "saving").directory)
+    estimator.evaluate(dealt, steps=2)
+    return {
+        "loop": (long - short) / 10,
+        # The last step is also saved without an interval.
+        "save": (saving - long) / 13,
+        "evaluation": count(lambda: estimator.evaluate(dealt, steps=2)),
+        "files": sorted(os.listdir((here / "saving").directory)),
+    }
 
 
 @contextlib.contextmanager

@@ -448,11 +448,16 @@ def test_evaluations_leave_nothing_with_the_coordinator(two):
     assert [each["keys"] for each in both(two, "remembered")] == [[], []]
 
 
-def test_a_loop_takes_eight_requests(two):
-    """Four for its input, and four for the question whether to stop."""
+def test_requests_to_the_coordinator(two):
+    """A round of an agreement takes each host three or four requests."""
     for each in both(two, "requests"):
-        # A round takes three or four; those around the loops differ as well.
-        assert 0 < each["requests"] <= 8 * each["loops"] + 8
+        # Four for its input, and four to agree whether to stop.
+        assert 0 < each["loop"] <= 8.8
+        assert 0 < each["save"] <= 7 * 4
+        assert 0 < each["evaluation"] <= 6 * 4
+        last = [name for name in each["files"] if "ckpt-26" in name]
+        # The main file, and the iterator state of each host.
+        assert len(last) == 1 + 2
 
 
 def test_a_nan_of_one_host_ends_all(four, base):

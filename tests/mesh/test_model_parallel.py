@@ -395,7 +395,7 @@ def test_groups_are_refused(tmp_path):
             r"none: \['up'\]. The paths are .*'up/bias', 'up/k",
         ),
         ({".*kernel": ("model",), "up.*": ()}, "At most one rule"),
-        ({"out/bias": ("batch",)}, "axes of a replica's cores"),
+        ({"out/bias": ("batch",)}, "must name the axes"),
     ],
 )
 def test_rules_that_do_not_fit(rules, message, tmp_path):
