@@ -242,5 +242,5 @@ def test_no_checkpoint_is_an_error(tmp_path):
 
 
 def test_it_belongs_into_a_model_fn(of_ours):
-    with pytest.raises(ValueError, match="a call outside a model_fn"):
+    with pytest.raises(ValueError, match="was called outside a model_fn"):
         kte.init_from_checkpoint(of_ours, {"/": "/"})

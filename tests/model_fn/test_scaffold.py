@@ -254,7 +254,7 @@ def test_unknown_variables_in_init_fn(method, tmp_path):
         ({"dense/bias": "kernel"}, r"Received others: \['kernel'\]"),
         (
             {"dense/bias": "dense/kernel"},
-            r"'dense/kernel' values of shape \(3, 1\). Received 'dense/bias'",
+            r"'dense/kernel' to values of shape \(3, 1\). Received 'dense/bias'",
         ),
     ],
 )

@@ -186,7 +186,7 @@ def test_an_error_before_and_after(plan):
         plan(HEAD + "1 / 0")
     status, _, err = plan(TRAINS + "1 / 0")
     assert status == 1
-    assert "after what is planned above: ZeroDivisionError" in err
+    assert "after the plans above: ZeroDivisionError" in err
 
 
 def test_a_status_before_and_after(plan):

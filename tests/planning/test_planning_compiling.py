@@ -175,7 +175,7 @@ def test_lines_of_libraries_are_skipped():
     error = compiling._refused(said)
     assert (error.file, error.line) == ("/home/user/model.py", 12)
     assert error.operation is None
-    assert "refuses the program at /home/user/model.py:12." in str(error)
+    assert "rejects the program at /home/user/model.py:12." in str(error)
     assert compiling._refused("It is wrong.").file == ""
 
 
