@@ -124,11 +124,9 @@ def runs(model: str, data: str = NUMBERS, **facts: bool) -> Program:
     return Program(model, data, **facts)
 
 
-def refused(
-    model: str, data: str = STRINGS, stops: bool = True, **facts: bool
-) -> Program:
-    """A script that the checker refuses, which stops for most input."""
-    return Program(model, data, stops, "refused", **facts)
+def refused(model: str, data: str = STRINGS, **facts: bool) -> Program:
+    """A script that stops, as the checker reports."""
+    return Program(model, data, True, "refused", **facts)
 
 
 def depends(model: str, data: str, stops: bool = False, **facts: bool) -> Program:
@@ -149,32 +147,34 @@ _SPARSE = "tf.sparse.from_dense(tf.cast(f['x'], tf.int64))"
 
 PROGRAMS = {
     # Columns.
-    "list of strings": refused(embedded(f'{_LIST}("s", NAMES)'), stops=False),
-    "list with a dtype": refused(
-        embedded(f'{_LIST}("s", NAMES, dtype=tf.string)'), stops=False
+    "list of strings": depends(embedded(f'{_LIST}("s", NAMES)'), STRINGS),
+    "list with a dtype": depends(
+        embedded(f'{_LIST}("s", NAMES, dtype=tf.string)'), STRINGS
     ),
-    "list in a linear model": refused(
-        f'x = fc.linear_model(features, [X, {_LIST}("s", ["a"])])', stops=False
+    "list in a linear model": depends(
+        f'x = fc.linear_model(features, [X, {_LIST}("s", ["a"])])', STRINGS
     ),
     "list of numbers": runs(embedded(f'{_LIST}("n", [1, 2])')),
     "list by range": runs(embedded(f'{_LIST}("n", list(range(3)))')),
     "list with a default": runs(embedded(f'{_LIST}("n", [1], tf.int64, 0)')),
-    "list of numbers and more": refused(
+    "list of numbers and more": depends(
         embedded(f'{_LIST}("n", [1], num_oov_buckets=2)'),
         NUMBERS,
         is_quick=True,
     ),
-    "file of strings": refused(embedded(f'{_FILE}("s", WORDS, 2)'), stops=False),
-    "file of numbers": refused(
+    "file of strings": depends(embedded(f'{_FILE}("s", WORDS, 2)'), STRINGS),
+    "file of numbers": depends(
         embedded(f'{_FILE}("n", WORDS, 2, dtype=tf.int64)'),
         NUMBERS,
     ),
-    "hashed strings": refused(embedded(f'{_HASH}("s", 5)'), stops=False),
-    "hashed numbers": refused(embedded(f'{_HASH}("n", 5, dtype=tf.int64)'), NUMBERS),
-    "hashed in a layer of Keras": refused(
+    "hashed strings": depends(embedded(f'{_HASH}("s", 5)'), STRINGS),
+    "hashed numbers": depends(
+        embedded(f'{_HASH}("n", 5, dtype=tf.int64)'), NUMBERS, True
+    ),
+    "hashed in a layer of Keras": depends(
         f"layer = tf.keras.layers.DenseFeatures([X, fc.indicator_column("
         f'{_HASH}("s", 5))])\n    x = layer(features)',
-        stops=False,
+        STRINGS,
     ),
     "crossed strings": depends(
         layer('fc.indicator_column(fc.crossed_column(["s", "n"], 5))'),
@@ -197,8 +197,8 @@ PROGRAMS = {
     # Features.
     "strings that nothing reads": runs("pass", STRINGS, is_quick=True),
     "strings in predictions": runs('predictions["s"] = features["s"]', STRINGS),
-    "strings compared": refused(
-        'x += tf.to_float(tf.equal(features["s"], "a"))[:, None]', stops=False
+    "strings compared": depends(
+        'x += tf.to_float(tf.equal(features["s"], "a"))[:, None]', STRINGS
     ),
     "parsed strings": depends(
         'predictions["s"] = features["s"]', examples(_STRING), stops=False
@@ -208,7 +208,7 @@ PROGRAMS = {
         examples(_DEFAULT, 's=tf.string_to_hash_bucket_fast(f["s"], 5)'),
         is_quick=True,
     ),
-    "parsed strings in a column": refused(
+    "parsed strings in a column": depends(
         embedded(f'{_LIST}("s", NAMES)'), examples(_STRING)
     ),
     "sparse": depends("pass", mapped(f"i={_SPARSE}", NUMBERS), is_quick=True),
@@ -231,7 +231,7 @@ PROGRAMS = {
         ),
     ),
     # Operations in a `model_fn` and in an `input_fn`.
-    "numbers as strings": refused(
+    "numbers as strings": depends(
         'predictions["s"] = tf.as_string(features["n"])',
         NUMBERS,
     ),
@@ -239,31 +239,33 @@ PROGRAMS = {
         'x += features["n"][:, None]',
         mapped("n=tf.string_to_number(tf.as_string(f['n']))", NUMBERS),
     ),
-    "hashed in model_fn": refused(
+    "hashed in model_fn": depends(
         'hashed = tf.string_to_hash_bucket_fast(features["s"], 5)\n'
-        "    x += tf.to_float(hashed)[:, None]"
+        "    x += tf.to_float(hashed)[:, None]",
+        STRINGS,
     ),
     "hashed in input_fn": runs(
         'x += tf.to_float(features["s"])[:, None]',
         mapped("s=tf.string_to_hash_bucket_fast(f['s'], 5)"),
     ),
-    "table in model_fn": refused(
-        f'x += tf.to_float({_TABLE}.lookup(features["s"]))[:, None]'
+    "table in model_fn": depends(
+        f'x += tf.to_float({_TABLE}.lookup(features["s"]))[:, None]', STRINGS
     ),
     "table in input_fn": runs(
         'x += tf.to_float(features["s"])[:, None]',
         f"table = {_TABLE}\n    " + mapped("s=table.lookup(f['s'])"),
     ),
-    "file in model_fn": refused(
+    "file in model_fn": depends(
         "table = tf.contrib.lookup.index_table_from_file(WORDS)\n"
-        '    x += tf.to_float(table.lookup(features["s"]))[:, None]'
+        '    x += tf.to_float(table.lookup(features["s"]))[:, None]',
+        STRINGS,
     ),
     "file in input_fn": runs(
         'x += tf.to_float(features["s"])[:, None]',
         "table = tf.contrib.lookup.index_table_from_file(WORDS)\n    "
         + mapped("s=table.lookup(f['s'])"),
     ),
-    "names of classes": refused(
+    "names of classes": depends(
         'predictions["s"] = tf.gather(NAMES + ["c"], features["n"])',
         NUMBERS,
         is_quick=True,

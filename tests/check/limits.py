@@ -76,7 +76,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "64-bit numbers": Code("depends", "tf.get_variable('a', [], tf.int64)"),
         "variables are resources only": None,
         "columns of ids are sparse": Code(
-            "refused",
+            "depends",
             "fc.input_layer(features, "
             '[fc.categorical_column_with_vocabulary_list("a", ["b"])])',
         ),
@@ -301,7 +301,7 @@ PROGRAMS = {
     "strings that pass through": Code(
         "depends", data='tf.FixedLenFeature([], tf.string, "")'
     ),
-    "a table in model_fn": Code("refused", f"{_TABLE}.lookup(features)"),
+    "a table in model_fn": Code("depends", f"{_TABLE}.lookup(features)"),
     "sparse features": Code(
         "depends",
         f"fc.input_layer(features, [fc.embedding_column({_IDS}, 2)])",

@@ -235,11 +235,11 @@ def test_what_devices_refuse_is_found_where_they_run_it(program) -> None:
     }
     assert found == {
         ("tf.py_func", "main.py", 19),
-        ("tf.as_string", "blocks.py", 4),
         ("tf.variable_scope", "modeling.py", 4),
         ("tf.random_gamma", "modeling.py", 5),
-        ("tf.lookup.StaticHashTable", "modeling.py", 10),
     }
+    depends = {finding.name for finding in report.with_verdict(Verdict.DEPENDS)}
+    assert {"tf.as_string", "tf.lookup.StaticHashTable"} <= depends
     others = {"tf.py_func", "tf.as_string", "tf.Session", "tf.train.batch"}
     assert others <= set(names(report))
 
@@ -297,11 +297,11 @@ def test_the_table_is_printed(program, tmp_path, capsys) -> None:
         r"  tf.nowhere  unused.py:2$",
         printed,
     )
-    refused = "\nRefused on devices, and needed\n  tf.as_string  nets/blocks.py:4\n"
+    refused = "\nRefused on devices, and needed\n  tf.py_func  main.py:19\n"
     assert refused in printed
     assert "In a port to Keras: `kte.outside_compilation`" in printed
     assert re.search(r"(?m)^  tf.Session +1  nothing$", printed)
-    assert "6 places must change before" in printed
+    assert "4 places must change before" in printed
 
 
 def test_a_program_that_runs_has_status_0(program, tmp_path, capsys) -> None:

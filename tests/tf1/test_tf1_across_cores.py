@@ -148,7 +148,7 @@ def summed_where(predicate):
 def test_a_sum_that_not_all_cores_run_is_refused(tmp_path):
     model_fn = trainer(summed_where(lambda loss: loss > 1.0))
     made = estimator(model_fn, tmp_path, use_tpu=True)
-    match = "depends on the batch of each core: choose, made at .*py:"
+    match = "depends on the batch of each device: choose, made at .*py:"
     with pytest.raises(ValueError, match=match):
         made.train(fed([X] * 2), steps=2)
 

@@ -191,7 +191,7 @@ def test_metrics_that_stream_in_training(tmp_path):
 
 
 def test_metrics_of_the_graph_are_none_to_hooks_of_evaluation(tmp_path):
-    with pytest.raises(ValueError, match=r"\['streamed'\], which counts in"):
+    with pytest.raises(ValueError, match=r"\['streamed'\], which reads"):
         made(tmp_path).evaluate(fed([X]), hooks=[Asking("streamed")])
 
 

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tf1_modules import hlo_of, imported_from, primitive_of
 
 from keras_tpu_estimator.tf1.graph import internals
-from keras_tpu_estimator.tf1.lift import jax_internals
+from keras_tpu_estimator.tf1.lift import jax_internals, primitive
 
 
 def test_a_module_has_a_signature_and_ops():
@@ -81,8 +81,8 @@ def test_a_module_is_inlined_with_64_bits_inside():
     module = jax_internals.stablehlo_of(hlo_of(function, [2]))
     _, results = jax_internals.signature_of(module)
     avals = [jax_internals.aval_of(kind) for kind in results]
-    primitive = primitive_of(module, avals)
-    run = jax.jit(lambda x: primitive.bind(x))
+    bound = primitive_of(module, avals)
+    run = jax.jit(lambda x: bound.bind(x))
     whole, wide = run(jnp.array([1.0, 3.0]))
     assert whole.dtype == "int32" and whole.tolist() == [2, 6]
     assert wide.tolist() == [2.0**33, 3 * 2.0**33]
@@ -111,9 +111,7 @@ def test_operations_are_what_they_are_replaced_by():
         return imported_from(definition, x)
 
     module = jax_internals.stablehlo_of(hlo_of(imported, [2]))
-    primitive = primitive_of(
-        module, [jax_internals.aval_of("tensor<2xf32>")], replacement
-    )
-    (result,) = jax.jit(lambda x: primitive.bind(x))(np.ones(2, "float32"))
+    bound = primitive_of(module, [jax_internals.aval_of("tensor<2xf32>")], replacement)
+    (result,) = jax.jit(lambda x: bound.bind(x))(np.ones(2, "float32"))
     assert result.tolist() == [10, 10]
     assert seen == [[[0, 1], [3, 2]]]

@@ -152,8 +152,8 @@ class Catalogue:
     def refusal(self, path: str) -> str:
         """Returns the reason why a name does not work in a `model_fn`, or "".
 
-        >>> catalogue().refusal("lookup.StaticHashTable").partition(".")[0]
-        'Devices have no tables'
+        >>> catalogue().refusal("py_func").partition(".")[0]
+        'Calls Python in the middle of a step'
         """
         for entry in self.entries.values():
             if entry.refused and fnmatch.fnmatchcase(path, entry.path):
