@@ -160,12 +160,14 @@ PROGRAMS = {
     "list of numbers and more": depends(
         embedded(f'{_LIST}("n", [1], num_oov_buckets=2)'),
         NUMBERS,
+        stops=True,
         is_quick=True,
     ),
     "file of strings": depends(embedded(f'{_FILE}("s", WORDS, 2)'), STRINGS),
     "file of numbers": depends(
         embedded(f'{_FILE}("n", WORDS, 2, dtype=tf.int64)'),
         NUMBERS,
+        stops=True,
     ),
     "hashed strings": depends(embedded(f'{_HASH}("s", 5)'), STRINGS),
     "hashed numbers": depends(
@@ -270,9 +272,7 @@ PROGRAMS = {
         NUMBERS,
         is_quick=True,
     ),
-    "constant strings": depends(
-        'predictions["s"] = tf.constant(["a"] * 4)', NUMBERS, stops=True
-    ),
+    "constant strings": depends('predictions["s"] = tf.constant(["a"] * 4)', NUMBERS),
     "constant strings in a summary": depends(
         'tf.summary.text("note", tf.constant("a"))', NUMBERS
     ),

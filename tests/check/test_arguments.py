@@ -23,7 +23,7 @@ RANKS = (
     Verdict.MISSING,
 )
 REASONS = (
-    "must contain numbers|must be dense|must be a dense tensor"
+    "must contain numbers|must be dense|must be a dense tensor|cannot compile"
     "|operations that (a device|run on a device)|Keys must be"
 )
 QUICK_FIRST = [

@@ -1,7 +1,7 @@
-"""Where tensors with as many columns as their batch needs leave the host.
+"""Bucketing: padded columns for tensors that the host passes to the devices.
 
-Cells of sparse tensors become the columns of dense ones. The host fills these
-up to a power of two columns, so that few programs serve all batches.
+The cells of sparse tensors become columns of dense ones. The host pads these to
+a power of two columns, so that few compiled programs serve all batches.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ _rows: contextvars.ContextVar[int | None] = contextvars.ContextVar("rows", defau
 
 @contextlib.contextmanager
 def batches_of(rows: int | None) -> Iterator[None]:
-    """Tells graphs built in a `with` block how many rows their batches have."""
+    """Sets the number of rows of batches for graphs built in a `with` block."""
     token = _rows.set(rows)
     try:
         yield
@@ -51,7 +51,7 @@ def borders_of(graph: Any) -> dict[str, int]:
 
 
 def filled(array: np.ndarray, missing: int, columns: int) -> np.ndarray:
-    """Returns an array with more columns.
+    """Returns an array padded to a number of columns.
 
     Example:
 
@@ -64,7 +64,7 @@ def filled(array: np.ndarray, missing: int, columns: int) -> np.ndarray:
 
 
 def columns_for(columns: int) -> int:
-    """Returns the power of two that has room for some columns.
+    """Returns the smallest power of two that is at least a number of columns.
 
     Example:
 

@@ -1,4 +1,4 @@
-"""Sparse features of a batch, on their way from `input_fn` to `model_fn`."""
+"""Sparse features of a batch, from `input_fn` to `model_fn`."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -43,7 +43,7 @@ class SparseArray:
         return self.indices, self.values, np.asarray(self.shape, "int64")
 
     def __getitem__(self, rows: slice) -> "SparseArray":
-        """Some of the rows."""
+        """Returns some of the rows."""
         start, stop, _ = rows.indices(self.shape[0])
         own = (self.indices[:, 0] >= start) & (self.indices[:, 0] < stop)
         indices = self.indices[own]
@@ -57,7 +57,7 @@ def in_parts(value: Any) -> Any:
 
     if not isinstance(value, tf.SparseTensor):
         return value
-    # The order of the indices is up to the user's code.
+    # The user's code decides the order of the indices.
     value = tf.sparse.reorder(value)
     return SparseParts(value.indices, value.values, value.dense_shape)
 

@@ -1,4 +1,4 @@
-"""Lookups of sparse ids, whose cells the host makes columns of.
+"""Lookups of sparse ids, whose cells the host turns into columns.
 
 XLA has no sparse tensors: the devices look up a matrix of ids, and weigh each
 of them.
@@ -15,7 +15,7 @@ MISSING = -1
 
 
 def combined_lookup(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Adapts what `tf.nn.embedding_lookup_sparse` calls to ids of the host."""
+    """Replaces the lookup in `tf.nn.embedding_lookup_sparse` for ids of the host."""
 
     def look_up(
         params: Any, segment_ids: Any, sp_weights: Any, ids: Any, *settings: Any
@@ -94,7 +94,7 @@ def weighed(
     shares = tf.cast(ids >= 0, params.dtype)
     if weights is not None:
         shares *= tf.cast(weights, params.dtype)
-    # Rows that are looked up are updated, even by nothing. So a missing cell
+    # Rows that are looked up are updated, even by zero. A missing cell therefore
     # has an id of its row, or 0 if there is none.
     others = tf.maximum(tf.reduce_max(ids, axis=-1, keepdims=True), 0)
     ids = rows_of(params, tf.where(ids < 0, others, ids), partition_strategy)
@@ -105,7 +105,7 @@ def weighed(
 
 
 def combined(rows: Any, shares: Any, combiner: str) -> Any:
-    """Returns the sum of each example's rows, or their mean."""
+    """Returns the sum or mean of each example's rows."""
     import tensorflow as tf
 
     total = tf.reduce_sum(rows * shares[..., None], axis=-2)
@@ -171,7 +171,7 @@ def safe_lookup(
 
 
 def _rows(segment_ids: Any) -> tuple[Any, int | None]:
-    """The number of rows of a sparse tensor, and the static number."""
+    """Returns the number of rows of a sparse tensor, and the static number."""
     import tensorflow as tf
 
     rows = rows_of_batch()

@@ -1,8 +1,7 @@
-"""Telling what of a graph the host computes before the devices get a batch.
+"""Partition of a graph into a part for the host and one for the devices.
 
-These are operations on strings, tables and sparse tensors, as far as they need
-no variables. Where a dense tensor of numbers comes out of them, the devices go
-on.
+The host runs operations on strings, tables and sparse tensors that need no
+variables. From the first dense tensors of numbers on, the devices continue.
 """
 
 import dataclasses
@@ -24,7 +23,7 @@ _OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostSplit:
-    """What the host computes of a graph.
+    """The host's part of a graph.
 
     Attributes:
         tensors: The tensors that the devices receive.
@@ -65,7 +64,7 @@ def split(
 def _of_devices(
     ops: Sequence[Any], wanted: Sequence[Any], own: Collection[str]
 ) -> tuple[list[Any], list[Any]]:
-    """The operations that the devices run, and the tensors that they receive."""
+    """Returns the operations of the devices, and the tensors that they receive."""
     needed, given = set[str](), []
     stack = [*wanted]
     while stack:
@@ -82,7 +81,7 @@ def _of_devices(
 
 
 def _own(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], rows: int) -> set[str]:
-    """The names of the operations that the host runs."""
+    """Returns the names of the operations that the host runs."""
     definition = definition_of(graph)
     marked, sizes = borders_of(graph), _sizes_in(ops)
     settled = functools.partial(_is_settled, rows=rows, sizes=sizes)
@@ -105,7 +104,7 @@ def _own(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], rows: int) -> se
 
 
 def _after(ops: Sequence[Any], first: Collection[str]) -> set[str]:
-    """The names of operations, and of those that depend on them."""
+    """Returns the names of operations, and of those that depend on them."""
     found = set(first)
     for op in ops:
         if any(tensor.op.name in found for tensor in op.inputs):
@@ -114,14 +113,14 @@ def _after(ops: Sequence[Any], first: Collection[str]) -> set[str]:
 
 
 def _is_repeatable(op: Any) -> bool:
-    """Whether an operation gives the same results for the same inputs."""
+    """Returns whether an operation gives the same results for the same inputs."""
     if op.type in _AS_CHECKS or op.type.startswith(_REPEATABLE):
         return True
     return not op.op_def.is_stateful and not op.type.startswith("Placeholder")
 
 
 def _is_odd(op: Any, definition: Any) -> bool:
-    """Whether only the host can run an operation."""
+    """Returns whether only the host can run an operation."""
     if op.type == "Const":
         return False
     reason = reason_against(op, definition.nodes[op.name], definition.library)
@@ -129,12 +128,12 @@ def _is_odd(op: Any, definition: Any) -> bool:
 
 
 def _reads_shape(op: Any, tensor: Any) -> bool:
-    """Whether an operation reads only the shape of a tensor of numbers."""
+    """Returns whether an operation reads only the shape of a tensor of numbers."""
     return op.type in _OF_SHAPES and _has_numbers(tensor)
 
 
 def _is_settled(tensor: Any, rows: int, sizes: Collection[str]) -> bool:
-    """Whether a tensor has numbers, in one row for each of the batch."""
+    """Returns whether a tensor has numbers, in one row for each example."""
     shape = tensor.shape
     is_fixed = shape.is_fully_defined() and shape.rank > 0
     is_by_row = is_fixed and shape.as_list()[0] == rows and tensor.name not in sizes
@@ -142,7 +141,7 @@ def _is_settled(tensor: Any, rows: int, sizes: Collection[str]) -> bool:
 
 
 def _sizes_in(ops: Sequence[Any]) -> set[str]:
-    """The names of tensors that are shapes, or come of nothing else.
+    """Returns the names of tensors that are computed only from shapes.
 
     They may have as many elements as a batch has rows.
     """
@@ -162,10 +161,10 @@ def _may_be_size(tensor: Any) -> bool:
 
 
 def _leaves(tensor: Any, varying: Collection[str]) -> bool:
-    """Whether a tensor of the host goes on to the devices."""
+    """Returns whether the host passes a tensor to the devices."""
     if _has_numbers(tensor):
         return True
-    # A string that never changes stays where it is.
+    # A constant string stays in its place.
     return tensor.dtype.name == "string" and tensor.op.name in varying
 
 

@@ -1,6 +1,6 @@
 """Outputs of a `model_fn` that the host computes from those of the devices.
 
-These are strings, and what comes of tables or Python behind the model.
+These are strings, and results of tables or Python after the model.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ from keras_tpu_estimator.tf1.lift.refusals import is_for_host
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class _GraphCall:
-    """A part of a graph that runs behind the devices; see `Call`.
+    """A part of a graph that runs after the devices; see `Call`.
 
     Attributes:
         part: The part.
@@ -35,9 +35,9 @@ class _GraphCall:
     names: Sequence[str]
 
     def results(self, tensors: Sequence[Any]) -> list[Any]:
-        """Returns the results for these arrays, which may be of several cores.
+        """Returns the results for these arrays, which may come from several devices.
 
-        The graph has a fixed number of rows: others are filled up.
+        The graph has a fixed number of rows, so smaller batches are padded.
         """
         arrays = [np.asarray(each) for each in tensors]
         size = self._size
@@ -63,7 +63,7 @@ class _GraphCall:
 
     @functools.cached_property
     def _size(self) -> int | None:
-        """The number of rows that all tensors have, if they have."""
+        """Returns the number of rows if all tensors have the same, or `None`."""
         shapes = [each.shape.as_list() for each in self.part.boundary]
         rows = {shape[0] for shape in shapes if shape}
         return rows.pop() if len(rows) == 1 else None
@@ -76,7 +76,7 @@ class _GraphCall:
 
 
 def _rows(array: np.ndarray, count: int, start: int, size: int) -> np.ndarray:
-    """So many rows of an array, the last one repeated if there are fewer."""
+    """Returns a number of rows of an array; the last one is repeated if needed."""
     if array.shape[:1] != (count,):
         return array
     own = array[start : start + size]
@@ -85,7 +85,7 @@ def _rows(array: np.ndarray, count: int, start: int, size: int) -> np.ndarray:
 
 
 def on_host(graph: Any, tensors: PyTree) -> PyTree:
-    """Returns a pytree of tensors with those that no device can compute as
+    """Returns a pytree whose tensors that no device can compute are
     `HostTensor`s.
     """
     import tensorflow as tf
@@ -110,7 +110,7 @@ def on_host(graph: Any, tensors: PyTree) -> PyTree:
 def called_with_host_tensors(
     function: Callable[..., Any], tensors: PyTree
 ) -> Callable[..., Any]:
-    """Returns a host function that may be given tensors for the host."""
+    """Returns a host function that also accepts tensors of the host."""
     leaves = jax.tree.leaves(tensors, is_leaf=is_host_tensor)
     if not any(map(is_host_tensor, leaves)):
         return function
@@ -123,7 +123,7 @@ def called_with_host_tensors(
 
 
 def _behind_strings(graph: Any, tensors: Sequence[Any]) -> set[str]:
-    """The names of operations that need what no device can compute."""
+    """Returns the names of operations that depend on the host."""
     definition = definition_of(graph)
     found = set[str]()
     for op in reachable(graph, tensors):

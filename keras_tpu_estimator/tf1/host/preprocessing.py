@@ -1,4 +1,4 @@
-"""The host's part of a `model_fn`: from a batch to what the devices receive.
+"""The host's part of a `model_fn`, from a batch to the devices' arguments.
 
 It runs in the thread that reads the input, batch by batch.
 """
@@ -41,9 +41,9 @@ class HostPart:
     """The host's part of the graphs of one mode, for batches of one shape.
 
     Args:
-        make: Calls `model_fn` in a graph of its own.
+        make: Calls `model_fn` in a new graph.
         mode: A value of `ModeKeys`.
-        example: What the step would be given: the user's features and labels.
+        example: The user's features and labels.
     """
 
     def __init__(self, make: Callable[[], ModelGraph], mode: str, example: StepInput):
@@ -57,12 +57,12 @@ class HostPart:
         self._borders = borders_of(self._model.graph)
         self._columns: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
-        # Functions of Python in it are kept by the graph that has them.
+        # The graph keeps its Python functions alive.
         self._graph = self._model.graph
         self._run = _runner(self._model, made)
 
     def tensors(self, features: Features, labels: Labels) -> dict[str, Any]:
-        """Computes what the devices receive of a batch, by name."""
+        """Computes the tensors that the devices receive, by name."""
         leaves = jax.tree.leaves((features, labels))
         if self._replicas == 1:
             parts = [self._run(leaves)]
@@ -74,21 +74,21 @@ class HostPart:
             ]
         columns = zip(self._names, zip(*parts, strict=True), strict=True)
         found = {name: self._joined(name, arrays) for name, arrays in columns}
-        # The size of the batch, also if the model needs no row of it.
+        # The size of the batch, even if the model reads no row.
         return found | {_ROWS: np.zeros(self._rows * self._replicas, "uint8")}
 
     def model(self, tensors: Mapping[str, Any]) -> ModelGraph:
         """The devices' part of the graph.
 
         Args:
-            tensors: What one core receives, by name: anything with a shape.
+            tensors: The tensors of one device by name: anything with a shape.
         """
         model, self._model = self._model or self._make(), None
         made = _split(model, self._mode, self._rows)
         return _for_devices(model, made, tensors)
 
     def _joined(self, name: str, arrays: Sequence[np.ndarray]) -> Any:
-        """The values of a tensor for all replicas."""
+        """Returns the values of a tensor for all replicas."""
         if arrays[0].dtype == object:
             least = max(self._bytes.get(name, 1), *map(_longest, arrays), 1)
             self._bytes[name] = least
@@ -104,10 +104,10 @@ class HostPart:
         if not is_by_row or len({each.shape for each in arrays}) > 1:
             tensor = self._graph.get_tensor_by_name(name)
             raise ValueError(
-                "What model_fn computes of strings or sparse tensors must have "
-                "one row for each example, and the same shape on each core. "
+                "Tensors that model_fn computes from strings or sparse tensors must "
+                "have one row for each example, and the same shape on each device. "
                 f"Received: {name}, made at {line_of(tensor.op)}, of the shapes "
-                f"{[each.shape for each in arrays]}. Use one core "
+                f"{[each.shape for each in arrays]}. Use one device "
                 "(use_tpu=False), or compute it in input_fn."
             )
         return np.concatenate(arrays)
@@ -119,7 +119,7 @@ def _split(model: ModelGraph, mode: str, rows: int) -> HostSplit:
 
 
 def _wanted(model: ModelGraph, mode: str) -> list[Any]:
-    """The tensors and operations of a spec that a mode needs."""
+    """Returns the tensors and operations of a spec that a mode needs."""
     spec = model.spec
     unused = {"train_op"} if mode != ModeKeys.TRAIN else {"predictions"}
     if mode == ModeKeys.EVAL:
@@ -147,7 +147,7 @@ def _longest(strings: np.ndarray) -> int:
 def _runner(
     model: ModelGraph, made: HostSplit
 ) -> Callable[[Sequence[Any]], list[np.ndarray]]:
-    """A function of the leaves of a batch that runs the host's part."""
+    """Returns a function of a batch's leaves that runs the host's part."""
     import tensorflow as tf
 
     tables = table_initializers(model.graph, made.tensors)
@@ -178,20 +178,20 @@ def _runner(
 
 
 def _without_variables(ops: Sequence[Any]) -> set[str]:
-    """The names of operations that need no variable, and wait for none."""
+    """Returns the names of operations that depend on no variable."""
     found = set[str]()
     for op in ops:
         before = {*(tensor.op for tensor in op.inputs), *op.control_inputs}
         if op.type != "VarHandleOp" and all(each.name in found for each in before):
             found.add(op.name)
         elif op.inputs and all(tensor.op.name in found for tensor in op.inputs):
-            # What it waits for is left out.
+            # Its control inputs are omitted.
             found.add(op.name)
     return found
 
 
 def _arrays(leaf: Any) -> Sequence[np.ndarray]:
-    """What the placeholders of a feature are fed with."""
+    """Returns the arrays for the placeholders of a feature."""
     if not isinstance(leaf, SparseArray):
         return [leaf]
     indices, values, shape = leaf.parts
@@ -203,7 +203,7 @@ def _for_devices(
     made: HostSplit,
     tensors: Mapping[str, Any],
 ) -> ModelGraph:
-    """The graph of a model with placeholders for what the host computes."""
+    """Returns a model's graph with placeholders for the results of the host."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -233,7 +233,7 @@ def _for_devices(
 
 
 def _with_moved(spec: Any, moved: Mapping[str, Any]) -> Any:
-    """A spec with other tensors in the places of those of the host."""
+    """Returns a spec in which other tensors replace those of the host."""
 
     def one(value: Any) -> Any:
         return moved.get(value.name, value) if _is_element(value) else value
@@ -278,7 +278,7 @@ def _has_strings(leaf: Any) -> bool:
 
 
 def as_fed(leaf: Any) -> Any:
-    """A feature as a session takes it."""
+    """Returns a feature in the form that a session accepts."""
     if isinstance(leaf, SparseArray):
         is_string = leaf.values.dtype.kind in "OSU"
         values = normalized(leaf.values) if is_string else leaf.values
@@ -287,7 +287,7 @@ def as_fed(leaf: Any) -> Any:
 
 
 def without_values(example: StepInput) -> StepInput:
-    """The same input without what is in it."""
+    """Returns the same input without its values."""
     features, labels = jax.tree.map(_empty, (example.features, example.labels))
     return dataclasses.replace(example, features=features, labels=labels)
 
@@ -300,7 +300,7 @@ def _empty(leaf: Any) -> Any:
 
 
 def key_of(example: StepInput) -> Any:
-    """Equal for batches that one graph serves, however many cells they have."""
+    """Returns a key that is equal for batches that one graph serves."""
     leaves, structure = jax.tree.flatten((example.features, example.labels))
     forms = tuple(
         ("sparse", leaf.shape[0], len(leaf.shape), leaf.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-# The last bytes of each row tell the length of the string.
+# The last bytes of each row contain the length of the string.
 _LENGTH = 4
 _LEAST = 16
 
@@ -18,8 +18,8 @@ def as_bytes(strings: np.ndarray, least: int = _LEAST) -> np.ndarray:
 
     Args:
         strings: Array of bytes.
-        least: The least number of bytes of each. Defaults to a few, so that
-            batches have equal shapes.
+        least: The minimum number of bytes of each. The default makes the shapes
+            of batches equal in most cases.
 
     Example:
 
@@ -38,7 +38,7 @@ def as_bytes(strings: np.ndarray, least: int = _LEAST) -> np.ndarray:
 
 
 def from_bytes(array: np.ndarray) -> np.ndarray:
-    """Returns the strings that `as_bytes` made bytes of."""
+    """Returns the strings that `as_bytes` encoded."""
     *shape, size = array.shape
     made = np.empty(array.size // size, object)
     for place, row in enumerate(np.ascontiguousarray(array).reshape(-1, size)):
@@ -48,7 +48,7 @@ def from_bytes(array: np.ndarray) -> np.ndarray:
 
 
 def decoded(tensor: Any, shape: Any) -> Any:
-    """Returns operations that make strings of such bytes again.
+    """Returns operations that decode such bytes to strings.
 
     Args:
         tensor: A placeholder of the bytes.
@@ -76,7 +76,7 @@ def normalized(array: np.ndarray) -> np.ndarray:
             value = value.encode()
         if not isinstance(value, bytes):
             raise ValueError(
-                "An array of objects must hold strings. Received: "
+                "An array of objects must contain strings. Received: "
                 f"{value!r} of type {type(value).__name__}. Return numbers or "
                 "strings from input_fn."
             )
