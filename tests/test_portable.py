@@ -25,7 +25,7 @@ _GUARDED = {
     "keras_tpu_estimator/base/hosts/forked.py": {"register_at_fork"},
     "keras_tpu_estimator/base/hosts/this_process.py": {"register_at_fork"},
     "keras_tpu_estimator/runs/preemption.py": {"register_at_fork"},
-    "keras_tpu_estimator/base/storage/positioned.py": {"preadv", "pwrite"},
+    "keras_tpu_estimator/base/storage/shared_files.py": {"preadv", "pwrite"},
     # It measures on Linux only, like all that reads /proc.
     "benchmarks/checkpoints.py": {"posix_fadvise"},
     # They raise an error on Windows before they use these.
@@ -50,7 +50,7 @@ _RENAMES = {"replace", "rename", "renames", "link", "symlink", "unlink"}
 # The last two make links to directories of names that Windows cannot have.
 _RENAMES_TOO = {
     "keras_tpu_estimator/base/storage/shared_files.py",
-    "keras_tpu_estimator/base/storage/copies.py",
+    "keras_tpu_estimator/base/storage/transfers.py",
     "keras_tpu_estimator/export/checking.py",
 }
 

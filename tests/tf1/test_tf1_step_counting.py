@@ -275,7 +275,7 @@ def test_nan_names_the_step_that_the_program_counts(tmp_path):
     data = micro_batches()
     data[7] = (np.full_like(data[7][0], np.nan), data[7][1])
     estimator = made(model_fn_of(accumulated), tmp_path, iterations=2)
-    with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="step 2 on"):
+    with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="NaN since step 2"):
         estimator.train(lambda params: iter(data), steps=4)
 
 
