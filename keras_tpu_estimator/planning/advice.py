@@ -36,7 +36,7 @@ def fitting_options(call: Call, fits: Fits) -> Mapping[str, Any]:
 
 
 def _are_new(options: Mapping[str, Any], call: Call) -> bool:
-    """Whether the call has other values, and no user chose one of them."""
+    """Returns whether the call has other values, and no user chose one of them."""
     config = call.context.config
     own = {**vars(config.tpu_config), **vars(config)}
     return all(own[name] in (None, False, 1) for name in options)

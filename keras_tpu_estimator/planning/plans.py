@@ -234,7 +234,7 @@ def _tried(
 
 
 def _fits(call: Call, topology: DeviceTopology) -> bool:
-    """Whether the program of a call compiles and fits."""
+    """Returns whether the program of a call compiles and fits."""
     try:
         Plan._of(call, topology, PlanOptions(quick=True))
     except Exception:
