@@ -290,8 +290,8 @@ def test_averages_are_cast(dtype, use_tpu, is_in_memory, tmp_path):
     trained.train(repeated(X, Y), steps=2)
     own = trained if is_in_memory else made()
     if dtype == "int32":
-        expected = "'state'.* int32.* hold.*'average'.* float32|'state' must "
-        expected += "have .* hold the float32 .*'average'.*: int32"
+        expected = "'state' to values that int32 .*'average' of dtype float32|'state' "
+        expected += "must have .* hold the float32 .*'average'.*: int32"
         with pytest.raises(ValueError, match=expected):
             state_of(own)
         return
