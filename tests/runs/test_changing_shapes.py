@@ -229,8 +229,8 @@ def test_variables_of_a_changing_size_are_an_error(tmp_path):
     estimator = estimator_of(flat, tmp_path, batch=8)
     with pytest.raises(
         ValueError,
-        match=r"'dense/kernel' must have (.|\n)*Received: \(4, 1\)(.|\n)*another shape than the "
-        "first(.|\n)*must not depend on a dimension that changes",
+        match=r"'dense/kernel' must have (.|\n)*Received: \(4, 1\)(.|\n)*another "
+        "shape than the first(.|\n)*must not depend on a dimension that changes",
     ):
         estimator.train(lambda params: of_lengths([3, 4]))
 
