@@ -92,7 +92,7 @@ with pytest.raises(ValueError, match="Windows allows"):
     estimator.evaluate(input_fn, name="a:b")
 with pytest.raises(NotImplementedError, match="`launch` is not supported on W"):
     main(["launch", "--processes", "2", "script.py"])
-with pytest.raises(NotImplementedError, match="Leave it out"):
+with pytest.raises(NotImplementedError, match="Omit it"):
     kte.RunConfig(executables=model_dir)
 
 if exports == "exports":

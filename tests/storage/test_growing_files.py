@@ -150,8 +150,7 @@ def test_a_failure_of_what_no_block_wrote_is_in_the_log_once(failing, caplog):
         with shown_at_end():
             pass
     assert caplog.messages == [
-        "What was written earlier is not in its file yet, and is tried again: "
-        "quota exceeded"
+        "An earlier write has not reached its file yet, and is retried: quota exceeded"
     ]
 
 
