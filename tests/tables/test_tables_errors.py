@@ -249,7 +249,7 @@ def test_a_variable_of_the_name_of_a_table(tmp_path, shape):
 
     estimator = estimator_of(model_fn, tmp_path, True, 32, embedding_config_spec=SPEC)
     data = ({"title": ids(32)}, ids(32))
-    with pytest.raises(ValueError, match="Received both for 'words'"):
+    with pytest.raises(ValueError, match="Received: 'words' for both"):
         estimator.train(lambda params: iter([data]), steps=1)
 
 
