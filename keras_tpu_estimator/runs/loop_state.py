@@ -153,7 +153,7 @@ class LoopState:
             f"A fetched name must be {always} or one of {names}. Received: "
             f"{name!r}. Request a tensor of model_fn that kte.identity names, or a "
             "prediction, in `before_run`."
-            f"{did_you_mean(name, [LOSS, GLOBAL_STEP, *names])}"
+            f"{did_you_mean(name, [n for n in (LOSS, *names) if n != name])}"
         )
 
     @property
