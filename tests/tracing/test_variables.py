@@ -275,7 +275,7 @@ def test_layer_of_another_size_in_another_mode_is_an_error(tmp_path):
 
     estimator = estimator_of(model_fn_of(network), tmp_path)
     estimator.train(repeated(X, Y), steps=1)
-    with pytest.raises(ValueError, match=r"'dense/kernel' has shape"):
+    with pytest.raises(ValueError, match=r"'dense/kernel' must have the same shape"):
         estimator.evaluate(batches_of(X, Y))
 
 

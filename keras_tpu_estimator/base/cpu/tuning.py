@@ -100,7 +100,7 @@ def quick_options(platform: str) -> dict[str, Any]:
     Example:
 
     >>> import jax
-    >>> from keras_tpu_estimator.base.cpu.compiling import quick_options
+    >>> from keras_tpu_estimator.base.cpu.tuning import quick_options
     >>> add_one = jax.jit(lambda x: x + 1, compiler_options=quick_options("cpu"))
     >>> int(add_one(1))
     2

@@ -225,7 +225,7 @@ def keep(url: str, copy: Copy) -> None:
     >>> copy = Copy("file")
     >>> with open(copy.path, "wb") as file:
     ...     size = file.write(b"content")
-    >>> transfers.put(copy.path, "memory://bucket/file")
+    >>> put(copy.path, "memory://bucket/file")
     >>> keep("memory://bucket/file", copy)
     >>> local_copy("memory://bucket/file") is copy
     True
