@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import logging
 import os
+import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
 from typing import Any, TypeVar
@@ -54,6 +55,19 @@ _READS = "reads a checkpoint"
 _logger = logging.getLogger("keras_tpu_estimator")
 
 T = TypeVar("T")
+
+
+class _MadeOnce(functools.cached_property[T]):
+    """A cached property that several threads may read first.
+
+    Since Python 3.12, `functools.cached_property` lets each of them make an object.
+    """
+
+    _making = threading.RLock()
+
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        with self._making:
+            return super().__get__(instance, owner)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +125,7 @@ class EstimatorContext:
         """The front end for the form of `model_fn`."""
         return front_end_of(self.model_fn)
 
-    @functools.cached_property
+    @_MadeOnce
     def runtime(self) -> Runtime:
         """The program on the devices, created when it is first needed."""
         directory = self.config.compilation_cache_dir
@@ -140,7 +154,7 @@ class EstimatorContext:
             None if folder is None else Executables(os.fsdecode(folder)),
         )
 
-    @functools.cached_property
+    @_MadeOnce
     def model(self) -> EstimatorModel:
         """The program as a Keras model, created when it is first needed."""
         with self._variables_off_devices():

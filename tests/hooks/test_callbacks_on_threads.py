@@ -100,6 +100,33 @@ def test_evaluation_on_a_thread_leaves_training_alone(tmp_path, use_tpu):
     np.testing.assert_array_equal(final(estimator), final(reference))
 
 
+def test_two_threads_make_one_set_of_variables(tmp_path):
+    is_tracing, is_evaluating = threading.Event(), threading.Event()
+
+    def slowly(features, labels, mode, params):
+        spec = model_fn_of(linear, sgd)(features, labels, mode, params)
+        if mode == "train" and not is_tracing.is_set():
+            is_tracing.set()
+            is_evaluating.wait(3 * MOMENT)
+        return spec
+
+    class Evaluating(keras.callbacks.Callback):
+        def on_test_begin(self, logs=None):
+            is_evaluating.set()
+
+    def evaluate():
+        is_tracing.wait()
+        estimator.evaluate(batches_of(X, Y), steps=1, hooks=[Evaluating()])
+
+    estimator = estimator_of(slowly, tmp_path)
+    thread = threading.Thread(target=evaluate)
+    thread.start()
+    seen = Seen()
+    estimator.train(repeated(X, Y), max_steps=4, hooks=[seen])
+    thread.join()
+    np.testing.assert_array_equal(seen.weights[-1], final(estimator).ravel())
+
+
 class Outliving(keras.callbacks.Callback):
     """Looks while a training ends on another thread."""
 
@@ -115,7 +142,7 @@ class Outliving(keras.callbacks.Callback):
         kernel = self.model.trainable_variables[0]
         before = np.array(kernel)
         self.training.start()
-        self.training.join(3 * MOMENT)
+        self.training.join(30)
         self.is_same = np.array_equal(np.array(kernel), before)
 
 

@@ -1,5 +1,6 @@
 """A program, and the devices that run its steps."""
 
+import threading
 import types
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
@@ -57,6 +58,8 @@ class DistributedProgram:
         self.prepared: dict[str, Step] = {}
         self.when_prepared: list[Callable[[], None]] = []
         self._host_metrics: dict[tuple[Step, OwnNames], HostMetrics] = {}
+        # Two traces at once would each make the variables.
+        self._tracing = threading.RLock()
 
     def layout(self, mode: str) -> BatchLayout:
         """Returns the distribution of a mode's batches over the cores."""
@@ -80,15 +83,17 @@ class DistributedProgram:
             features: Pytree of arrays, batch first.
         """
         step_input = self.layout(mode).step_input(features, labels)
-        return self._program.step(mode, step_input)
+        with self._tracing:
+            return self._program.step(mode, step_input)
 
     def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
         """Returns a step before it runs, and reports new variables."""
-        step = self.step(mode, features, labels)
-        self.prepared.setdefault(mode, step)
-        for notify in self.when_prepared:
-            notify()
-        return step
+        with self._tracing:
+            step = self.step(mode, features, labels)
+            self.prepared.setdefault(mode, step)
+            for notify in self.when_prepared:
+                notify()
+            return step
 
     def to_compile(self, step: Step) -> StepFunction:
         """Returns a step's function in its form for the cores that run it."""

@@ -6,6 +6,7 @@ cached.
 """
 
 import contextlib
+import threading
 from collections.abc import Collection, Iterator, Mapping
 
 import jax
@@ -177,6 +178,8 @@ class VariableOwner:
         self._warm_start = warm_start
         self._cached = CachedValues(store, places, warm_start)
         self._borrowers = 0
+        # A thread must not donate what another is about to borrow.
+        self._passing = threading.RLock()
         self.shown = ShownValues(store, places.own_copies, self.edit)
 
     def check_fits(self, step: Step, checkpoint: str) -> None:
@@ -203,15 +206,17 @@ class VariableOwner:
                 shape.
         """
         self._check_places()
-        values = self._loaded(self._cached, step, checkpoint)
-        self._cached.replace({}, None)
-        if self._borrowers:
-            values.update(jax.tree.map(jnp.copy, dict(values)))
+        with self._passing:
+            values = self._loaded(self._cached, step, checkpoint)
+            self._cached.replace({}, None)
+            if self._borrowers:
+                values.update(jax.tree.map(jnp.copy, dict(values)))
         try:
             yield values
         finally:
             lasting = self._lasting(values, step)
-            self._cached.replace(lasting, values.source, values.overridden)
+            with self._passing:
+                self._cached.replace(lasting, values.source, values.overridden)
             self.shown.assign(lasting)
 
     @contextlib.contextmanager
@@ -234,12 +239,14 @@ class VariableOwner:
         is_new = checkpoint is None and self._places.are_on_hosts
         if self._is_local(step.mode) or (is_new and step.mode == ModeKeys.PREDICT):
             cached = CachedValues(self._store, self._places.own, self._warm_start)
-        values = self._loaded(cached, step, checkpoint, slots)
-        self._borrowers += 1
+        with self._passing:
+            values = self._loaded(cached, step, checkpoint, slots)
+            self._borrowers += 1
         try:
             yield values
         finally:
-            self._borrowers -= 1
+            with self._passing:
+                self._borrowers -= 1
 
     def of_training(self, step: Step, training: RunState, trained: Step) -> RunState:
         """Returns the current values of a call of TRAIN for EVAL inside it.

@@ -192,13 +192,15 @@ class VariableStore:
 
     def without_slots(self) -> list[str]:
         """Returns the paths of all variables except optimizer state."""
-        return [path for path in self.variables if path not in self.slots]
+        # Copied, because a trace on another thread may add variables.
+        return [path for path in [*self.variables] if path not in self.slots]
 
     def saved_paths(self) -> list[str]:
         """Returns the paths of the variables that checkpoints contain."""
         return [
             path
-            for path, variable in self.variables.items()
+            # Copied, because a trace on another thread may add variables.
+            for path, variable in [*self.variables.items()]
             if path not in self.constants and not is_accumulator(variable)
         ]
 
