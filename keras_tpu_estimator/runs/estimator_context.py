@@ -34,7 +34,7 @@ from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory.unlisted import check_listed
+from keras_tpu_estimator.files.directory.stale_files import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import latest_checkpoints, loading
 from keras_tpu_estimator.files.summary import metric_writers

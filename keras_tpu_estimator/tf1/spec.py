@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.api.hooks.validation import validate_hooks
+from keras_tpu_estimator.api.hooks.hook_list import validate_hooks
 from keras_tpu_estimator.api.model_fn import spec
 from keras_tpu_estimator.api.model_fn.export_outputs import (
     check_export_outputs,

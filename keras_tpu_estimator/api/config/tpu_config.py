@@ -4,11 +4,10 @@ import dataclasses
 import enum
 from collections.abc import Callable, Iterable, Sequence
 
-from keras_tpu_estimator.base.common.field_checks import check_int, is_int
+from keras_tpu_estimator.base.common.field_checks import check_int, is_int, suggesting
 from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.common.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.suggestions import suggesting
 from keras_tpu_estimator.base.common.types import PyTree
 
 _CORES_PER_REPLICA = (1, 2, 4, 8, 16, 32, 64, 128)
