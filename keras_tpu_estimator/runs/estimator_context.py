@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from keras_tpu_estimator.api.config.options import ChosenWriters
 from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks.progress import shows_progress
 from keras_tpu_estimator.api.model_fn.spec import Spec
-from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.pickling import check_can_be_found, fields_of
 from keras_tpu_estimator.base.common.types import Features, InputFn, Labels

@@ -11,13 +11,13 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.api.config import validation as checks
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks import progress
 from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.api.hooks.hook_list import HookList, validate_hooks
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import stalls_shown
 from keras_tpu_estimator.base.common import waiting
-from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
