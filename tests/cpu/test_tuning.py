@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from keras_tpu_estimator.base.cpu.tuning import quick_options
+from keras_tpu_estimator.base.cpu.tuning import quick_options, tuned
 from tests.cpu.same import check_same, operations
 
 WELL = {"xla_backend_optimization_level": 3}
