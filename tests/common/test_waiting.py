@@ -1,5 +1,6 @@
 """Tests of the messages during tracing and compiling."""
 
+import gc
 import io
 import logging
 import types
@@ -47,6 +48,21 @@ def test_nothing_is_shown_that_nobody_asked_for(terminal):
     with waiting.Waiting():
         waiting.tell("Compiling")
     assert terminal.getvalue() == ""
+
+
+@pytest.mark.parametrize("is_enabled", [True, False])
+def test_the_collector_pauses_until_the_last_block_ends(is_enabled):
+    before = gc.isenabled()
+    (gc.enable if is_enabled else gc.disable)()
+    try:
+        with pytest.raises(KeyError), waiting.Waiting():
+            with waiting.Waiting():
+                assert not gc.isenabled()
+            assert not gc.isenabled()
+            raise KeyError
+        assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if before else gc.disable)()
 
 
 @pytest.mark.parametrize("stderr", [None, io.StringIO()])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax import lax
 
-from keras_tpu_estimator.base.cpu.tuning import quick_options
+from keras_tpu_estimator.base.cpu.tuning import quick_options, tuned
 from tests.cpu.same import check_same, operations
 
 WELL = {"xla_backend_optimization_level": 3}
@@ -125,3 +125,14 @@ def test_precision_and_result_are_as_asked_for():
         args = jnp.ones((16, 3), "float32"), jnp.ones((16, 2), "float32")
         check_same(function, *args)
         assert "HIGHEST" in jax.jit(function).lower(*args).as_text()
+
+
+def test_only_counters_are_behind_a_barrier():
+    found = [
+        equation.invars[0].aval.dtype
+        for equation in jax.make_jaxpr(tuned(lambda *args: args))(
+            jnp.int32(1), 1.0, jnp.ones(2, "int32")
+        ).eqns
+        if equation.primitive.name == "optimization_barrier"
+    ]
+    assert found == ["int32"]

@@ -6,7 +6,7 @@ differentiation and loops made from the user's, and the user's code is unchanged
 
 import functools
 import itertools
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -38,7 +38,7 @@ def rewritten(
     >>> from keras_tpu_estimator.base.cpu.rewriting import rewritten
     >>> rules = {"tan": lambda equation: lambda x: jnp.sin(x) / jnp.cos(x)}
     >>> jax.make_jaxpr(rewritten(jnp.tan, rules))(1.0).eqns[-1].primitive.name
-    'jit'
+    'div'
     """
 
     @functools.wraps(function)
@@ -68,6 +68,8 @@ class _Rewriting:
     def __init__(self, rules: Mapping[str, Rule]):
         self._rules = rules
         self._known: dict[jex.Jaxpr, jex.Jaxpr] = {}
+        # Most layers of a model are alike, and so are their operations.
+        self._calls: dict[Hashable, jex.JaxprEqn | None] = {}
 
     def closed(self, traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
         """Returns the rewritten trace, or the same object if nothing changes."""
@@ -78,26 +80,35 @@ class _Rewriting:
 
     def _jaxpr(self, jaxpr: jex.Jaxpr) -> jex.Jaxpr:
         if jaxpr not in self._known:
-            equations = [self._equation(each) for each in jaxpr.eqns]
-            changed = any(
-                new is not old for new, old in zip(equations, jaxpr.eqns, strict=True)
-            )
-            self._known[jaxpr] = jaxpr.replace(eqns=equations) if changed else jaxpr
+            new = [self._equations(each) for each in jaxpr.eqns]
+            same = all(a is b for (a, *_), b in zip(new, jaxpr.eqns, strict=True))
+            equations = [each for some in new for each in some]
+            self._known[jaxpr] = jaxpr if same else jaxpr.replace(eqns=equations)
         return self._known[jaxpr]
 
-    def _equation(self, equation: jex.JaxprEqn) -> jex.JaxprEqn:
+    def _equations(self, equation: jex.JaxprEqn) -> list[jex.JaxprEqn]:
+        """Returns the equations that replace one, or only this one."""
         if equation.params.get("check_vma"):
             # Arrays in such shards record the axes over which they vary, which
             # rules do not support.
-            return equation
+            return [equation]
         rule = self._rules.get(equation.primitive.name)
-        function = rule(equation) if rule else None
-        if function is not None:
-            return _call(function, equation)
+        call = self._call(rule, equation) if rule else None
+        if call is not None:
+            return _in_place_of(equation, call)
         params = {k: self._nested(v) for k, v in equation.params.items()}
         if all(params[k] is v for k, v in equation.params.items()):
-            return equation
-        return equation.replace(params=params)
+            return [equation]
+        return [equation.replace(params=params)]
+
+    def _call(self, rule: Rule, equation: jex.JaxprEqn) -> jex.JaxprEqn | None:
+        """Returns a call of the function that replaces an equation, if there is one."""
+        operands = tuple(each.aval for each in equation.invars)
+        key = (equation.primitive, operands, *equation.params.items())
+        if key not in self._calls:
+            function = rule(equation)
+            self._calls[key] = function and _call(function, equation)
+        return self._calls[key]
 
     def _nested(self, value: Any) -> Any:
         """Returns a parameter of an equation with rewritten traces."""
@@ -113,20 +124,42 @@ class _Rewriting:
 
 
 def _call(function: Callable[..., jax.Array], equation: jex.JaxprEqn) -> jex.JaxprEqn:
-    """Returns a call of a function that replaces an equation.
-
-    Profiles and errors show it with the user's source line.
-    """
+    """Returns a call of a function with the operands of an equation."""
     like = [like_of(each) for each in equation.invars]
     # If the user disables jit to inspect steps, there would be no call.
     with jax.disable_jit(False):
         (call,) = jax.make_jaxpr(jax.jit(function))(*like).eqns
+    return call
+
+
+def _in_place_of(equation: jex.JaxprEqn, call: jex.JaxprEqn) -> list[jex.JaxprEqn]:
+    """Returns the equations of a called function with the operands of another equation.
+
+    Profiles and errors show them with the user's source line.
+    """
     inner = call.params["jaxpr"]
-    eqns = [e.replace(source_info=equation.source_info) for e in inner.eqns]
-    named = jex.ClosedJaxpr(inner.jaxpr.replace(eqns=eqns), inner.consts)
-    return equation.replace(
-        primitive=call.primitive, params={**call.params, "jaxpr": named}
-    )
+    known = dict(zip(inner.jaxpr.invars, equation.invars, strict=True))
+    made = {id(v) for each in inner.eqns for v in each.outvars}
+    results = {id(v) for v in inner.jaxpr.outvars}
+    if inner.consts or len(results) < len(equation.outvars) or not results <= made:
+        # Results that are constants, operands or equal keep their call.
+        return [equation.replace(primitive=call.primitive, params=call.params)]
+    known.update(zip(inner.jaxpr.outvars, equation.outvars, strict=True))
+
+    def renamed(atom: jex.Var | jex.Literal) -> jex.Var | jex.Literal:
+        if isinstance(atom, jex.Literal):
+            return atom
+        return known.setdefault(atom, jex.Var(atom.aval))
+
+    return [
+        each.replace(
+            invars=list(map(renamed, each.invars)),
+            outvars=list(map(renamed, each.outvars)),
+            source_info=equation.source_info,
+            ctx=equation.ctx,
+        )
+        for each in inner.eqns
+    ]
 
 
 def padded(

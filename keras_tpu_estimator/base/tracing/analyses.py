@@ -52,7 +52,7 @@ def varying(
 
     Args:
         inputs: For each argument, whether it differs between cores.
-        axes: The names of the cores' mesh axes.
+        axes: The names of the cores' mesh axes; none for one core.
 
     Example:
 
@@ -63,6 +63,8 @@ def varying(
     >>> varying(traced, [True], ("batch",))
     [True, False]
     """
+    if not axes:
+        return [False] * len(traced.jaxpr.outvars)
     return outputs(traced, inputs, _Varying(frozenset(axes)))
 
 
