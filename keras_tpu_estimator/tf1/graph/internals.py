@@ -7,12 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.graph import (
-    feature_columns,
-    loop_bounds,
-    partitions,
-    sparse_lookups,
-)
+from keras_tpu_estimator.tf1.graph import feature_columns, loop_bounds, sparse_lookups
 from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
 
 
@@ -110,9 +105,12 @@ def _own_gradients() -> Iterator[None]:
 @contextlib.contextmanager
 def _dense_columns() -> Iterator[None]:
     """Replaces sparse tensors in feature columns in a `with` block."""
+    import tensorflow as tf
     from tensorflow.python.feature_column import feature_column_v2
     from tensorflow.python.ops import embedding_ops, sparse_ops
 
+    # The public module contains the function itself, for calls by the user.
+    public = tf.compat.v1.nn
     ids = feature_column_v2.IdentityCategoricalColumn
     listed = feature_column_v2.VocabularyListCategoricalColumn
     hashed = feature_column_v2.HashedCategoricalColumn
@@ -124,11 +122,8 @@ def _dense_columns() -> Iterator[None]:
             (hashed, _TO_IDS, feature_columns.with_default),
             (sparse_ops, "sparse_cross_hashed", feature_columns.crossed),
             (sparse_ops, "sparse_reshape", feature_columns.reshaped),
-            (
-                embedding_ops,
-                "safe_embedding_lookup_sparse",
-                feature_columns.looked_up,
-            ),
+            (embedding_ops, _SAFE_LOOKUP, feature_columns.looked_up),
+            (public, _SAFE_LOOKUP, feature_columns.looked_up),
             (
                 embedding_ops,
                 "embedding_lookup_sparse_impl",
@@ -142,6 +137,7 @@ def _dense_columns() -> Iterator[None]:
 
 _TO_SPARSE = "_to_sparse_input_and_drop_ignore_values"
 _TO_IDS = "_transform_input_tensor"
+_SAFE_LOOKUP = "safe_embedding_lookup_sparse"
 
 
 @contextlib.contextmanager
@@ -199,11 +195,11 @@ def whole_variables() -> Iterator[None]:
         store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
     ) -> Any:
         variable = original(store, *args, **kwargs)
-        partitions.note_partitions(variable, partitioner)
+        sparse_lookups.note_partitions(variable, partitioner)
         return variable
 
     name = "_embedding_lookup_and_transform"
-    look_up = partitions.looked_up_by_partition(getattr(embedding_ops, name))
+    look_up = sparse_lookups.looked_up_by_partition(getattr(embedding_ops, name))
     with (
         _replaced(store, "get_variable", get_variable),
         _replaced(embedding_ops, name, look_up),
