@@ -12,8 +12,14 @@ import tempfile
 os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
 _AS_USERS = "--xla_force_host_platform_device_count=8"
-# The code of a test runs once or twice: to compile it well takes longer.
-os.environ["XLA_FLAGS"] = f"{_AS_USERS} --xla_backend_optimization_level=0"
+# A test runs its code once or twice, so optimizing the code costs more than it saves.
+# XLA compiles in less than half the time if it does not emit fusions through MLIR, and
+# does not split modules for parallel compilation: the workers occupy all cores.
+os.environ["XLA_FLAGS"] = (
+    f"{_AS_USERS} --xla_backend_optimization_level=0"
+    " --xla_cpu_use_fusion_emitters=false"
+    " --xla_cpu_parallel_codegen_split_count=1"
+)
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("TF_CONFIG", None)
 
@@ -44,12 +50,22 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 import collections  # noqa: E402
 import gc  # noqa: E402
 import importlib.util  # noqa: E402
+import math  # noqa: E402
 import random  # noqa: E402
 
 import numpy as np  # noqa: E402
 import pytest  # noqa: E402
 
+# Imports leave no garbage. `pytest_collection_finish` enables the collector.
+gc.disable()
+
 _PLUGINS = ("fake_hosts", "tests.forking.forks")
+# The rooms in which nearly every test compiles.
+_COMPILING = (
+    *("compiled", "cpu", "device", "export", "hooks", "keras_front_end", "mesh"),
+    *("metrics", "model_fn", "optimizers", "program", "runs", "summary", "tables"),
+    *("tf1", "tracing"),
+)
 
 
 @pytest.fixture(autouse=True)
@@ -91,20 +107,51 @@ def pytest_configure(config):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items):
-    """Marks rows of tests with the mark `rows` as `slow`, except a few."""
+    """Marks some rows of tables as `slow`.
+
+    Of a table with the mark `rows`, normal runs use that number. Of a table that
+    crosses several parameters, in a room where tests compile, they use each entry of
+    each parameter at least once.
+    """
     rows = collections.defaultdict(list)
     for item in items:
-        if item.get_closest_marker("slow") is None:
+        if item.get_closest_marker("slow") is None and hasattr(item, "callspec"):
             rows[item.nodeid.partition("[")[0]].append(item)
     for all_rows in rows.values():
         mark = all_rows[0].get_closest_marker("rows")
-        if mark is None:
+        if mark is not None:
+            (count,) = mark.args
+            kept = {n * len(all_rows) // count for n in range(count)}
+        elif _compiles(all_rows[0].path):
+            kept = _each_once(all_rows)
+        else:
             continue
-        (count,) = mark.args
-        kept = {n * len(all_rows) // count for n in range(count)}
         for number, item in enumerate(all_rows):
             if number not in kept:
                 item.add_marker("slow")
+
+
+def _compiles(path):
+    """Returns whether the rows of a file's tables take long."""
+    return path.parent.name in _COMPILING and "validation" not in path.stem
+
+
+def _each_once(rows):
+    """Returns the numbers of rows that contain each entry of crossed parameters."""
+    columns = []
+    for name in rows[0].callspec.params:
+        known = {}
+        entries = (id(row.callspec.params.get(name)) for row in rows)
+        column = [known.setdefault(entry, len(known)) for entry in entries]
+        # Parameters of one table change together.
+        if len(known) > 1 and column not in columns:
+            columns.append(column)
+    sizes = [max(column) + 1 for column in columns]
+    numbers = {row: n for n, row in enumerate(zip(*columns, strict=True))}
+    if len(columns) < 2 or not math.prod(sizes) == len(numbers) == len(rows):
+        return range(len(rows))
+    diagonal = ([n % size for size in sizes] for n in range(max(sizes)))
+    return {numbers[tuple(row)] for row in diagonal}
 
 
 def pytest_collection_finish():
@@ -117,6 +164,7 @@ def pytest_collection_finish():
 
     jax.devices()
     gc.freeze()
+    gc.enable()
     gc.set_threshold(10_000, 10, 100)
 
 

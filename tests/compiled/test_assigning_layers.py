@@ -103,6 +103,7 @@ def trained(model, x, steps, model_dir):
     return estimator.train(lambda params: iter(batches), max_steps=steps)
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("steps", some_slow([1, 3], {1}))
 @pytest.mark.parametrize(
     "name",

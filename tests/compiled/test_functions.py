@@ -105,7 +105,7 @@ def model_with(layer):
     return model
 
 
-@pytest.mark.rows(8)
+@pytest.mark.rows(4)
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
 def test_a_model_with_functions_trains_as_in_keras(make, tmp_path):
     model = model_with(make())

@@ -120,13 +120,14 @@ CASES = {
 }
 
 
-@pytest.mark.rows(16)
+@pytest.mark.rows(8)
 @pytest.mark.parametrize("name", CASES)
 def test_results_and_gradients_are_the_same(name):
     convolution, x, w = case(**CASES[name])
     check_same(with_gradients(convolution), x, w)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(
     "name", ["plain", "one tap", "few positions", "groups", "depthwise"]
 )
@@ -139,6 +140,7 @@ def test_gradients_of_gradients_are_the_same(name):
     check_same(jax.grad(lambda x, w: length(x, w) ** 0.5, (0, 1)), x, w)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(
     "name",
     [
@@ -157,6 +159,7 @@ def test_doubles_are_the_same(name):
         check_same(with_gradients(convolution), x, w)
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("name", ["plain", "strided", "one tap", "depthwise"])
 def test_half_precision_is_as_precise(name):
     convolution, x, w = case(dtype="bfloat16", **CASES[name])

@@ -131,7 +131,7 @@ def modes_of(network, cores=ONE_CORE, **config):
     return both(values_of(model.program.store))
 
 
-@pytest.mark.rows(3)
+@pytest.mark.rows(2)
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda each: each.__name__)
 def test_steps_come_to_the_same(network):
     compare(*modes_of(network))
@@ -145,7 +145,7 @@ def test_shards_come_to_the_same(network):
 @pytest.mark.parametrize(
     "config",
     [
-        {"micro_batches": 2},
+        slow({"micro_batches": 2}),
         slow({"remat": "full"}),
         {"remat": "activations"},
     ],

@@ -54,6 +54,7 @@ def is_rewritten(function, *args):
     return "optimization_barrier" in operations(function, *args)
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(
     "shape", [(8, 3), (64, 32), (1024, 4), (4, 2, 3), (2, 3, 4, 5), (100, 1)]
 )

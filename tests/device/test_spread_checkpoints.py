@@ -118,7 +118,7 @@ def test_parts_are_in_files_of_their_own(saved, one):
         assert file["wide/kernel"].is_virtual
 
 
-@pytest.mark.rows(3)
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(
     ("cores", "rules", "part"),
     [(8, RULES, 8), (4, OTHER_RULES, 4), (2, RULES, 2), (None, None, 1)],

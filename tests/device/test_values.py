@@ -220,7 +220,7 @@ def state(subject):
 CALLBACKS = [None, Reads, Predicts, Evaluates]
 
 
-@pytest.mark.rows(9)
+@pytest.mark.rows(5)
 @pytest.mark.parametrize(
     ("mode", "callback"),
     [

@@ -162,7 +162,7 @@ def logged(records):
     ]
 
 
-@pytest.mark.rows(12)
+@pytest.mark.rows(7)
 @pytest.mark.parametrize("name", HOOKS)
 def test_a_hook_begins_anew_in_each_training(name, estimator, tmp_path, caplog):
     def seen(is_new_each_time):

@@ -151,7 +151,7 @@ def test_the_table_has_every_hook():
     assert set(HOOKS) == exported - {"FeedFnHook", "CallbackHook"}
 
 
-@pytest.mark.rows(50)
+@pytest.mark.rows(31)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", HOOKS)
 def test_the_same_calls_and_steps(name, mode, estimator, tmp_path):

@@ -70,6 +70,7 @@ def test_a_backbone_of_nnx(tmp_path):
     trained(lambda x: kte.jax_params("net", net)(x), tmp_path / "variables")
 
 
+@pytest.mark.slow
 def test_a_backbone_of_equinox(tmp_path):
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
     net = eqx.nn.Linear(3, 32, key=jax.random.key(0))

@@ -51,7 +51,7 @@ ON_RANKS = {
 }
 
 
-@pytest.mark.rows(12)
+@pytest.mark.rows(8)
 @pytest.mark.parametrize("name", ON_LABELS)
 def test_eager_equals_compiled(name):
     kwargs = {**ON_LABELS[name], "weights": np.float32(0.5)}
@@ -89,6 +89,7 @@ KINDS = {
 }
 
 
+@pytest.mark.rows(6)
 @pytest.mark.parametrize("name", ON_LABELS)
 def test_kinds_of_inputs(name):
     function, kwargs = getattr(metrics, name), ON_LABELS[name]
@@ -137,6 +138,7 @@ def test_small_unsigned_integers_do_not_wrap_around():
     assert value == 100
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(
     "dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"]
 )

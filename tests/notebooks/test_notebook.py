@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from tests.many_hosts.launching import with_cores
+
 HERE = pathlib.Path(__file__).parent
 for package in ("nbconvert", "ipykernel"):
     pytest.importorskip(package, reason=f"{package} is not installed")
@@ -28,7 +30,7 @@ def outputs(tmp_path_factory):
             **os.environ,
             # The kernel is to know this checkout, and one device.
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
-            "XLA_FLAGS": "",
+            "XLA_FLAGS": with_cores(1),
             "JUPYTER_PLATFORM_DIRS": "1",
             "IPYTHONDIR": str(directory),
         },

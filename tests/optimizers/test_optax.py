@@ -105,7 +105,7 @@ WAYS = {
 LOOSE = {"narrow": 0.05, "noise": 1e-3}
 
 
-@pytest.mark.rows(8)
+@pytest.mark.rows(5)
 @pytest.mark.parametrize(
     ("name", "way"),
     [

@@ -209,6 +209,7 @@ def test_weights_and_slots_are_those_of_the_formulas(case):
             np.testing.assert_allclose(found[name], value, rtol=2e-5, atol=2e-6)
 
 
+@pytest.mark.rows(4)
 @pytest.mark.parametrize("case", CASES)
 def test_what_is_serialized_trains_alike(case, monkeypatch):
     monkeypatch.setattr(Rate, "get_config", lambda self: {}, raising=False)

@@ -35,7 +35,7 @@ def test_the_memory_left_to_programs(kind):
     assert 0.9 < core.memory_left / core.memory < 1
 
 
-@pytest.mark.parametrize("kind", some_slow(CHIPS, {"v4", "v5p", "v6e"}))
+@pytest.mark.parametrize("kind", some_slow(CHIPS, CHIPS.keys() - {"v5e"}))
 def test_products_take_nearly_the_cycles_of_the_peak(kind):
     size = 2048
     compiled = _lowered(kind, jnp.matmul, *[(size, size)] * 2).compile()

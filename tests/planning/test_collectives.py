@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import pytest
+from helpers import slow
 from jax.sharding import PartitionSpec
 
 from keras_tpu_estimator.planning import hlo, loops, topologies, work
@@ -138,7 +139,7 @@ def test_collectives_of_loops_count_in_each_round():
     assert (half.count, half.total, half.sent) == (0.5, 2048, 3072)
 
 
-@pytest.mark.parametrize("name", ["v5e:2x2", "tpu7x:2x2x1"])
+@pytest.mark.parametrize("name", ["v5e:2x2", slow("tpu7x:2x2x1")])
 def test_collectives_of_compiled_programs(name):
     topology = topologies.parse(name)
     cores = topology.num_cores

@@ -6,6 +6,7 @@ import sys
 import textwrap
 
 import pytest
+from helpers import slow
 
 from keras_tpu_estimator.__main__ import main
 
@@ -122,7 +123,7 @@ _COUNTS += "estimator.train(input_fn, steps=10)\n"
 @pytest.mark.parametrize(
     ("topology", "counts"),
     [
-        ("v5e:2x2", "4 4 1\n4 4 [0]\ntpu 4 4"),
+        slow("v5e:2x2", "4 4 1\n4 4 [0]\ntpu 4 4"),
         ("v5e:4x4", "16 4 4\n16 4 [0, 1, 2, 3]\ntpu 16 4"),
     ],
 )

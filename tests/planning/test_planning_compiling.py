@@ -6,6 +6,7 @@ import jax
 import jax.extend as jex
 import jax.numpy as jnp
 import pytest
+from helpers import slow
 from jax.interpreters import mlir
 from jaxlib.mlir import ir
 
@@ -179,7 +180,7 @@ def test_lines_of_libraries_are_skipped():
     assert compiling._refused("It is wrong.").file == ""
 
 
-@pytest.mark.parametrize("kind", ["v4", "v6e"])
+@pytest.mark.parametrize("kind", ["v4", slow("v6e")])
 def test_other_kinds_have_the_same_error(kind):
     topology = topologies.TpuTopology(CHIPS[kind], topologies.shapes(kind)[1])
     rows = topology.chip.memory_left // 4000

@@ -144,7 +144,7 @@ DRAWS = {
 SELDOM = ("beta", "binomial")
 
 
-@pytest.mark.rows(5)
+@pytest.mark.rows(3)
 @pytest.mark.parametrize("name", some_slow(DRAWS, SELDOM))
 def test_all_of_keras_draws_by_it(name, jax_default):
     threefry = DRAWS[name](3)

@@ -118,6 +118,7 @@ class Steps(kte.hooks.SessionRunHook):
         self.seen.append(int(run_context.session.run("global_step")))
 
 
+@pytest.mark.slow
 def test_loops_have_as_many_steps_as_before(tmp_path):
     hook = Steps()
     estimator = estimator_of(masked, tmp_path, batch=8, iterations=3)

@@ -138,7 +138,7 @@ FITTING = [
 ]
 
 
-@pytest.mark.rows(8)
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("stored, dtype", FITTING)
 def test_they_are_cast_where_they_fit(stored, dtype, saved, tmp_path, caplog):
     saved(tmp_path, stored)
@@ -193,7 +193,7 @@ def test_errors_name_the_variable_and_the_file(stored, dtype, saved, tmp_path):
             call()
 
 
-@pytest.mark.rows(12)
+@pytest.mark.rows(5)
 @pytest.mark.parametrize(
     ("way", "dtypes"),
     each_once(["warm start", "init_from_checkpoint"], [*FITTING, *NOT_FITTING]),

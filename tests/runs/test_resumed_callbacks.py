@@ -180,7 +180,7 @@ def warnings_in(caplog, text):
     ]
 
 
-@pytest.mark.rows(7)
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(
     ("name", "steps_per_epoch"),
     [

@@ -178,6 +178,7 @@ HEEDFUL = {
 }
 
 
+@pytest.mark.rows(11)
 @pytest.mark.parametrize(
     ("use_tpu", "hooks", "runs_ahead"),
     [

@@ -85,7 +85,7 @@ NOT_IN_TF1 = {
 }
 
 
-@pytest.mark.rows(130)
+@pytest.mark.rows(65)
 @pytest.mark.parametrize(
     "name",
     [

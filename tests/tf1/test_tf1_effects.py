@@ -95,6 +95,7 @@ def test_a_read_comes_before_several_writes(variable):
     assert places == sorted(places)
 
 
+@pytest.mark.rows(8)
 @pytest.mark.parametrize("seed", range(40))
 def test_any_order_is_one(seed):
     """Reads and writes of any dependencies make no cycle, and are settled."""

@@ -505,6 +505,7 @@ CONFIG_PROTO = {
 }
 
 
+@pytest.mark.rows(40)
 @pytest.mark.parametrize("name", CONFIG_PROTO)
 def test_a_field_of_a_config_proto_is_warned_of_once(name, logged):
     config = tf.ConfigProto()

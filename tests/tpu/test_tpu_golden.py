@@ -55,6 +55,7 @@ PROGRAMS = {
 }
 
 
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_a_golden_program(name, mode, topology, compiles):
     plan = compiles(PROGRAMS, name, mode, topology)

@@ -2,7 +2,7 @@
 
 import keras
 import pytest
-from helpers import estimator_of, regression_data, repeated
+from helpers import estimator_of, regression_data, repeated, slow
 
 import keras_tpu_estimator as kte
 
@@ -44,6 +44,7 @@ CHOICES = [
 ]
 
 
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(("dtype", "chosen", "sent"), CHOICES)
 def test_gradients_are_sent_as_they_are(tmp_path, dtype, chosen, sent):
     found = reduced(planned(tmp_path, dtype, reduce_dtype=chosen))
@@ -53,7 +54,7 @@ def test_gradients_are_sent_as_they_are(tmp_path, dtype, chosen, sent):
     assert sum(found.values()) == pytest.approx(size * WEIGHTS, rel=0.01)
 
 
-@pytest.mark.parametrize("clip", [None, 1.0])
+@pytest.mark.parametrize("clip", [slow(None), 1.0])
 def test_replicas_that_share_slots_share_the_update(tmp_path, clip):
     found = planned(
         tmp_path,

@@ -83,7 +83,7 @@ PROGRAMS = {name: program_of(name) for name in OPTIMIZERS} | {
 }
 
 
-@pytest.mark.rows(12)
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_optimizers(name, mode, topology, compiles):
     plan = compiles(PROGRAMS, name, mode, topology)

@@ -242,7 +242,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.rows(30)
+@pytest.mark.rows(10)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_options(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)

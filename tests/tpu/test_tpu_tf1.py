@@ -111,7 +111,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.rows(9)
+@pytest.mark.rows(4)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_lifted_programs(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)
