@@ -71,6 +71,7 @@ class PlanningEstimator:
             PermissionError: Other users may write to `save` or to a parent folder.
         """
         from keras_tpu_estimator.planning import (
+            calls,
             compiling,
             plan_table,
             plans,
@@ -82,7 +83,7 @@ class PlanningEstimator:
         store = None
         if save is not None:
             store = Executables(trusted.folder_string("`save`", save))
-        call = plans.Call(self._context, input_fn, mode, steps)
+        call = calls.Call(self._context, input_fn, mode, steps)
         options = plans.PlanOptions(store, quick)
         with compiling.progress(_logger.info, f"Compiling mode {mode!r}"):
             if isinstance(topology, str):

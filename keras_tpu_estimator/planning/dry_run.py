@@ -18,8 +18,9 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.planning import compiling, lowering, memory, plan_table, plans
+from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.memory import Held
-from keras_tpu_estimator.planning.plans import AS_RUN, Call, Plan, PlanOptions, Refusal
+from keras_tpu_estimator.planning.plans import AS_RUN, Plan, PlanOptions, Refusal
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.dry_run import Predictions
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext

@@ -3,19 +3,19 @@
 import dataclasses
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self, TypeAlias
+from collections.abc import Iterable, Mapping
 
 import jax
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.types import InputFn, PyTree
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.engine.device.executables import (
     ExecutableKey,
     Executables,
     is_storable,
 )
 from keras_tpu_estimator.planning import compiling, costs
+from keras_tpu_estimator.planning.calls import Call, fitting_options
 from keras_tpu_estimator.planning.costs import StepCost
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.lowering import LoweredLoop
@@ -23,92 +23,11 @@ from keras_tpu_estimator.planning.memory import Held
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 
-
-@dataclasses.dataclass(frozen=True)
-class Call:
-    """A call of an estimator that is planned.
-
-    Attributes:
-        input_fn: The user's function; one batch of it is read.
-        steps: The number of steps of the call. Defaults to `None`: unknown.
-        kept: The arrays that earlier calls leave on each core, by kind. Defaults to
-            none.
-    """
-
-    context: EstimatorContext
-    input_fn: InputFn
-    mode: str
-    steps: int | None = None
-    kept: Mapping[str, Held] = dataclasses.field(default_factory=dict)
-
-    @property
-    def batch_size(self) -> int | None:
-        """The batch size from the estimator's arguments, or `None`."""
-        return self.context.mode_devices.batch_sizes[self.mode]
-
-    def with_batch_size(self, size: int) -> Self:
-        """Returns the same call with another batch size."""
-        mode_devices = self.context.mode_devices
-        sizes = {**mode_devices.batch_sizes, self.mode: size}
-        mode_devices = dataclasses.replace(mode_devices, batch_sizes=sizes)
-        context = dataclasses.replace(self.context, mode_devices=mode_devices)
-        return dataclasses.replace(self, context=context)
-
-    def with_options(self, options: Mapping[str, Any]) -> Self:
-        """Returns the same call with other fields of `RunConfig` or `TPUConfig`."""
-        config = self.context.config
-        of_tpu = {f.name for f in dataclasses.fields(config.tpu_config)}
-        tpu = {name: value for name, value in options.items() if name in of_tpu}
-        own = {name: value for name, value in options.items() if name not in of_tpu}
-        if tpu:
-            own["tpu_config"] = dataclasses.replace(config.tpu_config, **tpu)
-        config = config.replace(**own)
-        devices = dataclasses.replace(self.context.mode_devices, config=config)
-        context = dataclasses.replace(self.context, config=config, mode_devices=devices)
-        return dataclasses.replace(self, context=context)
-
-
 # A topology may reject a program because of its memory, its compiler or its
 # number of cores.
 _PROBLEMS = (DoesNotFitError, CompileError, ValueError)
 
 _logger = logging.getLogger("keras_tpu_estimator")
-
-
-Fits: TypeAlias = Callable[[Call], bool]
-
-# Fields of `RunConfig` and `TPUConfig`. Those that slow a step down least come
-# first.
-_OPTIONS: tuple[Mapping[str, Any], ...] = (
-    {"shard_optimizer": True},
-    {"fsdp": True},
-    {"micro_batches": 4},
-    {"remat": "full"},
-    {"num_cores_per_replica": 2},
-    {"fsdp": True, "remat": "full"},
-)
-
-
-def fitting_options(call: Call, fits: Fits) -> Mapping[str, Any]:
-    """Returns the first options by which a call of `train` fits, or none.
-
-    Args:
-        call: A call whose program does not fit.
-        fits: Compiles a call, and returns whether it fits.
-    """
-    if call.mode != ModeKeys.TRAIN or not call.context.mode_devices.use_tpu:
-        return {}
-    for options in _OPTIONS:
-        if _are_new(options, call) and fits(call.with_options(options)):
-            return options
-    return {}
-
-
-def _are_new(options: Mapping[str, Any], call: Call) -> bool:
-    """Returns whether the call has other values, and no user chose one of them."""
-    config = call.context.config
-    own = {**vars(config.tpu_config), **vars(config)}
-    return all(own[name] in (None, False, 1) for name in options)
 
 
 @dataclasses.dataclass(frozen=True)

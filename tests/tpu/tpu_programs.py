@@ -11,8 +11,9 @@ from tpu_table import GPUS, TOPOLOGIES
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.planning import topologies
+from keras_tpu_estimator.planning.calls import Call
 from keras_tpu_estimator.planning.gpus import is_installed
-from keras_tpu_estimator.planning.plans import Call, Plan, PlanOptions
+from keras_tpu_estimator.planning.plans import Plan, PlanOptions
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
 # As `tests.tpu.make_table` sets it: on all of them, not on a program's own.
