@@ -72,7 +72,7 @@ def example(name):
 
 @pytest.fixture
 def pretrained(tmp_path, monkeypatch):
-    """What those find that continue from a checkpoint, which does not exist."""
+    """The checkpoint of examples that continue training; it does not exist."""
     folder = tmp_path / "model" / "pretrained"
     os.makedirs(folder)
     with tf.Graph().as_default(), tf.Session() as session:

@@ -163,7 +163,7 @@ def part_of(
     reads: Sequence[jex.Var],
     writes: Sequence[jex.Var],
 ) -> jex.ClosedJaxpr:
-    """Returns some operations of a function as a function of their own.
+    """Returns a function of some of the operations of a function.
 
     Args:
         reads: The arguments, with constants of the function.
@@ -196,8 +196,8 @@ OfVariables: TypeAlias = Callable[[Sequence[jax.Array], Sequence[jax.Array]], Py
 def reading_again(function: OfVariables) -> OfVariables:
     """Returns a function that keeps nothing of its variables for gradients.
 
-    What depends only on the variables is computed again in the backward pass,
-    once the gradient of the results is known.
+    Intermediate values that depend only on the variables are recomputed in the
+    backward pass, once the gradient of the results is known.
 
     Args:
         function: A function of variables and of other values.
