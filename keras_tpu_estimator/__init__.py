@@ -52,7 +52,7 @@ from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, TPUEstimatorSpe
 from keras_tpu_estimator.api.model_fn.updates import TrainOp
 from keras_tpu_estimator.base.common import public_paths as _public_paths
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.hosts.errors import HostError
+from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.hosts.starting import initialize
 from keras_tpu_estimator.base.mesh.replica_context import (
     cross_replica_mean,

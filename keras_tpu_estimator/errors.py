@@ -11,7 +11,7 @@ Wrong arguments raise Python's own `ValueError` and `TypeError`.
 """
 
 from keras_tpu_estimator.api.hooks.nan_tensor import NanLossDuringTrainingError
-from keras_tpu_estimator.base.hosts.errors import HostError
+from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.tracing.tf1_calls import TF1CallError
 from keras_tpu_estimator.base.tracing.variables import (
     LeakedTensorError,

@@ -9,12 +9,11 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverHook,
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.api.hooks.final_ops import FinalOpsHook
 from keras_tpu_estimator.api.hooks.hook_callback import as_callback
 from keras_tpu_estimator.api.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
-from keras_tpu_estimator.api.hooks.logging_tensor import LoggingTensorHook
+from keras_tpu_estimator.api.hooks.logging_tensor import FinalOpsHook, LoggingTensorHook
 from keras_tpu_estimator.api.hooks.nan_tensor import (
     NanLossDuringTrainingError,
     NanTensorHook,

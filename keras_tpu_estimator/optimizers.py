@@ -7,8 +7,7 @@
 from keras_tpu_estimator.api.optimizers.adam_weight_decay import (
     AdamWeightDecay,
 )
-from keras_tpu_estimator.api.optimizers.lamb import LAMB
-from keras_tpu_estimator.api.optimizers.lars import LARS
+from keras_tpu_estimator.api.optimizers.layer_wise import LAMB, LARS
 from keras_tpu_estimator.api.optimizers.optax_optimizer import Optax
 from keras_tpu_estimator.api.optimizers.sm3 import SM3
 

@@ -1,6 +1,6 @@
 """Programs that were compiled ahead of time, for the devices that there are.
 
-No board is made of CPUs, so that `plan` does not store for them.
+No TPU topology consists of CPUs, so `plan` does not store programs for them.
 """
 
 import contextlib

@@ -321,7 +321,7 @@ PRIVATE_ATTRIBUTES = {
     "api.hooks.tensorflow_hook",
     # What subclasses of Keras's and TensorFlow's optimizers are given.
     "api.optimizers.adam_weight_decay",
-    "api.optimizers.lars",
+    "api.optimizers.layer_wise",
     "api.optimizers.sm3",
     "tf1.reimplemented.opt",
     # And of cells.

@@ -22,7 +22,6 @@ _GUARDED = {
         "fcntl",
         "register_at_fork",
     },
-    "keras_tpu_estimator/base/hosts/forked.py": {"register_at_fork"},
     "keras_tpu_estimator/base/hosts/this_process.py": {"register_at_fork"},
     "keras_tpu_estimator/runs/preemption.py": {"register_at_fork"},
     "keras_tpu_estimator/base/storage/shared_files.py": {"preadv", "pwrite"},

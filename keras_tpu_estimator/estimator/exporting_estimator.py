@@ -7,7 +7,7 @@ import typing_extensions
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import PathLike
-from keras_tpu_estimator.base.hosts import forked
+from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.estimator.trained_estimator import TrainedEstimator
 from keras_tpu_estimator.export.exporting import Export, ExportSettings, run_export
@@ -149,7 +149,7 @@ class ExportingEstimator(TrainedEstimator):
         planned = dry_run.running()
         if planned is not None:
             return planned.export(export.base)
-        forked.check()
+        this_process.check_not_forked()
         path = checkpoint_path or self.latest_checkpoint()
         if path is None and self._context.warm_start is not None:
             start = self._context.warm_start.ckpt_to_initialize_from

@@ -8,6 +8,7 @@ from typing import Any
 
 from keras_tpu_estimator.api.config import validation as checks
 from keras_tpu_estimator.api.config.run_config import RunConfig, in_cluster
+from keras_tpu_estimator.api.config.validation import check_signature
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
@@ -23,7 +24,6 @@ from keras_tpu_estimator.base.common.types import CheckpointLike, InputFn, PathL
 from keras_tpu_estimator.base.hosts import starting
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
-from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.estimator.exporting_estimator import ExportingEstimator
 from keras_tpu_estimator.estimator.planning_estimator import PlanningEstimator
 from keras_tpu_estimator.export.exporting import ExportSettings

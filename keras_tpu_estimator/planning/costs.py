@@ -116,7 +116,7 @@ class StepCost:
         bytes: Bytes moved between the chip and its main memory, with the same share;
             `None` if unknown.
         cycles: The compiler's estimate for the body of the loop, without collectives;
-            `None` if there is none.
+            `None` if the compiler has made no estimate.
         collectives: The collectives of a step, by kind.
         others: The collectives outside the loop over steps, for all steps.
         copied: Bytes of copies in the main memory; `None` if unknown.

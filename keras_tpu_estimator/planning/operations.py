@@ -139,8 +139,7 @@ class Operation:
             none.
         name: The operation, such as "dot_general".
         is_gradient: Whether it belongs to the backward pass.
-        line: The user's line that it comes from, or `None` if there is none or it is
-            unknown.
+        line: The user's line that it comes from, or `None` if unknown.
     """
 
     layer: str

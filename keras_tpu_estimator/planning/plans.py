@@ -134,7 +134,7 @@ class Plan:
             # Each host predicts its share of a batch separately.
             topology = topology.of_one_host()
             own = topology.machine().devices
-            machine = dataclasses.replace(machine, board=own)
+            machine = dataclasses.replace(machine, substitutes=own)
         if options.store is not None:
             options.store.prepare()
         start = time.perf_counter()

@@ -43,7 +43,7 @@ class GraphName(NamedTuple):
 
 
 def graph_name(op_name: str) -> GraphName | None:
-    """Parses the graph operation in XLA's name, or returns `None` if there is none.
+    """Parses the graph operation in XLA's name; returns `None` if missing.
 
     Example:
 

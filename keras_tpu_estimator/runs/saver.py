@@ -12,7 +12,7 @@ from typing import Self
 import numpy as np
 
 from keras_tpu_estimator.base.common.types import PathLike
-from keras_tpu_estimator.base.hosts.errors import HostError
+from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import Source, Version
 from keras_tpu_estimator.files.atomic.checksum import new_token

@@ -16,9 +16,9 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.api.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
+from keras_tpu_estimator.api.hooks.step_counter import TrainingLogHook
 from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowSaverHook
-from keras_tpu_estimator.api.hooks.training_log import TrainingLogHook
 from keras_tpu_estimator.api.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.base.common import notebook
 from keras_tpu_estimator.base.common.modes import ModeKeys

@@ -1,4 +1,4 @@
-"""What is compiled quickly gives the numbers of what is compiled well."""
+"""Programs compiled at a low optimization level give the same numbers."""
 
 import jax
 import jax.numpy as jnp
@@ -30,12 +30,12 @@ def test_initial_values_are_the_same(draw, monkeypatch):
     np.testing.assert_array_equal(quick, well)
 
 
-def test_other_platforms_compile_as_ever(monkeypatch):
+def test_other_platforms_compile_as_before(monkeypatch):
     monkeypatch.delenv("XLA_FLAGS")
     assert quick_options("gpu") == {}
 
 
-def test_a_level_that_is_given_stays(monkeypatch):
+def test_a_given_level_does_not_change(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     assert quick_options("cpu") == {}
 
@@ -88,7 +88,7 @@ def test_in_a_loop():
         ((3,), "float32"),  # One example.
     ],
 )
-def test_what_would_be_slower_is_left_alone(shape, dtype):
+def test_products_that_would_be_slower_are_not_rewritten(shape, dtype):
     args = operands(*shape, dtype=dtype)
     assert not is_rewritten(jax.grad(loss), *args)
 
@@ -104,7 +104,7 @@ def test_what_would_be_slower_is_left_alone(shape, dtype):
         ((((1,), (1,)), ((0,), (0,))), (2, 8, 3), (2, 8, 4)),
     ],
 )
-def test_other_products_are_left_alone(dimensions, left, right):
+def test_other_products_are_not_rewritten(dimensions, left, right):
     def function(left, right):
         return lax.dot_general(left, right, dimensions)
 

@@ -45,7 +45,7 @@ def main() -> None:
 
 
 def _forked(template: socket.socket) -> int:
-    """The number of the forked process, or 0 if there is none."""
+    """The number of the forked process, or 0 without one."""
     script = os.path.basename(sys.argv[-1])
     name = script if script in SCRIPTS else "package"
     request = (sys.argv, os.getcwd(), dict(os.environ), os.getpid())

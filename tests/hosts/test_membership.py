@@ -7,8 +7,7 @@ import jax
 import pytest
 
 from keras_tpu_estimator.base.hosts import jax_internals, membership, shutdown
-from keras_tpu_estimator.base.hosts.errors import HostError
-from keras_tpu_estimator.base.hosts.failures import Problem
+from keras_tpu_estimator.base.hosts.failures import HostError, Problem
 from keras_tpu_estimator.base.hosts.shutdown import End
 
 

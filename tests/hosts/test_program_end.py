@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator.base.hosts.program_end import ProgramEnd
+from keras_tpu_estimator.base.hosts.shutdown import ProgramEnd
 
 pytestmark = pytest.mark.usefixtures("forked_programs")
 
 _SCRIPT = """
 import atexit, sys
-from keras_tpu_estimator.base.hosts.program_end import ProgramEnd
+from keras_tpu_estimator.base.hosts.shutdown import ProgramEnd
 
 end = ProgramEnd()
 end.note()

@@ -1,6 +1,6 @@
 """When one host fails, all end, say why, and continue when they are started again.
 
-The starts follow each other in one directory, where the run goes on.
+The starts follow each other in one directory, where the run continues.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from tests.many_hosts.failing_program import EXIT_CODE, TIMEOUT_SECS, Life, time
 from tests.many_hosts.launching import launch
 from tests.torture.killing import read
 
-# What happens to which host, and what the other one then says, or JAX for it.
+# The event on each host, and the message of the other host or of JAX.
 FATES = {
     "killed worker": (
         {"host": 1, "fate": "kill", "phase": "step", "at": 6},
@@ -50,9 +50,9 @@ FATES = {
         "with exit code 3",
     ),
 }
-# The other host is told of it as of an error in a hook.
+# The other host reports it like an error in a hook.
 SELDOM = {"error in a save"}
-# Beyond the time-out, for the processes to come to their end.
+# Seconds after the timeout in which the processes must end.
 _MARGIN_SECS = 10
 
 
@@ -63,7 +63,7 @@ def directory(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lived(directory):
-    """What became of a start, each of which continues where others ended."""
+    """The result of a start, which continues where the earlier starts ended."""
     life = Life(str(directory / "run"), steps=20)
 
     @functools.cache
@@ -96,7 +96,7 @@ def test_all_end_soon_and_say_why(name, lived):
 
 
 @pytest.mark.parametrize("name", ["exit in a hook", "exit after all"])
-def test_all_end_with_the_code_of_who_exits(name, lived):
+def test_all_end_with_the_code_of_the_host_that_exits(name, lived):
     fate, _ = FATES[name]
     ended = lived(name)
     codes = re.findall("Process [0-9] of 2 .* exit code (.*)[.]", ended.text)
@@ -107,7 +107,7 @@ def test_all_end_with_the_code_of_who_exits(name, lived):
     assert secs < TIMEOUT_SECS
 
 
-def test_the_launcher_names_who_was_killed(lived):
+def test_the_launcher_names_the_killed_host(lived):
     for name, victim in (("killed worker", 1), ("killed chief", 0)):
         assert lived(name).code == 137
         message = f"Process {victim} of 2 has ended with exit code 137, SIGKILL"

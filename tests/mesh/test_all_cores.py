@@ -134,5 +134,5 @@ def test_who_reads_what():
 def test_a_board_is_as_large_as_the_host():
     devices = tuple(jax.devices())
     with pytest.raises(ValueError, match=r"as the host, 8\. Received: 2"):
-        Machine(devices, board=devices[:2])
-    assert Machine(devices, board=devices[::-1]).first == devices[-1]
+        Machine(devices, substitutes=devices[:2])
+    assert Machine(devices, substitutes=devices[::-1]).first == devices[-1]

@@ -53,7 +53,7 @@ def folder(tmp_path):
 
 
 def looked_for(own, mode, name):
-    """What a call looks for on a topology of that name."""
+    """The key that a call looks up on a topology of that name."""
     topology = topologies.parse(name)
     loop = LoweredLoop.of(own._context, INPUTS[mode], mode, topology.machine())
     return ExecutableKey.of(mode, loop.lowered, loop.devices), loop
@@ -95,7 +95,7 @@ def test_nothing_is_saved_by_default(tmp_path, folder, capsys):
 
 
 class _Parts(pickle.Unpickler):
-    """Unpickles where no device is: what takes one is left."""
+    """Unpickles without devices, and omits the parts that need one."""
 
     def __init__(self, file, devices):
         super().__init__(file)

@@ -149,7 +149,7 @@ def _check_checkpoints(model_dir: str, saved: int) -> None:
 
 
 def newest_step(model_dir: str) -> int:
-    """The step of the newest checkpoint; 0 if there is none."""
+    """The step of the newest checkpoint, or 0 without checkpoints."""
     latest = kte.latest_checkpoint(model_dir)
     return int(kte.load_variable(latest, "global_step")) if latest else 0
 

@@ -1,4 +1,4 @@
-"""The examples, rehearsed on a TPU."""
+"""The examples, compiled for a TPU."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -48,11 +48,11 @@ SIZES = {
     "tf1_bert_tiny": {"LAYERS": 1},
 }
 ARGUMENTS = {"recommender": {"users": 203, "items": 101}}
-# Of which each core has the variables whole.
+# Examples in which each core has complete variables.
 ARE_DATA_PARALLEL = PROGRAMS.keys() - {"gpt", "recommender"}
-# The compiler has other programs of their kind in each run.
+# Each run compiles other programs of the same kind.
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
-# They have no programs, or read their export again.
+# These have no programs, or load their export.
 OTHERS = {"rest_server", "serve_digits", "wide_and_deep"}
 # Optional libraries that some of them import.
 LIBRARIES = {"jax_model": ("flax", "optax")}
@@ -72,7 +72,7 @@ def example(name):
 
 @pytest.fixture
 def pretrained(tmp_path, monkeypatch):
-    """What those find that continue from a checkpoint, which does not exist."""
+    """The checkpoint of examples that continue training; it does not exist."""
     folder = tmp_path / "model" / "pretrained"
     os.makedirs(folder)
     with tf.Graph().as_default(), tf.Session() as session:

@@ -1,13 +1,14 @@
 """Checks of the arguments of `TPUEstimator` and its methods."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from keras_tpu_estimator.api.config.run_config import RunConfig
 from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig, TPUConfig
 from keras_tpu_estimator.base.common.field_checks import directory_string, is_int
 from keras_tpu_estimator.base.common.modes import ModeKeys
+from keras_tpu_estimator.base.common.params import argument_names
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.base.common.types import PathLike
@@ -15,6 +16,7 @@ from keras_tpu_estimator.base.storage import urls
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 
 RESERVED_PARAMS = ("batch_size", "context")
+_MODEL_FN_ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
 
 
 def check_config(config: object) -> RunConfig:
@@ -346,3 +348,36 @@ def _check_positive(name: str, value: object) -> None:
             f"Must specify {name} > 0, a positive number of steps. Received: "
             f"{value}. Pass a larger number, or leave it out."
         )
+
+
+def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
+    """Checks the arguments that a `model_fn` declares, and returns it.
+
+    Raises:
+        TypeError: It is not callable.
+        ValueError: It lacks `features`, or `params` where the user passes
+            some, or it has unknown arguments.
+    """
+    if not callable(model_fn):
+        raise TypeError(f"`model_fn` must be callable. Received: {shown(model_fn)}")
+    names = argument_names(model_fn)
+    if "features" not in names:
+        raise ValueError(
+            "`model_fn` must take an argument `features`. Received a "
+            f"function of {list(names)}."
+        )
+    if has_params and "params" not in names:
+        raise ValueError(
+            "`model_fn` must take an argument `params`, because the estimator "
+            f"has `params`. Received a function of {list(names)}. Add the "
+            "argument."
+        )
+    unexpected = sorted(set(names) - set(_MODEL_FN_ARGUMENTS))
+    if unexpected:
+        raise ValueError(
+            "The arguments of `model_fn` must be among features, labels, mode, "
+            f"params and config. Received others: {unexpected}. Pass their "
+            "values in `params`, or bind them with functools.partial and keep "
+            "them out of the signature."
+        )
+    return model_fn

@@ -18,12 +18,12 @@ class Machine:
     Attributes:
         devices: All devices, in their order.
         host: The number of this process. Defaults to 0.
-        board: The devices that replace those of this process in programs that
+        substitutes: The devices that replace those of this process in programs that
             only it runs, because the compiler for devices that do not exist
             accepts only complete topologies. Defaults to none.
 
     Raises:
-        ValueError: No device belongs to this process, or `board` has another
+        ValueError: No device belongs to this process, or `substitutes` has another
             number of devices.
 
     Example:
@@ -35,7 +35,7 @@ class Machine:
 
     devices: tuple[jax.Device, ...]
     host: int = 0
-    board: tuple[jax.Device, ...] = ()
+    substitutes: tuple[jax.Device, ...] = ()
 
     def __post_init__(self) -> None:
         if not self.own:
@@ -44,10 +44,10 @@ class Machine:
                 f"Host {self.host} must have at least one device. Received: "
                 f"devices of the hosts {hosts}."
             )
-        if self.board and len(self.board) != len(self.own):
+        if self.substitutes and len(self.substitutes) != len(self.own):
             raise ValueError(
-                "`board` must have as many devices as the host, "
-                f"{len(self.own)}. Received: {len(self.board)}."
+                "`substitutes` must have as many devices as the host, "
+                f"{len(self.own)}. Received: {len(self.substitutes)}."
             )
 
     @classmethod
@@ -66,8 +66,8 @@ class Machine:
         >>> len(Machine.here().of_first(1).devices)
         1
         """
-        devices, board = self.devices[:count], self.board[:count]
-        return dataclasses.replace(self, devices=devices, board=board)
+        devices, substitutes = self.devices[:count], self.substitutes[:count]
+        return dataclasses.replace(self, devices=devices, substitutes=substitutes)
 
     @functools.cached_property
     def own(self) -> tuple[jax.Device, ...]:
@@ -77,7 +77,7 @@ class Machine:
     @property
     def first(self) -> jax.Device:
         """The device of programs for one device."""
-        return (self.board or self.own)[0]
+        return (self.substitutes or self.own)[0]
 
     @property
     def num_hosts(self) -> int:

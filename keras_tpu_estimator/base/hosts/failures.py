@@ -11,6 +11,21 @@ import signal
 
 from keras_tpu_estimator.base.hosts.store import Store
 
+
+class HostError(RuntimeError):
+    """Another process of a training with several processes has failed.
+
+    It raised an error, ended, or stopped responding. Restart all processes, and
+    training resumes from the latest checkpoint.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> issubclass(kte.HostError, RuntimeError)
+    True
+    """
+
+
 _FOLDER = "failed"
 
 

@@ -18,8 +18,7 @@ from typing import Any, Protocol, Self, TypeVar, cast
 
 import jax
 
-from keras_tpu_estimator.base.hosts.errors import HostError
-from keras_tpu_estimator.base.hosts.failures import Problem
+from keras_tpu_estimator.base.hosts.failures import HostError, Problem
 from keras_tpu_estimator.base.hosts.membership import Membership
 
 _logger = logging.getLogger("keras_tpu_estimator")

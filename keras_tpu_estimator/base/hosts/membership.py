@@ -21,9 +21,13 @@ import jax
 
 from keras_tpu_estimator.base.hosts import jax_internals, shutdown
 from keras_tpu_estimator.base.hosts.cluster import Cluster
-from keras_tpu_estimator.base.hosts.errors import HostError
-from keras_tpu_estimator.base.hosts.failures import Failure, Failures, Problem
-from keras_tpu_estimator.base.hosts.program_end import ProgramEnd
+from keras_tpu_estimator.base.hosts.failures import (
+    Failure,
+    Failures,
+    HostError,
+    Problem,
+)
+from keras_tpu_estimator.base.hosts.shutdown import ProgramEnd
 from keras_tpu_estimator.base.hosts.store import Store
 from keras_tpu_estimator.base.hosts.watch import Watch
 

@@ -2,13 +2,15 @@
 
 import contextlib
 import dataclasses
+import sys
 import time
 from collections.abc import Callable
-from typing import Any, Self
+from types import TracebackType
+from typing import Any, NoReturn, Self
 
 import jax
 
-from keras_tpu_estimator.base.hosts.failures import Problem
+from keras_tpu_estimator.base.hosts.failures import Problem, exit_code
 from keras_tpu_estimator.base.hosts.store import Store
 
 # The time in which a process may end by itself after another one has failed.
@@ -127,3 +129,64 @@ class Shutdown:
     def _publish(self, end: End) -> None:
         self.has_begun = True
         self._store.publish(_ENDED, self._index, end.to_json())
+
+
+class ProgramEnd:
+    """Records uncaught errors and calls of `sys.exit`.
+
+    Attributes:
+        error: The uncaught error that ends the program, or `None`.
+        code: The exit code of the last `sys.exit`, or `None`. The program may
+            have caught it.
+
+    Example:
+
+    >>> end = ProgramEnd()
+    >>> end.note()
+    >>> try:
+    ...     sys.exit(3)
+    ... except SystemExit:
+    ...     print(end.code)
+    ... finally:
+    ...     end.forget()
+    3
+    """
+
+    def __init__(self) -> None:
+        self.error: BaseException | None = None
+        self.code: int | None = None
+        self._before: tuple[Any, Any] | None = None
+
+    def note(self) -> None:
+        """Starts to record."""
+        self._before = sys.excepthook, sys.exit
+        sys.excepthook = self._uncaught
+        sys.exit = self._exit
+
+    def forget(self) -> None:
+        """Restores the earlier functions, unless others replaced ours."""
+        if self._before is None:
+            return
+        excepthook, leave = self._before
+        if sys.excepthook == self._uncaught:
+            sys.excepthook = excepthook
+        if sys.exit == self._exit:
+            sys.exit = leave
+
+    def _uncaught(
+        self,
+        kind: type[BaseException],
+        error: BaseException,
+        traceback: TracebackType | None,
+    ) -> None:
+        # At a prompt, and with `python -i`, the program continues.
+        if not (hasattr(sys, "ps1") or sys.flags.inspect):
+            self.error = error
+        if self._before is not None:
+            self._before[0](kind, error, traceback)
+
+    def _exit(self, status: Any = None, /) -> NoReturn:
+        self.code = exit_code(SystemExit(status))
+        if self._before is not None:
+            self._before[1](status)
+        raise SystemExit(status)

@@ -140,5 +140,31 @@ def _is_alone_when_forked() -> None:
         jax_internals.forget_cluster()
 
 
+# Whether this process was forked after its parent had used JAX.
+_cannot_compute = False
+
+
+def check_not_forked() -> None:
+    """Checks that this process can compute.
+
+    Raises:
+        RuntimeError: It was forked after its parent had used JAX.
+    """
+    if _cannot_compute:
+        raise RuntimeError(
+            "An estimator needs a process in which JAX can start its threads. "
+            "Received: a process that was forked after its parent had used "
+            "JAX, where every computation would hang. Start it with "
+            'multiprocessing.get_context("spawn"), or fork before the first '
+            "call of an estimator or of JAX."
+        )
+
+
+def _note_use_of_devices() -> None:
+    global _cannot_compute
+    _cannot_compute = _cannot_compute or jax_internals.devices_are_in_use()
+
+
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_is_alone_when_forked)
+    os.register_at_fork(after_in_child=_note_use_of_devices)

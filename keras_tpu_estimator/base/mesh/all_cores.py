@@ -143,7 +143,7 @@ def _of_mesh(
         axes=axes,
         model_axes=others,
         layout=layout,
-        board=tuple(zip(machine.own, machine.board, strict=False)),
+        substitutes=tuple(zip(machine.own, machine.substitutes, strict=False)),
     )
 
 

@@ -35,7 +35,7 @@ class Cores:
         model_axes: The mesh axes of the cores of a replica; none for one core.
         layout: The sharding of variables over the cores of a replica; `None`
             if each core has complete variables.
-        board: Pairs of a device of this process and its replacement, as in
+        substitutes: Pairs of a device of this process and its replacement, as in
             `Machine`.
     """
 
@@ -45,7 +45,7 @@ class Cores:
     axes: tuple[str, ...] = ()
     model_axes: tuple[str, ...] = ()
     layout: VariableLayout | None = None
-    board: tuple[tuple[jax.Device, jax.Device], ...] = ()
+    substitutes: tuple[tuple[jax.Device, jax.Device], ...] = ()
 
     @property
     def context(self) -> ReplicaContext:

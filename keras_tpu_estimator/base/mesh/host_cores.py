@@ -18,7 +18,7 @@ def own_cores(cores: Cores) -> Cores:
     if cores.mesh is None or not cores.are_on_hosts:
         return cores
     devices = _of_host(cores.mesh.devices, cores.topology.host_index)
-    for device, other in cores.board:
+    for device, other in cores.substitutes:
         devices = np.where(devices == device, other, devices)
     if devices.size == 1:
         return dataclasses.replace(ONE_CORE, device=devices.flat[0])

@@ -8,8 +8,7 @@ from collections.abc import Iterator
 import jax
 
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.mesh.reductions import mean_over, sum_over
-from keras_tpu_estimator.base.mesh.replica_groups import Groups
+from keras_tpu_estimator.base.mesh.reductions import Groups, mean_over, sum_over
 
 
 @dataclasses.dataclass(frozen=True)

@@ -15,7 +15,10 @@ from jax.extend import core as jex
 
 from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.tracing import rematerialization
-from keras_tpu_estimator.base.tracing.reading_again import OfVariables, reading_again
+from keras_tpu_estimator.base.tracing.rematerialization import (
+    OfVariables,
+    reading_again,
+)
 
 _JITTED = ("jit", "pjit")
 

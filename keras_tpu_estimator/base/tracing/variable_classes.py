@@ -91,7 +91,7 @@ class SlotVariable(keras.Variable):
     """An optimizer's variable whose path does not contain its owner.
 
     Attributes:
-        owner: The path of the variable whose layout it uses; `None` if there is none.
+        owner: The path of the variable whose layout it uses, or `None`.
             Defaults to `None`.
     """
 

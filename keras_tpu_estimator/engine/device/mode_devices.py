@@ -14,7 +14,7 @@ from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import with_additional
 from keras_tpu_estimator.base.common.pickling import fields_of
-from keras_tpu_estimator.base.hosts import forked
+from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.base.mesh.host_cores import own_cores
@@ -102,7 +102,7 @@ class ModeDevices:
 
     def check(self, mode: str) -> None:
         """Checks a mode's settings against the existing cores."""
-        forked.check()
+        this_process.check_not_forked()
         validation.check_sliced(mode, self.config.tpu_config, self.is_on_tpu(mode))
         if self.is_on_tpu(mode) and not self.config.debug_nans:
             validation.check_system(

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
-from keras_tpu_estimator.base.mesh.aliases import alias
+from keras_tpu_estimator.base.mesh.transfers import alias
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.files.formats.orbax.writer import TreeArray

@@ -118,7 +118,7 @@ class Pipeline:
         return stacked
 
     def keep_together(self, like: StackedSteps, steps: int) -> None:
-        """Has steps that are taken one by one lie in stacks, without labels.
+        """Stores steps that are taken one by one in stacks, without labels.
 
         Args:
             like: One step with the features of those that are stacked.

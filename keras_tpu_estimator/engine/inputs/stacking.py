@@ -222,9 +222,9 @@ class Stacker:
         return stack.stacked()
 
     def keep_together(self, like: StackedSteps, steps: int) -> None:
-        """Has steps that are taken one by one lie in stacks, without labels.
+        """Stores steps that are taken one by one in stacks, without labels.
 
-        A run of several takes them where they are.
+        A run of several steps uses them without a copy.
 
         Args:
             like: One step with the features of those that are stacked.

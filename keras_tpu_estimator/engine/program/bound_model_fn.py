@@ -24,41 +24,6 @@ from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 
 SpecFunction: TypeAlias = Callable[[Features, Labels, str, Mapping[str, Any]], Spec]
 
-_ARGUMENTS = ("features", "labels", "mode", "params", "config", "self")
-
-
-def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
-    """Checks the arguments that a `model_fn` declares, and returns it.
-
-    Raises:
-        TypeError: It is not callable.
-        ValueError: It lacks `features`, or `params` where the user passes
-            some, or it has unknown arguments.
-    """
-    if not callable(model_fn):
-        raise TypeError(f"`model_fn` must be callable. Received: {shown(model_fn)}")
-    names = argument_names(model_fn)
-    if "features" not in names:
-        raise ValueError(
-            "`model_fn` must take an argument `features`. Received a "
-            f"function of {list(names)}."
-        )
-    if has_params and "params" not in names:
-        raise ValueError(
-            "`model_fn` must take an argument `params`, because the estimator "
-            f"has `params`. Received a function of {list(names)}. Add the "
-            "argument."
-        )
-    unexpected = sorted(set(names) - set(_ARGUMENTS))
-    if unexpected:
-        raise ValueError(
-            "The arguments of `model_fn` must be among features, labels, mode, "
-            f"params and config. Received others: {unexpected}. Pass their "
-            "values in `params`, or bind them with functools.partial and keep "
-            "them out of the signature."
-        )
-    return model_fn
-
 
 @dataclasses.dataclass(frozen=True)
 class BoundModelFn:

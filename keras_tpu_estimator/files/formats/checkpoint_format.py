@@ -31,7 +31,7 @@ class Shards(enum.Enum):
     """The way in which each process writes the shards that it has.
 
     Attributes:
-        FILES: Into a file of its own, before training continues.
+        FILES: Into a separate file, before training continues.
         FOLDER: Into a folder of all processes, while training continues.
     """
 

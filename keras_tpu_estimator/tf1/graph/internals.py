@@ -231,7 +231,7 @@ def scopes_of(kept: Callable[[Any], Sequence[Any]]) -> Iterator[None]:
 def known_conditions() -> Iterator[None]:
     """Builds branches whose conditions are constant in place in a `with` block.
 
-    What such a branch makes is then part of the graph around it, as in
+    The operations of such a branch are then part of the graph around it, as in
     TensorFlow 1.15. The other branch only makes its variables.
     """
     import tensorflow as tf

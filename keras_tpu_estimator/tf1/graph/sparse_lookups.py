@@ -110,8 +110,8 @@ def in_columns(
         static: The same as far as they are known.
 
     Returns:
-        Two tensors with the columns as their last axis. Where there is no id,
-        they have -1 and, of the weights, 0; instead of weights `None`.
+        The ids and the weights, with the columns as their last axis. A missing
+        id is -1, and its weight 0. Without weights, the second is `None`.
     """
     import tensorflow as tf
 
@@ -158,7 +158,7 @@ def weighed(
     if weights is not None:
         shares *= tf.cast(weights, params.dtype)
     # Rows that are looked up are updated, even by zero. A missing cell therefore
-    # has an id of its row, or 0 if there is none.
+    # has an id of its row; in a row without ids it has 0.
     others = tf.maximum(tf.reduce_max(ids, axis=-1, keepdims=True), 0)
     ids = rows_of(params, tf.where(ids < 0, others, ids), partition_strategy)
     rows = tf.gather(params, ids)

@@ -255,7 +255,7 @@ class GraphOutputs:
             )
 
     def _tensor(self, name: str) -> Any:
-        """Returns the tensor with a name, or `None` if there is none."""
+        """Returns the tensor with a name, or `None` if it does not exist."""
         import tensorflow as tf
 
         if name in self._model.variables or name in self._model.local:

@@ -73,7 +73,7 @@ class CallRule:
         argument: The name of the argument, or "" for `Value.ANY`.
         position: The position of the argument, or -1 if it is keyword-only.
         dtype: The position of a `dtype` argument that decides whether values are
-            strings, or -1 if there is none.
+            strings, or -1 without such an argument.
         effect: The effect of the call on the script.
 
     Raises:

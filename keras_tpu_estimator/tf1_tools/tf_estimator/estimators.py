@@ -10,10 +10,10 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.api.config import run_config
+from keras_tpu_estimator.api.config.validation import check_signature
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.base.common.params import argument_names, copied
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
-from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.estimator import tpu_estimator
 from keras_tpu_estimator.runs.prediction_batches import Predicted
 from keras_tpu_estimator.tf1.graph.building import in_any_graph

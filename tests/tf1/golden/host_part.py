@@ -1,4 +1,4 @@
-"""A program whose input has strings and sparse tensors, as many of 2018 had.
+"""A program with strings and sparse tensors in its input, as in many of 2018.
 
     tf115/bin/python tests/tf1/golden/host_part.py
 
@@ -174,7 +174,7 @@ def model_fn(features, labels, mode, params):
 
 
 def results(estimator):
-    """What an estimator makes of it, as JSON has it."""
+    """The results of an estimator, as JSON values."""
     estimator.train(lambda: input_fn().repeat(), steps=STEPS)
     predicted = [*estimator.predict(input_fn)]
     evaluated = estimator.evaluate(input_fn)

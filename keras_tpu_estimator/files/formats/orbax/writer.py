@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from keras_tpu_estimator.base.common.machine import Machine
-from keras_tpu_estimator.base.mesh.aliases import alias
+from keras_tpu_estimator.base.mesh.transfers import alias
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.directory.save_files import SaveFiles

@@ -1,4 +1,4 @@
-"""Calling functions of TF1 in separate graphs, and what comes of it."""
+"""Calls of TF1 functions in separate graphs, and their results."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -27,7 +27,7 @@ def probabilities(count):
 
 
 def with_gradient(make):
-    """A call that returns the gradient of what another one returns, too.
+    """A call that also returns the gradient of the result of another call.
 
     Args:
         make: Returns a tensor, given `tf.contrib` and a tensor of images.
@@ -42,7 +42,7 @@ def with_gradient(make):
 
 
 def outcome(call, contrib):
-    """What a call returns, in a separate graph, as lists of numbers.
+    """The result of a call in a separate graph, as lists of numbers.
 
     Trainable variables are set to known numbers before, and what is called
     'update' is run twice, before the rest.
@@ -75,7 +75,7 @@ def outcome(call, contrib):
 
 
 def outcome_or_error(call, contrib):
-    """The same, or what it raises."""
+    """The same, or the error that the call raises."""
     try:
         return outcome(call, contrib)
     except (AttributeError, ImportError) as error:
@@ -83,7 +83,7 @@ def outcome_or_error(call, contrib):
 
 
 def flat(nest):
-    """What is in a nest, in order."""
+    """The leaves of a pytree, in order."""
     if isinstance(nest, dict):
         return [each for key in sorted(nest) for each in flat(nest[key])]
     if isinstance(nest, (list, tuple)):
