@@ -124,10 +124,7 @@ class ServedModelFn:
                     "`model_fn` must not read params['batch_size'] in an export, "
                     "because requests have any size. Use the shape of a feature."
                 ) from error
-            if isinstance(features, Mapping) and key not in (
-                *features,
-                IS_PADDING,
-            ):
+            if _is_missing(key, features):
                 raise ValueError(
                     f"The serving input receiver must have the feature {key!r}, "
                     "which `model_fn` reads. Received: "
@@ -141,6 +138,16 @@ class ServedModelFn:
                 f"receiver were {features!r}."
             )
             raise
+
+
+def _is_missing(key: Any, features: Features) -> bool:
+    """Returns whether a `KeyError` is about a feature that no request has.
+
+    Keras raises `KeyError` about numbers and objects, which name no feature.
+    """
+    if not isinstance(features, Mapping) or key in (*features, IS_PADDING):
+        return False
+    return isinstance(key, str) or type(key) in map(type, features)
 
 
 def _outputs(

@@ -1,5 +1,6 @@
 """Changes by which a program fits that does not, tried by the compiler."""
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -38,5 +39,16 @@ def fitting_options(call: Call, fits: Fits) -> Mapping[str, Any]:
 def _are_new(options: Mapping[str, Any], call: Call) -> bool:
     """Returns whether the call has other values, and no user chose one of them."""
     config = call.context.config
-    own = {**vars(config.tpu_config), **vars(config)}
-    return all(own[name] in (None, False, 1) for name in options)
+    fields = {**_values(config.tpu_config), **_values(config)}
+    return not any(_is_chosen(*fields[name]) for name in options)
+
+
+def _values(config: Any) -> dict[str, tuple[Any, Any]]:
+    """Returns the value and the default of each field."""
+    fields = dataclasses.fields(config)
+    return {each.name: (getattr(config, each.name), each.default) for each in fields}
+
+
+def _is_chosen(value: Any, default: Any) -> bool:
+    # `True` equals 1.
+    return type(value) is not type(default) or bool(value != default)

@@ -187,6 +187,11 @@ MODELS = {
         ValueError,
         r"must not read params\['batch_size'\] in an export",
     ),
+    "a key of its own": (
+        predicting(predictions=lambda x: {"y": x * {1: 2}[-1]}),
+        KeyError,
+        r"^-1\b",
+    ),
     "fixed batch": (
         fixes_the_batch,
         ValueError,

@@ -133,3 +133,11 @@ def test_messages_name_it(tmp_path):
         location.resolve(tmp_path / "model.ckpt-3")
     with pytest.raises(ValueError, match=r"'npz'\]"):
         formats.named("zip")
+
+
+def test_a_name_and_an_ending_are_registered_once():
+    with pytest.raises(ValueError, match=r"'npz' and '.zip', of which \['npz'\] are"):
+        formats.register("npz", CheckpointFormat(Layout(".zip"), read, write, contents))
+    with pytest.raises(ValueError, match=r"'zip' and '.npz', of which \['.npz'\]"):
+        formats.register("zip", CheckpointFormat(ZIP, read, write, contents))
+    assert [*formats.names()].count("npz") == 1

@@ -41,9 +41,6 @@ REFUSED = {
     "tf.py_func": lambda x: tf.py_func(np.sin, [x], tf.float32),
     "tf.Session": lambda x: tf.Session().run(x),
     "tf.placeholder": lambda x: tf.placeholder(tf.float32, [2]),
-    "tf.as_string": lambda x: tf.string_to_number(tf.as_string(x)),
-    "tf.decode_raw": lambda x: tf.decode_raw(tf.as_string(x), tf.uint8),
-    "tf.lookup.StaticHashTable": table,
     "tf.random_gamma": lambda x: tf.random_gamma([2], 1.0),
     "tf.random_poisson": lambda x: tf.random_poisson(1.0, [2]),
     "tf.Print": lambda x: tf.Print(x, [x]),
@@ -75,6 +72,12 @@ REFUSED = {
     "tf.timestamp": lambda x: tf.timestamp(),
     "tf.train.batch": lambda x: tf.train.batch([x[0]], 2),
 }
+# Refused only if their arguments are dense numbers.
+REFUSED_FOR_NUMBERS = {
+    "tf.as_string": lambda x: tf.string_to_number(tf.as_string(x)),
+    "tf.decode_raw": lambda x: tf.decode_raw(tf.as_string(x), tf.uint8),
+    "tf.lookup.StaticHashTable": table,
+}
 ALLOWED = {
     "tf.unique": lambda x: tf.unique(x[:, 0])[0],
     "tf.boolean_mask": lambda x: tf.boolean_mask(x, x > 0),
@@ -96,6 +99,13 @@ def test_what_the_checker_refuses_is_refused(name, tmp_path):
     assert catalogue().refusal(name.removeprefix("tf."))
     with pytest.raises((ValueError, NotImplementedError, tf.OpError)):
         evaluate(REFUSED[name], tmp_path)
+
+
+@pytest.mark.parametrize("name", REFUSED_FOR_NUMBERS)
+def test_what_depends_on_the_input_is_refused_for_numbers(name, tmp_path):
+    assert not catalogue().refusal(name.removeprefix("tf."))
+    with pytest.raises(ValueError, match="operations that a device"):
+        evaluate(REFUSED_FOR_NUMBERS[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", ALLOWED)

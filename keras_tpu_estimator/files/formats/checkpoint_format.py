@@ -98,7 +98,18 @@ def register(name: str, new: CheckpointFormat) -> None:
         name: Its name, such as 'hdf5'.
         new: The format. If two main files exist for a moment, those of the
             formats before it are preferred.
+
+    Raises:
+        ValueError: If there is a format of this name or with this ending.
     """
+    known = {*_FORMATS, *layouts.endings()}
+    taken = {name, new.layout.ending} & known
+    if taken:
+        raise ValueError(
+            "A checkpoint format must have a new name and a new ending of its main "
+            f"file. Received: {name!r} and {new.layout.ending!r}, of which "
+            f"{sorted(taken)} are in use. Choose others."
+        )
     layouts.LAYOUTS.append(new.layout)
     _FORMATS[name] = new
 

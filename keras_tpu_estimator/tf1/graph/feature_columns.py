@@ -141,7 +141,7 @@ def looked_up(original: Function) -> Function:
             found = weighed(
                 embedding_weights, ids, weights, combiner, max_norm, strategy
             )
-            return tf.reshape(found, [*outer, found.shape.as_list()[-1]])
+            return tf.reshape(found, [*outer, *found.shape.as_list()[1:]])
 
     return look_up
 

@@ -110,9 +110,12 @@ def _own_gradients() -> Iterator[None]:
 @contextlib.contextmanager
 def _dense_columns() -> Iterator[None]:
     """Replaces sparse tensors in feature columns in a `with` block."""
+    import tensorflow as tf
     from tensorflow.python.feature_column import feature_column_v2
     from tensorflow.python.ops import embedding_ops, sparse_ops
 
+    # The public module contains the function itself, for calls by the user.
+    public = tf.compat.v1.nn
     ids = feature_column_v2.IdentityCategoricalColumn
     listed = feature_column_v2.VocabularyListCategoricalColumn
     hashed = feature_column_v2.HashedCategoricalColumn
@@ -124,11 +127,8 @@ def _dense_columns() -> Iterator[None]:
             (hashed, _TO_IDS, feature_columns.with_default),
             (sparse_ops, "sparse_cross_hashed", feature_columns.crossed),
             (sparse_ops, "sparse_reshape", feature_columns.reshaped),
-            (
-                embedding_ops,
-                "safe_embedding_lookup_sparse",
-                feature_columns.looked_up,
-            ),
+            (embedding_ops, _SAFE_LOOKUP, feature_columns.looked_up),
+            (public, _SAFE_LOOKUP, feature_columns.looked_up),
             (
                 embedding_ops,
                 "embedding_lookup_sparse_impl",
@@ -142,6 +142,7 @@ def _dense_columns() -> Iterator[None]:
 
 _TO_SPARSE = "_to_sparse_input_and_drop_ignore_values"
 _TO_IDS = "_transform_input_tensor"
+_SAFE_LOOKUP = "safe_embedding_lookup_sparse"
 
 
 @contextlib.contextmanager

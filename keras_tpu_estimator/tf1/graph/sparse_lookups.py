@@ -91,6 +91,7 @@ def weighed(
     """
     import tensorflow as tf
 
+    axis = ids.shape.rank - 1
     shares = tf.cast(ids >= 0, params.dtype)
     if weights is not None:
         shares *= tf.cast(weights, params.dtype)
@@ -100,23 +101,15 @@ def weighed(
     ids = rows_of(params, tf.where(ids < 0, others, ids), partition_strategy)
     rows = tf.gather(params, ids)
     if max_norm is not None:
-        rows = tf.clip_by_norm(rows, max_norm, axes=[-1])
-    return combined(rows, shares, combiner)
-
-
-def combined(rows: Any, shares: Any, combiner: str) -> Any:
-    """Returns the sum or mean of each example's rows."""
-    import tensorflow as tf
-
-    total = tf.reduce_sum(rows * shares[..., None], axis=-2)
+        own_axes = [*range(axis + 1, rows.shape.rank)]
+        rows = tf.clip_by_norm(rows, max_norm, axes=own_axes)
+    for _ in range(rows.shape.rank - axis - 1):
+        shares = tf.expand_dims(shares, -1)
+    total = tf.reduce_sum(rows * shares, axis)
     if combiner == "sum":
         return total
-    if combiner == "mean":
-        size = tf.reduce_sum(shares, axis=-1, keepdims=True)
-    else:
-        squares = tf.reduce_sum(shares**2, axis=-1, keepdims=True)
-        size = tf.sqrt(squares)
-    return tf.math.divide_no_nan(total, size)
+    size = tf.reduce_sum(shares if combiner == "mean" else shares**2, axis)
+    return tf.math.divide_no_nan(total, size if combiner == "mean" else tf.sqrt(size))
 
 
 def safe_lookup(

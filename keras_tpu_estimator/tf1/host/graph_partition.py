@@ -90,8 +90,11 @@ def _own(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], rows: int) -> se
     free = set(fed)
 
     def continues(op: Any, tensor: Any) -> bool:
-        is_own = tensor.op.name in own and tensor.name not in marked
-        return is_own and not settled(tensor) and not _reads_shape(op, tensor)
+        if tensor.op.name not in own or tensor.name in marked:
+            return False
+        if settled(tensor):
+            return tensor.op.name not in fed and _narrows(op, tensor)
+        return not _reads_shape(op, tensor)
 
     for op in ops:
         before = {tensor.op.name for tensor in op.inputs}
@@ -130,6 +133,15 @@ def _is_odd(op: Any, definition: Any) -> bool:
 def _reads_shape(op: Any, tensor: Any) -> bool:
     """Returns whether an operation reads only the shape of a tensor of numbers."""
     return op.type in _OF_SHAPES and _has_numbers(tensor)
+
+
+def _narrows(op: Any, tensor: Any) -> bool:
+    """Returns whether an operation is one for each element of 64-bit integers.
+
+    The devices have 32 bits, so that a hash must be reduced on the host.
+    """
+    is_wide = tensor.dtype.name in ("int64", "uint64")
+    return is_wide and [each.shape for each in op.outputs] == [tensor.shape]
 
 
 def _is_settled(tensor: Any, rows: int, sizes: Collection[str]) -> bool:

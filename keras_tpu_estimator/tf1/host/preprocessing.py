@@ -95,9 +95,11 @@ class HostPart:
             arrays = [as_bytes(each, least) for each in arrays]
         if name in self._borders:
             widest = max(columns_for(each.shape[-1]) for each in arrays)
-            self._columns[name] = max(self._columns.get(name, 1), widest)
+            # Another thread may change the entry, so that it is not read again.
+            columns = max(self._columns.get(name, 1), widest)
+            self._columns[name] = columns
             missing = self._borders[name]
-            arrays = [filled(each, missing, self._columns[name]) for each in arrays]
+            arrays = [filled(each, missing, columns) for each in arrays]
         is_by_row = all(each.shape[:1] == (self._rows,) for each in arrays)
         if len(arrays) == 1:
             return arrays[0] if is_by_row else Unbatched(arrays[0])

@@ -96,6 +96,24 @@ def columns():
     ]
 
 
+def weighed_lookups(ids, shares):
+    """Rows of a table by each combiner, also of a table of matrices."""
+    rows = tf.get_variable("rows", [6, 2], initializer=start(6, 2))
+    blocks = tf.get_variable("blocks", [6, 2, 2], initializer=start(6, 2, 2))
+    filled = [tf.sparse.fill_empty_rows(each, 1)[0] for each in (ids, shares)]
+    looked_up = []
+    for combiner in ("sum", "mean", "sqrtn"):
+        looked_up += [
+            tf.nn.safe_embedding_lookup_sparse([rows], ids, shares, combiner),
+            tf.nn.embedding_lookup_sparse(rows, *filled, combiner=combiner),
+            tf.reshape(
+                tf.nn.embedding_lookup_sparse(blocks, *filled, combiner=combiner),
+                [-1, 4],
+            ),
+        ]
+    return looked_up
+
+
 def model_fn(features, labels, mode, params):
     """A classifier of everything."""
     read = tf.feature_column.input_layer(features, columns())
@@ -108,8 +126,11 @@ def model_fn(features, labels, mode, params):
     summed = tf.nn.embedding_lookup_sparse(
         own, tf.sparse.fill_empty_rows(features["ids"], 5)[0], None, combiner="sum"
     )
+    weighed = weighed_lookups(features["ids"], features["shares"])
     dense = tf.sparse.to_dense(features["shares"])
     lengths = tf.strings.length(features["name"])
+    # More than 32 bits, before the remainder.
+    hashed = tf.strings.to_hash_bucket_fast(features["name"], 10**12) % 7
     x = tf.concat(
         [
             read,
@@ -117,6 +138,8 @@ def model_fn(features, labels, mode, params):
             summed,
             tf.reduce_sum(dense, 1, keepdims=True),
             tf.cast(lengths, tf.float32)[:, None],
+            tf.cast(hashed, tf.float32)[:, None] / 7.0,
+            *weighed,
         ],
         1,
     )

@@ -1,0 +1,54 @@
+"""Options that are tried if a program does not fit."""
+
+import dataclasses
+import types
+
+import pytest
+
+import keras_tpu_estimator as kte
+from keras_tpu_estimator.planning import advice
+
+
+@dataclasses.dataclass(frozen=True)
+class FakeCall:
+    """As much of a `Call` as the search for options reads."""
+
+    config: kte.RunConfig
+    mode: str = kte.ModeKeys.TRAIN
+
+    @property
+    def context(self):
+        devices = types.SimpleNamespace(use_tpu=True)
+        return types.SimpleNamespace(config=self.config, mode_devices=devices)
+
+    def with_options(self, options):
+        return options
+
+
+def tried(config):
+    """The options that are compiled, if none fits."""
+    compiled = []
+    advice.fitting_options(FakeCall(config), lambda x: compiled.append(x) or False)
+    return [name for options in compiled for name in options]
+
+
+def test_all_options_are_tried():
+    assert {*tried(kte.RunConfig())} == {
+        "shard_optimizer",
+        "fsdp",
+        "micro_batches",
+        "remat",
+        "num_cores_per_replica",
+    }
+
+
+@pytest.mark.parametrize(
+    "chosen", [{"fsdp": True}, {"shard_optimizer": True}, {"micro_batches": 2}]
+)
+def test_options_of_the_user_are_not_tried_again(chosen):
+    assert not {*tried(kte.RunConfig(**chosen))} & {*chosen}
+
+
+def test_evaluations_get_no_advice():
+    call = FakeCall(kte.RunConfig(), kte.ModeKeys.EVAL)
+    assert advice.fitting_options(call, lambda options: True) == {}
