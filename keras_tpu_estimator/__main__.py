@@ -14,11 +14,11 @@ COMMANDS = {
         "reports the cost of a script on a TPU, without needing one",
     ),
     "info": (
-        "files.inspection.command",
+        "files.inspection",
         "shows the checkpoints, variables and last results of a directory",
     ),
     "verify": (
-        "files.inspection.command",
+        "files.inspection",
         "reads each checkpoint completely, and reports corrupt ones",
     ),
     "launch": (

@@ -8,9 +8,8 @@ True
 
 from keras_tpu_estimator.files.checkpoints.jax_params import read_jax_params
 from keras_tpu_estimator.files.checkpoints.saving import save
-from keras_tpu_estimator.files.directory.keep_best import KeepBest, best
 from keras_tpu_estimator.files.directory.location import latest, resolve
-from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.files.directory.retention import KeepBest, Retention, best
 from keras_tpu_estimator.files.directory.training_status import (
     training_is_complete,
 )

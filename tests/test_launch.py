@@ -8,7 +8,7 @@ import textwrap
 
 import pytest
 
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.hosts import launching as launch
 from keras_tpu_estimator.base.hosts import parent_process
 
@@ -306,6 +306,6 @@ def test_wrong_commands(arguments, message, capfd):
 
 
 def test_windows_has_no_processes_of_this_kind(monkeypatch):
-    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+    monkeypatch.setattr(machine, "IS_WINDOWS", True)
     with pytest.raises(NotImplementedError, match="`launch` is not.*Start the"):
         launch.main("launch", ["--processes", "2", "script.py"])

@@ -90,7 +90,7 @@ def install() -> None:
     # Removes by whole paths then.
     shutil._use_fd_functions = False
     _restrict_files()
-    system = importlib.import_module("keras_tpu_estimator.base.common.operating_system")
+    system = importlib.import_module("keras_tpu_estimator.base.common.machine")
     system.IS_WINDOWS = True
 
 

@@ -11,14 +11,14 @@ from keras_tpu_estimator.api.config.run_config import RunConfig, in_cluster
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
+from keras_tpu_estimator.api.hooks.hook_list import validate_hooks, validate_listeners
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import watched
-from keras_tpu_estimator.api.hooks.validation import validate_hooks, validate_listeners
 from keras_tpu_estimator.api.model_fn.spec import Spec
+from keras_tpu_estimator.base.common.field_checks import suggesting
 from keras_tpu_estimator.base.common.logs import follow_tensorflow
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import copied
-from keras_tpu_estimator.base.common.suggestions import suggesting
 from keras_tpu_estimator.base.common.types import CheckpointLike, InputFn, PathLike
 from keras_tpu_estimator.base.hosts import starting
 from keras_tpu_estimator.base.hosts.agreement import Hosts

@@ -12,8 +12,7 @@ from keras_tpu_estimator.api.config.tpu_config import TPUConfig
 from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.params import copied
-from keras_tpu_estimator.base.common.plain_names import plain_name
-from keras_tpu_estimator.base.common.shown import shortened
+from keras_tpu_estimator.base.common.shown import plain_name, shortened
 from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.files.directory import location

@@ -17,7 +17,7 @@ from typing import Any, Self
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.base.storage.transfers import has_wildcards
 from keras_tpu_estimator.export.loading import Request
 from keras_tpu_estimator.export.serving_graph import ServingGraph

@@ -15,7 +15,7 @@ import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request

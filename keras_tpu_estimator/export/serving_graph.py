@@ -14,7 +14,7 @@ from keras_tpu_estimator.api.model_fn.outside_compilation import (
 )
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
 from keras_tpu_estimator.base.common.types import Features, PyTree
 from keras_tpu_estimator.engine.inputs.datasets import dense
 from keras_tpu_estimator.export.lowering import LoweredModel

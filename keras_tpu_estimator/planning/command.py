@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from keras_tpu_estimator.base.common import scripts, sources
+from keras_tpu_estimator.base.common import sources
 from keras_tpu_estimator.base.storage import trusted
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.planning import compiling, topologies
@@ -92,7 +92,7 @@ def main(name: str, arguments: Sequence[str]) -> int:
     names = [name for given in options.topology for name in given.split(",")]
     try:
         targets = topologies.parse_each(names)
-        run_script = command.run if _is_tf1(options) else scripts.run
+        run_script = command.run if _is_tf1(options) else sources.run
         how = PlanOptions(_store(options.save), options.quick)
     except (PermissionError, ValueError) as error:
         parser.error(str(error))

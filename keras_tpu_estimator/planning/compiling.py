@@ -15,9 +15,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 from jax.extend import core as jex
 
-from keras_tpu_estimator.base.common.source_line import SourceLine
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.common.user_files import is_of_user
+from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
 from keras_tpu_estimator.base.tracing.jaxprs import inner_functions, place_of
 from keras_tpu_estimator.planning import hlo, memory
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError

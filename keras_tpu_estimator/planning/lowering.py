@@ -9,7 +9,7 @@ from typing import Self
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.common.abstract_arrays import abstract_array
+from keras_tpu_estimator.base.common.dtype_changes import abstract_array
 from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn, PyTree

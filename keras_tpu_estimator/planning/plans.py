@@ -15,8 +15,7 @@ from keras_tpu_estimator.engine.device.executables import (
     is_storable,
 )
 from keras_tpu_estimator.planning import compiling, costs
-from keras_tpu_estimator.planning.advice import fitting_options
-from keras_tpu_estimator.planning.calls import Call
+from keras_tpu_estimator.planning.calls import Call, fitting_options
 from keras_tpu_estimator.planning.costs import StepCost
 from keras_tpu_estimator.planning.errors import CompileError, DoesNotFitError
 from keras_tpu_estimator.planning.lowering import LoweredLoop

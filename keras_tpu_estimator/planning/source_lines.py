@@ -5,8 +5,11 @@ import re
 from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
-from keras_tpu_estimator.base.common.source_line import SourceLine
-from keras_tpu_estimator.base.common.user_files import is_of_user, part_of_package
+from keras_tpu_estimator.base.common.user_files import (
+    SourceLine,
+    is_of_user,
+    part_of_package,
+)
 from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
 
 _FILE = re.compile(r'^(\d+) "(.*)"$')

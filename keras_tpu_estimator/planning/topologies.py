@@ -18,9 +18,9 @@ from typing import Any, Protocol, Self
 import jax
 from jax.experimental import topologies
 
+from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.suggestions import did_you_mean
 from keras_tpu_estimator.planning import gpus
 from keras_tpu_estimator.planning.chips import CHIPS, Chip
 

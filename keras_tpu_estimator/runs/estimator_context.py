@@ -11,9 +11,9 @@ from typing import Any, TypeVar
 
 from keras_tpu_estimator.api.config.options import ChosenWriters
 from keras_tpu_estimator.api.config.run_config import RunConfig
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks.progress import shows_progress
 from keras_tpu_estimator.api.model_fn.spec import Spec
-from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.pickling import check_can_be_found, fields_of
 from keras_tpu_estimator.base.common.types import Features, InputFn, Labels
@@ -34,7 +34,7 @@ from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
 from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.files.directory import location
-from keras_tpu_estimator.files.directory.unlisted import check_listed
+from keras_tpu_estimator.files.directory.stale_files import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import latest_checkpoints, loading
 from keras_tpu_estimator.files.summary import metric_writers

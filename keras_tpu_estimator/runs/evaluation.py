@@ -11,14 +11,13 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.api.config import validation as checks
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.api.hooks import progress
 from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
-from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.hook_list import HookList, validate_hooks
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import stalls_shown
-from keras_tpu_estimator.api.hooks.validation import validate_hooks
-from keras_tpu_estimator.base.common import terminal_line
-from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
+from keras_tpu_estimator.base.common import waiting
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
@@ -28,7 +27,7 @@ from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.inputs.infeed import Infeed
 from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Outputs, Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.files.directory.keep_best import note
+from keras_tpu_estimator.files.directory.retention import note
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -101,7 +100,7 @@ class Evaluation:
         with (
             stalls_shown(context.config.stall_timeout_secs) as watch,
             shown_at_end(),
-            terminal_line.ended(),
+            waiting.ended(),
             context.hosts.call("evaluate") as call,
             self._checked_equal(call),
             context.pipeline(

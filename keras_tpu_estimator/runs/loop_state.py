@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.common.suggestions import did_you_mean
+from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.device.step_values import StepValues
 from keras_tpu_estimator.engine.program.outputs import check_not_truncated

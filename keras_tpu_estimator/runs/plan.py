@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 
-from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.engine.program.steps import Step
 
 # The default is long enough to hide the time between loops, and short enough for
@@ -58,7 +58,7 @@ class LoopPlan:
 
     Example:
 
-    >>> from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
+    >>> from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
     >>> list(LoopPlan(IterationsPerLoop.parse(4), steps=10))
     [4, 4, 2]
     >>> plan = LoopPlan(None, steps=4)

@@ -22,7 +22,7 @@ from keras_tpu_estimator.api.hooks.progress import ProgressHook, shows_progress
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import stalls_shown
 from keras_tpu_estimator.api.hooks.stop_at_step import steps_until_stop
-from keras_tpu_estimator.base.common import terminal_line
+from keras_tpu_estimator.base.common import waiting
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
@@ -91,7 +91,7 @@ class Training:
         with (
             stalls_shown(config.stall_timeout_secs) as watch,
             shown_at_end(),
-            terminal_line.ended(),
+            waiting.ended(),
             self.context.hosts.call("train") as call,
             self._locked(call),
             Preemption() as preemption,

@@ -7,7 +7,7 @@ import pathlib
 import sys
 from collections.abc import Sequence
 
-from keras_tpu_estimator.base.common import scripts
+from keras_tpu_estimator.base.common import sources
 from keras_tpu_estimator.base.common.logs import join_tensorflow
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS, tf1_for
 from keras_tpu_estimator.tf1.shims.installing import give_back
@@ -57,13 +57,13 @@ def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> 
         arguments: Its arguments in `sys.argv`. Defaults to none.
         is_module: Whether it is a module, as for `python -m`. Defaults to `False`.
     """
-    folder = scripts.folder_of(script, is_module)
+    folder = sources.folder_of(script, is_module)
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [folder, *map(pathlib.Path, filter(None, others))]
     _behave_as_tf1()
     with tf1_for(folders):
         names = {"__builtins__": BUILTINS}
-        scripts.run(script, arguments, is_module, names)
+        sources.run(script, arguments, is_module, names)
 
 
 def _behave_as_tf1() -> None:

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.signatures import layers_of
+from keras_tpu_estimator.base.common.params import layers_of
 from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.base.common.waiting import tell
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores

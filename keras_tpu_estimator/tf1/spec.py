@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.api.hooks.validation import validate_hooks
+from keras_tpu_estimator.api.hooks.hook_list import validate_hooks
 from keras_tpu_estimator.api.model_fn import spec
 from keras_tpu_estimator.api.model_fn.export_outputs import (
     check_export_outputs,
@@ -20,7 +20,7 @@ from keras_tpu_estimator.api.model_fn.spec_checks import (
     checked_host_function,
 )
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.tf1.graph.inside import check_outside
+from keras_tpu_estimator.tf1.graph.inner_ops import check_outside
 from keras_tpu_estimator.tf1.host.arguments import map_arguments
 
 _HOOKS = ("training_hooks", "evaluation_hooks", "prediction_hooks")

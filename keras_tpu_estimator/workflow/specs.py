@@ -7,11 +7,15 @@ from typing import Any
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
+from keras_tpu_estimator.api.hooks.hook_list import validate_hooks, validate_listeners
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
-from keras_tpu_estimator.api.hooks.validation import validate_hooks, validate_listeners
-from keras_tpu_estimator.base.common.field_checks import check_int, is_number, tuple_of
+from keras_tpu_estimator.base.common.field_checks import (
+    check_int,
+    is_number,
+    suggesting,
+    tuple_of,
+)
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.suggestions import suggesting
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.files.summary.event_reader import read_scalars
+from keras_tpu_estimator.files.summary.event_file import read_scalars
 
 Compare = Callable[[float, float], bool]
 

@@ -8,7 +8,7 @@ import pytest
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.atomic import commit, file_locks
-from keras_tpu_estimator.files.directory.keep_best import note
+from keras_tpu_estimator.files.directory.retention import note
 
 _WRITING = """
 import signal, sys

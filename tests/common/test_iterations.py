@@ -3,7 +3,7 @@ import dataclasses
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 
 
 @pytest.mark.parametrize(

@@ -6,16 +6,16 @@ import types
 
 import pytest
 
-from keras_tpu_estimator.base.common import tensorflow_distributions
-from keras_tpu_estimator.base.common.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.base.common import tensorflow_session
+from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
 
 
 @pytest.fixture(autouse=True)
 def nothing_warned():
     """The process has not warned yet, neither before nor after a test."""
-    tensorflow_distributions.warn_of_two_versions.cache_clear()
+    tensorflow_session.warn_of_two_versions.cache_clear()
     yield
-    tensorflow_distributions.warn_of_two_versions.cache_clear()
+    tensorflow_session.warn_of_two_versions.cache_clear()
 
 
 @pytest.fixture
@@ -67,7 +67,7 @@ def test_one_version_is_no_line(versions, install, imported, caplog):
     install(**versions)
     hide_gpus()
     assert not caplog.record_tuples
-    found = tensorflow_distributions.installed()
+    found = tensorflow_session.installed()
     assert sorted(found.values()) == sorted(versions.values())
 
 

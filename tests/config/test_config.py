@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 
 V1 = kte.InputPipelineConfig.PER_HOST_V1
 V2 = kte.InputPipelineConfig.PER_HOST_V2
@@ -247,7 +247,7 @@ def imports_of(module):
 @pytest.mark.parametrize(
     "module",
     [
-        "base.common.iterations",
+        "api.config.tpu_config",
         "base.common.modes",
         "base.common.topology",
         "api.config.run_config",

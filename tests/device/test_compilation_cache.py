@@ -9,7 +9,7 @@ from helpers import linear, model_fn_of, regression_data, repeated
 from jax.experimental.compilation_cache import compilation_cache as of_jax
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.base.common.warned import warn_once
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.engine.device import compilation_cache
 
 COMPILED = "/jax/core/compile/backend_compile_duration"

@@ -16,7 +16,7 @@ from helpers import (
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.checkpoints import KeepBest, Retention
-from keras_tpu_estimator.files.directory.keep_best import note
+from keras_tpu_estimator.files.directory.retention import note
 
 X, Y = regression_data()
 

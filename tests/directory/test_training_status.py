@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.files.atomic import file_locks
 from keras_tpu_estimator.files.directory.training_status import (
     if_no_training,
@@ -91,7 +91,7 @@ def test_a_directory_that_stays_empty_does_not_stay(tmp_path):
 
 
 def test_on_windows_a_file_is_locked_in_its_place(tmp_path, monkeypatch):
-    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+    monkeypatch.setattr(machine, "IS_WINDOWS", True)
     monkeypatch.setattr(file_locks, "fcntl", None)
     monkeypatch.setitem(sys.modules, "msvcrt", windows.msvcrt())
     directory = tmp_path / "run"

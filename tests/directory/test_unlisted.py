@@ -14,7 +14,7 @@ from helpers import (
 )
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.directory import unlisted
+from keras_tpu_estimator.files.directory import stale_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 
 X, Y = regression_data()
@@ -92,7 +92,7 @@ def test_the_save_of_a_killed_process_is_not_meant(tmp_path):
     saved = SaveFiles.at(checkpoints.save(tmp_path, 20, {}))
     saved.mark_unlisted()
     (tmp_path / "checkpoint").unlink()
-    unlisted.check_listed(str(tmp_path))
+    stale_files.check_listed(str(tmp_path))
     estimator_in(tmp_path).train(repeated(X, Y), max_steps=4)
     assert checkpoints.step_of(tmp_path) == 4
 
@@ -102,11 +102,11 @@ def test_the_save_of_a_killed_process_is_not_meant(tmp_path):
 )
 def test_files_of_others_are_not_meant(tmp_path, name):
     (tmp_path / name).touch()
-    unlisted.check_listed(str(tmp_path))
+    stale_files.check_listed(str(tmp_path))
 
 
 def test_many_are_counted(tmp_path):
     for step in range(8):
         (tmp_path / f"model.ckpt-{step}.h5").touch()
     with pytest.raises(ValueError, match="'model.ckpt-3' and 3 more"):
-        unlisted.check_listed(str(tmp_path))
+        stale_files.check_listed(str(tmp_path))

@@ -17,7 +17,7 @@ from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
-from keras_tpu_estimator.files.inspection.directories import Directory, verify
+from keras_tpu_estimator.files.inspection import Directory, verify
 
 KERNEL = np.arange(48.0, dtype="float32").reshape(6, 8)
 BIAS = np.arange(8).astype(ml_dtypes.bfloat16)

@@ -16,9 +16,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.tensorflow import (
-    writer as tensorflow_bundle,
-)
+from keras_tpu_estimator.files.formats import tensorflow_format
 
 VALUES = {
     "dense/kernel": np.arange(6, dtype="float32").reshape(2, 3),
@@ -186,7 +184,7 @@ def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
     (tmp_path / "nowhere").touch()
     saved = SaveFiles(str(tmp_path / "nowhere" / "model.ckpt-20"))
     with pytest.raises(OSError, match="nowhere"):
-        tensorflow_bundle.write(saved, VALUES)
+        tensorflow_format.write(saved, VALUES)
 
 
 def test_what_tensorflow_cannot_write_is_told_in_a_line(tmp_path):
@@ -195,7 +193,7 @@ def test_what_tensorflow_cannot_write_is_told_in_a_line(tmp_path):
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
     try:
         with pytest.raises(OSError, match="ckpt-20' cannot .*File too large$"):
-            tensorflow_bundle.write(saved, {"large": np.zeros(1 << 14)})
+            tensorflow_format.write(saved, {"large": np.zeros(1 << 14)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 

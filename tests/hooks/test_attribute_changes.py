@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.api.hooks.attribute_changes import changed, fingerprints
+from keras_tpu_estimator.api.hooks.hook_states import changed_names, fingerprints
 
 
 class Some:
@@ -19,9 +19,9 @@ def changes(value, change):
     some = Some()
     some.value, some.lock = value, threading.Lock()
     before = fingerprints(some)
-    assert not changed(before, fingerprints(some))
+    assert not changed_names(before, fingerprints(some))
     some.value = change(value)
-    return changed(before, fingerprints(some))
+    return changed_names(before, fingerprints(some))
 
 
 def after(call):
@@ -89,4 +89,4 @@ def test_new_attributes_are_changes():
     some = Some()
     before = fingerprints(some, but=("known",))
     some.new, some.known = 1, 2
-    assert changed(before, fingerprints(some, but=("known",))) == ["new"]
+    assert changed_names(before, fingerprints(some, but=("known",))) == ["new"]

@@ -5,13 +5,13 @@ import os
 import keras
 import pytest
 
-from keras_tpu_estimator.api.hooks import callback_files
-from keras_tpu_estimator.api.hooks.callback_files import called_here, files_of_chief
+from keras_tpu_estimator.api.hooks import callback_hook
+from keras_tpu_estimator.api.hooks.callback_hook import called_here, files_of_chief
 
 
 @pytest.fixture
 def another_process(monkeypatch):
-    monkeypatch.setattr(callback_files, "is_chief", lambda: False)
+    monkeypatch.setattr(callback_hook, "is_chief", lambda: False)
 
 
 class OwnCheckpoint(keras.callbacks.ModelCheckpoint):
@@ -63,7 +63,7 @@ def test_all_keras_callbacks_are_considered():
     classes = {
         kind for kind in vars(keras.callbacks).values() if isinstance(kind, type)
     }
-    written = {*callback_files._PATHS, keras.callbacks.BackupAndRestore}
+    written = {*callback_hook._PATHS, keras.callbacks.BackupAndRestore}
     # Orbax's manager coordinates processes itself.
     written.add(keras.callbacks.OrbaxCheckpoint)
     path = {"filename", "filepath", "log_dir", "backup_dir", "directory"}
@@ -77,15 +77,15 @@ def test_only_the_chief_sends_reports(another_process, monkeypatch):
     monitor = keras.callbacks.RemoteMonitor()
     history = keras.callbacks.History()
     assert called_here([monitor, history]) == (history,)
-    monkeypatch.setattr(callback_files, "is_chief", lambda: True)
+    monkeypatch.setattr(callback_hook, "is_chief", lambda: True)
     assert called_here([monitor, history]) == (monitor, history)
 
 
 @pytest.mark.parametrize("chief", [False, True])
 def test_a_backup_is_refused_on_every_process(chief, monkeypatch):
     backup = keras.callbacks.BackupAndRestore("backup")
-    monkeypatch.setattr(callback_files, "is_chief", lambda: chief)
+    monkeypatch.setattr(callback_hook, "is_chief", lambda: chief)
     assert called_here([backup]) == (backup,)
-    monkeypatch.setattr(callback_files, "process_count", lambda: 2)
+    monkeypatch.setattr(callback_hook, "process_count", lambda: 2)
     with pytest.raises(ValueError, match="must not be used with several pro"):
         called_here([backup])

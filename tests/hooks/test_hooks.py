@@ -11,9 +11,12 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.api.hooks.hook_list import HookList
+from keras_tpu_estimator.api.hooks.hook_list import (
+    HookList,
+    validate_hooks,
+    validate_listeners,
+)
 from keras_tpu_estimator.api.hooks.session import Session
-from keras_tpu_estimator.api.hooks.validation import validate_hooks, validate_listeners
 
 Pair = collections.namedtuple("Pair", ["left", "right"])
 

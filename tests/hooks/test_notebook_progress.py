@@ -5,8 +5,8 @@ import types
 
 import pytest
 
-from keras_tpu_estimator.api.hooks import progress, progress_bar
-from keras_tpu_estimator.api.hooks.progress_bar import NotebookProgress
+from keras_tpu_estimator.api.hooks import progress
+from keras_tpu_estimator.api.hooks.progress import NotebookProgress
 from keras_tpu_estimator.base.common import notebook, waiting
 
 
@@ -134,4 +134,4 @@ def test_a_terminal_of_ipython_is_no_notebook(monkeypatch):
     ipython = types.SimpleNamespace(get_ipython=Shell)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     assert not notebook.is_here()
-    assert isinstance(progress.started(0, 10, 4), progress_bar.ProgressBar)
+    assert isinstance(progress.started(0, 10, 4), progress.ProgressBar)

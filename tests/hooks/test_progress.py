@@ -14,8 +14,8 @@ import pytest
 from helpers import batches_of, estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks import progress_bar
-from keras_tpu_estimator.base.common import terminal_line
+from keras_tpu_estimator.api.hooks import progress
+from keras_tpu_estimator.base.common import waiting
 
 OWN = logging.getLogger("keras_tpu_estimator")
 X, Y = regression_data(64)
@@ -87,7 +87,7 @@ def terminal():
     keras.config.enable_interactive_logging()
     terminal = Terminal()
     yield terminal
-    terminal_line.finished()
+    waiting.finished()
     terminal.close()
 
 
@@ -148,7 +148,7 @@ def test_a_resumed_training_shows_its_global_step(tmp_path, terminal, counted):
 def test_a_step_lasts_as_long_as_those_since_the_start(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.time", lambda: now[0])
-    bar = progress_bar._Bar(500, 500)
+    bar = progress._Bar(500, 500)
     seen = []
     # The first run is compiled.
     for step, now[0] in [(510, 160), (520, 161), (530, 162), (540, 163)]:
@@ -188,7 +188,7 @@ def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path, terminal):
 def test_predict_leaves_alone_what_its_caller_prints(
     tmp_path, terminal, monkeypatch, end
 ):
-    monkeypatch.setattr(progress_bar, "_PASSING_AFTER_SECS", 0.0)
+    monkeypatch.setattr(progress, "_PASSING_AFTER_SECS", 0.0)
     made = estimator(tmp_path)
     expected = ""
     for number, _ in enumerate(made.predict(batches_of(X))):
@@ -202,7 +202,7 @@ def test_predict_leaves_alone_what_its_caller_prints(
 
 @on_terminal
 def test_a_prediction_that_is_left_leaves_nothing(tmp_path, terminal, monkeypatch):
-    monkeypatch.setattr(progress_bar, "_PASSING_AFTER_SECS", 0.0)
+    monkeypatch.setattr(progress, "_PASSING_AFTER_SECS", 0.0)
     predictions = estimator(tmp_path).predict(batches_of(X))
     next(predictions)
     predictions.close()
@@ -212,14 +212,14 @@ def test_a_prediction_that_is_left_leaves_nothing(tmp_path, terminal, monkeypatc
 
 @on_terminal
 def test_a_fast_prediction_has_no_bar(tmp_path, terminal, monkeypatch):
-    monkeypatch.setattr(progress_bar, "_PASSING_AFTER_SECS", 600.0)
+    monkeypatch.setattr(progress, "_PASSING_AFTER_SECS", 600.0)
     list(estimator(tmp_path).predict(batches_of(X)))
     assert "Unknown" not in terminal.written
 
 
 def test_nothing_is_drawn_for_others(tmp_path, capsys):
-    for progress in ("auto", False):
-        made = estimator(tmp_path, config={"progress": progress})
+    for setting in ("auto", False):
+        made = estimator(tmp_path, config={"progress": setting})
         made.evaluate(batches_of(X, Y))
         list(made.predict(batches_of(X)))
     # There is no terminal whose lines could be kept.

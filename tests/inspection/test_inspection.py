@@ -14,9 +14,9 @@ from helpers import (
 
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
+from keras_tpu_estimator.files import inspection
 from keras_tpu_estimator.files.directory import training_status
-from keras_tpu_estimator.files.inspection import directories
-from keras_tpu_estimator.files.inspection.directories import Directory
+from keras_tpu_estimator.files.inspection import Directory
 
 
 @pytest.fixture(scope="module")
@@ -128,7 +128,7 @@ def test_what_is_removed_during_verifying_is_not_missed(tmp_path, capsys, monkey
             checkpoints.save(tmp_path, 20, {}, retention=retention)
         return verify(prefix)
 
-    verify = directories.verify
-    monkeypatch.setattr(directories, "verify", read)
+    verify = inspection.verify
+    monkeypatch.setattr(inspection, "verify", read)
     assert main(["verify", str(tmp_path)]) == 0
     assert "MISSING" not in capsys.readouterr().out

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator import metrics
-from keras_tpu_estimator.base.common import tensorflow_distributions
+from keras_tpu_estimator.base.common import tensorflow_session
 
 STORED = pathlib.Path(__file__).parents[1] / "golden" / "metrics.json"
 
@@ -54,7 +54,7 @@ def live_values(names, *args, **kwargs):
 
 def key_of(names, args, kwargs):
     """The name of a comparison: a digest of all that it depends on."""
-    version, *_ = tensorflow_distributions.installed().values()
+    version, *_ = tensorflow_session.installed().values()
     told = [version, names, *args, *sorted(kwargs.items())]
     text = "\n".join(map(_text, told))
     return hashlib.sha256(text.encode()).hexdigest()[:16]

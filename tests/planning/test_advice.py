@@ -6,7 +6,7 @@ import types
 import pytest
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.planning import advice
+from keras_tpu_estimator.planning.calls import fitting_options
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +28,7 @@ class FakeCall:
 def tried(config):
     """The options that are compiled, if none fits."""
     compiled = []
-    advice.fitting_options(FakeCall(config), lambda x: compiled.append(x) or False)
+    fitting_options(FakeCall(config), lambda x: compiled.append(x) or False)
     return [name for options in compiled for name in options]
 
 
@@ -51,4 +51,4 @@ def test_options_of_the_user_are_not_tried_again(chosen):
 
 def test_evaluations_get_no_advice():
     call = FakeCall(kte.RunConfig(), kte.ModeKeys.EVAL)
-    assert advice.fitting_options(call, lambda options: True) == {}
+    assert fitting_options(call, lambda options: True) == {}

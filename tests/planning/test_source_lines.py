@@ -6,7 +6,7 @@ import jax
 import pytest
 
 from keras_tpu_estimator.base.common import user_files
-from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.planning import hlo, operations
 from keras_tpu_estimator.planning.source_lines import SourceLines
 

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from keras_tpu_estimator.base.common.iterations import IterationsPerLoop
+from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
 from keras_tpu_estimator.runs.plan import LoopPlan, LoopSpeed
 
 

@@ -15,8 +15,8 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.stacking import Stack
+from keras_tpu_estimator.runs.prediction import Rooms, RunSizes
 from keras_tpu_estimator.runs.prediction_batches import Padded
-from keras_tpu_estimator.runs.prediction_sizes import Rooms, RunSizes
 
 X = np.arange(8 * 50 * 3, dtype="float32").reshape(-1, 3)
 

@@ -13,7 +13,7 @@ from keras_tpu_estimator.base.storage.growing_files import (
     show_all,
     shown_at_end,
 )
-from keras_tpu_estimator.files.summary.event_reader import read_scalars
+from keras_tpu_estimator.files.summary.event_file import read_scalars
 from keras_tpu_estimator.summary import EventWriter
 
 URL = "memory://bucket/run/metrics.jsonl"

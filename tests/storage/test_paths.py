@@ -9,7 +9,7 @@ from helpers import batches_of, estimator_of, linear, model_fn_of, regression_da
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.export import folders
 
@@ -153,7 +153,7 @@ def test_directories_are_made_where_a_store_has_them(shelf):
 )
 def test_what_windows_reserves(monkeypatch, name, is_allowed):
     paths.check_name("`name`", name)
-    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+    monkeypatch.setattr(machine, "IS_WINDOWS", True)
     if is_allowed:
         paths.check_name("`name`", name)
     else:
@@ -162,7 +162,7 @@ def test_what_windows_reserves(monkeypatch, name, is_allowed):
 
 
 def test_it_is_said_before_anything_is_trained(monkeypatch):
-    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+    monkeypatch.setattr(machine, "IS_WINDOWS", True)
     with pytest.raises(ValueError, match="eval_a:b"):
         kte.EvalSpec(batches_of(X, Y), name="a:b")
     with pytest.raises(ValueError, match=r"Received: 'aux'"):

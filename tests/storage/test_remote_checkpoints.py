@@ -13,7 +13,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.directory import keep_best, location, training_status
+from keras_tpu_estimator.files.directory import location, retention, training_status
 
 URL = "memory://bucket/run"
 KERNEL = np.arange(3, dtype="float32")[:, None]
@@ -148,7 +148,7 @@ def test_the_best_one_is_kept():
         prefix = checkpoints.save(
             URL, step, VALUES, retention=checkpoints.Retention(max_to_keep=1)
         )
-        keep_best.note(keep, URL, prefix, {"loss": loss})
+        retention.note(keep, URL, prefix, {"loss": loss})
     assert checkpoints.best(URL) == f"{URL}/model.ckpt-1"
     assert names() == [
         "best_checkpoint.json",

@@ -20,7 +20,7 @@ from helpers import (
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.storage import paths, transfers
-from keras_tpu_estimator.files.summary.event_reader import read_scalars
+from keras_tpu_estimator.files.summary.event_file import read_scalars
 
 URL = "memory://bucket/run"
 X, Y = regression_data()

@@ -9,7 +9,7 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.urls import check, is_url, located
 
@@ -123,7 +123,7 @@ def test_a_path_of_windows_is_no_wrong_url(path):
 @pytest.fixture
 def windows_paths(monkeypatch):
     """Has `os.path` join URLs as it does on Windows, by backslashes."""
-    monkeypatch.setattr(operating_system, "IS_WINDOWS", True)
+    monkeypatch.setattr(machine, "IS_WINDOWS", True)
     for name in ("join", "split", "dirname", "basename"):
         here, there = getattr(os.path, name), getattr(ntpath, name)
 

@@ -18,7 +18,7 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.summary import event_file
-from keras_tpu_estimator.files.summary.event_reader import read_scalars
+from keras_tpu_estimator.files.summary.event_file import read_scalars
 from keras_tpu_estimator.summary import EventWriter
 
 X, Y = regression_data()

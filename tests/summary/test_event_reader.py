@@ -9,8 +9,7 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - writes event files of its own
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.summary.event_file import framed
-from keras_tpu_estimator.files.summary.event_reader import read_scalars
+from keras_tpu_estimator.files.summary.event_file import framed, read_scalars
 
 
 @pytest.fixture
@@ -91,7 +90,7 @@ def test_what_was_added_is_seen(tmp_path):
 def test_reading_needs_no_tensorflow(path):
     code = (
         "import sys\n"
-        "from keras_tpu_estimator.files.summary.event_reader "
+        "from keras_tpu_estimator.files.summary.event_file "
         "import read_scalars\n"
         f"print(len(read_scalars([{str(path)!r}])))\n"
         "print('tensorflow' in sys.modules)\n"

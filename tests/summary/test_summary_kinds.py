@@ -13,7 +13,7 @@ import pytest
 import tensorflow as tf  # noqa: TID253 - whose summaries these are
 
 from keras_tpu_estimator import summary
-from keras_tpu_estimator.files.summary import buckets as bucketing
+from keras_tpu_estimator.files.summary import kinds
 from keras_tpu_estimator.files.summary.kinds import encode_png
 
 RNG = np.random.default_rng(0)
@@ -94,14 +94,14 @@ def test_histogram(tmp_path: pathlib.Path, data: Any) -> None:
 def test_buckets_of_odd_values(
     convert: Callable[..., Any], values: list[float], table: list[list[float]]
 ) -> None:
-    counted = bucketing.count(convert(np.array(values, "float32")), 2)
+    counted = kinds.count_values(convert(np.array(values, "float32")), 2)
     np.testing.assert_allclose(counted.table(), table, rtol=1e-6)
 
 
 def test_the_devices_count_as_the_host_does() -> None:
     values = RNG.normal(size=10_000).astype("float32")
-    on_host = bucketing.count(values, 30).table()
-    on_device = bucketing.count(jnp.asarray(values), 30).table()
+    on_host = kinds.count_values(values, 30).table()
+    on_device = kinds.count_values(jnp.asarray(values), 30).table()
     np.testing.assert_allclose(on_device[:, :2], on_host[:, :2], rtol=1e-6)
     # A value at an edge may fall to either side in float32.
     np.testing.assert_allclose(on_device[:, 2], on_host[:, 2], atol=1)

@@ -16,7 +16,7 @@ import tensorflow.compat.v1 as tf
 from google.protobuf.descriptor import FieldDescriptor
 from tf1_programs import estimator, fed, summaries_in
 
-from keras_tpu_estimator.base.common.warned import warn_once
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator, RunConfig, tpu
 
 X = np.ones((4, 1), "float32")

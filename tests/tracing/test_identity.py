@@ -6,7 +6,7 @@ import pytest
 from helpers import batches_of, estimator_of, regression_data
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.summary.event_reader import read_scalars
+from keras_tpu_estimator.files.summary.event_file import read_scalars
 
 X, Y = regression_data(examples=64)
 

@@ -7,9 +7,8 @@ import warnings
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from keras_tpu_estimator.base.common.field_checks import is_int, is_number
+from keras_tpu_estimator.base.common.field_checks import did_you_mean, is_int, is_number
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.suggestions import did_you_mean
 
 
 def is_anything(value: object) -> bool:

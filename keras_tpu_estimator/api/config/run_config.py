@@ -25,15 +25,19 @@ from keras_tpu_estimator.api.config.options import (
     without_effect,
 )
 from keras_tpu_estimator.api.config.tpu_config import TPUConfig
-from keras_tpu_estimator.base.common.field_checks import directory_string, is_int
+from keras_tpu_estimator.base.common.field_checks import (
+    did_you_mean,
+    directory_string,
+    is_int,
+    suggesting,
+)
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.suggestions import did_you_mean, suggesting
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.hosts import starting
 from keras_tpu_estimator.base.hosts.cluster import Cluster
 from keras_tpu_estimator.base.hosts.task import Task
 from keras_tpu_estimator.base.storage import trusted
-from keras_tpu_estimator.files.directory.keep_best import KeepBest
+from keras_tpu_estimator.files.directory.retention import KeepBest
 from keras_tpu_estimator.files.formats import checkpoint_format
 
 _DEFAULT_SAVE_SECS = 600

@@ -3,13 +3,14 @@
 import contextlib
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterable, Mapping
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import keras
 import numpy as np
 
-from keras_tpu_estimator.api.hooks.callback_files import called_here, files_of_chief
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     Hook,
@@ -21,6 +22,7 @@ from keras_tpu_estimator.api.hooks.session_run_hook import (
 from keras_tpu_estimator.base.common.field_checks import check_int
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.hosts.agreement import is_chief, process_count
 
 # Keras's `params["epochs"]` must be a number, even if the end is open.
 _OPEN_END = 2**31 - 1
@@ -410,3 +412,77 @@ class Epochs:
             for name, value in logs().items():
                 self._sums[name] = self._sums.get(name, 0.0) + steps * value
             self._counted += steps
+
+
+# The path attribute of each callback that writes files.
+_PATHS: Mapping[type, str] = {
+    keras.callbacks.CSVLogger: "filename",
+    keras.callbacks.ModelCheckpoint: "filepath",
+    keras.callbacks.TensorBoard: "log_dir",
+}
+
+
+def called_here(
+    callbacks: Iterable[keras.callbacks.Callback],
+) -> tuple[keras.callbacks.Callback, ...]:
+    """Returns the callbacks that this process calls.
+
+    `RemoteMonitor` would send each report once for every process.
+
+    Raises:
+        ValueError: There are several processes, and a callback would delete
+            the files of the others.
+    """
+    backup = keras.callbacks.BackupAndRestore
+    callbacks = tuple(callbacks)
+    if process_count() > 1 and any(isinstance(c, backup) for c in callbacks):
+        raise ValueError(
+            "`BackupAndRestore` must not be used with several processes, "
+            "because each would replace and delete the backup of the others. "
+            "Leave it out: `train` saves checkpoints and resumes from the "
+            "latest one."
+        )
+    if is_chief():
+        return callbacks
+    reports = keras.callbacks.RemoteMonitor
+    return tuple(c for c in callbacks if not isinstance(c, reports))
+
+
+@contextlib.contextmanager
+def files_of_chief(
+    callbacks: Iterable[keras.callbacks.Callback],
+) -> Iterator[None]:
+    """Redirects files to a temporary directory, except on the chief.
+
+    All processes call each callback, because reading a sharded variable takes
+    all of them.
+    """
+    if is_chief():
+        yield
+        return
+    with (
+        tempfile.TemporaryDirectory() as directory,
+        contextlib.ExitStack() as changes,
+    ):
+        for number, callback in enumerate(callbacks):
+            own = os.path.join(directory, str(number))
+            for name, value in _redirected(callback, own).items():
+                changes.callback(setattr, callback, name, vars(callback)[name])
+                setattr(callback, name, value)
+        yield
+
+
+def _redirected(callback: keras.callbacks.Callback, directory: str) -> dict[str, Any]:
+    """Returns the attributes with which a callback writes to a directory."""
+    for kind, name in _PATHS.items():
+        if isinstance(callback, kind):
+            os.mkdir(directory)
+            path = str(getattr(callback, name))
+            attributes: dict[str, Any] = {
+                # Keras looks at the ending, and fills in `{epoch}`.
+                name: os.path.join(directory, os.path.basename(path))
+            }
+            if isinstance(callback, keras.callbacks.ModelCheckpoint):
+                attributes["verbose"] = 0
+            return attributes
+    return {}

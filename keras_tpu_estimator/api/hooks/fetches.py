@@ -5,8 +5,8 @@ import reprlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from keras_tpu_estimator.base.common.plain_names import plain_name
-from keras_tpu_estimator.base.common.warned import warn_once
+from keras_tpu_estimator.base.common.logs import warn_once
+from keras_tpu_estimator.base.common.shown import plain_name
 
 _NO_FEED = (
     "Values cannot be fed into a compiled device loop. Put the value into "

@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_estimator.api.hooks.hook_list import validate_hooks
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunContext,
@@ -10,7 +11,6 @@ from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunValues,
 )
 from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
-from keras_tpu_estimator.api.hooks.validation import validate_hooks
 from keras_tpu_estimator.base.common.types import InputFn
 
 

@@ -7,8 +7,8 @@ from typing import Any, TypeVar
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.suggestions import did_you_mean
 from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.array_trees import (

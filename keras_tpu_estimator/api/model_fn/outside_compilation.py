@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
 from keras_tpu_estimator.base.common.types import PyTree
 
 

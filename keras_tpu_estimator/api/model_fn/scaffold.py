@@ -12,8 +12,7 @@ import numpy as np
 
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.base.common.dtype_changes import as_dtype
-from keras_tpu_estimator.base.common.plain_names import plain_name
-from keras_tpu_estimator.base.common.shown import shown
+from keras_tpu_estimator.base.common.shown import plain_name, shown
 from keras_tpu_estimator.base.tracing.variable_classes import own_rows
 
 _OF_TENSORS = (

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Any, Self, TypeVar
 
+from keras_tpu_estimator.api.hooks.hook_list import validate_hooks
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
-from keras_tpu_estimator.api.hooks.validation import validate_hooks
 from keras_tpu_estimator.api.model_fn.export_outputs import (
     check_export_outputs,
 )
@@ -18,10 +18,10 @@ from keras_tpu_estimator.api.model_fn.spec_checks import (
     checked_predictions,
     checked_train_ops,
 )
+from keras_tpu_estimator.base.common.field_checks import suggesting
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.named_tuple_like import NamedTupleLike
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.suggestions import suggesting
 
 
 @suggesting

@@ -7,7 +7,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tpu_estimator.api.optimizers import patterns
+from keras_tpu_estimator.base.common.shown import shown
 
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
@@ -73,7 +73,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         self.beta_1 = beta_1
         self.beta_2 = beta_2
         self.epsilon = epsilon
-        self.not_decayed = patterns.checked(
+        self.not_decayed = checked(
             "exclude_from_weight_decay", exclude_from_weight_decay
         )
 
@@ -103,7 +103,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
         """
         m, v = self.moments(gradient, variable)
         direction = m / (ops.sqrt(v) + self.epsilon)
-        if patterns.match(self.not_decayed, variable):
+        if match(self.not_decayed, variable):
             return direction
         return direction + self.weight_decay_rate * variable
 
@@ -142,7 +142,7 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             ValueError: An element is not a regular expression.
         """
         paths = [f"^{re.escape(each.path)}$" for each in var_list or ()]
-        names = patterns.checked("var_names", var_names)
+        names = checked("var_names", var_names)
         self.not_decayed = [*self.not_decayed, *paths, *names]
 
     def get_config(self) -> dict[str, Any]:
@@ -157,3 +157,34 @@ class AdamWeightDecay(keras.optimizers.Optimizer):
             "epsilon": self.epsilon,
             "exclude_from_weight_decay": list(self.not_decayed),
         }
+
+
+def checked(argument: str, patterns: Iterable[str] | None) -> list[str]:
+    """Returns a user's regular expressions as a checked list."""
+    if isinstance(patterns, str):
+        raise TypeError(
+            f"`{argument}` must be a list of regular expressions. Received: "
+            f"{patterns!r}. Write [{patterns!r}]."
+        )
+    found = list(patterns or ())
+    for pattern in found:
+        if not isinstance(pattern, str):
+            raise TypeError(
+                f"`{argument}` must contain regular expressions as str. "
+                f"Received: {shown(pattern)}. To exclude a variable, pass its "
+                "`path`."
+            )
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise ValueError(
+                f"`{argument}` must contain regular expressions. Received: "
+                f"{pattern!r}, which is invalid: {error}. Escape it with "
+                "re.escape if it is a name."
+            ) from error
+    return found
+
+
+def match(patterns: Iterable[str], variable: keras.Variable) -> bool:
+    """Returns whether a variable's path contains a match of a pattern."""
+    return any(re.search(pattern, variable.path) for pattern in patterns)

@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tpu_estimator.api.optimizers import patterns
+from keras_tpu_estimator.api.optimizers import adam_weight_decay
 from keras_tpu_estimator.api.optimizers.adam_weight_decay import (
     AdamWeightDecay,
 )
@@ -62,7 +62,7 @@ class LAMB(AdamWeightDecay):
         self._not_adapted = (
             None
             if exclude_from_layer_adaptation is None
-            else patterns.checked(
+            else adam_weight_decay.checked(
                 "exclude_from_layer_adaptation", exclude_from_layer_adaptation
             )
         )
@@ -76,7 +76,7 @@ class LAMB(AdamWeightDecay):
     def direction(self, gradient: Any, variable: keras.Variable) -> Any:
         """Returns the direction, which is multiplied by the learning rate."""
         direction = super().direction(gradient, variable)
-        if patterns.match(self.not_adapted, variable):
+        if adam_weight_decay.match(self.not_adapted, variable):
             return direction
         norms = norm(variable), norm(direction)
         return where_positive(norms, norms[0] / norms[1]) * direction

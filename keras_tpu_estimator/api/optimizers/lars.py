@@ -6,7 +6,7 @@ from typing import Any
 import keras
 from keras import ops
 
-from keras_tpu_estimator.api.optimizers import patterns
+from keras_tpu_estimator.api.optimizers import adam_weight_decay
 
 
 @keras.saving.register_keras_serializable("keras_tpu_estimator")
@@ -65,7 +65,7 @@ class LARS(keras.optimizers.Optimizer):
         self.weight_decay_rate = weight_decay
         self.eeta = eeta
         self.epsilon = epsilon
-        self.skip_list = patterns.checked("skip_list", skip_list)
+        self.skip_list = adam_weight_decay.checked("skip_list", skip_list)
         self.use_nesterov = use_nesterov
 
     def build(self, variables: list[keras.Variable]) -> None:
@@ -90,7 +90,7 @@ class LARS(keras.optimizers.Optimizer):
 
     def _scaled(self, gradient: Any, variable: keras.Variable) -> Any:
         """Returns the gradient with decay, times the local rate."""
-        if patterns.match(self.skip_list, variable):
+        if adam_weight_decay.match(self.skip_list, variable):
             return gradient
         norms = norm(variable), norm(gradient)
         divisor = norms[1] + self.weight_decay_rate * norms[0] + self.epsilon

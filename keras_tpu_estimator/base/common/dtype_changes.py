@@ -12,6 +12,7 @@ Any other change is an error.
 """
 
 import logging
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -237,3 +238,19 @@ def _warn_of_rounding(value: np.ndarray, dtype: np.dtype, name: str) -> None:
                 float(example),
             )
             return
+
+
+def abstract_array(
+    shape: Sequence[Any], dtype: Any, place: jax.sharding.Sharding | None = None
+) -> jax.ShapeDtypeStruct:
+    """Returns a shape and a dtype, converted to the width of the devices.
+
+    JAX converts 64-bit dtypes to 32 bits, with a warning in newer releases.
+
+    Example:
+
+    >>> abstract_array([2, 3], "int64")
+    ShapeDtypeStruct(shape=(2, 3), dtype=int32)
+    """
+    narrow = jax.dtypes.canonicalize_dtype(dtype)
+    return jax.ShapeDtypeStruct(tuple(shape), narrow, sharding=place)

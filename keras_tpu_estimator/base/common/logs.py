@@ -1,7 +1,8 @@
-"""The destination of this package's log messages."""
+"""Log messages of this package: their destination, and warnings logged once."""
 
 import contextlib
 import copy
+import functools
 import logging
 import sys
 from collections.abc import Iterator
@@ -118,3 +119,21 @@ def _is_of_terminal(handler: logging.Handler) -> bool:
         ValueError,
     ):  # Users' handlers may have any `stream`.
         return False
+
+
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+@functools.cache
+def warn_once(message: str) -> None:
+    """Logs a warning, unless this process has logged the same one.
+
+    Args:
+        message: The warning.
+
+    Example:
+
+    >>> warn_once("RunConfig.master has no effect.")
+    >>> warn_once("RunConfig.master has no effect.")
+    """
+    _logger.warning("%s", message)

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator
 from typing import Any, Self
 
-from keras_tpu_estimator.base.common.suggestions import did_you_mean
+from keras_tpu_estimator.base.common.field_checks import did_you_mean
 
 
 class _Fields:

@@ -1,10 +1,14 @@
-"""The source files of a program: those of a folder, or a file's imports."""
+"""A user's program: its source files, and its execution in this process."""
 
 import ast
+import contextlib
 import dataclasses
 import pathlib
+import runpy
+import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,3 +133,44 @@ def _read(path: pathlib.Path, root: pathlib.Path) -> Source:
 
 def _is_hidden(path: pathlib.Path) -> bool:
     return any(part.startswith(".") for part in path.parts[1:])
+
+
+def run(
+    script: str,
+    arguments: Sequence[str] = (),
+    is_module: bool = False,
+    names: Mapping[str, Any] | None = None,
+) -> None:
+    """Runs a script as `python SCRIPT ARGUMENTS` does.
+
+    Args:
+        script: The path of a script, or the name of a module.
+        arguments: Its arguments in `sys.argv`. Defaults to none.
+        is_module: Whether it is a module, as for `python -m`. Defaults to
+            `False`.
+        names: Additional globals. Defaults to none.
+    """
+    own = dict(names or {})
+    with _arguments(script, arguments, folder_of(script, is_module)):
+        if is_module:
+            runpy.run_module(script, own, "__main__", alter_sys=True)
+        else:
+            runpy.run_path(script, own, "__main__")
+
+
+def folder_of(script: str, is_module: bool) -> pathlib.Path:
+    """Returns the folder whose modules a script imports."""
+    return pathlib.Path() if is_module else pathlib.Path(script).parent
+
+
+@contextlib.contextmanager
+def _arguments(
+    script: str, arguments: Sequence[str], folder: pathlib.Path
+) -> Iterator[None]:
+    before = sys.argv[:], sys.path[:]
+    sys.argv[:] = [script, *arguments]
+    sys.path.insert(0, str(folder.resolve()))
+    try:
+        yield
+    finally:
+        sys.argv[:], sys.path[:] = before

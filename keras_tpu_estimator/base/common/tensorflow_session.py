@@ -1,5 +1,9 @@
 """TensorFlow sessions on the CPU, with or without eager execution."""
 
+import functools
+import importlib.metadata
+import logging
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -58,3 +62,56 @@ def initialized(
         value = initializer(shape, dtype=tf.as_dtype(dtype))
         made: np.ndarray = session.run(tf.convert_to_tensor(value))
     return made
+
+
+# `pyproject.toml` requires one of them, by platform.
+_NAMES = ("tensorflow", "tensorflow-cpu")
+_logger = logging.getLogger("keras_tpu_estimator")
+
+
+def installed() -> dict[str, str]:
+    """Returns the version of each distribution of TensorFlow by its name.
+
+    Example:
+
+    >>> len(set(installed().values()))
+    1
+    """
+    versions = {}
+    for name in _NAMES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+@functools.cache
+def warn_of_two_versions() -> None:
+    """Logs one line in a process if two versions are installed."""
+    versions = installed()
+    if len(set(versions.values())) > 1:
+        _logger.warning(
+            "%s are both installed and overwrite each other's files, so "
+            "TensorFlow may fail anywhere. Keep one version: run `pip "
+            "uninstall -y %s`, and install this package again.",
+            " and ".join(f"{name} {versions[name]}" for name in versions),
+            " ".join(versions),
+        )
+
+
+def hide_gpus() -> None:
+    """Hides GPUs from TensorFlow, if it is imported.
+
+    All code that uses TensorFlow calls this first, so it also warns if two
+    versions are installed.
+    """
+    tensorflow = sys.modules.get("tensorflow")
+    if tensorflow is None:
+        return
+    warn_of_two_versions()
+    try:
+        tensorflow.config.set_visible_devices([], "GPU")
+    except RuntimeError:
+        # The user has already initialized TensorFlow's devices.
+        return

@@ -1,7 +1,8 @@
-"""A test that tells the user's files from those of libraries."""
+"""Lines of the user's code, and a test that tells its files from others."""
 
 import os
 import sysconfig
+from typing import NamedTuple
 
 _OWN = os.path.dirname(os.path.dirname(os.path.dirname(__file__))) + os.sep
 _LIBRARIES = (sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib"))
@@ -33,3 +34,21 @@ def part_of_package(file: str) -> str | None:
     if not file.startswith(_OWN):
         return None
     return file.removeprefix(_OWN).replace(os.sep, "/")
+
+
+class SourceLine(NamedTuple):
+    """A line of the user's code.
+
+    Attributes:
+        file: The path of the file.
+        number: The number of the line.
+    """
+
+    file: str
+    number: int
+
+    def __str__(self) -> str:
+        # Paths below the current directory are relative.
+        path = os.path.relpath(self.file) if os.path.isabs(self.file) else ""
+        inside = path and not path.startswith(os.pardir)
+        return f"{path if inside else self.file}:{self.number}"

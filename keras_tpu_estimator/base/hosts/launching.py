@@ -27,7 +27,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import FrameType
 from typing import BinaryIO, NamedTuple, TextIO
 
-from keras_tpu_estimator.base.common.operating_system import check_is_posix
+from keras_tpu_estimator.base.common.machine import check_is_posix
 from keras_tpu_estimator.base.hosts import parent_process
 from keras_tpu_estimator.base.hosts.detection import (
     ADDRESS_VARIABLE,

@@ -10,7 +10,7 @@ import re
 import unicodedata
 from typing import BinaryIO
 
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import shared_files
 from keras_tpu_estimator.base.storage.urls import is_url, located, with_slashes
@@ -215,7 +215,7 @@ def check_name(what: str, name: str) -> None:
 
     >>> check_name("`name`", "eval_test")
     """
-    if operating_system.IS_WINDOWS and _RESERVED_BY_WINDOWS.fullmatch(name):
+    if machine.IS_WINDOWS and _RESERVED_BY_WINDOWS.fullmatch(name):
         raise ValueError(
             f"{what} must make a file name that Windows allows, without "
             '< > : " | ? * and without a dot or space at its end. Received: '

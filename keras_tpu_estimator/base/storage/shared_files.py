@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from typing import BinaryIO, TypeVar
 
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 
 _T = TypeVar("_T")
 # Windows's IO_REPARSE_TAG_MOUNT_POINT.
@@ -32,7 +32,7 @@ _MOVED = threading.Lock()
 def opened(path: str) -> BinaryIO:
     """Opens a file for reading, even while it is being replaced."""
     # Opening a directory always fails.
-    if operating_system.IS_WINDOWS and os.path.isdir(path):
+    if machine.IS_WINDOWS and os.path.isdir(path):
         return open(path, "rb")
     return _patiently(lambda: open(path, "rb"))
 
@@ -90,7 +90,7 @@ def left_if_in_use(path: str) -> Iterator[None]:
     try:
         yield
     except PermissionError as error:
-        if not operating_system.IS_WINDOWS:
+        if not machine.IS_WINDOWS:
             raise
         _logger.warning(
             "%s cannot be deleted now, because another program has it open "
@@ -102,7 +102,7 @@ def left_if_in_use(path: str) -> Iterator[None]:
 
 def _patiently(act: Callable[[], _T]) -> _T:
     """Retries an action that Windows rejects while a program has a file open."""
-    if operating_system.IS_WINDOWS:
+    if machine.IS_WINDOWS:
         for pause in _PAUSES:
             try:
                 return act()

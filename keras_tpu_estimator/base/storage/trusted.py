@@ -9,7 +9,7 @@ import os
 import stat
 
 from keras_tpu_estimator.base.common.field_checks import directory_string
-from keras_tpu_estimator.base.common.operating_system import check_is_posix
+from keras_tpu_estimator.base.common.machine import check_is_posix
 from keras_tpu_estimator.base.storage.urls import is_url
 
 

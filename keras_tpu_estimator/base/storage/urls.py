@@ -4,7 +4,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.common.types import PathLike
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def with_slashes(url: str) -> str:
     >>> with_slashes("gs://bucket/run")
     'gs://bucket/run'
     """
-    return url.replace("\\", "/") if operating_system.IS_WINDOWS else url
+    return url.replace("\\", "/") if machine.IS_WINDOWS else url
 
 
 def located(

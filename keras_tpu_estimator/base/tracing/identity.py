@@ -7,7 +7,7 @@ from collections.abc import Container, Iterable, Iterator
 import jax
 import keras
 
-from keras_tpu_estimator.base.common.plain_names import plain_name
+from keras_tpu_estimator.base.common.shown import plain_name
 from keras_tpu_estimator.base.common.types import TensorLike
 
 _named: contextvars.ContextVar[dict[str, jax.Array] | None] = contextvars.ContextVar(

@@ -11,7 +11,7 @@ import threading
 
 import jax
 
-from keras_tpu_estimator.base.common.warned import warn_once
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.storage.urls import is_url
 
 _NAME = "jax_compilation_cache_dir"

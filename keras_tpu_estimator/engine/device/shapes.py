@@ -5,7 +5,7 @@ from typing import Any
 
 import jax
 
-from keras_tpu_estimator.base.common.abstract_arrays import abstract_array
+from keras_tpu_estimator.base.common.dtype_changes import abstract_array
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh.sharded_rows import padded_rows

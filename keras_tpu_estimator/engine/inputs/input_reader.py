@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from keras_tpu_estimator.base.common.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.engine.inputs.batch import Batch, StackedSteps
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource, SourceReader

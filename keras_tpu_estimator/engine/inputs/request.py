@@ -5,9 +5,8 @@ from collections.abc import Callable
 from typing import Any
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.params import copied
+from keras_tpu_estimator.base.common.params import argument_names, copied
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.base.common.signatures import argument_names
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.batch import PairOf, pair_of

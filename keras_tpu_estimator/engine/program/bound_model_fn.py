@@ -11,11 +11,14 @@ from typing import Any, TypeAlias
 
 from keras_tpu_estimator.api.model_fn import cross_shard_optimizer
 from keras_tpu_estimator.api.model_fn.spec import EstimatorSpec, Spec, TPUEstimatorSpec
+from keras_tpu_estimator.base.common.field_checks import did_you_mean
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.params import copied, with_additional
+from keras_tpu_estimator.base.common.params import (
+    argument_names,
+    copied,
+    with_additional,
+)
 from keras_tpu_estimator.base.common.shown import shown, some
-from keras_tpu_estimator.base.common.signatures import argument_names
-from keras_tpu_estimator.base.common.suggestions import did_you_mean
 from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.engine.inputs.unbatched import named_leaves
 

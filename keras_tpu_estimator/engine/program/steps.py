@@ -11,8 +11,8 @@ from keras_tpu_estimator.api.hooks.graph_session import HookedGraph
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.model_fn.scaffold import Scaffold
 from keras_tpu_estimator.api.model_fn.spec_checks import HostFunction
-from keras_tpu_estimator.base.common.source_line import SourceLine
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.common.user_files import SourceLine
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.inputs.axes import Cut

@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import Iterable, Iterator
 
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import paths, shared_files, transfers
 from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.atomic import file_locks
@@ -96,7 +96,7 @@ def publish(partial: str, path: str) -> None:
 
 def sync_directory(directory: str) -> None:
     """Flushes the file names of a directory to the disk."""
-    if operating_system.IS_WINDOWS:
+    if machine.IS_WINDOWS:
         # Windows opens no directories, and NTFS has its own journal.
         return
     descriptor = os.open(directory or os.curdir, os.O_RDONLY)
@@ -183,7 +183,7 @@ def _made(path: str) -> tuple[str, int | None]:
     while True:
         name = f"{path}.{new_token()}{_END}"
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o666)
-        if operating_system.IS_WINDOWS:
+        if machine.IS_WINDOWS:
             os.close(descriptor)
             return name, None
         try:
@@ -199,7 +199,7 @@ def _made(path: str) -> tuple[str, int | None]:
 @contextlib.contextmanager
 def _abandoned(path: str) -> Iterator[bool]:
     """Yields whether no process writes a file, and prevents new writers."""
-    if operating_system.IS_WINDOWS:
+    if machine.IS_WINDOWS:
         try:
             is_abandoned = _is_old(os.stat(path))
         except FileNotFoundError:

@@ -15,7 +15,7 @@ except ImportError:  # Not on Windows.
     # Type checkers do not expect a module to be `None`.
     fcntl = None  # type: ignore[assignment]
 
-from keras_tpu_estimator.base.common import operating_system
+from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.common.types import PathLike
 
 _IS_TAKEN = (BlockingIOError, PermissionError)
@@ -42,7 +42,7 @@ class TakenError(Exception):
 
 def opened(directory: PathLike) -> int:
     """Opens a local directory, and returns a descriptor for `take`."""
-    if not operating_system.IS_WINDOWS:
+    if not machine.IS_WINDOWS:
         # This opens the directory itself, so that no file remains.
         return os.open(directory, os.O_RDONLY)
     path = os.path.join(os.fsdecode(directory), LOCK_FILE)

@@ -13,12 +13,11 @@ from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import (
-    keep_best,
     location,
     save_files,
     state_file,
 )
-from keras_tpu_estimator.files.directory.retention import Retention
+from keras_tpu_estimator.files.directory.retention import Retention, best
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
@@ -139,9 +138,9 @@ def save_into(
         )
         # This order ensures that a `checkpoint` file never lists a deleted
         # checkpoint.
-        best = keep_best.best(model_dir)
+        kept = best(model_dir)
         after, dropped = retention.split(
-            _append(model_dir, before, new), best and os.path.basename(best)
+            _append(model_dir, before, new), kept and os.path.basename(kept)
         )
         going = [os.path.join(model_dir, old) for old in dropped]
         with contextlib.ExitStack() as marked:

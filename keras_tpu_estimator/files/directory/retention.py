@@ -1,8 +1,16 @@
-"""The rule that decides which checkpoints are kept."""
+"""The rules that decide which checkpoints are kept: the newest and the best."""
 
 import dataclasses
+import json
 import math
+import os
+from collections.abc import Mapping
+from typing import SupportsFloat
 
+from keras_tpu_estimator.base.common.types import PathLike
+from keras_tpu_estimator.base.storage import paths
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.state_file import CheckpointState
 
 _SECONDS_PER_HOUR = 3600.0
@@ -105,3 +113,161 @@ class Retention:
 
     def _outlives(self, seconds: float) -> bool:
         return seconds >= self.keep_every_n_hours * _SECONDS_PER_HOUR
+
+
+FILE_NAME = "best_checkpoint.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class KeepBest:
+    """A rule that determines the best checkpoint, which is never deleted.
+
+    After each evaluation of a checkpoint in `model_dir`, it is compared with
+    the best one so far. The file 'best_checkpoint.json' names the best one, so
+    that other processes can read it.
+
+    Args:
+        metric: The name of a result of `evaluate`. Defaults to 'loss'.
+        mode: 'min' if lower is better, or 'max'. Defaults to 'min'.
+        name: The `name` of the evaluations that count. Defaults to None, for
+            those without a name.
+
+    Raises:
+        ValueError: `mode` is unknown, or `metric` is not a name.
+
+    Example:
+
+    >>> import keras_tpu_estimator as kte
+    >>> config = kte.RunConfig(
+    ...     keep_best=kte.checkpoints.KeepBest("accuracy", mode="max"))
+    """
+
+    metric: str = "loss"
+    mode: str = "min"
+    name: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.mode not in ("min", "max"):
+            raise ValueError(f"`mode` must be 'min' or 'max'. Received: {self.mode!r}.")
+        if not isinstance(self.metric, str) or not self.metric:
+            raise ValueError(
+                "`metric` must be the name of a result of `evaluate`, such as "
+                f"'loss'. Received: {self.metric!r}."
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class _Best:
+    """The content of the file.
+
+    Attributes:
+        checkpoint: A name relative to the directory.
+    """
+
+    checkpoint: str
+    metric: str
+    mode: str
+    value: float
+
+    def outdoes(self, new: "_Best") -> bool:
+        """Returns whether this is another checkpoint, and at least as good."""
+        is_other = self.checkpoint != new.checkpoint
+        is_comparable = (self.metric, self.mode) == (new.metric, new.mode)
+        if not is_other or not is_comparable:
+            return False
+        if self.mode == "min":
+            return self.value <= new.value
+        return self.value >= new.value
+
+
+def best(model_dir: PathLike) -> str | None:
+    """Finds the best checkpoint of a directory, according to `KeepBest`.
+
+    Args:
+        model_dir: A directory, which need not exist.
+
+    Returns:
+        A prefix such as '<model_dir>/model.ckpt-20', or None if no best
+        checkpoint is known, or it was deleted.
+
+    Raises:
+        ValueError: 'best_checkpoint.json' is unreadable.
+
+    Example:
+
+    >>> import os
+    >>> import keras_tpu_estimator as kte
+    >>> import keras, numpy as np
+    >>> def model_fn(features, labels, mode, params):
+    ...     loss = keras.ops.mean(keras.layers.Dense(1)(features) ** 2)
+    ...     train_op = kte.minimize(keras.optimizers.SGD(0.1), loss)
+    ...     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+    >>> config = kte.RunConfig(keep_best=kte.checkpoints.KeepBest())
+    >>> estimator = kte.TPUEstimator(model_fn, config=config, use_tpu=False)
+    >>> def input_fn(params):
+    ...     return np.ones((4, 2), "float32")
+    >>> for _ in range(2):
+    ...     result = estimator.train(input_fn, steps=5).evaluate(
+    ...         input_fn, steps=1)
+    >>> os.path.basename(kte.checkpoints.best(estimator.model_dir))
+    'model.ckpt-10'
+    """
+    model_dir = os.fsdecode(model_dir)
+    found = _load(model_dir)
+    if found is None:
+        return None
+    prefix = os.path.join(model_dir, found.checkpoint)
+    return prefix if location.exists(prefix) else None
+
+
+def note(
+    keep: KeepBest,
+    model_dir: str,
+    checkpoint: str,
+    result: Mapping[str, SupportsFloat],
+) -> None:
+    """Records the evaluation of a checkpoint.
+
+    Raises:
+        ValueError: The result lacks the metric, or it is not a number.
+    """
+    value = _number(keep, result)
+    directory, name = os.path.split(checkpoint)
+    is_ours = paths.canonical(directory) == paths.canonical(model_dir)
+    if math.isnan(value) or not is_ours or not location.exists(checkpoint):
+        return
+    new = _Best(name, keep.metric, keep.mode, value)
+    before = _load(model_dir) if best(model_dir) else None
+    if before is not None and before.outdoes(new):
+        return
+    with commit.replacing(os.path.join(model_dir, FILE_NAME)) as partial:
+        with open(partial, "w", encoding="utf-8") as file:
+            json.dump(dataclasses.asdict(new), file, indent=2)
+
+
+def _number(keep: KeepBest, result: Mapping[str, SupportsFloat]) -> float:
+    try:
+        return float(result[keep.metric])
+    except (KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"The metric of `keep_best`, {keep.metric!r}, must be a number "
+            f"among the results of `evaluate`. Received: {dict(result)}. Name "
+            f"one of {sorted(result)}."
+        ) from None
+
+
+def _load(model_dir: str) -> _Best | None:
+    path = os.path.join(model_dir, FILE_NAME)
+    try:
+        with paths.opened(path) as file:
+            found = _Best(**json.load(file))
+        if os.path.basename(found.checkpoint) != found.checkpoint:
+            raise ValueError("the checkpoint is in another directory")
+    except FileNotFoundError:
+        return None
+    except (TypeError, ValueError) as error:
+        raise ValueError(
+            f"{path!r} must name the best checkpoint. Received an invalid "
+            f"file ({error}). Delete it; the next evaluation writes a new one."
+        ) from error
+    return found

@@ -11,7 +11,7 @@ from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats import intact
+from keras_tpu_estimator.files.formats import intact, tensorflow_format
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
 from keras_tpu_estimator.files.formats.hdf5 import writer as hdf5_writer
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
@@ -20,10 +20,7 @@ from keras_tpu_estimator.files.formats.orbax import main_file as orbax_main
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.files.formats.orbax.reader import TreeReader
 from keras_tpu_estimator.files.formats.reader import CheckpointReader
-from keras_tpu_estimator.files.formats.tensorflow import (
-    writer as tensorflow_writer,
-)
-from keras_tpu_estimator.files.formats.tensorflow.reader import TensorFlowReader
+from keras_tpu_estimator.files.formats.tensorflow_format import TensorFlowReader
 
 HDF5 = "hdf5"
 TENSORFLOW = "tensorflow"
@@ -77,8 +74,8 @@ _FORMATS = {
     TENSORFLOW: CheckpointFormat(
         layouts.TENSORFLOW,
         TensorFlowReader,
-        tensorflow_writer.write,
-        tensorflow_writer.contents,
+        tensorflow_format.write,
+        tensorflow_format.contents,
     ),
     ORBAX: CheckpointFormat(
         layouts.ORBAX,

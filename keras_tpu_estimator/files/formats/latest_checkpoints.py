@@ -8,10 +8,7 @@ from collections.abc import Callable, Iterator
 
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.files.directory import location, state_file
-from keras_tpu_estimator.files.formats import checkpoint_format
-from keras_tpu_estimator.files.formats.tensorflow import (
-    reader as tensorflow_format,
-)
+from keras_tpu_estimator.files.formats import checkpoint_format, tensorflow_format
 
 _SECONDS_BETWEEN_LOOKS = 1.0
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from keras_tpu_estimator.base.common.plain_names import plain_name
+from keras_tpu_estimator.base.common.shown import plain_name
 from keras_tpu_estimator.base.common.types import CheckpointLike
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.directory import layouts, location
@@ -14,15 +14,13 @@ from keras_tpu_estimator.files.formats import (
     keras_format,
     latest_checkpoints,
     safetensors_format,
+    tensorflow_format,
 )
 from keras_tpu_estimator.files.formats.orbax import reader as orbax_reader
 from keras_tpu_estimator.files.formats.reader import (
     GLOBAL_STEP,
     ArraysReader,
     CheckpointReader,
-)
-from keras_tpu_estimator.files.formats.tensorflow import (
-    reader as tensorflow_reader,
 )
 
 # The endings of checkpoints that are named by their file.
@@ -34,7 +32,7 @@ _OTHERS: tuple[tuple[Callable[[str], bool], Callable[[str], CheckpointReader]], 
     (safetensors_format.exists, safetensors_format.SafetensorsReader),
     (orbax_reader.exists, orbax_reader.OrbaxReader),
     (orbax_reader.exists_legacy, orbax_reader.LegacyReader),
-    (tensorflow_reader.exists, tensorflow_reader.TensorFlowReader),
+    (tensorflow_format.exists, tensorflow_format.TensorFlowReader),
 )
 
 

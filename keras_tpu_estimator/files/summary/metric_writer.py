@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.files.summary import kinds
-from keras_tpu_estimator.files.summary.buckets import Buckets
+from keras_tpu_estimator.files.summary.kinds import Buckets
 
 
 class MetricWriter:

@@ -1,7 +1,7 @@
 """The `model_fn` of a compiled Keras model."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 import jax
@@ -23,6 +23,7 @@ from keras_tpu_estimator.base.common.types import (
 )
 from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variables import copying
+from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.front_ends.compiled import weighting
 from keras_tpu_estimator.front_ends.compiled.compile_arguments import (
     CompileArguments,
@@ -34,12 +35,43 @@ from keras_tpu_estimator.front_ends.compiled.copying import (
     paths_of,
     with_values,
 )
-from keras_tpu_estimator.front_ends.compiled.front_end import CompiledFrontEnd
-from keras_tpu_estimator.front_ends.compiled.metric_results import results_of
 from keras_tpu_estimator.front_ends.compiled.training_metrics import (
     Counted,
+    results_of,
     training_metrics,
 )
+from keras_tpu_estimator.front_ends.keras.front_end import KerasFrontEnd, OfKerasModel
+
+
+class CompiledFrontEnd(KerasFrontEnd):
+    """The front end of a compiled Keras model; see `FrontEnd`.
+
+    Args:
+        keras_model: The `model_fn` that calls the model.
+    """
+
+    keras_model: OfKerasModel
+
+    def __init__(self, keras_model: OfKerasModel):
+        self.keras_model = keras_model
+
+    def pair_of(self, value: Any) -> tuple[Features, Labels]:
+        """Returns features with sample weights, and labels of a batch."""
+        if isinstance(value, tuple | list) and len(value) == 3:
+            features, labels, weights = value
+            if weights is None:
+                return features, labels
+            return weighting.with_weights(features, weights), labels
+        return batch.pair_of(value)
+
+    def like(
+        self, model_fn: Callable[..., Any], function: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        """Marks a function as one that calls the same model."""
+        del model_fn
+        marked: Any = function
+        marked.front_end = self
+        return function
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

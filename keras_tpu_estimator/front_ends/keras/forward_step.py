@@ -8,10 +8,10 @@ from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.outputs import of_all_cores
 from keras_tpu_estimator.engine.program.steps import NAMED, Outputs, Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
-from keras_tpu_estimator.front_ends.keras.label_shapes import (
+from keras_tpu_estimator.front_ends.keras.forward_checks import (
+    check_can_be_sharded,
     warn_of_label_shapes,
 )
-from keras_tpu_estimator.front_ends.keras.sharding import check_can_be_sharded
 from keras_tpu_estimator.front_ends.keras.synchronization import (
     fold_seeds,
     seed_paths,

@@ -1,12 +1,14 @@
 """The front end of a `model_fn` written with Keras or JAX."""
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol, runtime_checkable
+
+import keras
 
 from keras_tpu_estimator.api.model_fn.initialization import initializing
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
+from keras_tpu_estimator.base.common.types import Features, Labels, PyTree, TensorLike
 from keras_tpu_estimator.base.common.waiting import tell
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.base.tracing.identity import check_apart
@@ -28,12 +30,34 @@ from keras_tpu_estimator.export.rebuilding import rebuild
 from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 from keras_tpu_estimator.export.serving_graph import Model, ServingGraph, build_graph
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.front_ends.keras import dtype_policies
+from keras_tpu_estimator.front_ends.keras import layer_checks
 from keras_tpu_estimator.front_ends.keras.forward_step import trace_forward_step
-from keras_tpu_estimator.front_ends.keras.of_keras_model import OfKerasModel
 from keras_tpu_estimator.front_ends.keras.traced_model_fn import TracedModelFn
 from keras_tpu_estimator.front_ends.keras.train_step import trace_train_step
 from keras_tpu_estimator.front_ends.tables.program import TablesProgram
+
+
+@runtime_checkable
+class OfKerasModel(Protocol):
+    """A `model_fn` that only calls one compiled Keras model."""
+
+    @property
+    def keras_model(self) -> keras.Model:
+        """The model, with the initial values of training."""
+
+    def trained_model(self, values: Mapping[str, TensorLike]) -> keras.Model:
+        """Returns a compiled copy of the model with other values.
+
+        Args:
+            values: Values by path, including existing ones of the optimizer.
+        """
+
+    @property
+    def inputs(self) -> Mapping[str, keras.KerasTensor] | None:
+        """The model's symbolic inputs by name, or `None` if it has none."""
+
+    def predictions(self, model: keras.Model, features: Features) -> PyTree:
+        """Returns the predictions of PREDICT, by another model of this kind."""
 
 
 class KerasFrontEnd:
@@ -180,4 +204,4 @@ class KerasProgram:
         """Checks the dtype policy against those of layers; once."""
         policy, self._unchecked_policy = self._unchecked_policy, None
         if policy is not None:
-            dtype_policies.warn_unless(policy, policies)
+            layer_checks.warn_of_unused_policy(policy, policies)

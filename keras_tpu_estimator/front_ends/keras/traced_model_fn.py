@@ -34,11 +34,7 @@ from keras_tpu_estimator.engine.program.steps import (
 )
 from keras_tpu_estimator.files.summary import recording
 from keras_tpu_estimator.files.summary.collecting import Collector
-from keras_tpu_estimator.front_ends.keras import (
-    dtype_policies,
-    host_layers,
-    own_training,
-)
+from keras_tpu_estimator.front_ends.keras import layer_checks
 from keras_tpu_estimator.front_ends.keras.padded_features import PaddedFeatures
 
 
@@ -88,7 +84,7 @@ class TracedModelFn:
     def __call__(self, features: Features, labels: Labels) -> Outputs:
         """Calls `model_fn`; returns the tensors that leave the device."""
         in_one_pass()
-        host_layers.refuse_tensors()
+        layer_checks.reject_traced_inputs()
         training = self.mode == ModeKeys.TRAIN
         is_padding = None
         if self.mode == ModeKeys.PREDICT:
@@ -103,11 +99,13 @@ class TracedModelFn:
             replica_context.replica_scope(self.example.cores.context),
             keras_internals.on_platform(self.example.cores.platform),
             self.options.scope(),
-            dtype_policies.noted_in(self.policies),
+            layer_checks.noting_policies(self.policies),
             recording.only_to(collector),
             names_collected() as named,
             tf1_calls.rejected(),
-            own_training.told_of() if training else contextlib.nullcontext(),
+            layer_checks.warning_of_train_step()
+            if training
+            else contextlib.nullcontext(),
         ):
             self.spec = self._call_model_fn(
                 features, labels, self.mode, self._additional()

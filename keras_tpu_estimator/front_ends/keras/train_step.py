@@ -36,14 +36,12 @@ from keras_tpu_estimator.front_ends.keras.differentiation import (
     feature_gradients,
     trace_for_gradients,
 )
-from keras_tpu_estimator.front_ends.keras.fixed_weights import (
+from keras_tpu_estimator.front_ends.keras.forward_checks import (
+    check_can_be_sharded,
     warn_of_fixed_weights,
-)
-from keras_tpu_estimator.front_ends.keras.label_shapes import (
     warn_of_label_shapes,
 )
 from keras_tpu_estimator.front_ends.keras.micro_batches import check_cut
-from keras_tpu_estimator.front_ends.keras.sharding import check_can_be_sharded
 from keras_tpu_estimator.front_ends.keras.synchronization import (
     fold_seeds,
     seed_paths,

@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from keras_tpu_estimator.base.common.abstract_arrays import abstract_array
+from keras_tpu_estimator.base.common.dtype_changes import abstract_array
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import Features, Labels

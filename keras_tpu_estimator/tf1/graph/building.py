@@ -7,8 +7,11 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from keras_tpu_estimator.tf1.graph import internals
-from keras_tpu_estimator.tf1.graph.inner_ops import graph_class, without_inner
-from keras_tpu_estimator.tf1.graph.inside import check_returned
+from keras_tpu_estimator.tf1.graph.inner_ops import (
+    check_returned,
+    graph_class,
+    without_inner,
+)
 from keras_tpu_estimator.tf1.shims.installing import give_back
 
 

@@ -7,12 +7,7 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.graph import (
-    feature_columns,
-    loop_bounds,
-    partitions,
-    sparse_lookups,
-)
+from keras_tpu_estimator.tf1.graph import feature_columns, loop_bounds, sparse_lookups
 from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
 
 
@@ -200,11 +195,11 @@ def whole_variables() -> Iterator[None]:
         store: Any, *args: Any, partitioner: Any = None, **kwargs: Any
     ) -> Any:
         variable = original(store, *args, **kwargs)
-        partitions.note_partitions(variable, partitioner)
+        sparse_lookups.note_partitions(variable, partitioner)
         return variable
 
     name = "_embedding_lookup_and_transform"
-    look_up = partitions.looked_up_by_partition(getattr(embedding_ops, name))
+    look_up = sparse_lookups.looked_up_by_partition(getattr(embedding_ops, name))
     with (
         _replaced(store, "get_variable", get_variable),
         _replaced(embedding_ops, name, look_up),

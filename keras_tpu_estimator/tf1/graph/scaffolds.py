@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 
 from keras_tpu_estimator.api.model_fn.scaffold import InitSession, Scaffold
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.tensorflow_session import host_session
-from keras_tpu_estimator.base.common.warned import warn_once
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.sessions import LocalInit, load_values
 from keras_tpu_estimator.tf1.spec import EstimatorSpec, Spec

@@ -7,7 +7,7 @@ import traceback
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.base.common.source_line import SourceLine
+from keras_tpu_estimator.base.common.user_files import SourceLine
 
 _PACKAGES = (
     "tensorflow",

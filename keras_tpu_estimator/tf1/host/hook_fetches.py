@@ -27,7 +27,7 @@ from keras_tpu_estimator.engine.program.store import (
 )
 from keras_tpu_estimator.tf1.graph.building import as_in_tf2
 from keras_tpu_estimator.tf1.graph.definitions import Body, definition_of, reachable
-from keras_tpu_estimator.tf1.graph.inside import check_outside
+from keras_tpu_estimator.tf1.graph.inner_ops import check_outside
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.sessions import load_values
 from keras_tpu_estimator.tf1.graph.source_lines import line_of

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.base.common.tensorflow_gpus import hide_gpus
+from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
 from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.export.batching import BatchConfig, batching_in_graph
 from keras_tpu_estimator.export.receivers import Receiver, ReceiverFn

@@ -9,8 +9,8 @@ import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.warned import warn_once
 from keras_tpu_estimator.engine.program.steps import StepInput
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph

@@ -15,7 +15,7 @@ import types
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.names.aliases import path_of
+from keras_tpu_estimator.tf1.names.catalogue import path_of
 from keras_tpu_estimator.tf1.shims.old_libraries import OldModule, as_in_2018
 from keras_tpu_estimator.tf1.shims.resolving import (
     MissingNameError,

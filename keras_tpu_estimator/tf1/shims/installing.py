@@ -12,8 +12,7 @@ import types
 from collections.abc import Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.names.aliases import path_of
-from keras_tpu_estimator.tf1.names.catalogue import catalogue
+from keras_tpu_estimator.tf1.names.catalogue import catalogue, path_of
 from keras_tpu_estimator.tf1.shims.resolving import (
     LookAlike,
     MissingNameError,

@@ -11,8 +11,13 @@ import types
 from typing import Any
 
 from keras_tpu_estimator.base.common.pickling import reduce_error
-from keras_tpu_estimator.tf1.names.aliases import canonical, path_of
-from keras_tpu_estimator.tf1.names.catalogue import ancestors, below, catalogue
+from keras_tpu_estimator.tf1.names.catalogue import (
+    ancestors,
+    below,
+    canonical,
+    catalogue,
+    path_of,
+)
 from keras_tpu_estimator.tf1.shims.old_libraries import (
     accept_overrides_without_mask,
 )

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import TypeAlias
 
 from keras_tpu_estimator.base.common.sources import Source, from_module
-from keras_tpu_estimator.tf1.names import aliases
+from keras_tpu_estimator.tf1.names import catalogue
 
 Function: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda
 Definition: TypeAlias = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
@@ -289,7 +289,7 @@ def canonical(name: str) -> str:
     >>> canonical("tensorflow_estimator.estimator.RunConfig")
     'tf.estimator.RunConfig'
     """
-    path = aliases.path_of(name)
+    path = catalogue.path_of(name)
     if path is None:
         return name
     return f"tf.{path}" if path else "tf"

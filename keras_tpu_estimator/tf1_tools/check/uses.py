@@ -8,7 +8,7 @@ import pathlib
 from collections.abc import Iterator, Mapping
 
 from keras_tpu_estimator.base.common.sources import from_module
-from keras_tpu_estimator.tf1.names import aliases
+from keras_tpu_estimator.tf1.names import catalogue
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
 
 _GUARDS = ("AttributeError", "Exception", "ImportError", "ModuleNotFoundError")
@@ -166,7 +166,7 @@ def absent_in(module: Scope, program: Mapping[str, Scope]) -> Iterator[Use]:
     guarded = guarded_in(module)
     for scope, node in module.walk():
         for name in _libraries(node):
-            if name in own or name in aliases.ROOTS or _is_installed(name):
+            if name in own or name in catalogue.ROOTS or _is_installed(name):
                 continue
             path, line = module.source.path, getattr(node, "lineno", 1)
             yield Use(name, path, line, node, scope, node in guarded)

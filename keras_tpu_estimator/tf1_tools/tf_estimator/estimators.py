@@ -11,8 +11,7 @@ import numpy as np
 
 from keras_tpu_estimator.api.config import run_config
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
-from keras_tpu_estimator.base.common.params import copied
-from keras_tpu_estimator.base.common.signatures import argument_names
+from keras_tpu_estimator.base.common.params import argument_names, copied
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.engine.program.bound_model_fn import check_signature
 from keras_tpu_estimator.estimator import tpu_estimator

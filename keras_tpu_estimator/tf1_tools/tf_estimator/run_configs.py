@@ -9,7 +9,7 @@ from typing import Any
 
 from keras_tpu_estimator.api.config import run_config
 from keras_tpu_estimator.api.config.tpu_config import TPUConfig
-from keras_tpu_estimator.base.common.warned import warn_once
+from keras_tpu_estimator.base.common.logs import warn_once
 
 # The folder of this package.
 _PACKAGE = str(pathlib.Path(__file__).parents[2]) + os.sep

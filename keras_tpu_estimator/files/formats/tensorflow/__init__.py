@@ -1,1 +1,0 @@
-"""TensorFlow checkpoints: of its `Saver`, and in its other formats."""

@@ -1,0 +1,153 @@
+"""Checks of the layers and models that a `model_fn` calls."""
+
+import contextlib
+import contextvars
+import functools
+import inspect
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import keras
+
+_warns: contextvars.ContextVar[bool] = contextvars.ContextVar("warns", default=False)
+# The classes that already caused the warning, as in Python's `warnings`.
+_told: dict[Any, Any] = {}
+_called: contextvars.ContextVar[set[str] | None] = contextvars.ContextVar(
+    "called", default=None
+)
+# The layers that only run on the host.
+_HOST_LAYERS = (
+    keras.layers.HashedCrossing,
+    keras.layers.Hashing,
+    keras.layers.IntegerLookup,
+    keras.layers.StringLookup,
+    keras.layers.TextVectorization,
+)
+
+
+@contextlib.contextmanager
+def warning_of_train_step() -> Iterator[None]:
+    """Warns about each class with a `train_step` that is called in a block."""
+    _watch_calls()
+    token = _warns.set(True)
+    try:
+        yield
+    finally:
+        _warns.reset(token)
+
+
+@functools.cache
+def _watch_calls() -> None:
+    """Makes calls of Keras models observable; installs that once."""
+    call = keras.Model.__call__
+
+    @functools.wraps(call)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        own = type(self).train_step
+        if _warns.get() and own is not keras.Model.train_step:
+            _warn(type(self), inspect.unwrap(own))
+        return call(self, *args, **kwargs)
+
+    keras.Model.__call__ = __call__
+
+
+def _warn(cls: type, train_step: Any) -> None:
+    code = getattr(train_step, "__code__", None)
+    warnings.warn_explicit(
+        f"The class {cls.__name__} has a custom `train_step`, which an "
+        "estimator does not call: the `train_op` of `model_fn` trains. "
+        "Expected a model that is only called there. Compute the loss in "
+        "model_fn as `train_step` does, and gradients, if needed, with "
+        "kte.gradients.",
+        UserWarning,
+        code.co_filename if code else __file__,
+        code.co_firstlineno if code else 0,
+        registry=_told,
+    )
+
+
+@functools.cache
+def reject_traced_inputs() -> None:
+    """Makes layers of the host refuse traced tensors; installs the check once.
+
+    They call TensorFlow, whose error does not name the layer.
+    """
+    for cls in _HOST_LAYERS:
+        cls.__call__ = _refusing(cls.__call__)
+
+
+def _refusing(call: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(call)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        leaves = jax.tree.leaves((args, kwargs))
+        if any(isinstance(leaf, jax.core.Tracer) for leaf in leaves):
+            kind = type(self).__name__
+            raise ValueError(
+                f"The layer keras.layers.{kind} must be called in `input_fn`, "
+                "because it runs in TensorFlow on the host. Received a call "
+                f"of {self.name!r} in `model_fn`. Call the layer in "
+                "`dataset.map`, and pass its result as a feature."
+            )
+        return call(self, *args, **kwargs)
+
+    return __call__
+
+
+@contextlib.contextmanager
+def noting_policies(policies: set[str]) -> Iterator[None]:
+    """Adds the policy names of layers that are called in a `with` block.
+
+    Args:
+        policies: The set that the names are added to.
+    """
+    _watch_layers()
+    token = _called.set(policies)
+    try:
+        yield
+    finally:
+        _called.reset(token)
+
+
+def warn_of_unused_policy(policy: str, policies: set[str]) -> None:
+    """Warns if no layer has a policy.
+
+    Args:
+        policy: The name that `RunConfig.dtype_policy` has.
+        policies: The names of the layers' policies.
+    """
+    if policy in policies:
+        return
+    warnings.warn(
+        "`RunConfig.dtype_policy` must be the policy of at least one Keras "
+        f"layer that `model_fn` calls. Received {policy!r}, which has no "
+        f"effect: {_policies_found(policies)}. Make layers in `model_fn`, or call "
+        f"keras.config.set_dtype_policy({policy!r}) before you make them. In "
+        "code without Keras layers, cast arrays and leave `dtype_policy` out.",
+        UserWarning,
+        stacklevel=2,
+    )
+
+
+def _policies_found(policies: set[str]) -> str:
+    if not policies:
+        return "`model_fn` calls no layers"
+    names = ", ".join(map(repr, sorted(policies)))
+    return f"the layers have {names}"
+
+
+@functools.cache
+def _watch_layers() -> None:
+    """Makes the policies of called layers observable; installs that once."""
+    call = keras.layers.Layer.__call__
+
+    @functools.wraps(call)
+    def __call__(self: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+        result = call(self, *args, **kwargs)
+        policies = _called.get()
+        if policies is not None:
+            policies.add(self.dtype_policy.name)
+        return result
+
+    keras.layers.Layer.__call__ = __call__
