@@ -6,8 +6,8 @@ In evaluation and prediction, the host can copy the values of their variables.
 from collections.abc import Sequence
 from typing import Any
 
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.warned import warn_once
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import LOOPS, reachable
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
