@@ -393,3 +393,23 @@ def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
     value = attr_value_pb2.AttrValue()
     value.list.s.extend(each.encode() for each in values)
     op._set_attr(name, value)
+
+
+def definition_of_function(graph: Any, name: str) -> tuple[Any, list[str], list[str]]:
+    """Returns a function as a `GraphDef`, with the names of arguments and results.
+
+    Args:
+        graph: A graph that has the function.
+        name: The name of the function.
+    """
+    from tensorflow.python.framework import function_def_to_graph
+
+    library = graph.as_graph_def().library.function
+    (function,) = (each for each in library if each.signature.name == name)
+    with graph.as_default():
+        made, names = function_def_to_graph.function_def_to_graph_def(
+            function, include_library_functions=True
+        )
+    arguments = [names[each.name] for each in function.signature.input_arg]
+    results = [names[function.ret[each.name]] for each in function.signature.output_arg]
+    return made, arguments, results

@@ -13,6 +13,9 @@ from keras_tpu_estimator.tf1.graph.definitions import (
 from keras_tpu_estimator.tf1.host.host_graph import HostGraph
 from keras_tpu_estimator.tf1.lift.refusals import reason_against
 
+_VARIABLE = "VarHandleOp"
+_READS = (_VARIABLE, "ReadVariableOp")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Cut:
@@ -26,12 +29,14 @@ class Cut:
         boundary: The tensors that the devices compute for it.
         variables: The names of its variables.
         initializers: The names of the operations that initialize its variables.
+        copied: The names of variables whose values the devices have.
     """
 
     definition: Any = dataclasses.field(repr=False)
     boundary: Sequence[Any]
     variables: Sequence[str]
     initializers: Sequence[str] = ()
+    copied: Sequence[str] = ()
 
     def graph(self) -> HostGraph:
         """Returns the part as a graph, whose inputs are the boundary."""
@@ -54,15 +59,30 @@ class Cut:
         return HostGraph(
             graph,
             inputs,
-            {name: operation(name).outputs[0] for name in self.variables},
+            {
+                name: operation(name).outputs[0]
+                for name in (*self.variables, *self.copied)
+            },
             [operation(name) for name in self.initializers],
         )
 
 
-def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut:
+def cut(
+    graph: Any,
+    fetches: Sequence[Any],
+    variables: Mapping[str, Any],
+    more: Collection[str] = (),
+) -> Cut:
     """Cuts a graph so that the fetches and some variables are on the host.
 
     The part of a fetch that the devices can compute must be an input of another fetch.
+
+    Args:
+        graph: The graph.
+        fetches: Tensors or operations of the host.
+        variables: The variables that only the host has, by name.
+        more: The names of other operations that the host must run. The host then
+            copies the variables of the devices that its part reads.
     """
     initializers = {n: v.initializer for n, v in variables.items()}
     tables = table_initializers(graph, [*fetches, *initializers.values()])
@@ -73,9 +93,12 @@ def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut
     own, constant = given | variables.keys(), set[str]()
     for op in ops:
         before = _before(op)
-        if before & own or reason_against(op, nodes[op.name], library):
+        is_odd = op.name in more or reason_against(op, nodes[op.name], library)
+        if before & own or is_odd:
             own.add(op.name)
-        elif before <= constant and not op.op_def.is_stateful:
+        elif before <= constant and (
+            not op.op_def.is_stateful or (more and op.type in _READS)
+        ):
             if not op.type.startswith("Placeholder"):
                 constant.add(op.name)
     own -= {op.name for op in ops if op.name in given and op.name in constant}
@@ -91,6 +114,7 @@ def cut(graph: Any, fetches: Sequence[Any], variables: Mapping[str, Any]) -> Cut
         list(boundary.values()),
         list(initializers),
         [op.name for op in (*initializers.values(), *tables)],
+        [op.name for op in ops if op.type == _VARIABLE and op.name in constant],
     )
 
 

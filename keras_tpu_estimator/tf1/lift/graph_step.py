@@ -36,6 +36,7 @@ from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.scaffolds import as_ours
 from keras_tpu_estimator.tf1.graph.variables import REPEATS, SEED
 from keras_tpu_estimator.tf1.host.arguments import only_tensors
+from keras_tpu_estimator.tf1.host.growing_loops import growing_loops
 from keras_tpu_estimator.tf1.host.hook_fetches import FetchedGraph
 from keras_tpu_estimator.tf1.host.host_session import CloseHostCall, HostCall
 from keras_tpu_estimator.tf1.host.metric_session import GraphMetrics, MetricFn
@@ -238,9 +239,12 @@ class GraphStep:
             self._own_host_call = own
             self._host_call = HostFunction(own, dtypes)
             self._hooks = (*self._hooks, CloseHostCall(own))
+        graph, loops = self._model.graph, list[str]()
+        if mode != ModeKeys.TRAIN:
+            loops = growing_loops(graph, jax.tree.leaves(tensors), mode)
         for name, tensors_of_name in tensors.items():
             if name != "loss":
-                tensors[name] = on_host(self._model.graph, tensors_of_name)
+                tensors[name] = on_host(graph, tensors_of_name, loops)
         self._metric_fn = _fed_on_host(self._metric_fn, tensors.get(metrics_name(mode)))
         self._host_call = _fed_on_host(self._host_call, tensors.get("host_call"))
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
