@@ -143,12 +143,13 @@ class DeviceLoop:
         leaves, structure = jax.tree.flatten(parts, is_unbatched)
         batched = [leaf for leaf in leaves if not is_unbatched(leaf)]
         whole = iter(transfers.without_padding(cores, batched, sizes, 1, sharding))
-        return structure.unflatten(
+        even = [
             transfers.put_whole(cores, leaf, sharding)
             if is_unbatched(leaf)
             else next(whole)
             for leaf in leaves
-        )
+        ]
+        return jax.tree.unflatten(structure, even)
 
     def put_one(self, features: Features, is_padding: np.ndarray) -> PyTree:
         """Copies one step of prediction to the devices.
