@@ -6,6 +6,7 @@ cell, and debuggers for each error that they show.
 """
 
 import sys
+import threading
 from types import TracebackType
 from typing import Any, NoReturn
 
@@ -67,7 +68,9 @@ class ProgramEnd:
             self._before[0](kind, error, traceback)
 
     def _exit(self, status: Any = None, /) -> NoReturn:
-        self.code = exit_code(SystemExit(status))
+        # In another thread it ends only that.
+        if threading.current_thread() is threading.main_thread():
+            self.code = exit_code(SystemExit(status))
         if self._before is not None:
             self._before[1](status)
         raise SystemExit(status)
