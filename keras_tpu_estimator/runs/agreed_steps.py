@@ -2,13 +2,14 @@
 
 Hosts agree on the number of the next steps without using the devices. While all
 have the same number of examples, no examples are sent. Otherwise, as at the end of
-an evaluation, the examples of a step are sent to all hosts, which then run one
-batch of the exact size: no example is padded or lost.
+an evaluation, each host pads its part of the step, and the devices exchange the
+examples. They then run one batch of the exact size, without padding.
 """
 
 import dataclasses
 import logging
 import zlib
+from collections.abc import Sequence
 from typing import Any, Self
 
 import jax
@@ -16,12 +17,13 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.topology import Topology
+from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.hosts.agreement import Hosts
 from keras_tpu_estimator.engine.inputs import packing
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec, mismatch_error
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
-from keras_tpu_estimator.engine.inputs.unbatched import joined_of_hosts
+from keras_tpu_estimator.engine.inputs.unbatched import joined_of_hosts, map_batched
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -33,11 +35,14 @@ class AgreedBatch:
     Attributes:
         is_part: Whether each host has another part of the same steps.
         room: The usual number of such steps in one program.
+        sizes: The number of examples of each host if parts are padded to one
+            size. Defaults to none.
     """
 
     stacked: StackedSteps
     is_part: bool
     room: int
+    sizes: tuple[int, ...] = ()
 
 
 class AgreedSteps:
@@ -98,7 +103,9 @@ class AgreedSteps:
         if is_even and own.examples % self._topology.replicas_per_host == 0:
             part = self._use(min(e.steps for e in reports))
             return self._agreed(part, is_part=True)
-        return self._agreed(self._of_all())
+        sizes = [each.examples for each in reports]
+        # Hosts that share a replica have the same examples.
+        return self._padded(sizes[:: self._topology.hosts_per_replica])
 
     def agreed_size(self, size: int) -> int:
         """Returns the chief's size of the next loop in place of this host's."""
@@ -134,21 +141,35 @@ class AgreedSteps:
         self._rest = StackedSteps.joined([rest, self._rest]) if self._rest else rest
         return stacked
 
-    def _of_all(self) -> StackedSteps:
-        """Returns one step with the examples of all hosts, in their order."""
+    def _padded(self, sizes: Sequence[int]) -> AgreedBatch:
+        """Returns one step of which the hosts have parts of these sizes."""
         own = None if self._batch is None else self._use(1)
-        batch = None if own is None else (own.features, own.labels)
-        reports = self._exchange.gather_bytes(packing.to_bytes(batch))
-        # Hosts that share a replica have the same examples.
-        reports = reports[:: self._topology.hosts_per_replica]
+        part = None if own is None else (own.features, own.labels)
+        replicas = self._topology.replicas_per_host
+        room = -(-max(sizes) // replicas) * replicas
+
+        def padded(like: np.ndarray, leaf: np.ndarray) -> np.ndarray:
+            whole = np.zeros((1, room, *like.shape[2:]), like.dtype)
+            whole[:, : leaf.shape[1]] = leaf
+            return whole
+
+        empty = self._without_examples(part)
+        both = map_batched(padded, empty, empty if part is None else part)
+        return AgreedBatch(StackedSteps(*both), True, 1, tuple(sizes))
+
+    def _without_examples(self, part: PyTree) -> PyTree:
+        """Returns the batches of the hosts without their examples.
+
+        A host without a batch learns its structure, and the tensors that examples
+        share.
+        """
+        own = None if part is None else map_batched(lambda leaf: leaf[:, :0], part)
+        reports = self._exchange.gather_bytes(packing.to_bytes(own))
         # Earlier batches have the same structure.
         known = next((structure for structure, _ in self._specs), None)
-        parts = [
-            part
-            for each in reports
-            if (part := packing.from_bytes(each, known)) is not None
-        ]
-        return StackedSteps(*joined_of_hosts(parts, self._topology.num_replicas))
+        found = (packing.from_bytes(each, known) for each in dict.fromkeys(reports))
+        parts = [each for each in found if each is not None]
+        return joined_of_hosts(parts, self._topology.replicas_per_host)
 
     def _spec(self, stacked: StackedSteps) -> ElementSpec:
         """Returns the spec of a batch, computed once for each kind of batches."""

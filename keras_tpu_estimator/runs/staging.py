@@ -33,6 +33,8 @@ class StagedSteps:
         steps: The rows of the steps in those arrays.
         ends_loop: Whether the loop ends with these steps.
         is_part: Whether each host has another part of the steps.
+        sizes: The number of examples of each host if parts are padded. Defaults
+            to none.
     """
 
     mode: str
@@ -41,6 +43,7 @@ class StagedSteps:
     steps: range
     ends_loop: bool
     is_part: bool
+    sizes: tuple[int, ...] = ()
 
     @property
     def shapes(self) -> Any:
@@ -57,6 +60,16 @@ class StagedSteps:
             dataclasses.replace(self, stacked=first, steps=self.steps[:steps]),
             dataclasses.replace(self, stacked=rest, steps=self.steps[steps:]),
         )
+
+    def distributed(self, runtime: Runtime) -> "StagedSteps":
+        """Returns the same steps without padding, on the main thread.
+
+        There, all hosts start the programs of their devices in the same order.
+        """
+        if not self.sizes:
+            return self
+        data = runtime.loop.distributed(self.mode, self.data, self.sizes)
+        return dataclasses.replace(self, data=data, sizes=())
 
     def prepare(self, runtime: Runtime) -> Step:
         """Returns the program's step for batches of this shape."""
@@ -110,7 +123,8 @@ class Capacities:
     def of(self, batch: AgreedBatch) -> int:
         """Returns the capacity for some steps, which is equal on all hosts."""
         steps, usual = batch.stacked.steps, max(batch.room, batch.stacked.steps)
-        shape = batch.stacked.step(0).signature, batch.is_part
+        signature = batch.stacked.step(0).signature
+        shape = signature, batch.is_part, bool(batch.sizes)
         known = self._known.get(shape, 1 if self._known else usual)
         self._known[shape] = known if steps <= known else usual
         return self._known[shape]
@@ -150,6 +164,7 @@ def stage_ahead(
                     *(mode, stacked, data, range(stacked.steps)),
                     ends_loop=not left,
                     is_part=is_part,
+                    sizes=taken.sizes,
                 )
 
     def close() -> None:
@@ -162,6 +177,7 @@ def stage_ahead(
         _depth,
         is_cancelled=is_cancelled,
         give_up=close,
+        finish=lambda staged: staged.distributed(runtime),
     )
 
 

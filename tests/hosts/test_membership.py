@@ -205,6 +205,37 @@ def test_a_host_whose_code_is_not_known_keeps_it(member, ends, monkeypatch):
     assert at_exit(own) is None and forgotten == [1]
 
 
+@pytest.mark.usefixtures("ends")
+def test_an_exit_code_at_the_end_is_that_of_all(member, on_each, caplog):
+    hosts = [member(host) for host in range(2)]
+    hosts[1]._program_end.code = 3
+    assert on_each(lambda host: at_exit(hosts[host])) == [3, 3]
+    (logged,) = caplog.messages
+    assert logged == (
+        "The program of host 1 has ended with exit code 3. Host 0 also ends. "
+        "Restart all hosts to continue from the latest checkpoint."
+    )
+
+
+@pytest.mark.usefixtures("ends")
+def test_a_late_host_is_reported_and_jax_aborts_nobody(member, caplog, monkeypatch):
+    monkeypatch.setattr(jax.distributed, "shutdown", lambda: 1 / 0)
+    own, other = member(0), member(1)
+    own.shutdown_secs = -1
+    other._shutdown._publish(End(0))
+    other._shutdown._arrive("ended")
+    assert at_exit(own) == 1
+    assert "Host 1 of 2 has not ended within" in caplog.text
+    assert at_exit(other) == 1
+
+
+def test_a_program_that_continues_has_caught_its_exit(member):
+    own = member(0)
+    own._program_end.code = 3
+    own.number_of("train")
+    assert own._program_end.code is None
+
+
 def test_an_exit_in_a_call_gives_its_code_to_all(member, ends):
     own, other = member(1), member(0)
     fail(own, SystemExit(3))

@@ -18,14 +18,40 @@ def three(store, monkeypatch):
     return [Shutdown(index, 3, Store(store)) for index in range(3)]
 
 
-def test_all_leave_together(three, on_each):
+@pytest.mark.parametrize("codes", [(None, 0, 0), (1, 2, 2)])
+def test_all_leave_together(three, on_each, codes):
     def leave(host):
         own = three[host]
-        return own.leave_together(host or None, own.problem)
+        return own.leave_together(codes[host], own.problem)
 
     assert on_each(leave, 3) == [None, None, None]
-    assert [three[0].ends()[host].code for host in range(3)] == [None, 1, 2]
+    assert [three[0].ends()[host].code for host in range(3)] == [*codes]
     assert three[0].has_begun
+
+
+def test_one_exit_code_is_the_problem_of_all(three, on_each):
+    def leave(host):
+        own = three[host]
+        return own.leave_together([None, 3, 0][host], own.problem)
+
+    (problem,) = {*on_each(leave, 3)}
+    assert (problem.host, problem.code, problem.is_end) == (1, 3, True)
+    assert problem.text == "The program of host 1 has ended with exit code 3."
+
+
+def test_nobody_waits_long_for_a_late_host(three, on_each):
+    def disconnect(host):
+        return three[host].disconnect_together(-1.0)
+
+    problem, other = on_each(disconnect, 2)
+    assert problem == other
+    assert "Host 2 of 3 has not ended within" in problem.text
+    # The late host also ends.
+    assert disconnect(2) == problem
+
+
+def test_all_disconnect_together(three, on_each):
+    assert on_each(lambda host: three[host].disconnect_together(9), 3) == [None] * 3
 
 
 def test_who_fails_keeps_the_others_from_it(three, on_each):

@@ -85,7 +85,7 @@ def test_what_jax_is_told(fake_jax):
                 "cluster_detection_method": "deactivate",
                 "initialization_timeout": 80,
                 "heartbeat_timeout_seconds": 40,
-                "shutdown_timeout_seconds": 60,
+                "shutdown_timeout_seconds": 120,
             },
         )
     ]

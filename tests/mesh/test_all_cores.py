@@ -75,6 +75,19 @@ def test_one_core_is_that_of_the_machine():
     assert placed.devices() == {jax.devices()[5]}
 
 
+@pytest.mark.parametrize("sizes", [(1, 3), (3, 2)])
+def test_padding_of_parts_is_removed_without_any_change(sizes):
+    cores = all_cores(machine=half())
+    rows = np.arange(16, dtype="float32").reshape(1, 8, 2)
+    rows[0, ::2, 0] = [-0.0, np.nan, np.inf, -0.0]
+    parts = transfers.put_parts(cores, rows, axis=1)
+    sharding = cores.replicated if sum(sizes) % 4 else cores.batch_sharding(1)
+    (whole,) = transfers.without_padding(cores, [parts], sizes, 1, sharding)
+    assert whole.sharding.is_equivalent_to(sharding, 3)
+    expected = [rows[:, : sizes[0]], rows[:, 4 : 4 + sizes[1]]]
+    assert np.array(whole).tobytes() == np.concatenate(expected, 1).tobytes()
+
+
 @pytest.fixture
 def distribution():
     """Two replicas of two cores each, in Keras's words."""

@@ -68,10 +68,25 @@ def read(on_each, store, hosts_of):
             taken = []
             while (each := steps.take(at_once)) is not None:
                 numbers = each.stacked.features["number"].tolist()
-                taken.append((each.is_part, numbers))
+                taken.append((each.is_part, each.sizes, numbers))
             return taken
 
-        return on_each(take_all, len(sizes))
+        found = on_each(take_all, len(sizes))
+        if any(isinstance(each, Exception) for each in found):
+            return found
+        steps = map(without_padding, zip(*found, strict=True))
+        return [[*each] for each in zip(*steps, strict=True)]
+
+    def without_padding(steps):
+        """Steps of all hosts as the devices get them."""
+        is_part, agreed, _ = steps[0]
+        if not agreed:
+            return [(is_part, numbers) for is_part, _, numbers in steps]
+        assert all(each[:2] == (True, agreed) for each in steps)
+        readers = steps[:: len(steps) // len(agreed)]
+        parts = [n for *_, (n,) in readers]
+        whole = [k for part, n in zip(parts, agreed, strict=True) for k in part[:n]]
+        return [(False, [whole])] * len(steps)
 
     return run
 
@@ -210,6 +225,18 @@ def test_what_batches_are_like_is_looked_at_once(taken, monkeypatch):
     assert len(made) == 2
 
 
+def test_examples_do_not_travel_through_the_coordinator(taken, store, monkeypatch):
+    sent, write = [], store.key_value_set_bytes
+
+    def noted(key, value, *args):
+        sent.append(len(value))
+        write(key, value, *args)
+
+    monkeypatch.setattr(store, "key_value_set_bytes", noted)
+    taken([padded(1000, size=400)], [padded(1000, size=1)], mode="eval")
+    assert sent and max(sent) < 400
+
+
 def with_rate(size, *rates):
     rates = np.array([rates], "float32")
     return {"x": np.zeros((1, size, 3)), "rate": Unbatched(rates)}
@@ -218,11 +245,11 @@ def with_rate(size, *rates):
 def test_shared_tensors_of_an_uneven_step_are_those_of_all_cores(taken):
     batches = [with_rate(4, 0.5, 0.5)], [with_rate(2, 0.5, 0.5)]
     for (only,) in taken(*batches, mode="eval"):
-        assert only["x"].shape == (1, 6, 3)
-        np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
-    # Examples of one host alone are also dealt to all cores.
+        assert only["x"].shape == (1, 4, 3)
+        np.testing.assert_array_equal(only["rate"].value, [[0.5] * 2])
+    # A host without examples learns them from the other one.
     for (only,) in taken([with_rate(4, 0.5, 0.5)], [], mode="eval"):
-        np.testing.assert_array_equal(only["rate"].value, [[0.5] * 4])
+        np.testing.assert_array_equal(only["rate"].value, [[0.5] * 2])
 
 
 def test_shared_tensors_of_an_uneven_step_are_equal(taken):

@@ -186,7 +186,10 @@ class HostExchange:
         return values
 
     def gather_bytes(self, value: bytes) -> list[bytes]:
-        """Returns the bytes of all processes, and compares nothing."""
+        """Returns the bytes of all processes, and compares nothing.
+
+        The result that each process reads contains equal bytes once.
+        """
         if self._others is None:
             return [value]
         joined = self._round_of(value, _join)
@@ -406,13 +409,19 @@ def _once_if_equal(values: list[Any]) -> list[Any]:
 
 
 def _join(values: list[bytes]) -> bytes:
-    """Joins values, with their sizes in front."""
-    sizes = json.dumps([len(each) for each in values]).encode()
-    return b"\n".join([sizes, b"".join(values)])
+    """Joins different values, with their sizes and the value of each process in
+    front.
+    """
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    sizes = [len(value) for value in numbers]
+    head = json.dumps([sizes, [numbers[value] for value in values]]).encode()
+    return b"\n".join([head, b"".join(numbers)])
 
 
 def _split(joined: bytes) -> list[bytes]:
     """Splits the result of `_join`."""
-    sizes, _, values = joined.partition(b"\n")
-    ends = itertools.accumulate(json.loads(sizes), initial=0)
-    return [values[start:end] for start, end in itertools.pairwise(ends)]
+    head, _, values = joined.partition(b"\n")
+    sizes, numbers = json.loads(head)
+    ends = itertools.accumulate(sizes, initial=0)
+    different = [values[start:end] for start, end in itertools.pairwise(ends)]
+    return [different[number] for number in numbers]

@@ -34,6 +34,8 @@ from keras_tpu_estimator.base.hosts.watch import Watch
 _logger = logging.getLogger("keras_tpu_estimator")
 
 _AGAIN = "Restart all hosts to continue from the latest checkpoint."
+# The same default as in `initialize`.
+_SHUTDOWN_SECS = 60
 _LOST = f"Host 0, which coordinates the others, is gone. {_AGAIN}"
 
 
@@ -49,6 +51,8 @@ class Membership:
         store: The key-value store of all processes.
         watch: The watch over the other processes.
         acts_alone: Whether this process currently acts without the others.
+        shutdown_secs: How long this process waits at the end for others whose
+            programs have ended. Defaults to 60.
     """
 
     def __init__(self, cluster: Cluster, client: Any):
@@ -62,6 +66,7 @@ class Membership:
         self.acts_alone: contextvars.ContextVar[bool] = contextvars.ContextVar(
             "acts_alone", default=False
         )
+        self.shutdown_secs: float = _SHUTDOWN_SECS
         self._shutdown = shutdown.Shutdown(*place)
         self._program_end = ProgramEnd()
         self._process = os.getpid()
@@ -98,6 +103,8 @@ class Membership:
 
     def number_of(self, subject: str) -> int:
         """Returns the number of the next exchange, equal in all processes."""
+        # A program that continues has caught its last exit.
+        self._program_end.code = None
         # The others do not take part in exchanges of a process acting alone.
         if not self.acts_alone.get():
             self._begun[subject] += 1
@@ -228,14 +235,14 @@ class Membership:
         if reported is not None and self._shutdown.has_begun:
             # The main thread is about to end.
             return
-        _logger.critical(
-            "%s Host %d also ends. %s",
-            problem.text,
-            self.index,
-            _AGAIN,
-        )
+        self._log(problem)
         self._shutdown.announce_end(problem)
         _exit(problem.code)
+
+    def _log(self, problem: Problem) -> None:
+        """Logs why this process ends because of another one."""
+        text = problem.text.removesuffix(f" {_AGAIN}")
+        _logger.critical("%s Host %d also ends. %s", text, self.index, _AGAIN)
 
     def _at_exit(self) -> None:
         """Waits for the ends of all processes, or ends after a failure."""
@@ -251,9 +258,10 @@ class Membership:
             signal.signal(signal.SIGTERM, signal.SIG_IGN)
         if problem is None:
             self.watch.stop()
-            # Without delay: JAX ends the others if one process comes late.
             jax.distributed.shutdown()
             return
+        if self._program_end.error is None and problem.host != self.index:
+            self._log(problem)
         self._shutdown.announce_end(problem)
         if problem.host != self.index:
             _exit(self._program_end.code or problem.code)
@@ -284,7 +292,8 @@ class Membership:
         # The program caught an error that has ended the others.
         failure = self.failures.only_here()
         if failure is None:
-            return None
+            self.watch.stop()
+            return self._shutdown.disconnect_together(self.shutdown_secs)
         return Problem(failure.text, self.index, failure.code or 1, is_reachable=True)
 
 

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import sys
+import threading
 import time
 from collections.abc import Callable
 from types import TracebackType
@@ -22,6 +23,7 @@ _LEAVING_SECS = 1.0
 _LOOK_SECS = 0.1
 _LOOK_MSECS = 200
 _ENDED = "ended"
+_LEAVING = "leaving"
 _LEFT = "left"
 _ALL = "all"
 
@@ -96,13 +98,64 @@ class Shutdown:
             A problem, or `None` when all programs have ended.
         """
         self._publish(End(code))
-        if self._store.increment(f"{_ALL}/count") == self._count:
-            self._store.write(f"{_ALL}/ended", b"")
+        self._arrive(_ENDED)
         while (problem := reported()) is None:
-            if self._store.read(f"{_ALL}/ended", _LOOK_MSECS) is not None:
+            if self._have_all(_ENDED):
                 # A problem may have been published before that.
-                return reported()
+                return reported() or self._unlike_codes()
         return problem
+
+    def disconnect_together(self, within_secs: float) -> Problem | None:
+        """Waits until all processes are ready to disconnect from JAX's service.
+
+        If one of them were late, JAX would abort all.
+
+        Args:
+            within_secs: The time to wait for the others.
+
+        Returns:
+            A problem, or `None` when all are ready.
+        """
+        if (problem := self.problem()) is not None:
+            return problem
+        until = time.monotonic() + within_secs
+        self._store.publish(_LEAVING, self._index)
+        self._arrive(_LEAVING)
+        while not self._have_all(_LEAVING):
+            if time.monotonic() > until:
+                ready = self._store.published_by_process(_LEAVING)
+                late = min({*range(self._count)} - ready.keys(), default=0)
+                problem = Problem(
+                    f"Host {late} of {self._count} has not ended within "
+                    f"{within_secs:.0f} seconds after the others.",
+                    late,
+                )
+                self._publish(End(problem.code, problem))
+                return problem
+        return None
+
+    def _arrive(self, where: str) -> None:
+        """Counts this process, and tells the others if it is the last one."""
+        if self._store.increment(f"{_ALL}/{where}/count") == self._count:
+            self._store.write(f"{_ALL}/{where}/all", b"")
+
+    def _have_all(self, where: str) -> bool:
+        """Returns whether all processes have arrived, or soon arrive."""
+        return self._store.read(f"{_ALL}/{where}/all", _LOOK_MSECS) is not None
+
+    def _unlike_codes(self) -> Problem | None:
+        """Returns the problem of a program that has failed, if others have not."""
+        codes = {host: end.code or 0 for host, end in self.ends().items()}
+        failed = [host for host in sorted(codes) if codes[host]]
+        if len(failed) in (0, self._count):
+            return None
+        host, code = failed[0], codes[failed[0]]
+        return Problem(
+            f"The program of host {host} has ended with exit code {code}.",
+            *(host, code),
+            is_reachable=True,
+            is_end=True,
+        )
 
     def announce_end(self, problem: Problem) -> None:
         """Publishes why this process ends, and waits until all have read it.
@@ -186,7 +239,9 @@ class ProgramEnd:
             self._before[0](kind, error, traceback)
 
     def _exit(self, status: Any = None, /) -> NoReturn:
-        self.code = exit_code(SystemExit(status))
+        # In another thread it ends only that.
+        if threading.current_thread() is threading.main_thread():
+            self.code = exit_code(SystemExit(status))
         if self._before is not None:
             self._before[1](status)
         raise SystemExit(status)

@@ -219,7 +219,7 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
                 cluster_detection_method=detection_method,
                 initialization_timeout=timeout + _MARGIN_SECS,
                 heartbeat_timeout_seconds=heartbeat,
-                shutdown_timeout_seconds=end,
+                shutdown_timeout_seconds=end + _MARGIN_SECS,
             )
         # Any error is raised below.
         except Exception as error:
@@ -244,6 +244,7 @@ def _join(cluster: Cluster, timeout: int, heartbeat: int, end: int) -> None:
         ) from error
     joined = this_process.membership()
     if joined is not None:
+        joined.shutdown_secs = end
         _check_started_alike(joined)
 
 

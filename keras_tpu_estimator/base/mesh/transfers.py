@@ -1,7 +1,8 @@
 """Transfers of arrays from the host to the cores, and shared buffers."""
 
 import collections
-from collections.abc import Callable
+import functools
+from collections.abc import Callable, Sequence
 
 import jax
 import jax.numpy as jnp
@@ -86,3 +87,47 @@ def alias(value: jax.Array) -> jax.Array:
         for shard in value.addressable_shards
     ]
     return jax.make_array_from_single_device_arrays(value.shape, value.sharding, parts)
+
+
+def without_padding(
+    cores: Cores,
+    parts: Sequence[jax.Array],
+    sizes: Sequence[int],
+    axis: int,
+    sharding: jax.sharding.Sharding,
+) -> list[jax.Array]:
+    """Removes padding from the parts of a batch, and distributes it evenly.
+
+    The devices of all hosts exchange rows, so that all hosts must call this
+    between the same device programs.
+
+    Args:
+        parts: Arrays that `put_parts` has made of padded parts.
+        sizes: The number of rows in the part of each host.
+        axis: The dimension of the batch.
+        sharding: The sharding of the results.
+    """
+    if not parts:
+        return []
+    room = parts[0].shape[axis] // len(sizes)
+    rows = np.concatenate(
+        [host * room + np.arange(size) for host, size in enumerate(sizes)]
+    )
+    return _taken(parts, rows.astype("int32"), axis, cores.replicated, sharding)
+
+
+@functools.partial(jax.jit, static_argnums=(2, 3, 4))
+def _taken(
+    arrays: Sequence[jax.Array],
+    rows: jax.Array,
+    axis: int,
+    replicated: jax.sharding.Sharding,
+    sharding: jax.sharding.Sharding,
+) -> list[jax.Array]:
+    """Returns some rows of arrays that are sharded over all devices."""
+    # Otherwise XLA may add up the rows of all devices, which changes -0.0.
+    whole = [jax.lax.with_sharding_constraint(each, replicated) for each in arrays]
+    return [
+        jax.lax.with_sharding_constraint(jnp.take(each, rows, axis), sharding)
+        for each in whole
+    ]

@@ -6,7 +6,7 @@ argument, so that loops of all lengths share one compiled program.
 """
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,7 +26,7 @@ from keras_tpu_estimator.engine.device.executables import Executables, StoredLoo
 from keras_tpu_estimator.engine.device.nan_search import Compiled, checking_nans
 from keras_tpu_estimator.engine.device.step_values import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
-from keras_tpu_estimator.engine.inputs.unbatched import batch_size
+from keras_tpu_estimator.engine.inputs.unbatched import batch_size, is_unbatched
 from keras_tpu_estimator.engine.program.steps import (
     CUT,
     NAMED,
@@ -125,6 +125,31 @@ class DeviceLoop:
         size = batch_size((features, labels), axis=1)
         sharding = layout.sharding(size, axis=1)
         return transfers.put_whole(cores, (features, labels), sharding)
+
+    def distributed(self, mode: str, parts: PyTree, sizes: Sequence[int]) -> PyTree:
+        """Distributes a batch of unequal parts evenly over the cores.
+
+        All hosts must call this between the same device programs.
+
+        Args:
+            parts: The result of `put` for parts that are padded to one size.
+            sizes: The number of examples in the part of each host.
+
+        Returns:
+            The result of `put` for the same batch with equal parts.
+        """
+        layout = self._program.layout(mode)
+        cores, sharding = layout.cores, layout.sharding(sum(sizes), axis=1)
+        leaves, structure = jax.tree.flatten(parts, is_unbatched)
+        batched = [leaf for leaf in leaves if not is_unbatched(leaf)]
+        whole = iter(transfers.without_padding(cores, batched, sizes, 1, sharding))
+        even = [
+            transfers.put_whole(cores, leaf, sharding)
+            if is_unbatched(leaf)
+            else next(whole)
+            for leaf in leaves
+        ]
+        return jax.tree.unflatten(structure, even)
 
     def put_one(self, features: Features, is_padding: np.ndarray) -> PyTree:
         """Copies one step of prediction to the devices.

@@ -25,6 +25,8 @@ class Infeed(Generic[T]):
             called repeatedly.
         give_up: Called by `close`, so that `produce` stops waiting for other
             processes.
+        finish: Called with each item, by the thread that takes it. Its result
+            takes the place of the item. Defaults to no change.
 
     Raises:
         Exception: An error of `produce` is raised after the items before it.
@@ -43,9 +45,11 @@ class Infeed(Generic[T]):
         depth: int | Callable[[T], int] = 2,
         is_cancelled: Callable[[], bool] = lambda: False,
         give_up: Callable[[], None] = lambda: None,
+        finish: Callable[[T], T] = lambda item: item,
     ):
         self._produce = produce
         self._give_up = give_up
+        self._finish = finish
         self._is_cancelled = is_cancelled
         self._depth = depth
         self._ready: collections.deque[T] = collections.deque()
@@ -61,6 +65,9 @@ class Infeed(Generic[T]):
         return self
 
     def __next__(self) -> T:
+        return self._finish(self._next())
+
+    def _next(self) -> T:
         with self._changed:
             since = time.monotonic()
             while not self._changed.wait_for(
@@ -91,7 +98,8 @@ class Infeed(Generic[T]):
             if not self._ready or not is_wanted(self._ready[0]):
                 return None
             self._changed.notify_all()
-            return self._ready.popleft()
+            item = self._ready.popleft()
+        return self._finish(item)
 
     def has_ready(self, items: int) -> bool:
         """Returns whether that many items are ready, or all remaining ones."""

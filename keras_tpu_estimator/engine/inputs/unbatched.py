@@ -122,8 +122,8 @@ def joined_of_hosts(
     """Concatenates the stacked steps of some hosts, of any sizes.
 
     Args:
-        cores: The number of cores on all hosts. Examples are redistributed over
-            them, so that shared tensors must be equal.
+        cores: The number of rows of shared tensors in the result. Examples are
+            redistributed over all cores, so that shared tensors must be equal.
 
     Raises:
         ValueError: They are not.
