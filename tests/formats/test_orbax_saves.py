@@ -211,6 +211,14 @@ def test_stores_are_refused_before_training():
         made.train(batches_of(X, Y))
 
 
+# On Windows the backslash separates folders.
+@pytest.mark.parametrize("name", ["run[1]", *["a\\b"] * (os.sep == "/")])
+def test_folders_that_orbax_cannot_read_are_refused_before_training(tmp_path, name):
+    made = estimator_of(model_fn_of(linear), tmp_path / name, config=ORBAX)
+    with pytest.raises(ValueError, match=r"must have a `model_dir` without \[...\]"):
+        made.train(batches_of(X, Y))
+
+
 @pytest.mark.parametrize("config", [ORBAX, SHARDED], ids=["whole", "sharded"])
 def test_training_goes_on(tmp_path, config):
     for steps in (4, 8):

@@ -9,6 +9,7 @@ import concurrent.futures
 import dataclasses
 import inspect
 import os
+import re
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any, Self, TypeVar
 
@@ -28,6 +29,9 @@ from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 
 _T = TypeVar("_T")
 
+# On Windows the backslash separates folders.
+_PATTERN = r"\[.*\]" if os.name == "nt" else r"\[.*\]|\\"
+
 
 @dataclasses.dataclass(frozen=True)
 class TreeArray:
@@ -37,8 +41,7 @@ class TreeArray:
         value: The array, of which every host writes its own shards.
         dtype: The NumPy dtype in the checkpoint.
         rows: The number of its rows without padding. `None` means all. Orbax
-            also
-            writes the padding, which is zero.
+            also writes the padding, which is zero.
     """
 
     value: jax.Array
@@ -68,7 +71,7 @@ def check_can_write(directory: str) -> None:
     """Checks that Orbax checkpoints can be written into a directory.
 
     Raises:
-        ValueError: The directory is a URL.
+        ValueError: The directory is a URL, or Orbax cannot read its path.
         ImportError: Orbax is missing or older than 0.12.
     """
     if is_url(directory):
@@ -76,6 +79,12 @@ def check_can_write(directory: str) -> None:
             "RunConfig(checkpoint_format='orbax') must have a `model_dir` on "
             f"this machine or on a mounted disk. Received: {directory!r}. Use "
             "'hdf5', which is uploaded when it is complete."
+        )
+    if re.search(_PATTERN, directory):
+        raise ValueError(
+            "RunConfig(checkpoint_format='orbax') must have a `model_dir` without "
+            "[...] and backslashes, which Orbax reads as a pattern. Received: "
+            f"{directory!r}. Rename it, or use 'hdf5'."
         )
     with needed():
         import orbax.checkpoint as ocp
