@@ -136,8 +136,7 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]) -> 
 
     Args:
         variables: Arrays by variable path; or `InTree` for all of them, if
-            hosts
-            have written them into the folder.
+            hosts have written them into the folder.
 
     Raises:
         TypeError: A value is not an array of numbers.
@@ -206,8 +205,15 @@ def _begin(
     begun = _told(saved, lambda: _run(handler.async_save(_folder(saved), args=args)))
 
     def wait() -> None:
+        errors = []
+        # After an error the folder is removed, into which nothing may still write.
         for each in begun or ():
-            _told(saved, each.result)
+            try:
+                _told(saved, each.result)
+            except Exception as error:
+                errors.append(error)
+        if errors:
+            raise errors[0]
 
     return wait
 
@@ -221,6 +227,8 @@ def _run(coroutine: Coroutine[Any, Any, _T]) -> _T:
         try:
             return loop.run_until_complete(coroutine)
         finally:
+            # After an error, its threads may still write.
+            loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
