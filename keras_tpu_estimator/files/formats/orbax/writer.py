@@ -227,8 +227,6 @@ def _run(coroutine: Coroutine[Any, Any, _T]) -> _T:
         try:
             return loop.run_until_complete(coroutine)
         finally:
-            # After an error, its threads may still write.
-            loop.run_until_complete(loop.shutdown_default_executor())
             loop.close()
 
     with concurrent.futures.ThreadPoolExecutor(1) as thread:
