@@ -82,6 +82,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         ),
         "shapes that are unknown": None,
         "`tf.while_loop` has a gradient": Code("depends", f"y += {_LOOP})"),
+        "`tf.while_loop` may change": None,
         "a summary or another tensor of a `tf.cond`": Code(
             "differs",
             "def branch():\n    tf.summary.scalar('y', y[0, 0])\n    return y\n"
@@ -92,15 +93,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "optimizers update the rows": None,
     },
     ("lifting_limits", "### Of the estimator"): {
-        "`tf.distribute` strategies": host(
-            "refused",
-            "tf.estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy())",
-        ),
         "parameter servers": None,
-        "`embedding_config_spec`": host(
-            "refused",
-            "tf.estimator.tpu.TPUEstimator(None, embedding_config_spec=[])",
-        ),
         "`RunConfig.dtype_policy`": None,
     },
     ("differences", "# Differences from TPUEstimator"): {
@@ -184,10 +177,6 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "`tf.contrib.learn`": host(
             "missing", "tf.contrib.learn.DNNClassifier([1], [])"
         ),
-        "`tf.examples.tutorials`": host(
-            "missing",
-            "tf.examples.tutorials.mnist.input_data.read_data_sets('a')",
-        ),
     },
 }
 
@@ -201,6 +190,18 @@ _TABLE = 'tf.contrib.lookup.index_table_from_tensor(["a"])'
 
 # Programs that once differed from TensorFlow 1.15, or stopped.
 PROGRAMS = {
+    "`tf.distribute` strategies": host(
+        "refused",
+        "tf.estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy())",
+    ),
+    "`embedding_config_spec`": host(
+        "refused",
+        "tf.estimator.tpu.TPUEstimator(None, embedding_config_spec=[])",
+    ),
+    "`tf.examples.tutorials`": host(
+        "missing",
+        "tf.examples.tutorials.mnist.input_data.read_data_sets('a')",
+    ),
     "`tf.summary` in a `host_call`": Code(
         "refused", f"{_HOST_CALL}\nhost_call = (host_call_fn, [y])"
     ),
