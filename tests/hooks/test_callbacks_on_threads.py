@@ -142,7 +142,7 @@ class Outliving(keras.callbacks.Callback):
         kernel = self.model.trainable_variables[0]
         before = np.array(kernel)
         self.training.start()
-        self.training.join(30)
+        self.training.join(3 * MOMENT)
         self.is_same = np.array_equal(np.array(kernel), before)
 
 
