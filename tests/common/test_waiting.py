@@ -3,6 +3,7 @@
 import gc
 import io
 import logging
+import os
 import types
 
 import pytest
@@ -61,6 +62,22 @@ def test_the_collector_pauses_until_the_last_block_ends(is_enabled):
             assert not gc.isenabled()
             raise KeyError
         assert gc.isenabled() == is_enabled
+    finally:
+        (gc.enable if before else gc.disable)()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="Windows cannot fork.")
+@pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:.*fork:RuntimeWarning")
+def test_a_forked_process_collects_garbage():
+    before = gc.isenabled()
+    gc.enable()
+    try:
+        with waiting.Waiting():
+            child = os.fork()
+            if not child:
+                os._exit(0 if gc.isenabled() else 1)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         (gc.enable if before else gc.disable)()
 

@@ -7,6 +7,7 @@ visit them, and all modules, again and again, for a fifth of the time of a trace
 import contextlib
 import gc
 import logging
+import os
 import sys
 import threading
 from collections.abc import Iterator
@@ -43,8 +44,17 @@ class _Collector:
             if not self._pauses and self._was_enabled:
                 gc.enable()
 
+    def begin_anew(self) -> None:
+        """Ends all pauses, whose threads a forked process does not have."""
+        self._lock = threading.Lock()
+        if self._pauses and self._was_enabled:
+            gc.enable()
+        self._pauses = 0
+
 
 _collector = _Collector()
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_collector.begin_anew)
 
 
 class Waiting:

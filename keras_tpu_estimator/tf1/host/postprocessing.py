@@ -5,6 +5,7 @@ These are strings, and results of tables, Python or growing loops after the mode
 
 import dataclasses
 import functools
+import threading
 from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
@@ -30,63 +31,95 @@ class _GraphCall:
     Attributes:
         part: The part.
         names: The names of the tensors that it computes.
-        copies: The values of the variables that it copies, in one row for each device.
+        rows: The number of rows in the batch of one device.
     """
 
     part: Cut
     names: Sequence[str]
-    copies: Sequence[Any]
+    rows: int
+    # Two predictions on threads may copy the values of two checkpoints.
+    _running: threading.Lock = dataclasses.field(default_factory=threading.Lock)
+
+    def arguments(self, graph: Any) -> list[Any]:
+        """Returns the tensors of the devices that `results` needs.
+
+        Devices concatenate them, so those that are not rows of the batch get an axis.
+        """
+        import tensorflow as tf
+
+        copied = [_value_of(graph.get_operation_by_name(n)) for n in self.part.copied]
+        return [
+            *(
+                each if self._is_by_row(each) else tf.expand_dims(each, 0)
+                for each in self.part.boundary
+            ),
+            *(tf.expand_dims(each, 0) for each in copied),
+        ]
 
     def results(self, tensors: Sequence[Any]) -> list[Any]:
         """Returns the results for these arrays, which may come from several devices.
 
         The graph has a fixed number of rows, so smaller batches are padded.
         """
-        every = [np.asarray(each) for each in tensors]
-        arrays = every[: len(self.part.boundary)]
-        values = every[len(self.part.boundary) :]
-        if values:
-            self._copy(values)
-        size = self._size
-        if not arrays and values:
-            parts = [self._results([]) for _ in values[0]]
-            return [np.concatenate(each) for each in zip(*parts, strict=True)]
-        if size is None or not arrays or not arrays[0].ndim:
-            return self._results(arrays)
-        count = len(arrays[0])
-        if count == size:
-            return self._results(arrays)
-        parts = []
-        for start in range(0, count, size):
-            own = [_rows(each, count, start, size) for each in arrays]
-            parts.append(self._results(own))
-        return [np.concatenate(each)[:count] for each in zip(*parts, strict=True)]
+        arrays = [np.asarray(each) for each in tensors]
+        given = arrays[: len(self.part.boundary)]
+        by_row = zip(given, map(self._is_by_row, self.part.boundary), strict=True)
+        count = next((len(array) for array, is_by_row in by_row if is_by_row), None)
+        if count is None:
+            devices = len(arrays[0]) if arrays else 1
+        else:
+            devices = -(-count // self.rows)
+        with self._running:
+            self._copy(arrays[len(given) :])
+            found = self._joined([self._of_device(given, n) for n in range(devices)])
+        if count in (None, devices * self.rows):
+            return found
+        return [each[:count] for each in found]
 
-    def _results(self, arrays: Sequence[np.ndarray]) -> list[Any]:
-        pairs = zip(arrays, self.part.boundary, strict=True)
-        given = [
-            array.astype(tensor.dtype.as_numpy_dtype, copy=False)
-            for array, tensor in pairs
-        ]
-        found: list[Any] = self._run(*given)
+    def _is_by_row(self, tensor: Any) -> bool:
+        shape = tensor.shape
+        return bool(shape.rank and shape[0] == self.rows)
+
+    def _of_device(self, arrays: Sequence[np.ndarray], number: int) -> list[np.ndarray]:
+        """Returns the results for the part of a batch that one device has."""
+        given = []
+        for array, tensor in zip(arrays, self.part.boundary, strict=True):
+            if self._is_by_row(tensor):
+                own = _rows(array, number * self.rows, self.rows)
+            else:
+                own = array[number]
+            given.append(own.astype(tensor.dtype.as_numpy_dtype, copy=False))
+        found: list[np.ndarray] = self._run(*given)
         return found
+
+    def _joined(self, parts: Sequence[Sequence[np.ndarray]]) -> list[np.ndarray]:
+        """Returns the concatenated results of devices."""
+        if len(parts) == 1:
+            return [*parts[0]]
+        columns = [*zip(*parts, strict=True)]
+        for name, arrays in zip(self.names, columns, strict=True):
+            shapes = [each.shape for each in arrays]
+            if len({shape[1:] for shape in shapes}) > 1:
+                raise ValueError(
+                    "Tensors that the host computes after the devices must have the "
+                    f"same shape on each device. Received: {name} of the shapes "
+                    f"{shapes}. Use one device (use_tpu=False), or pad the tensor to "
+                    "one shape."
+                )
+        return [np.concatenate(each) for each in columns]
 
     def _copy(self, values: Sequence[np.ndarray]) -> None:
         """Assigns the values of variables, which are the same on all devices."""
-        dtypes = [each.dtype.as_numpy_dtype for each in self.copies]
-        named = zip(self.part.copied, values, dtypes, strict=True)
-        self._graph.load({n: v[0].astype(d, copy=False) for n, v, d in named})
+        find = self._graph.graph.get_operation_by_name
+        copied = {}
+        for name, value in zip(self.part.copied, values, strict=True):
+            dtype = find(name).get_attr("dtype").as_numpy_dtype
+            copied[name] = value[0].astype(dtype, copy=False)
+        self._graph.load(copied)
 
     @functools.cached_property
     def _graph(self) -> HostGraph:
         return self.part.graph()
-
-    @functools.cached_property
-    def _size(self) -> int | None:
-        """Returns the number of rows if all tensors have the same, or `None`."""
-        shapes = [each.shape.as_list() for each in self.part.boundary]
-        rows = {shape[0] for shape in shapes if shape}
-        return rows.pop() if len(rows) == 1 else None
 
     @functools.cached_property
     def _run(self) -> Callable[..., Any]:
@@ -94,22 +127,31 @@ class _GraphCall:
         return self._graph.callable([element(name) for name in self.names])
 
 
-def _rows(array: np.ndarray, count: int, start: int, size: int) -> np.ndarray:
+def _rows(array: np.ndarray, start: int, size: int) -> np.ndarray:
     """Returns a number of rows of an array; the last one is repeated if needed."""
-    if array.shape[:1] != (count,):
-        return array
     own = array[start : start + size]
     missing = [(0, size - len(own))] + [(0, 0)] * (array.ndim - 1)
     return np.pad(own, missing, mode="edge")
 
 
-def on_host(graph: Any, tensors: PyTree, loops: Collection[str] = ()) -> PyTree:
+def _value_of(variable: Any) -> Any:
+    """Returns the value of a variable."""
+    import tensorflow as tf
+
+    dtype = variable.get_attr("dtype")
+    return tf.raw_ops.ReadVariableOp(resource=variable.outputs[0], dtype=dtype)
+
+
+def on_host(
+    graph: Any, tensors: PyTree, rows: int, loops: Collection[str] = ()
+) -> PyTree:
     """Returns a pytree whose tensors that no device can compute are
     `HostTensor`s.
 
     Args:
         graph: The default graph.
         tensors: The pytree.
+        rows: The number of rows in the batch of one device.
         loops: The names of loops that the host must run.
     """
     import tensorflow as tf
@@ -121,24 +163,14 @@ def on_host(graph: Any, tensors: PyTree, loops: Collection[str] = ()) -> PyTree:
         return tensors
     part = cut(graph, flat, {}, loops)
     names = [each.name for each in flat]
-    copies = [_in_one_row(graph.get_operation_by_name(n)) for n in part.copied]
-    call = _GraphCall(part, names, copies)
+    call = _GraphCall(part, names, rows)
+    arguments = call.arguments(graph)
     made = {
-        name: HostTensor(call, number, [*part.boundary, *copies])
-        for number, name in enumerate(names)
+        name: HostTensor(call, number, arguments) for number, name in enumerate(names)
     }
     return jax.tree.map(
         lambda each: made.get(getattr(each, "name", None), each), tensors
     )
-
-
-def _in_one_row(variable: Any) -> Any:
-    """Returns the value of a variable with an axis for devices."""
-    import tensorflow as tf
-
-    dtype = variable.get_attr("dtype")
-    value = tf.raw_ops.ReadVariableOp(resource=variable.outputs[0], dtype=dtype)
-    return tf.expand_dims(value, 0)
 
 
 def called_with_host_tensors(

@@ -242,9 +242,10 @@ class GraphStep:
         graph, loops = self._model.graph, list[str]()
         if mode != ModeKeys.TRAIN:
             loops = growing_loops(graph, jax.tree.leaves(tensors), mode)
+        rows = self._example.additional["batch_size"]
         for name, tensors_of_name in tensors.items():
             if name != "loss":
-                tensors[name] = on_host(graph, tensors_of_name, loops)
+                tensors[name] = on_host(graph, tensors_of_name, rows, loops)
         self._metric_fn = _fed_on_host(self._metric_fn, tensors.get(metrics_name(mode)))
         self._host_call = _fed_on_host(self._host_call, tensors.get("host_call"))
         check_concatenable(tensors, self._example, lambda each: each.shape.rank)
