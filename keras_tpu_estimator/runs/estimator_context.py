@@ -8,7 +8,7 @@ import os
 import threading
 from collections.abc import Callable, Iterator
 from importlib import metadata
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 from keras_tpu_estimator.api.config.options import ChosenWriters
 from keras_tpu_estimator.api.config.run_config import RunConfig
@@ -57,17 +57,28 @@ _logger = logging.getLogger("keras_tpu_estimator")
 T = TypeVar("T")
 
 
-class _MadeOnce(functools.cached_property[T]):
+class _MadeOnce(Generic[T]):
     """A cached property that several threads may read first.
 
-    Since Python 3.12, `functools.cached_property` lets each of them make an object.
+    `functools.cached_property` lets each of them make an object, or before Python 3.12
+    makes threads with other objects wait.
     """
 
-    _making = threading.RLock()
+    def __init__(self, make: Callable[[Any], T]):
+        self._make = make
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
-        with self._making:
-            return super().__get__(instance, owner)
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: Any = None) -> T:
+        if instance is None:
+            return self  # type: ignore[return-value]
+        values = vars(instance)
+        with values.setdefault("_making", threading.RLock()):
+            if self._name not in values:
+                values[self._name] = self._make(instance)
+            made: T = values[self._name]
+            return made
 
 
 @dataclasses.dataclass(frozen=True)

@@ -140,7 +140,7 @@ class Shutdown:
             self._store.write(f"{_ALL}/{where}/all", b"")
 
     def _have_all(self, where: str) -> bool:
-        """Returns whether all processes have arrived, or soon arrive."""
+        """Waits for a moment, and returns whether all processes have arrived."""
         return self._store.read(f"{_ALL}/{where}/all", _LOOK_MSECS) is not None
 
     def _unlike_codes(self) -> Problem | None:

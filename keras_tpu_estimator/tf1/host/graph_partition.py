@@ -136,9 +136,9 @@ def _reads_shape(op: Any, tensor: Any) -> bool:
 
 
 def _narrows(op: Any, tensor: Any) -> bool:
-    """Returns whether an operation is one for each element of 64-bit integers.
+    """Returns whether an operation reads 64-bit integers and keeps their shape.
 
-    The devices have 32 bits, so that a hash must be reduced on the host.
+    The devices have 32 bits, so the host must reduce a hash to them.
     """
     is_wide = tensor.dtype.name in ("int64", "uint64")
     return is_wide and [each.shape for each in op.outputs] == [tensor.shape]

@@ -5,13 +5,9 @@
 writes `growing_loops.json`. `make_contrib.py` says how to install TensorFlow 1.15.5.
 """
 
-import json
-import os
-import sys
-import tempfile
-
 import numpy as np
 import tensorflow.compat.v1 as tf
+from running import write_golden
 
 WORDS, WIDTH, LENGTH = 7, 3, 4
 X = np.random.RandomState(0).randint(0, WORDS, size=(6, 3)).astype("int32")
@@ -80,7 +76,7 @@ def input_fn(params=None):
 
 
 def results(estimator):
-    """What an estimator makes of it, as JSON has it."""
+    """The results of an estimator, as JSON values."""
     estimator.train(lambda: input_fn().repeat(), steps=4)
     predicted = [*estimator.predict(input_fn)]
     evaluated = estimator.evaluate(input_fn)
@@ -90,16 +86,5 @@ def results(estimator):
     }
 
 
-def main():
-    if tf.__version__ != "1.15.5":
-        sys.exit(f"TensorFlow 1.15.5 is needed, not {tf.__version__}.")
-    made = results(tf.estimator.Estimator(model_fn, tempfile.mkdtemp()))
-    golden = {"made_with": "tensorflow " + tf.__version__, **made}
-    here = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(here, "growing_loops.json"), "w") as file:
-        json.dump(golden, file, indent=1, sort_keys=True)
-        file.write("\n")
-
-
 if __name__ == "__main__":
-    main()
+    write_golden("growing_loops", results)

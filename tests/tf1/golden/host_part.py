@@ -5,13 +5,9 @@
 writes `host_part.json`. `make_contrib.py` says how to install TensorFlow 1.15.5.
 """
 
-import json
-import os
-import sys
-import tempfile
-
 import numpy as np
 import tensorflow.compat.v1 as tf
+from running import write_golden
 
 STEPS = 3
 WORDS = ["a", "b", "c", "d"]
@@ -192,16 +188,5 @@ def _plain(value):
     return value.decode() if isinstance(value, bytes) else np.asarray(value).tolist()
 
 
-def main():
-    if tf.__version__ != "1.15.5":
-        sys.exit(f"TensorFlow 1.15.5 is needed, not {tf.__version__}.")
-    made = results(tf.estimator.Estimator(model_fn, tempfile.mkdtemp()))
-    golden = {"made_with": "tensorflow " + tf.__version__, **made}
-    here = os.path.dirname(os.path.abspath(__file__))
-    with open(os.path.join(here, "host_part.json"), "w") as file:
-        json.dump(golden, file, indent=1, sort_keys=True)
-        file.write("\n")
-
-
 if __name__ == "__main__":
-    main()
+    write_golden("host_part", results)

@@ -3,7 +3,10 @@
 import glob
 import importlib
 import itertools
+import json
 import os
+import sys
+import tempfile
 
 import numpy as np
 import tensorflow.compat.v1 as tf
@@ -73,6 +76,24 @@ def run(name, model_dir, use_tpu=False, **params):
         "predictions": stacked(predictions),
         "values": values_of(estimator),
     }
+
+
+def write_golden(name, results):
+    """Writes the results of a program under TensorFlow 1.15.5.
+
+    Args:
+        name: The name of the program and of the file.
+        results: Returns the results of an estimator, as JSON values.
+    """
+    if tf.__version__ != "1.15.5":
+        sys.exit(f"TensorFlow 1.15.5 is needed, not {tf.__version__}.")
+    model_fn = importlib.import_module(name).model_fn
+    made = results(tf.estimator.Estimator(model_fn, tempfile.mkdtemp()))
+    golden = {"made_with": "tensorflow " + tf.__version__, **made}
+    here = os.path.dirname(os.path.abspath(__file__))
+    with open(os.path.join(here, name + ".json"), "w") as file:
+        json.dump(golden, file, indent=1, sort_keys=True)
+        file.write("\n")
 
 
 def stacked(predictions):
