@@ -23,6 +23,7 @@ _GUARDED = {
         "register_at_fork",
     },
     "keras_tpu_estimator/base/hosts/this_process.py": {"register_at_fork"},
+    "keras_tpu_estimator/base/common/waiting.py": {"register_at_fork"},
     "keras_tpu_estimator/runs/preemption.py": {"register_at_fork"},
     "keras_tpu_estimator/base/storage/shared_files.py": {"preadv", "pwrite"},
     # It measures on Linux only, like all that reads /proc.
