@@ -501,7 +501,7 @@ STORED = {
         ),
     ],
 )
-def test_errors(name, like, settings, message):
+def test_invalid_calls_are_errors(name, like, settings, message):
     with pytest.raises(ValueError, match=f"(?s)^{message}$"):
         read_jax_params(STORED, name, like, **settings)
 

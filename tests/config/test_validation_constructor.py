@@ -198,7 +198,7 @@ ALSO_REFUSED = {
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *ALSO_REFUSED])
-def test_refused(name, temporary):
+def test_invalid_fields_are_refused(name, temporary):
     changes, exception, message = (REFUSED | ALSO_REFUSED)[name]
     with pytest.raises(exception, match=message):
         construct(**changes)

@@ -149,7 +149,7 @@ def test_the_state_has_the_paths_of_the_variables(tmp_path):
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_another_estimator_goes_on_bit_for_bit(name, tmp_path):
+def test_another_estimator_continues_bit_for_bit(name, tmp_path):
     def batch(params):
         while True:
             yield X[:16], Y[:16]

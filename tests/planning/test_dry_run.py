@@ -226,7 +226,7 @@ def test_exports_are_skipped(tmp_path, dry_run):
     assert not os.path.exists(tmp_path / "e")
 
 
-def test_wrong_arguments(tmp_path, dry_run):
+def test_invalid_arguments_are_refused(tmp_path, dry_run):
     own = estimator(tmp_path)
     with pytest.raises(ValueError, match="both `steps` and `max_steps`"):
         own.train(batches_of(X, Y), steps=1, max_steps=1)

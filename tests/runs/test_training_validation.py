@@ -189,7 +189,7 @@ def test_the_learning_rate_is_reduced_on_a_plateau(tmp_path):
         ),
     ],
 )
-def test_wrong_arguments(tmp_path, arguments, exception, message):
+def test_invalid_arguments_are_refused(tmp_path, arguments, exception, message):
     estimator = estimator_of(model_fn, tmp_path)
     with pytest.raises(exception, match=message):
         estimator.train(repeated(X, Y), steps=4, **arguments)

@@ -257,7 +257,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("record", "message"), WRONG)
-def test_wrong_arguments(
+def test_invalid_arguments_are_refused(
     tmp_path: pathlib.Path, record: Callable[[], bool], message: str
 ) -> None:
     with summary.create_file_writer(tmp_path / "run").as_default(step=1):

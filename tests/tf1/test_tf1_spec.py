@@ -68,7 +68,7 @@ def test_what_is_wrong_is_an_error(fields, error, message):
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
-def test_names_of_metrics_are_checked_where_they_are_returned(name):
+def test_names_of_metrics_are_checked_when_returned(name):
     fields = {
         "loss": 1.0,
         "train_op": tf.no_op(),

@@ -153,7 +153,7 @@ def test_a_metric_that_is_not_there_is_named(make_hook, tmp_path):
         ({"run_every_secs": None}, ValueError, "Received: None and None"),
     ],
 )
-def test_wrong_arguments(make_hook, arguments, error, message, tmp_path):
+def test_invalid_arguments_are_refused(make_hook, arguments, error, message, tmp_path):
     given = {"estimator": linear_estimator(tmp_path)} | arguments
     if make_hook == "any":
         make_hook = experimental.make_early_stopping_hook
