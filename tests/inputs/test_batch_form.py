@@ -35,7 +35,7 @@ def test_all_else_does():
     assert len({each.digest for each in forms}) == len(forms)
 
 
-def test_what_differs_is_named():
+def test_different_values_are_named():
     facts = [
         form({"x": ids(), "y": ids()}).facts,
         None,

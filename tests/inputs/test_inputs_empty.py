@@ -94,7 +94,7 @@ def test_they_are_left_out(sizes, make, chunk):
 
 
 @pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
-def test_an_input_of_nothing_else_is_empty(make):
+def test_input_of_empty_batches_is_empty(make):
     assert taken(opened(lambda: make([0, 0, 0]), TRAIN, chunk=2)) == []
 
 

@@ -73,7 +73,7 @@ def metric_fn(labels, logits, hidden):
 
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_each_shape_gives_what_one_length_gives(tmp_path, use_tpu):
+def test_each_shape_matches_a_fixed_length(tmp_path, use_tpu):
     one = estimator(model_fn, tmp_path / "one", use_tpu)
     many = estimator(model_fn, tmp_path / "many", use_tpu)
     one.train(padded(LONGEST), steps=3)
@@ -122,7 +122,7 @@ def flat(features, labels, mode, params):
     return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def test_variables_of_a_changing_size_are_an_error(tmp_path):
+def test_variables_that_change_size_are_an_error(tmp_path):
     made = estimator(flat, tmp_path)
     with pytest.raises(
         ValueError,

@@ -155,7 +155,7 @@ def test_the_old_value_stays(info):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(info, new, size, more, message):
+def test_numbers_that_do_not_fit_are_refused(info, new, size, more, message):
     with pytest.raises(ValueError, match=message):
         info(new, size, **more).remap(rows(3), (2, 1), "float32")
 
