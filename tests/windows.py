@@ -33,7 +33,7 @@ MODULES = """
     fcntl grp nis ossaudiodev posixshmem pty pwd readline resource spwd syslog
     termios tty uvloop
 """.split()
-# # These names of `os` do not exist on Windows under CPython 3.11 to 3.14, or only on
+# These names of `os` do not exist on Windows under CPython 3.11 to 3.14, or only on
 # Linux.
 OS_NAMES = """
     EFD_CLOEXEC O_ACCMODE O_ASYNC O_CLOEXEC O_DIRECT O_DIRECTORY O_DSYNC

@@ -43,7 +43,7 @@ class Hook(kte.hooks.SessionRunHook):
     pass
 
 
-# # By name: the invalid fields, the exception, and its message about the field NAME.
+# By name: the invalid fields, the exception, and its message about the field NAME.
 # The order is that of the checks in TRAIN.
 HOST_FUNCTIONS = {
     "neither tuple nor list": (

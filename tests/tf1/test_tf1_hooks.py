@@ -206,7 +206,7 @@ def test_logging(tmp_path, caplog):
     np.testing.assert_allclose(means, X.mean() * np.array([1, 4, 4]), 1e-4)
 
 
-def test_summaries(tmp_path):
+def test_summaries_have_the_steps_of_the_hook(tmp_path):
     class Own(tf.train.SummarySaverHook):
         def begin(self):
             self._summary_op = tf.summary.merge_all()
@@ -295,7 +295,7 @@ def test_listeners_of_train(tmp_path):
     assert told == ["begin", 0, 1, ("end", 1)]
 
 
-def test_nothing_is_fed(tmp_path):
+def test_feed_dict_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`feed_fn` must be None"):
         validate_hooks([tf.train.FeedFnHook(dict)])
 
