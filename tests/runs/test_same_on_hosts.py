@@ -51,7 +51,7 @@ def test_equal_values_are_accepted(assigned):
         ),
     ],
 )
-def test_different_values_are_named(other, told, assigned):
+def test_differences_are_named(other, told, assigned):
     equal = {"bias": np.zeros(2)}
     one = {"rate": np.full(2, 0.1)} | equal
     for error in assigned([equal, one], [equal, other | equal]):
