@@ -34,7 +34,7 @@ def test_its_own_end():
     assert ended("") == ("None None", 0)
 
 
-def test_error_has_the_traceback_of_python():
+def test_uncaught_error():
     known, code = ended("raise KeyError('name')")
     assert (known, code) == ("KeyError('name') None", 1)
 

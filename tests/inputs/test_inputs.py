@@ -52,8 +52,8 @@ def stacker_of(steps, stack_size):
     [
         (18, StackSize(9 * 12), [9, 9, 2]),
         (18, StackSize(11), [1] * 20),
-        (18, StackSize(7 * 12), [1] * 20),  # So few are not worth a copy.
-        (12, StackSize(11 * 12), [6, 6, 6, 2]),  # Twelve in equal parts.
+        (18, StackSize(7 * 12), [1] * 20),  # So few steps are not worth a copy.
+        (12, StackSize(11 * 12), [6, 6, 6, 2]),  # Twelve steps in equal stacks.
         (30, StackSize(1e9), [20]),
         # At least eight, unless these are too large.
         (18, StackSize(7 * 12, most=8 * 12), [6, 6, 6, 2]),

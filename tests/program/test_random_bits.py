@@ -50,7 +50,7 @@ def assert_same(found, expected):
 @pytest.mark.parametrize(
     ("name", "use_tpu"), each_once([*keras_patches.GENERATORS], [False, True])
 )
-def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
+def test_restart_continues_bit_for_bit(tmp_path, name, use_tpu):
     settings = {"random_bits": name, "use_tpu": use_tpu}
     whole = trained(tmp_path / "whole", **settings)
     # Four steps are once through the data.

@@ -50,7 +50,7 @@ def of_tables(parameters, rate=0.2, gradients=GRADIENTS):
 @pytest.mark.parametrize("is_multiplied", [False, True])
 @pytest.mark.parametrize("start", [0.0, 0.1])
 @pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.01, 0.0), (0.01, 0.1)])
-def test_numbers_are_those_of_tensorflow(l1, l2, start, is_multiplied):
+def test_results_match_tensorflow(l1, l2, start, is_multiplied):
     parameters = tables.FtrlParameters(
         0.2,
         initial_accumulator_value=start,
