@@ -56,7 +56,7 @@ def test_latest_with_a_state_file_of_another_name(tmp_path):
     assert kte.latest_checkpoint(tmp_path, latest_filename="none") is None
 
 
-def test_latest_falls_back_to_the_newest_that_is_there(tmp_path, caplog):
+def test_latest_falls_back_to_the_newest_existing(tmp_path, caplog):
     first = checkpoints.save(tmp_path, 20, {})
     checkpoints.save(tmp_path, 30, {})
     (tmp_path / "model.ckpt-30.h5").unlink()

@@ -148,7 +148,7 @@ def test_a_damaged_one_is_passed_over(tmp_path, caplog, end, how):
 
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("end", some_slow(_ENDS, _ENDS[:2]))
-def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
+def test_killed_save_is_ignored_and_later_removed(tmp_path, end):
     first = save(tmp_path, 10)
     before = set(os.listdir(tmp_path))
     child = subprocess.run(
@@ -163,7 +163,7 @@ def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 4])
-def test_a_failed_save_leaves_the_directory_as_it_was(tmp_path, monkeypatch, times):
+def test_failed_save_does_not_change_the_directory(tmp_path, monkeypatch, times):
     first = save(tmp_path, 10)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     replace, left = os.replace, iter(range(times - 1))

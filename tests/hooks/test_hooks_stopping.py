@@ -176,7 +176,7 @@ def test_nan_in_a_variable_stops_training(tmp_path):
     assert step_of(estimator) == 0
 
 
-def test_nan_is_searched_by_name():
+def test_nan_hook_requires_a_name():
     with pytest.raises(TypeError, match=r"`loss_tensor` .*kte.identity\(x, na"):
         kte.hooks.NanTensorHook(np.float32(1))
 

@@ -267,7 +267,7 @@ def opened(mode_devices, mode, returned):
         ],
     ],
 )
-def test_invalid_results_of_each_setting(on, way, mode, returned, message):
+def test_invalid_results_of_each_setting_are_refused(on, way, mode, returned, message):
     with pytest.raises(TypeError, match=message):
         opened(on(ONE_HOST, way), mode, returned)
 

@@ -24,7 +24,7 @@ def module(monkeypatch, name, *classes):
     return made
 
 
-def test_hugging_face_splits_are_distinguished_from_features(monkeypatch):
+def test_hugging_face_splits_are_refused(monkeypatch):
     datasets = module(monkeypatch, "datasets", ("DatasetDict", (dict,), {}))
     with pytest.raises(TypeError, match="contains several datasets. Select one"):
         source_of(datasets.DatasetDict(train=[1]))
@@ -127,7 +127,7 @@ def test_bfloat16_tensors_are_read_by_their_bits(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["label", "targets"])
-def test_labels_among_the_features_are_logged(name, tmp_path):
+def test_error_notes_labels_among_the_features(name, tmp_path):
     x, y = regression_data(16)
     estimator = estimator_of(
         model_fn_of(lambda x, training: linear(x["x"], training)), tmp_path

@@ -220,7 +220,7 @@ def refused(spec_class, name, mode=TRAIN, **more):
     ("spec_class", "name"),
     [(each, name) for each, cases in SPECS.items() for name in cases],
 )
-def test_invalid_fields_are_refused(spec_class, name):
+def test_invalid_arguments_are_refused_by_name(spec_class, name):
     refused(spec_class, name)
 
 

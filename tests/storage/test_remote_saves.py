@@ -66,7 +66,7 @@ def number_of(prefix):
 
 @pytest.mark.parametrize("error", [Killed, ConnectionError])
 @pytest.mark.parametrize("way", saves.WAYS)
-def test_a_step_that_is_saved_again(store, way, error):
+def test_saving_a_step_twice_replaces_its_files(store, way, error):
     saves.save(URL, 10, 1, way)
     for name in USERS:
         transfers.put_bytes(b"mine", f"{URL}/{name}")

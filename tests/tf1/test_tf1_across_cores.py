@@ -124,7 +124,7 @@ def chosen_by_a_batch(loss, step):
         return tf.assign_add(step, 1)
 
 
-def test_condition_on_a_batch_differs_between_cores(tmp_path):
+def test_update_that_depends_on_a_batch_is_refused(tmp_path):
     made = estimator(trainer(chosen_by_a_batch), tmp_path, use_tpu=True)
     with pytest.raises(ValueError, match=r"that changes \['y/kernel'\]"):
         made.train(fed([X] * 2), steps=2)

@@ -252,7 +252,7 @@ def test_operations_of_collections(tmp_path):
     assert (program.w, program.predicted) == (4, 7)
 
 
-def test_local_init_op_assigns_no_other_variables(tmp_path):
+def test_local_init_op_that_assigns_other_variables_is_refused(tmp_path):
     given = scaffold_with(local_init_op=lambda w, local: w.assign(1.0))
     with pytest.raises(NotImplementedError, match=r"assigns \['w'\]. Move"):
         Program(tmp_path, given)

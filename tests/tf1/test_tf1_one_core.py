@@ -98,7 +98,7 @@ def test_metrics_of_tf_keras(tmp_path):
         np.testing.assert_allclose(result["keras"], result["tf"], rtol=1e-6)
 
 
-def test_metric_that_was_never_updated(tmp_path):
+def test_metric_that_was_never_updated_is_refused(tmp_path):
     made = with_metrics(
         lambda labels, scores: {"mean": tf_keras.metrics.Mean()}, tmp_path
     )

@@ -203,7 +203,7 @@ def test_other_names_in_training_are_refused(tmp_path):
         values_after(tmp_path, scaffold_fn)
 
 
-def test_missing_scaffold_is_accepted(tmp_path):
+def test_missing_scaffold_is_refused_only_on_a_tpu(tmp_path):
     model_fn = model_fn_of(lambda: None)
     estimator(model_fn, tmp_path).train(fed([X]), steps=1)
     made = estimator(model_fn, tmp_path / "tpu", use_tpu=True)
