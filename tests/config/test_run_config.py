@@ -579,7 +579,7 @@ def test_single_process_is_a_chief(tf_config, environment):
         (task_of("ps", 2), 2, False, 5),
     ],
 )
-def test_a_process_of_a_cluster(tf_config, environment, task_id, is_chief, global_id):
+def test_process_of_a_cluster(tf_config, environment, task_id, is_chief, global_id):
     tf_config(environment)
     assert properties_of(kte.RunConfig()) == LOCAL | {
         "task_type": environment["task"]["type"],

@@ -11,7 +11,7 @@ from keras_tpu_estimator.files.formats import latest_checkpoints
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that sleeping turns, and what happens at a time on it."""
+    """A clock that sleeping advances, with events at given times."""
 
     class Clock:
         def __init__(self):
@@ -80,7 +80,7 @@ def test_iterator_yields_each_latest_once(tmp_path, clock):
     assert clock.now == 15
 
 
-def test_iterator_passes_over_what_another_follows(tmp_path, clock):
+def test_iterator_skips_checkpoints_that_another_follows(tmp_path, clock):
     found = []
     for path in kte.checkpoints_iterator(tmp_path, timeout=0):
         found.append(path)

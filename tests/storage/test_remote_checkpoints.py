@@ -107,7 +107,7 @@ def test_a_failing_upload_keeps_what_there_is(file, monkeypatch):
     assert checkpoints.latest_intact(URL) == f"{URL}/model.ckpt-1"
 
 
-def test_a_damaged_one_is_passed_over(caplog):
+def test_corrupt_checkpoint_is_skipped(caplog):
     older = checkpoints.save(URL, 1, VALUES)
     newer = checkpoints.save(URL, 2, VALUES)
     transfers.put_bytes(b"something else", f"{newer}.h5")

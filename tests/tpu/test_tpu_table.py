@@ -24,7 +24,7 @@ ROWS = [
 ]
 
 
-def test_what_is_written_is_read():
+def test_saved_values_are_read():
     text = tpu_table.written(ROWS)
     assert "| `Dense` | train, infer |  | train [1] |  |" in text
     assert "\n1. refused: it has no tables.\n" in text
