@@ -24,7 +24,7 @@ def joined(store, monkeypatch):
     return begun
 
 
-def test_joined_cluster_is_permanent(joined, store):
+def test_cluster_joined_by_the_script_is_settled(joined, store):
     own = this_process.membership()
     assert own.cluster == Cluster(*HERE) and own.store.client is store
     assert this_process.settled() is own

@@ -284,7 +284,7 @@ def test_invalid_optimizers_are_refused(wrong):
         kte.optimizers.Optax(wrong)
 
 
-def test_paths_that_are_prefixes_of_others(tmp_path):
+def test_paths_that_are_prefixes_of_others_are_refused(tmp_path):
     def nested(features, is_training):
         one = kte.jax_params("w", jnp.zeros((8, 1)))
         return features @ (one + kte.jax_params("w/b", jnp.zeros(1)))
