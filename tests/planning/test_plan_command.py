@@ -34,7 +34,7 @@ TRAINS = HEAD + "estimator.train(input_fn, steps=10)\n"
 
 @pytest.fixture
 def plan(tmp_path, capfd):
-    """Plans a script; its status and what is printed."""
+    """Plans a script; returns its status and output."""
 
     def plan(code, *arguments, topology="v5e:2x2"):
         script = tmp_path / "script.py"
