@@ -193,7 +193,7 @@ def test_the_roofline_is_that_of_a_core():
     assert found.by == "compute"
 
 
-def test_code_is_no_part_of_the_peak():
+def test_peak_excludes_code():
     assert Memory({}, 1, 2, 4, limit=100).peak == 3
     assert Memory({}, 1, None, 4, limit=100).peak is None
 
