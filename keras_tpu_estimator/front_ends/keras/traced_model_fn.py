@@ -16,9 +16,8 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.replica_shards import Specs
-from keras_tpu_estimator.base.tracing import keras_internals, tf1_calls
+from keras_tpu_estimator.base.tracing import keras_internals, keras_patches, tf1_calls
 from keras_tpu_estimator.base.tracing.identity import names_collected
-from keras_tpu_estimator.base.tracing.keras_patches import in_one_pass
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program import outputs
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
@@ -83,7 +82,7 @@ class TracedModelFn:
 
     def __call__(self, features: Features, labels: Labels) -> Outputs:
         """Calls `model_fn`; returns the tensors that leave the device."""
-        in_one_pass()
+        keras_patches.in_one_pass()
         layer_checks.reject_traced_inputs()
         training = self.mode == ModeKeys.TRAIN
         is_padding = None
@@ -97,7 +96,7 @@ class TracedModelFn:
         collector = Collector(self._records)
         with (
             replica_context.replica_scope(self.example.cores.context),
-            keras_internals.on_platform(self.example.cores.platform),
+            keras_patches.on_platform(self.example.cores.platform),
             self.options.scope(),
             layer_checks.noting_policies(self.policies),
             recording.only_to(collector),
