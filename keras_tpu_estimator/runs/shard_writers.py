@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 
-from keras_tpu_estimator.api.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.api.hooks.stopping import NanLossDuringTrainingError
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.saving import ToSave

@@ -21,7 +21,7 @@ from keras_tpu_estimator.api.hooks.hook_states import HookStates
 from keras_tpu_estimator.api.hooks.progress import ProgressHook, shows_progress
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import stalls_shown
-from keras_tpu_estimator.api.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.api.hooks.stopping import steps_until_stop
 from keras_tpu_estimator.base.common import waiting
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn

@@ -14,10 +14,12 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverHook,
     CheckpointSaverListener,
 )
-from keras_tpu_estimator.api.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
-from keras_tpu_estimator.api.hooks.step_counter import TrainingLogHook
-from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
+from keras_tpu_estimator.api.hooks.stopping import NanLossHook
+from keras_tpu_estimator.api.hooks.summary_saver import (
+    RecordedSummariesHook,
+    TrainingLogHook,
+)
 from keras_tpu_estimator.api.hooks.tensorflow_hook import TensorFlowSaverHook
 from keras_tpu_estimator.api.model_fn.spec_checks import OwnNames
 from keras_tpu_estimator.base.common import notebook

@@ -16,8 +16,7 @@ from keras_tpu_estimator.base.common.params import with_additional
 from keras_tpu_estimator.base.common.pickling import fields_of
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
-from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.base.mesh.host_cores import own_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores, own_cores
 from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.engine.inputs.axes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.deployment import (

@@ -18,7 +18,7 @@ from collections.abc import Iterable, Iterator
 
 from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import paths, shared_files, transfers
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import file_locks
 from keras_tpu_estimator.files.atomic.checksum import new_token
 

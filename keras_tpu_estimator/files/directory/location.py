@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.directory import layouts, state_file
 from keras_tpu_estimator.files.directory.background_writer import wait_for
 

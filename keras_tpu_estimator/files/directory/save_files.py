@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import Self
 
 from keras_tpu_estimator.base.storage import paths, shared_files
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import new_token, stamp
 from keras_tpu_estimator.files.directory import location, save_names, stale_files

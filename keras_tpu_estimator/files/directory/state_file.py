@@ -10,8 +10,7 @@ import os
 import re
 
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.paths import canonical
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import canonical, is_url
 from keras_tpu_estimator.files.atomic import commit
 
 FILE_NAME = "checkpoint"

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit, file_locks
 
 

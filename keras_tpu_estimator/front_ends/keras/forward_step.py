@@ -2,7 +2,7 @@
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels
-from keras_tpu_estimator.base.mesh.replica_shards import own_of, specs_of, whole_of
+from keras_tpu_estimator.base.mesh.replica_context import own_of, specs_of, whole_of
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.program.outputs import of_all_cores

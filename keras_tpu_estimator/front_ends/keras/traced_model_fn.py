@@ -15,7 +15,7 @@ from keras_tpu_estimator.api.model_fn.spec_checks import metric_value
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh import replica_context
-from keras_tpu_estimator.base.mesh.replica_shards import Specs
+from keras_tpu_estimator.base.mesh.replica_context import Specs
 from keras_tpu_estimator.base.tracing import keras_internals, keras_patches, tf1_calls
 from keras_tpu_estimator.base.tracing.identity import names_collected
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath

@@ -11,7 +11,7 @@ from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update, single_opt
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.cores import Cores
-from keras_tpu_estimator.base.mesh.replica_shards import (
+from keras_tpu_estimator.base.mesh.replica_context import (
     ReplicaShards,
     own_of,
     specs_of,

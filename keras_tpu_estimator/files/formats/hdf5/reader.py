@@ -13,8 +13,8 @@ import h5py
 import numpy as np
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges, boxes_of_run
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.base.storage.transfers import local_copy
-from keras_tpu_estimator.base.storage.urls import is_url
 from keras_tpu_estimator.files.atomic import checksum, pieces
 from keras_tpu_estimator.files.directory import layouts, location
 from keras_tpu_estimator.files.formats.hdf5 import encoding, shards

@@ -11,7 +11,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.formats.intact import are_intact
 from keras_tpu_estimator.files.formats.orbax.main_file import MainFile

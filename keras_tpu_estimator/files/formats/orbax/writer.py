@@ -20,7 +20,7 @@ import numpy.typing as npt
 from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.mesh.transfers import alias
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.shards import InTree
 from keras_tpu_estimator.files.formats.orbax.main_file import FOLDER, MainFile
