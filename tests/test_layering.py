@@ -392,13 +392,11 @@ REMOVERS = {
     "base.storage.paths",
     # By way of this one, which knows what Windows refuses.
     "base.storage.shared_files",
-    # The lock files of directories.
-    "files.atomic.file_locks",
-    # In a directory of checkpoints: files of saves, unfinished files, the
+    # In a directory of checkpoints: files of saves, unfinished and lock files, the
     # marker of a completed training, and the directory itself if it is empty.
     "files.directory.stale_files",
     "files.atomic.commit",
-    "files.directory.training_status",
+    "files.directory.state_file",
     # Folders that the same file has made.
     "export.folders",
     # Its own folders, partly uploaded exports, and old exports.

@@ -24,7 +24,7 @@ from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Outputs, Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.directory.retention import note

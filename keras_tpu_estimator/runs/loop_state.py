@@ -8,9 +8,7 @@ import jax
 import numpy as np
 
 from keras_tpu_estimator.base.common.field_checks import did_you_mean
-from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.device.step_values import StepValues
-from keras_tpu_estimator.engine.program.outputs import check_not_truncated
+from keras_tpu_estimator.engine.device.run_state import RunState, StepValues
 from keras_tpu_estimator.engine.program.steps import (
     CUT,
     NAMED,
@@ -18,6 +16,7 @@ from keras_tpu_estimator.engine.program.steps import (
     STEP_NUMBERS,
     SUMMARIES,
     Outputs,
+    check_not_truncated,
 )
 from keras_tpu_estimator.engine.program.store import EVAL_STEP, GLOBAL_STEP
 from keras_tpu_estimator.files.summary.collecting import Collected

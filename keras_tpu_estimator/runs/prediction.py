@@ -17,8 +17,7 @@ from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed, Pipeline
 from keras_tpu_estimator.engine.inputs.stacking import (
     Buffers,
     Stack,

@@ -17,8 +17,7 @@ from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.run_state import Source, Version
 from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.files.checkpoints import saving
-from keras_tpu_estimator.files.directory.background_writer import Writer
-from keras_tpu_estimator.files.directory.location import name_for
+from keras_tpu_estimator.files.directory.location import Writer, name_for
 from keras_tpu_estimator.files.directory.retention import Retention
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats

@@ -16,7 +16,7 @@ from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.checkpoint_format import Shards
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
+from keras_tpu_estimator.files.formats.hdf5.encoding import InTree, Sharded
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 

@@ -12,7 +12,7 @@ from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.runs.agreed_steps import AgreedBatch, AgreedSteps

@@ -27,12 +27,11 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed, Pipeline
 from keras_tpu_estimator.engine.inputs.position import read_position
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS, Outputs, Step
-from keras_tpu_estimator.files.directory import save_files, training_status
-from keras_tpu_estimator.files.directory.training_status import only_training
+from keras_tpu_estimator.files.directory import save_files, state_file
+from keras_tpu_estimator.files.directory.state_file import only_training
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.front_ends.keras_model.program_model import MetricsState
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
@@ -107,7 +106,7 @@ class Training:
             if self.context.is_done(checkpoint, self.max_steps):
                 return
             if self.context.hosts.is_chief:
-                training_status.unmark_complete(self.context.model_dir)
+                state_file.unmark_complete(self.context.model_dir)
             first = 0 if checkpoint is None else loading.step_of(checkpoint)
             steps = self._steps_from(first)
             counting = StepCounting()

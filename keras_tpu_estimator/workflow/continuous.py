@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from keras_tpu_estimator.base.common.field_checks import check_int
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.runs import dry_run
@@ -151,7 +151,7 @@ class ContinuousEvaluator:
         delays = (each.spec.start_delay_secs for each in self._evaluations)
         if self._clock() - self._began < min(delays):
             return False
-        return training_status.training_is_complete(self._estimator.model_dir)
+        return state_file.training_is_complete(self._estimator.model_dir)
 
     def _look(self) -> "_Found | None":
         """Returns the newest checkpoint."""

@@ -12,7 +12,7 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
@@ -122,7 +122,7 @@ def _train(
     if estimator.config.is_chief:
         latest = estimator.latest_checkpoint()
         step = 0 if latest is None else loading.step_of(latest)
-        training_status.mark_complete(estimator.model_dir, step)
+        state_file.mark_complete(estimator.model_dir, step)
 
 
 def _check_part(config: RunConfig) -> None:

@@ -13,7 +13,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.engine.device.saving import check_whole, spread_of
-from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.runs.shard_writers import FiniteValues
@@ -84,13 +84,13 @@ def one(tmp_path_factory):
 def largest(monkeypatch):
     """The sizes of arrays that go into files, or come from them."""
     sizes = []
-    of = pieces.Extent.of
+    of = checksum.Extent.of
 
     def noted(offset, array):
         sizes.append(array.nbytes)
         return of(offset, array)
 
-    monkeypatch.setattr(pieces.Extent, "of", noted)
+    monkeypatch.setattr(checksum.Extent, "of", noted)
     return sizes
 
 
@@ -134,7 +134,7 @@ def test_other_cores_go_on(saved, one, tmp_path, largest, cores, rules, part):
 
 
 def test_whole_variables_are_read_in_parts(one, tmp_path, largest, monkeypatch):
-    monkeypatch.setattr(pieces, "_PIECE", WIDE // 8)
+    monkeypatch.setattr(checksum, "_PIECE", WIDE // 8)
     first, last, _ = one
     step = first["global_step"]
     values = {name: v for name, v in first.items() if name != "global_step"}

@@ -12,7 +12,7 @@ from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
 from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.runs.staging import begin_loops
 
 X, Y = regression_data(examples=64)

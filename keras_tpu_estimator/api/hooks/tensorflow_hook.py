@@ -1,4 +1,7 @@
-"""TensorFlow hooks as hooks of this package, and those that have no purpose here."""
+"""TensorFlow hooks as hooks of this package, and those that have no purpose here.
+
+Only this file uses private attributes of TensorFlow's hooks and listeners.
+"""
 
 import functools
 import logging

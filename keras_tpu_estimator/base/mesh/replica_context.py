@@ -1,4 +1,4 @@
-"""The context of one core's code during tracing, and its reductions."""
+"""One core's code during tracing: its context, reductions and sharded variables."""
 
 import contextlib
 import contextvars

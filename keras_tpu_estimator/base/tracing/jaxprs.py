@@ -1,4 +1,9 @@
-"""Operations on traced functions, and the user's places in them."""
+"""Operations on traced functions, the user's places in them, and dataflow analysis.
+
+An analysis defines facts of constants and of the results of operations. The walk
+follows them into each inner function: branches, loops until nothing changes, functions
+with custom derivatives, and kernels, which write into references.
+"""
 
 import abc
 import dataclasses

@@ -18,7 +18,6 @@ from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores, own_cores
 from keras_tpu_estimator.base.tracing import keras_internals
-from keras_tpu_estimator.engine.inputs.axes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.deployment import (
     PER_CORE,
     InputPlan,
@@ -26,6 +25,7 @@ from keras_tpu_estimator.engine.inputs.deployment import (
     undivided,
     way_in,
 )
+from keras_tpu_estimator.engine.inputs.input_shapes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.engine.inputs.unbatched import unmarked, unmarked_of_core

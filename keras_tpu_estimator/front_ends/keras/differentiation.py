@@ -17,7 +17,7 @@ from keras_tpu_estimator.base.tracing.gradient_requests import (
     pull_back,
 )
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
-from keras_tpu_estimator.engine.program.options import widened
+from keras_tpu_estimator.engine.program.bound_model_fn import widened
 from keras_tpu_estimator.engine.program.steps import (
     NAMED,
     SUMMARIES,

@@ -19,9 +19,8 @@ from keras_tpu_estimator.base.mesh.replica_context import Specs
 from keras_tpu_estimator.base.tracing import keras_internals, keras_patches, tf1_calls
 from keras_tpu_estimator.base.tracing.identity import names_collected
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
-from keras_tpu_estimator.engine.program import outputs
-from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
-from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program import steps
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction, TraceOptions
 from keras_tpu_estimator.engine.program.steps import (
     FEATURE_GRADIENTS,
     NAMED,
@@ -114,9 +113,9 @@ class TracedModelFn:
             name: self.options.outputs(_as_tensors(tensors))
             for name, tensors in self._outputs().items()
         }
-        outputs.check_concatenable(found, self.example, np.ndim, self.micro_batches)
+        steps.check_concatenable(found, self.example, np.ndim, self.micro_batches)
         split = self.example.is_split
-        self._outputs_split = dict(outputs.splits(found, split))
+        self._outputs_split = dict(steps.splits(found, split))
         mean = self.example.cores.mean
         found[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
         self._outputs_split[SUMMARIES] = [
@@ -189,7 +188,7 @@ class TracedModelFn:
             function=function,
             reads=tuple(sorted(reads)),
             assigned=tuple(sorted(assigned)),
-            metric_fn=outputs.metrics_of(self.spec, self.mode),
+            metric_fn=steps.metrics_of(self.spec, self.mode),
             host_call=self.spec.host_call,
             hooks=self.spec.hooks,
             scaffold=self._scaffold(),
@@ -211,7 +210,7 @@ class TracedModelFn:
         return scaffold
 
     def _outputs(self) -> Outputs:
-        found = outputs.outputs_of(self.spec, self.mode, lambda host: host.fed)
+        found = steps.outputs_of(self.spec, self.mode, lambda host: host.fed)
         if self._metric_ops():
             found["metric_values"] = {
                 name: metric_value(metric)
