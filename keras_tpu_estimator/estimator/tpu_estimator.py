@@ -34,13 +34,13 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
     check_usable,
 )
 from keras_tpu_estimator.runs import dry_run
+from keras_tpu_estimator.runs.agreed_steps import agreed
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.prediction import Prediction
 from keras_tpu_estimator.runs.prediction_batches import Predicted
-from keras_tpu_estimator.runs.same_on_hosts import agreed
 from keras_tpu_estimator.runs.training import Training
-from keras_tpu_estimator.runs.training_session import Evaluator
+from keras_tpu_estimator.runs.training_hooks import Evaluator
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

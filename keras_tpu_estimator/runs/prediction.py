@@ -26,8 +26,7 @@ from keras_tpu_estimator.engine.inputs.stacking import (
 )
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.live_model import hooks_around
-from keras_tpu_estimator.runs.loop_state import PredictionState
+from keras_tpu_estimator.runs.loop_state import PredictionState, hooks_around
 from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import SizesBetween
 from keras_tpu_estimator.runs.prediction_batches import (

@@ -34,6 +34,7 @@ from keras_tpu_estimator.files.directory import save_files, state_file
 from keras_tpu_estimator.files.directory.state_file import only_training
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.front_ends.keras_model.program_model import MetricsState
+from keras_tpu_estimator.runs.agreed_steps import check_same_model, compare_edits
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.outfeed import (
@@ -45,7 +46,6 @@ from keras_tpu_estimator.runs.outfeed import (
 from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
 from keras_tpu_estimator.runs.position_saver import PositionSaver, read_states
 from keras_tpu_estimator.runs.preemption import LoopEnd, Preemption
-from keras_tpu_estimator.runs.same_on_hosts import check_same_model, compare_edits
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import (
     RecutLoops,
@@ -58,10 +58,11 @@ from keras_tpu_estimator.runs.staging import (
 )
 from keras_tpu_estimator.runs.training_hooks import (
     REPORT_NAMES,
+    Evaluator,
     TrainingReport,
+    TrainingSession,
     training_hooks,
 )
-from keras_tpu_estimator.runs.training_session import Evaluator, TrainingSession
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

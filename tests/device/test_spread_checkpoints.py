@@ -16,7 +16,7 @@ from keras_tpu_estimator.engine.device.saving import check_whole, spread_of
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
-from keras_tpu_estimator.runs.shard_writers import FiniteValues
+from keras_tpu_estimator.runs.saver import FiniteValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_leftovers
 
