@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from keras_tpu_estimator.base.common.field_checks import check_int
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, is_planned
 from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.workflow.evaluations import Clock, Evaluations
 from keras_tpu_estimator.workflow.specs import EvalSpec, check_estimator
 
@@ -67,7 +66,7 @@ def evaluate_continuously(
     if max_steps is not None:
         check_int("max_steps", max_steps, minimum=1)
     evaluations = Evaluations(estimator, eval_spec, max_steps)
-    if dry_run.running() is not None:
+    if is_planned():
         evaluations.rehearse()
         return evaluations.results()
     evaluator = ContinuousEvaluator(estimator, evaluations, max_steps)
