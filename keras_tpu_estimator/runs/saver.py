@@ -22,8 +22,8 @@ from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
+from keras_tpu_estimator.engine.device.host_values import ToSave
 from keras_tpu_estimator.engine.device.run_state import Source, Version
-from keras_tpu_estimator.engine.device.saving import ToSave
 from keras_tpu_estimator.files.atomic.checksum import new_token
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.location import Writer, name_for

@@ -12,7 +12,7 @@ from helpers import model_fn_of, regression_data, repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
-from keras_tpu_estimator.engine.device.saving import check_whole, spread_of
+from keras_tpu_estimator.engine.device.host_values import check_whole, spread_of
 from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
