@@ -427,9 +427,7 @@ def test_the_latest_values_are_not_read_again(tmp_path, caplog):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("adam", "mse", metrics=["mae"])
     config = kte.RunConfig(model_dir=str(tmp_path))
-    estimator = kte.from_keras(
-        model, config=config, use_tpu=False, train_batch_size=16
-    )
+    estimator = kte.from_keras(model, config=config, use_tpu=False, train_batch_size=16)
     estimator.train(repeated(X, Y), steps=2)
     with caplog.at_level(logging.INFO):
         estimator.train(repeated(X, Y), steps=2)
