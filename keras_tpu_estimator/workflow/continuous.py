@@ -67,7 +67,7 @@ def evaluate_continuously(
         check_int("max_steps", max_steps, minimum=1)
     evaluations = Evaluations(estimator, eval_spec, max_steps)
     if is_planned():
-        evaluations.rehearse()
+        evaluations.plan()
         return evaluations.results()
     evaluator = ContinuousEvaluator(estimator, evaluations, max_steps)
     evaluator.run(timeout_secs)

@@ -94,7 +94,7 @@ def train_and_evaluate(
     _check_part(config)
     if is_planned():
         estimator.train(train_spec.input_fn, max_steps=train_spec.max_steps)
-        evaluations.rehearse()
+        evaluations.plan()
     elif config.task_type == "evaluator":
         max_steps = train_spec.max_steps
         ContinuousEvaluator(estimator, evaluations, max_steps).run()
