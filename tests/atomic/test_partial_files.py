@@ -90,24 +90,24 @@ def test_what_tensorflow_has_made_of_a_name_goes_with_it(tmp_path):
     for name in names:
         (tmp_path / name).touch()
     descriptor = os.open(tmp_path / _LOST, os.O_RDWR)
-    commit.take(descriptor)
+    commit.take_lock(descriptor)
     commit.remove_abandoned(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == sorted(names)
-    commit.close(descriptor)
+    commit.close_lock(descriptor)
     commit.remove_abandoned(str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
 def test_a_file_that_was_taken_for_abandoned_is_made_again(tmp_path, monkeypatch):
     """By who looked just before its writer had locked it."""
-    take, times = commit.take, iter([1, 2])
+    take, times = commit.take_lock, iter([1, 2])
 
     def late(descriptor):
         if next(times, None) == 1:
             commit.remove_abandoned(str(tmp_path))
         return take(descriptor)
 
-    monkeypatch.setattr(commit, "take", late)
+    monkeypatch.setattr(commit, "take_lock", late)
     with commit.replacing(str(tmp_path / "file")) as partial:
         with open(partial, "w") as file:
             file.write("whole")

@@ -56,8 +56,8 @@ class TakenError(Exception):
     """Another process, or another descriptor of this process, holds a lock."""
 
 
-def opened(directory: PathLike) -> int:
-    """Opens a local directory, and returns a descriptor for `take`."""
+def open_lock(directory: PathLike) -> int:
+    """Opens a local directory, and returns a descriptor for `take_lock`."""
     if not machine.IS_WINDOWS:
         # This opens the directory itself, so that no file remains.
         return os.open(directory, os.O_RDONLY)
@@ -67,12 +67,12 @@ def opened(directory: PathLike) -> int:
     return descriptor
 
 
-def take(descriptor: int) -> bool:
-    """Takes the lock of a file or directory until `close`.
+def take_lock(descriptor: int) -> bool:
+    """Takes the lock of a file or directory until `close_lock`.
 
     Args:
         descriptor: The open file or directory. On Windows it must come from
-            `opened`, because no other program can read a locked file.
+            `open_lock`, because no other program can read a locked file.
 
     Returns:
         Whether the file system supports locks.
@@ -84,17 +84,17 @@ def take(descriptor: int) -> bool:
 
     >>> import tempfile
     >>> folder = tempfile.mkdtemp()
-    >>> first, second = (opened(folder) for _ in range(2))
-    >>> take(first)
+    >>> first, second = (open_lock(folder) for _ in range(2))
+    >>> take_lock(first)
     True
-    >>> take(second)
+    >>> take_lock(second)
     Traceback (most recent call last):
     ...
     keras_tpu_estimator.files.atomic.commit.TakenError: ...
-    >>> close(first)
-    >>> take(second)
+    >>> close_lock(first)
+    >>> take_lock(second)
     True
-    >>> close(second)
+    >>> close_lock(second)
     """
     _held.setdefault(descriptor, None)
     try:
@@ -106,8 +106,8 @@ def take(descriptor: int) -> bool:
     return True
 
 
-def close(descriptor: int) -> None:
-    """Closes a file that was passed to `take`, and releases its lock."""
+def close_lock(descriptor: int) -> None:
+    """Closes a file that was passed to `take_lock`, and releases its lock."""
     # A forked process has already closed it.
     if descriptor in _held:
         path = _held.pop(descriptor)
@@ -250,7 +250,7 @@ def partial_file(path: str) -> Iterator[str]:
             _remove([name])
     finally:
         if descriptor is not None:
-            close(descriptor)
+            close_lock(descriptor)
 
 
 def remove_abandoned(directory: str) -> None:
@@ -291,13 +291,13 @@ def _made(path: str) -> tuple[str, int | None]:
             os.close(descriptor)
             return name, None
         try:
-            take(descriptor)
+            take_lock(descriptor)
             # Another process may have removed it before it was locked.
             if os.path.exists(name):
                 return name, descriptor
         except TakenError:
             pass
-        close(descriptor)
+        close_lock(descriptor)
 
 
 @contextlib.contextmanager
@@ -319,12 +319,12 @@ def _abandoned(path: str) -> Iterator[bool]:
         yield False
         return
     try:
-        has_locks = take(descriptor)
+        has_locks = take_lock(descriptor)
         yield has_locks or _is_old(os.fstat(descriptor))
     except TakenError:
         yield False
     finally:
-        close(descriptor)
+        close_lock(descriptor)
 
 
 def _is_old(status: os.stat_result) -> bool:

@@ -188,12 +188,12 @@ def only_training(directory: PathLike) -> Iterator[None]:
         return
     is_new = not os.path.isdir(directory)
     os.makedirs(directory, exist_ok=True)
-    descriptor = commit.opened(directory)
+    descriptor = commit.open_lock(directory)
     try:
         _lock(descriptor, directory)
         yield
     finally:
-        commit.close(descriptor)
+        commit.close_lock(descriptor)
         if is_new:
             with contextlib.suppress(OSError):
                 os.rmdir(directory)
@@ -211,21 +211,21 @@ def if_no_training(directory: PathLike) -> Iterator[bool]:
     ...     is_free
     False
     """
-    descriptor = commit.opened(directory)
+    descriptor = commit.open_lock(directory)
     try:
-        commit.take(descriptor)
+        commit.take_lock(descriptor)
         is_free = True
     except commit.TakenError:
         is_free = False
     try:
         yield is_free
     finally:
-        commit.close(descriptor)
+        commit.close_lock(descriptor)
 
 
 def _lock(descriptor: int, directory: PathLike) -> None:
     try:
-        commit.take(descriptor)
+        commit.take_lock(descriptor)
     except commit.TakenError as error:
         raise RuntimeError(
             f"Another training writes into {os.fspath(directory)!r}. Only one "
