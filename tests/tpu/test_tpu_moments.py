@@ -1,4 +1,4 @@
-"""Moments of activations in bfloat16, by the TPU's compiler."""
+"""Tests moments of bfloat16 activations with the TPU compiler."""
 
 import pytest
 from helpers import estimator_of, model_fn_of, regression_data, repeated, slow

@@ -14,7 +14,7 @@ LAYERS = {
     "group": lambda dtype: layers.GroupNormalization(2, dtype=dtype),
     "layer": lambda dtype: layers.LayerNormalization(dtype=dtype),
 }
-# Means, of what has a standard deviation of 1.
+# The means of inputs with a standard deviation of 1.
 MEANS = [0.0, 10.0, -100.0]
 
 
@@ -54,20 +54,20 @@ def kept_by(layer):
 @pytest.mark.rows(5)
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("kind", LAYERS)
-def test_one_pass_is_as_good_as_two(kind, mean):
+def test_one_pass_is_as_accurate_as_two(kind, mean):
     x = activations(mean)
     layer = LAYERS[kind]("mixed_bfloat16")
     layer.build(x.shape)
     two, kept_two, slope_two = normalized(layer, x, "cpu")
     one, kept_one, slope_one = normalized(layer, x, "tpu")
-    # By no more than bfloat16 tells apart.
+    # The difference is below the resolution of bfloat16.
     np.testing.assert_allclose(one, two, rtol=2**-7, atol=2**-7)
     np.testing.assert_allclose(slope_one, slope_two, rtol=2**-5, atol=0.05)
     for own, expected in zip(kept_one, kept_two, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-3)
 
 
-def test_what_is_constant_has_no_variance():
+def test_constants_have_no_variance():
     x = keras.ops.full((64, 3), 1000.0, "bfloat16")
     layer = LAYERS["batch"]("mixed_bfloat16")
     layer.build(x.shape)
@@ -80,7 +80,7 @@ def test_what_is_constant_has_no_variance():
     ("platform", "dtype"),
     [("cpu", "mixed_bfloat16"), ("tpu", "float32"), (None, "mixed_bfloat16")],
 )
-def test_others_are_taken_as_keras_does(platform, dtype):
+def test_other_moments_are_those_of_keras(platform, dtype):
     layer = LAYERS["layer"](dtype)
     x = keras.ops.cast(activations(10.0), layer.compute_dtype)
     layer.build(x.shape)
