@@ -423,6 +423,20 @@ def test_log_lines_are_those_that_users_know(tmp_path, caplog):
         assert line in caplog.text
 
 
+def test_the_latest_values_are_not_read_again(tmp_path, caplog):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    config = kte.RunConfig(model_dir=str(tmp_path))
+    estimator = kte.from_keras(
+        model, config=config, use_tpu=False, train_batch_size=16
+    )
+    estimator.train(repeated(X, Y), steps=2)
+    with caplog.at_level(logging.INFO):
+        estimator.train(repeated(X, Y), steps=2)
+    assert "Loss for final step: " in caplog.text
+    assert "Restoring parameters from" not in caplog.text
+
+
 def scalars(directory):
     """Tags, steps and values in a directory's event files."""
     from tensorboard.backend.event_processing import event_accumulator

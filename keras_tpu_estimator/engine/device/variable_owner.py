@@ -126,7 +126,8 @@ class CachedValues(Mapping[str, jax.Array]):
 
     def _fetch(self, wanted: set[str], step: Step, checkpoint: str | None) -> None:
         """Adds the values of more variables."""
-        if checkpoint is not None and wanted:
+        # Metrics start again in each call, and listing a checkpoint takes long.
+        if checkpoint is not None and wanted & self._store.restorable():
             read = restoring.restored_values(
                 self._store, self._places, checkpoint, wanted, step.reads
             )
