@@ -1,4 +1,4 @@
-"""Requests with 64-bit numbers that do not fit 32 bits."""
+"""Tests requests with 64-bit numbers that do not fit 32 bits."""
 
 import keras
 import numpy as np
