@@ -285,7 +285,10 @@ def test_all_imported_distributions_are_declared() -> None:
 @pytest.mark.parametrize(
     ("private", "expected"),
     [
-        ("keras.src", {"base.tracing.keras_internals"}),
+        (
+            "keras.src",
+            {"base.tracing.keras_internals", "base.tracing.keras_patches"},
+        ),
         ("jax._src", {"base.hosts.jax_internals"}),
         ("jaxlib", {"export.stablehlo"}),
         (
@@ -390,13 +393,11 @@ REMOVERS = {
     "base.storage.paths",
     # That module calls this one, which handles the refusals of Windows.
     "base.storage.shared_files",
-    # The lock files of directories.
-    "files.atomic.file_locks",
-    # In a directory of checkpoints: files of saves, unfinished files, the
+    # In a directory of checkpoints: files of saves, unfinished and lock files, the
     # marker of a completed training, and the directory itself if it is empty.
     "files.directory.stale_files",
     "files.atomic.commit",
-    "files.directory.training_status",
+    "files.directory.state_file",
     # Folders that the same module has made.
     "export.folders",
     # Its own folders, partly uploaded exports, and old exports.

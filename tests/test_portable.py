@@ -18,7 +18,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _FOLDERS = ("keras_tpu_estimator", "examples", "benchmarks", ".ci", "docs")
 # Files that handle the absence of what they use.
 _GUARDED = {
-    "keras_tpu_estimator/files/atomic/file_locks.py": {
+    "keras_tpu_estimator/files/atomic/commit.py": {
         "fcntl",
         "register_at_fork",
     },

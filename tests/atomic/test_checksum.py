@@ -8,8 +8,8 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import checksum, pieces
-from keras_tpu_estimator.files.atomic.pieces import Extent, Piece
+from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.atomic.checksum import Extent, Piece
 from keras_tpu_estimator.files.formats import checkpoint_format
 
 BIAS = np.arange(3, dtype="float32")
@@ -25,8 +25,8 @@ def file(tmp_path):
 @pytest.fixture
 def small_pieces(monkeypatch):
     """Pieces of eight bytes, of which threads read three at a time."""
-    monkeypatch.setattr(pieces, "_PIECE", 8)
-    monkeypatch.setattr(pieces, "_CHUNK", 3)
+    monkeypatch.setattr(checksum, "_PIECE", 8)
+    monkeypatch.setattr(checksum, "_CHUNK", 3)
 
 
 def flip(file, at):
@@ -117,7 +117,7 @@ def test_corruption_in_one_of_many_pieces(tmp_path, small_pieces):
 def test_invalid_pieces_are_refused(tmp_path, table):
     path = tmp_path / "file"
     path.write_bytes(b"content")
-    with pytest.raises(pieces.CorruptPieceError):
+    with pytest.raises(checksum.CorruptPieceError):
         checksum.append(str(path), table)
 
 
@@ -125,8 +125,8 @@ def test_invalid_pieces_are_refused(tmp_path, table):
 def test_range_must_consist_of_pieces(tmp_path, known):
     path = tmp_path / "file"
     path.write_bytes(b"contents")
-    with pytest.raises(pieces.CorruptPieceError, match="its bytes at 0"):
-        pieces.read(str(path), [Extent.of(0, np.empty(2, "float32"))], known)
+    with pytest.raises(checksum.CorruptPieceError, match="its bytes at 0"):
+        checksum.read(str(path), [Extent.of(0, np.empty(2, "float32"))], known)
 
 
 def test_verified_pieces_are_not_reread(file, monkeypatch):
@@ -134,10 +134,10 @@ def test_verified_pieces_are_not_reread(file, monkeypatch):
     flip(file, -1)  # The file differs from the written one.
     prefix = str(file).removesuffix(".h5")
     assert checkpoint_format.is_intact(prefix)
-    monkeypatch.setattr(pieces, "check", None)
+    monkeypatch.setattr(checksum, "check", None)
     assert checkpoint_format.is_intact(prefix)
 
 
 def test_written_pieces_are_not_reread(file, monkeypatch):
-    monkeypatch.setattr(pieces, "check", None)
+    monkeypatch.setattr(checksum, "check", None)
     assert checkpoint_format.is_intact(str(file).removesuffix(".h5"))

@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import commit, file_locks
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.directory.retention import note
 
 _WRITING = """
@@ -76,7 +76,7 @@ def test_age_decides_without_locks(tmp_path, monkeypatch, age, stays):
     def flock(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(file_locks.fcntl, "flock", flock)
+    monkeypatch.setattr(commit.fcntl, "flock", flock)
     lost = tmp_path / _LOST
     lost.touch()
     changed = commit._STARTED + age
@@ -90,24 +90,24 @@ def test_files_that_tensorflow_derives_from_a_name_are_removed(tmp_path):
     for name in names:
         (tmp_path / name).touch()
     descriptor = os.open(tmp_path / _LOST, os.O_RDWR)
-    file_locks.take(descriptor)
+    commit.take_lock(descriptor)
     commit.remove_abandoned(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == sorted(names)
-    file_locks.close(descriptor)
+    commit.close_lock(descriptor)
     commit.remove_abandoned(str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
 def test_file_that_was_removed_as_abandoned_is_recreated(tmp_path, monkeypatch):
     """Another process looks at the file just before its writer locks it."""
-    take, times = file_locks.take, iter([1, 2])
+    take, times = commit.take_lock, iter([1, 2])
 
     def late(descriptor):
         if next(times, None) == 1:
             commit.remove_abandoned(str(tmp_path))
         return take(descriptor)
 
-    monkeypatch.setattr(file_locks, "take", late)
+    monkeypatch.setattr(commit, "take_lock", late)
     with commit.replacing(str(tmp_path / "file")) as partial:
         with open(partial, "w") as file:
             file.write("whole")

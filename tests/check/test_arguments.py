@@ -10,8 +10,7 @@ from argument_programs import PROGRAMS
 from helpers import slow
 
 from keras_tpu_estimator.tf1.names.calls import CallRule, Value, Where
-from keras_tpu_estimator.tf1_tools.check.checking import check
-from keras_tpu_estimator.tf1_tools.check.command import as_text
+from keras_tpu_estimator.tf1_tools.check.command import as_text, check
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 

@@ -4,8 +4,7 @@ import textwrap
 
 import pytest
 
-from keras_tpu_estimator.tf1_tools.check.checking import check
-from keras_tpu_estimator.tf1_tools.check.command import as_text
+from keras_tpu_estimator.tf1_tools.check.command import as_text, check
 from keras_tpu_estimator.tf1_tools.check.python_2 import python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict

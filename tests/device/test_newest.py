@@ -5,7 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.engine.device.step_values import scan_with_newest
+from keras_tpu_estimator.engine.device.run_state import scan_with_newest
 
 
 def step(state, x):

@@ -12,11 +12,11 @@ from helpers import model_fn_of, regression_data, repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
-from keras_tpu_estimator.engine.device.saving import check_whole, spread_of
-from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.engine.device.host_values import check_whole, spread_of
+from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
-from keras_tpu_estimator.runs.shard_writers import FiniteValues
+from keras_tpu_estimator.runs.saver import FiniteValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_stale_files
 
@@ -84,13 +84,13 @@ def one(tmp_path_factory):
 def largest(monkeypatch):
     """Records the sizes of arrays that are written to or read from files."""
     sizes = []
-    of = pieces.Extent.of
+    of = checksum.Extent.of
 
     def noted(offset, array):
         sizes.append(array.nbytes)
         return of(offset, array)
 
-    monkeypatch.setattr(pieces.Extent, "of", noted)
+    monkeypatch.setattr(checksum.Extent, "of", noted)
     return sizes
 
 
@@ -136,7 +136,7 @@ def test_training_continues_on_other_cores(
 
 
 def test_complete_variables_are_read_in_shards(one, tmp_path, largest, monkeypatch):
-    monkeypatch.setattr(pieces, "_PIECE", WIDE // 8)
+    monkeypatch.setattr(checksum, "_PIECE", WIDE // 8)
     first, last, _ = one
     step = first["global_step"]
     values = {name: v for name, v in first.items() if name != "global_step"}

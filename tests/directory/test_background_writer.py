@@ -9,7 +9,7 @@ import pytest
 from helpers import open_when_joined
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.directory.background_writer import Writer, wait_for
+from keras_tpu_estimator.files.directory.location import Writer, wait_for
 
 
 @pytest.fixture
@@ -151,7 +151,7 @@ def test_thread_that_cannot_start_is_not_awaited(tmp_path, monkeypatch):
 _ENDS_WHILE_WRITING = """
 import sys, threading
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.directory.background_writer import Writer
+from keras_tpu_estimator.files.directory.location import Writer
 
 def write():
     threading.main_thread().join()

@@ -27,8 +27,8 @@ from keras_tpu_estimator.files.directory import (
     save_files,
     state_file,
 )
+from keras_tpu_estimator.files.directory.layouts import SaveName
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 

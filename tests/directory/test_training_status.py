@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from keras_tpu_estimator.base.common import machine
-from keras_tpu_estimator.files.atomic import file_locks
-from keras_tpu_estimator.files.directory.training_status import (
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.directory.state_file import (
     if_no_training,
     only_training,
 )
@@ -16,7 +16,7 @@ from tests import windows
 
 _HOLDER = """
 import sys
-from keras_tpu_estimator.files.directory.training_status import only_training
+from keras_tpu_estimator.files.directory.state_file import only_training
 with only_training(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()
@@ -24,7 +24,7 @@ with only_training(sys.argv[1]):
 
 _FORKING = """
 import os, sys
-from keras_tpu_estimator.files.directory.training_status import only_training
+from keras_tpu_estimator.files.directory.state_file import only_training
 with only_training(sys.argv[1]):
     worker = os.fork()
     if not worker:
@@ -92,23 +92,23 @@ def test_empty_directory_is_removed(tmp_path):
 
 def test_windows_locks_a_file_instead(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "IS_WINDOWS", True)
-    monkeypatch.setattr(file_locks, "fcntl", None)
+    monkeypatch.setattr(commit, "fcntl", None)
     monkeypatch.setitem(sys.modules, "msvcrt", windows.msvcrt())
     directory = tmp_path / "run"
     for _ in range(2):
         with only_training(directory):
-            assert os.listdir(directory) == [file_locks.LOCK_FILE]
+            assert os.listdir(directory) == [commit.LOCK_FILE]
             with (
                 pytest.raises(RuntimeError, match="Another training writes"),
                 only_training(directory),
             ):
                 pass
             # Windows does not delete a file that another process has open.
-            (directory / file_locks.LOCK_FILE).touch()
+            (directory / commit.LOCK_FILE).touch()
         assert not directory.exists()
     directory.mkdir()
     # A killed process leaves such a file.
-    (directory / file_locks.LOCK_FILE).touch()
+    (directory / commit.LOCK_FILE).touch()
     with if_no_training(directory) as is_free:
         assert is_free
     assert os.listdir(directory) == []

@@ -16,8 +16,8 @@ from helpers import (
 )
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import checksum, pieces
-from keras_tpu_estimator.files.formats import intact
+from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.formats import reader
 
 X, Y = regression_data()
 
@@ -75,7 +75,7 @@ def test_all_checkpoints_are_corrupt(saved):
 def test_corrupt_file_is_read_once(saved, monkeypatch):
     damage(saved, 20)
     checkpoints.latest_intact(saved)
-    monkeypatch.setattr(pieces, "check", None)
+    monkeypatch.setattr(checksum, "check", None)
     assert checkpoints.latest_intact(saved) == str(saved / "model.ckpt-10")
 
 
@@ -89,8 +89,8 @@ def test_repaired_file_is_used(saved):
 
 def test_cache_of_checks_is_bounded(tmp_path, monkeypatch):
     known = dict.fromkeys("abcd", True)
-    monkeypatch.setattr(intact, "_KNOWN", known)
-    monkeypatch.setattr(intact, "_MOST_KNOWN", len(known))
+    monkeypatch.setattr(reader, "_KNOWN", known)
+    monkeypatch.setattr(reader, "_MOST_KNOWN", len(known))
     for step in range(5):
         checkpoints.save(tmp_path, step, {})
     assert len(known) == 4

@@ -15,8 +15,7 @@ from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.checkpoint_format import CheckpointFormat
-from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.files.formats.reader import ArraysReader
+from keras_tpu_estimator.files.formats.reader import ArraysReader, Content
 
 ZIP = Layout(".npz", saved={"values": "values"})
 

@@ -12,7 +12,7 @@ import pytest
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges, boxes_of_run
-from keras_tpu_estimator.files.atomic import checksum, pieces
+from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
@@ -109,8 +109,8 @@ def test_complete_values_are_read(tmp_path):
 )
 def test_shards_are_read_separately(tmp_path, monkeypatch, box, is_sharded):
     # Rows of 32 bytes span several pieces.
-    monkeypatch.setattr(pieces, "_PIECE", 24)
-    monkeypatch.setattr(pieces, "_CHUNK", 8)
+    monkeypatch.setattr(checksum, "_PIECE", 24)
+    monkeypatch.setattr(checksum, "_CHUNK", 8)
     prefix = (
         save(tmp_path)
         if is_sharded

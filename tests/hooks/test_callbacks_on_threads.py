@@ -17,7 +17,7 @@ from helpers import (
 )
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.device import shown_values
+from keras_tpu_estimator.engine.device import host_values
 
 X, Y = regression_data()
 STEPS = 16
@@ -228,7 +228,7 @@ def test_a_training_in_a_callback_does_not_change_what_that_sees(tmp_path):
 
 
 def test_waiting_for_each_other_is_logged(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(shown_values, "_PATIENCE_SECS", 0.01)
+    monkeypatch.setattr(host_values, "_PATIENCE_SECS", 0.01)
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     estimator.train(repeated(X, Y), max_steps=4)
     training = threading.Thread(

@@ -11,10 +11,12 @@ from helpers import linear, model_fn_of, regression_data
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
 from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.api.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
-from keras_tpu_estimator.api.hooks.step_counter import StepCounterHook
-from keras_tpu_estimator.api.hooks.summary_saver import SummarySaverHook
+from keras_tpu_estimator.api.hooks.stopping import NanTensorHook
+from keras_tpu_estimator.api.hooks.summary_saver import (
+    StepCounterHook,
+    SummarySaverHook,
+)
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 

@@ -6,7 +6,7 @@ import pytest
 from helpers import linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks.nan_tensor import NanLossHook
+from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.files.summary.event_file import read_scalars
 

@@ -8,7 +8,7 @@ from helpers import estimator_of, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import pipeline
-from keras_tpu_estimator.engine.inputs.sources import Stream, source_of
+from keras_tpu_estimator.engine.inputs.request import Stream, source_of
 
 grain = pytest.importorskip(
     "grain", reason="Grain, which the extra `[test]` installs, is missing"

@@ -8,8 +8,8 @@ import types
 import pytest
 from helpers import open_when_joined
 
-from keras_tpu_estimator.engine.inputs import infeed as infeed_module
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs import pipeline as infeed_module
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 
 # Only for waits that would never end.
 PATIENCE_SECS = 60

@@ -11,7 +11,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device import mode_devices
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.sources import source_of
+from keras_tpu_estimator.engine.inputs.request import source_of
 from keras_tpu_estimator.engine.inputs.stacking import Stacker, StackSize
 
 

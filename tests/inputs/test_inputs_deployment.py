@@ -20,9 +20,9 @@ from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.engine.device import mode_devices as mode_devices_module
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
-from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.deployment import Deployment, TPUContext
+from keras_tpu_estimator.engine.inputs.input_shapes import BatchAxes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 
 TRAIN, EVAL, PREDICT = (

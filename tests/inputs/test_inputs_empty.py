@@ -12,8 +12,8 @@ from keras_tpu_estimator.base.common.params import with_additional
 from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.engine.inputs import checks, datasets
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
-from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.deployment import input_plan, undivided
+from keras_tpu_estimator.engine.inputs.input_shapes import BatchAxes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 

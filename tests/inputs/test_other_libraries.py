@@ -11,7 +11,7 @@ from helpers import estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.sources import Stream, source_of
+from keras_tpu_estimator.engine.inputs.request import Stream, source_of
 
 
 def module(monkeypatch, name, *classes):
@@ -73,7 +73,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.sources import source_of
+from keras_tpu_estimator.engine.inputs.request import source_of
 
 values = torch.arange(6.0).reshape(3, 2)
 batch = Batch.of((values.bfloat16(), values.clone().requires_grad_()))

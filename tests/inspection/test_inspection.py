@@ -15,7 +15,7 @@ from helpers import (
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files import inspection
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.inspection import Directory
 
 
@@ -59,7 +59,7 @@ def test_info_of_an_empty_directory(tmp_path, capsys):
 def test_completed_training(tmp_path):
     checkpoints.save(str(tmp_path), 20, {"bias": [0.0]})
     assert not Directory.of(str(tmp_path)).is_complete
-    training_status.mark_complete(str(tmp_path), 20)
+    state_file.mark_complete(str(tmp_path), 20)
     assert Directory.of(str(tmp_path)).is_complete
 
 

@@ -55,9 +55,9 @@ def test_layer_after_attention_is_masked(tmp_path):
 
 @pytest.mark.parametrize("key", [False, True])
 def test_masks_of_all_inputs_are_kept(key):
-    from keras_tpu_estimator.base.tracing import keras_internals
+    from keras_tpu_estimator.base.tracing import keras_internals, keras_patches
 
-    keras_internals.keep_masks()
+    keras_patches.keep_masks()
     x = layers.Embedding(4, 3, mask_zero=True)(IDS)
     value = layers.Embedding(4, 3, mask_zero=True)(IDS)
     layer = layers.MultiHeadAttention(2, 3)

@@ -20,8 +20,8 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.device.saving import on_host
-from keras_tpu_estimator.files.directory.background_writer import wait_for
+from keras_tpu_estimator.engine.device.host_values import on_host
+from keras_tpu_estimator.files.directory.location import wait_for
 from keras_tpu_estimator.files.formats.hdf5 import writer
 from keras_tpu_estimator.runs import saver
 from keras_tpu_estimator.runs.position_saver import PositionSaver

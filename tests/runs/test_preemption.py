@@ -14,7 +14,7 @@ from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.inputs import infeed
+from keras_tpu_estimator.engine.inputs import pipeline
 from keras_tpu_estimator.runs.preemption import Preemption, StopSignals
 
 X, Y = regression_data()
@@ -170,7 +170,7 @@ def test_interactive_session_is_not_ended(tmp_path, monkeypatch):
 def test_signal_does_not_wait_for_a_blocked_input(
     batches, steps, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(infeed, "_PATIENCE_SECS", 0.01)
+    monkeypatch.setattr(pipeline, "_PATIENCE_SECS", 0.01)
     gone = threading.Event()
 
     def stuck(params):

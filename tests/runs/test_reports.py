@@ -20,8 +20,8 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks.step_counter import TrainingLogHook
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.api.hooks.summary_saver import TrainingLogHook
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.metric_writers import JsonLines
 from keras_tpu_estimator.runs import training_hooks

@@ -9,10 +9,10 @@ from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.hook_list import HookList
-from keras_tpu_estimator.api.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.runs.staging import begin_loops
 
 X, Y = regression_data(examples=64)

@@ -6,7 +6,7 @@ import pytest
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.runs.same_on_hosts import SameEdits, compare_edits
+from keras_tpu_estimator.runs.agreed_steps import SameEdits, compare_edits
 
 
 @pytest.fixture

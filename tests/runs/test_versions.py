@@ -27,7 +27,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.files.formats.hdf5 import writer
 
 X, Y = regression_data(examples=160)

@@ -13,7 +13,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.directory import location, retention, training_status
+from keras_tpu_estimator.files.directory import location, retention, state_file
 
 URL = "memory://bucket/run"
 KERNEL = np.arange(3, dtype="float32")[:, None]
@@ -136,9 +136,9 @@ def test_list_may_contain_a_url(directory, tmp_path, monkeypatch):
 
 def test_end_of_training_is_marked():
     assert not checkpoints.training_is_complete(URL)
-    training_status.mark_complete(URL, 20)
+    state_file.mark_complete(URL, 20)
     assert checkpoints.training_is_complete(URL)
-    training_status.unmark_complete(URL)
+    state_file.unmark_complete(URL)
     assert not checkpoints.training_is_complete(URL)
 
 

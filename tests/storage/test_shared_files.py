@@ -9,7 +9,7 @@ import pytest
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import shared_files
-from keras_tpu_estimator.files.atomic import checksum, commit, pieces
+from keras_tpu_estimator.files.atomic import checksum, commit
 
 
 @pytest.fixture
@@ -183,17 +183,17 @@ def test_file_position_is_kept(tmp_path):
 
 @pytest.mark.usefixtures("calls")
 def test_several_threads_read_one_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "_PIECE", 1000)
-    monkeypatch.setattr(pieces, "_CHUNK", 300)
+    monkeypatch.setattr(checksum, "_PIECE", 1000)
+    monkeypatch.setattr(checksum, "_CHUNK", 300)
     path = str(tmp_path / "file")
     array = np.arange(50_000, dtype="int32")
     with open(path, "wb") as file:
         file.write(b"before")
-    written = pieces.write(path, [pieces.Extent.of(6, array)])
+    written = checksum.write(path, [checksum.Extent.of(6, array)])
     checksum.append(path, written)
     found = np.empty_like(array)
     loaded = checksum.load(path)
     assert len(loaded) == 200
-    pieces.read(path, [pieces.Extent.of(6, found)], loaded)
+    checksum.read(path, [checksum.Extent.of(6, found)], loaded)
     np.testing.assert_array_equal(found, array)
     assert checksum.is_right(path)

@@ -11,7 +11,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.urls import check, is_url, located
+from keras_tpu_estimator.base.storage.paths import check, is_url, located
 
 
 @pytest.mark.parametrize(

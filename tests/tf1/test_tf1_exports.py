@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tf1_programs import batches, dense, estimator, fed, metric_fn, plain_session
 
 from keras_tpu_estimator import export
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 
@@ -479,7 +479,7 @@ def test_checkpoints_are_evaluated_as_they_appear(tmp_path):
 
 def test_evaluator_follows_training(tmp_path):
     made = trained(tmp_path)
-    training_status.mark_complete(str(tmp_path), 3)
+    state_file.mark_complete(str(tmp_path), 3)
     seen = []
 
     class Evaluated(kte.Exporter):

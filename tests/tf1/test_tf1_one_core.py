@@ -158,6 +158,7 @@ def test_summaries_of_a_model_fn(tmp_path, use_tpu):
         first = tf.reshape(y, [-1, 1, 2, 1])
         tf.summary.image("first", first, max_outputs=1)
         tf.summary.audio("tone", y[..., None], 8000, max_outputs=1)
+        tf.summary.text("about", tf.stack([["rate", "0.1"], ["units", "2"]]))
         # Devices cannot compute this one, so it is left out.
         tf.summary.text("text", tf.strings.as_string(loss))
         tf.summary.scalar("late", tf.py_func(lambda a: a, [loss], tf.float32))
@@ -169,7 +170,7 @@ def test_summaries_of_a_model_fn(tmp_path, use_tpu):
     values = summaries_in(tmp_path)
     # TF1 numbers images if several are possible.
     images = {"images/image/0", "images/image/1", "first/image"}
-    tags = {"loss", "twice", "outputs", *images, "tone/audio"}
+    tags = {"loss", "twice", "outputs", *images, "tone/audio", "about"}
     written = {tag for tag, step in values if step == 4}
     assert tags <= written
     assert not written & {"text", "late"}
@@ -178,6 +179,8 @@ def test_summaries_of_a_model_fn(tmp_path, use_tpu):
     assert 0 < scalar < 2 * values["loss", 4]
     assert {len(values[tag, 4]) for tag in images} == {3}
     assert not {tag for tag in written - tags if tag.startswith("images")}
+    about = [[b"rate", b"0.1"], [b"units", b"2"]]
+    assert values["about", 4].tolist() == about
 
 
 def test_metrics_in_the_graph_of_training(tmp_path):

@@ -17,7 +17,7 @@ import pytest
 from keras.src.backend.common import global_state
 from keras.src.backend.jax import nn as keras_nn
 
-from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing import keras_internals, keras_patches
 from keras_tpu_estimator.base.tracing.keras_internals import fresh_names, stored_dtype
 
 
@@ -174,8 +174,6 @@ def recorder(calls):
 
 
 def test_keras_constructor_accepts_the_forwarded_arguments(plain_constructor):
-    # If Keras wrapped it, `around_creation` would not install its own wrapper.
-    assert not hasattr(plain_constructor, "__wrapped__")
     names = list(inspect.signature(plain_constructor).parameters)
     assert names[:5] == ["self", "initializer", "shape", "dtype", "trainable"]
 
@@ -183,7 +181,7 @@ def test_keras_constructor_accepts_the_forwarded_arguments(plain_constructor):
 @pytest.mark.usefixtures("plain_constructor")
 def test_every_creation_is_seen():
     calls = []
-    keras_internals.around_creation(recorder(calls))
+    keras_patches.around_creation(recorder(calls))
     variable = keras.Variable(1.0, name="here")
     layer = keras.layers.Dense(2)
     layer.build((None, 3))
@@ -197,7 +195,7 @@ def test_every_creation_is_seen():
 @pytest.mark.usefixtures("plain_constructor")
 def test_positional_arguments_are_named():
     calls = []
-    keras_internals.around_creation(recorder(calls))
+    keras_patches.around_creation(recorder(calls))
     variable = keras.Variable("ones", (2, 3), "int32", False, name="here")
     assert calls[0][1:] == (
         "ones",
@@ -218,9 +216,9 @@ def test_positional_arguments_are_named():
 @pytest.mark.usefixtures("plain_constructor")
 def test_creation_hook_is_installed_once():
     first, second = [], []
-    keras_internals.around_creation(recorder(first))
+    keras_patches.around_creation(recorder(first))
     installed = keras.Variable.__init__
-    keras_internals.around_creation(recorder(second))
+    keras_patches.around_creation(recorder(second))
     assert keras.Variable.__init__ is installed
     keras.Variable(1.0)
     assert (len(first), len(second)) == (1, 0)
@@ -384,9 +382,9 @@ def test_functions_are_traced_for_the_given_devices():
         return keras.ops.argmax(x, -1)
 
     own = jaxpr_of(argmax, logits)
-    with keras_internals.on_platform("tpu"):
+    with keras_patches.on_platform("tpu"):
         told = jaxpr_of(argmax, logits)
-        with keras_internals.on_platform("cpu"):
+        with keras_patches.on_platform("cpu"):
             assert jaxpr_of(argmax, logits) == own
     # Keras does this for CPUs, which ignore the sign of zero.
     assert "select_n" in own
@@ -399,9 +397,9 @@ def test_cudnn_is_only_for_gpus(monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: [gpu])
     rnn = sys.modules["keras.src.backend.jax.rnn"]
     assert rnn._is_gpu_available()
-    with keras_internals.on_platform("gpu"):
+    with keras_patches.on_platform("gpu"):
         assert rnn._is_gpu_available()
-    with keras_internals.on_platform("tpu"):
+    with keras_patches.on_platform("tpu"):
         assert not rnn._is_gpu_available()
 
 
@@ -443,7 +441,7 @@ def test_keras_flash_attention_is_wrong_on_a_tpu(finds_a_tpu, monkeypatch):
 @pytest.mark.parametrize("settings", [{}, {"is_causal": True}, {"scale": 0.5}])
 def test_attention_is_the_same_on_a_tpu(monkeypatch, settings):
     function = functools.partial(attended, **settings)
-    with keras_internals.on_platform("tpu"):
+    with keras_patches.on_platform("tpu"):
         told = jaxpr_of(function, QUERY)
     assert "pallas_call" not in told
     monkeypatch.undo()
@@ -455,7 +453,7 @@ def test_attention_is_the_same_on_a_tpu(monkeypatch, settings):
 )
 def test_flash_attention_is_refused_on_a_tpu(finds_a_tpu, settings):
     attention = keras_nn.dot_product_attention
-    with keras_internals.on_platform("tpu"):
+    with keras_patches.on_platform("tpu"):
         with pytest.raises(ValueError, match=f"{[*settings][0]}=.*Omit it"):
             attention(QUERY, QUERY, QUERY, **settings)
 

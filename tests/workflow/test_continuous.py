@@ -9,7 +9,7 @@ import pytest
 from training_helpers import HELD_OUT, TRAIN, Recorder, linear_estimator
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluations
 
@@ -92,7 +92,7 @@ def train_to(tmp_path):
 @pytest.fixture
 def ends(tmp_path):
     """Marks the training as complete."""
-    return lambda: training_status.mark_complete(tmp_path, 0)
+    return lambda: state_file.mark_complete(tmp_path, 0)
 
 
 def steps(calls):
@@ -145,7 +145,7 @@ def test_marker_of_an_earlier_training_is_ignored(tmp_path, train_to, ends):
     calls, now = evaluate_beside(
         tmp_path,
         {
-            3: lambda: training_status.unmark_complete(tmp_path),
+            3: lambda: state_file.unmark_complete(tmp_path),
             7: train_to(4),
             8: ends,
         },
