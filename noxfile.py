@@ -30,7 +30,7 @@ CORE = (
     "tests/cpu/test_rewriting.py",
     "tests/hosts/test_jax_internals.py",
     "tests/formats/test_other_formats.py",
-    "tests/formats/test_orbax_saves.py::test_shards_are_written_while_training_goes_on",
+    "tests/formats/test_orbax_saves.py::test_shards_are_written_while_training_continues",
     "tests/device/test_executables.py",
     "tests/export/test_export_ops.py",
     "tests/export/test_export_saved_model.py"

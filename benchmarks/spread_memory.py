@@ -48,7 +48,7 @@ def measure() -> dict[str, float]:
 
     from keras_tpu_estimator.base.mesh.all_cores import all_cores
     from keras_tpu_estimator.base.mesh.transfers import put_by_part
-    from keras_tpu_estimator.engine.device.saving import spread_of
+    from keras_tpu_estimator.engine.device.host_values import spread_of
     from keras_tpu_estimator.files.checkpoints.saving import save_into
     from keras_tpu_estimator.files.directory.save_files import SaveFiles
     from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles

@@ -71,8 +71,7 @@ from keras_tpu_estimator.files.formats.loading import (
     load_checkpoint,
     load_variable,
 )
-from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
-from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
+from keras_tpu_estimator.files.warm_start.settings import VocabInfo, WarmStartSettings
 from keras_tpu_estimator.front_ends.keras.keras_file import export_keras
 from keras_tpu_estimator.front_ends.keras_model.estimator_model import EstimatorModel
 from keras_tpu_estimator.tf1.names import porting

@@ -10,7 +10,7 @@ from keras_tpu_estimator.files.checkpoints.jax_params import read_jax_params
 from keras_tpu_estimator.files.checkpoints.saving import save
 from keras_tpu_estimator.files.directory.location import latest, resolve
 from keras_tpu_estimator.files.directory.retention import KeepBest, Retention, best
-from keras_tpu_estimator.files.directory.training_status import (
+from keras_tpu_estimator.files.directory.state_file import (
     training_is_complete,
 )
 from keras_tpu_estimator.files.formats.latest_checkpoints import latest_intact

@@ -10,7 +10,7 @@ not in the checkpoint
 Wrong arguments raise Python's own `ValueError` and `TypeError`.
 """
 
-from keras_tpu_estimator.api.hooks.nan_tensor import NanLossDuringTrainingError
+from keras_tpu_estimator.api.hooks.stopping import NanLossDuringTrainingError
 from keras_tpu_estimator.base.hosts.failures import HostError
 from keras_tpu_estimator.base.tracing.tf1_calls import TF1CallError
 from keras_tpu_estimator.base.tracing.variables import (

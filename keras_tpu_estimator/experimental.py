@@ -3,7 +3,7 @@
 from keras_tpu_estimator.api.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
-from keras_tpu_estimator.api.hooks.obsolete import (
+from keras_tpu_estimator.api.hooks.tensorflow_hook import (
     make_stop_at_checkpoint_step_hook,
 )
 from keras_tpu_estimator.front_ends.tables.config_spec import (
@@ -19,14 +19,14 @@ from keras_tpu_estimator.front_ends.tables.optimizers import (
     StochasticGradientDescentParameters,
 )
 from keras_tpu_estimator.front_ends.tables.tables import FeatureConfig, TableConfig
-from keras_tpu_estimator.workflow.early_stopping import make_early_stopping_hook
 from keras_tpu_estimator.workflow.stopping_hooks import (
+    make_early_stopping_hook,
+    read_eval_metrics,
     stop_if_higher_hook,
     stop_if_lower_hook,
     stop_if_no_decrease_hook,
     stop_if_no_increase_hook,
 )
-from keras_tpu_estimator.workflow.stopping_rules import read_eval_metrics
 
 __all__ = [
     "AdagradParameters",

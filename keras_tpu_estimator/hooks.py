@@ -14,15 +14,6 @@ from keras_tpu_estimator.api.hooks.in_memory_evaluator import (
     InMemoryEvaluatorHook,
 )
 from keras_tpu_estimator.api.hooks.logging_tensor import FinalOpsHook, LoggingTensorHook
-from keras_tpu_estimator.api.hooks.nan_tensor import (
-    NanLossDuringTrainingError,
-    NanTensorHook,
-)
-from keras_tpu_estimator.api.hooks.obsolete import (
-    FeedFnHook,
-    GlobalStepWaiterHook,
-    make_stop_at_checkpoint_step_hook,
-)
 from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunArgs,
@@ -30,9 +21,20 @@ from keras_tpu_estimator.api.hooks.session_run_hook import (
     SessionRunHook,
     SessionRunValues,
 )
-from keras_tpu_estimator.api.hooks.step_counter import StepCounterHook
-from keras_tpu_estimator.api.hooks.stop_at_step import StopAtStepHook
-from keras_tpu_estimator.api.hooks.summary_saver import SummarySaverHook
+from keras_tpu_estimator.api.hooks.stopping import (
+    NanLossDuringTrainingError,
+    NanTensorHook,
+    StopAtStepHook,
+)
+from keras_tpu_estimator.api.hooks.summary_saver import (
+    StepCounterHook,
+    SummarySaverHook,
+)
+from keras_tpu_estimator.api.hooks.tensorflow_hook import (
+    FeedFnHook,
+    GlobalStepWaiterHook,
+    make_stop_at_checkpoint_step_hook,
+)
 from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
 
 __all__ = [

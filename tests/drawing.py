@@ -1,9 +1,9 @@
-"""Counts what a reader has to hold in mind: `python -m tests.drawing`.
+"""Measures how much code a reader must follow: `python -m tests.drawing`.
 
-Rooms, the arrows between them and floors are those of `tests/test_layering.py`.
-A file is entered by a call if one of its functions runs, on any thread: by a
-whole `train` that has been made before, and by a run of the loop in its middle,
-which is what the host does for a step.
+Rooms, the arrows between them and floors are those of `tests/test_layering.py`. A call
+enters a file if one of the file's functions runs, on any thread. The files are counted
+for a complete `train` call that has run once before, and for one run of the loop in the
+middle of that call, which is the host's work for a step.
 """
 
 import collections
@@ -23,7 +23,7 @@ from tests import test_layering
 from tests.helpers import linear, model_fn_of
 
 PACKAGE = test_layering.PACKAGE
-# A run in the middle of a call, which has that many.
+# The number of runs in a call, and the run in the middle that is traced.
 RUNS, MIDDLE = 9, 5
 
 
@@ -47,14 +47,14 @@ def entered(action: Callable[[], object]) -> set[pathlib.Path]:
 
 
 class Middle(kte.hooks.SessionRunHook):
-    """Traces what the host does from the end of one run to that of the next."""
+    """Traces the host's work from the end of one run to the end of the next."""
 
     def __init__(self) -> None:
         self.runs = 0
         self.files: set[str] = set()
 
     def after_run(self, context: Any, values: Any) -> None:
-        """Begins, and ends, to trace."""
+        """Starts or stops the trace."""
         self.runs += 1
         if self.runs == MIDDLE:
             sys.setprofile(self._note)
@@ -67,7 +67,7 @@ class Middle(kte.hooks.SessionRunHook):
 
 
 def report(title: str, files: set[pathlib.Path]) -> None:
-    """Prints how many files there are, in how many rooms, and their lines."""
+    """Prints the number of files, of their rooms and of their lines."""
     rooms = collections.Counter[str]()
     lines = collections.Counter[str]()
     for path in files:

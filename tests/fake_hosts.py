@@ -83,7 +83,7 @@ class Store:
 
 @pytest.fixture
 def store(monkeypatch):
-    """The store that hosts talk through."""
+    """The key-value store that the hosts share."""
     store = Store()
     monkeypatch.setattr(jax_internals, "coordination_client", lambda: store)
     return store
@@ -103,7 +103,7 @@ def on_each(store):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """The clock of the watch, which stands still."""
+    """A stopped clock for the watch."""
 
     class Clock:
         now = 0.0
@@ -114,7 +114,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def member(store):
-    """Makes what a host has with others, without watching them."""
+    """Makes a host's membership in a cluster, without watching the other hosts."""
 
     def make(index, count=2, patience_secs=10.0):
         made = Membership(Cluster("10.0.0.1:8476", count, index), store)
@@ -126,7 +126,7 @@ def member(store):
 
 @pytest.fixture
 def hosts_of(member):
-    """Makes hosts, as one of them sees them."""
+    """Makes the `Hosts` object of one host."""
 
     def make(index, count=2, patience_secs=10.0):
         own = member(index, count, patience_secs)

@@ -1,4 +1,4 @@
-"""Small models and inputs that several tests share, and a gate for threads."""
+"""Small models and inputs for several tests, and a gate for threads."""
 
 import itertools
 import json
@@ -15,19 +15,20 @@ from keras_tpu_estimator.base.hosts.cluster import Cluster
 
 
 def slow(*values):
-    """A row of a table that `tests.torture` tries, and a run of tests not."""
+    """A row of a table that runs only among the slow tests."""
     return pytest.param(*values, marks=pytest.mark.slow)
 
 
 def some_slow(rows, seldom):
-    """Returns the rows of a table, of which the named ones are slow."""
+    """Returns the rows of a table, with the named rows marked as slow."""
     return [slow(row) if row in seldom else row for row in rows]
 
 
 def each_once(*columns):
-    """Returns rows of all combinations; in a normal run each entry occurs once.
+    """Returns rows of all combinations, most of which are slow tests.
 
-    Entries of the shorter columns are in several rows. The other rows are slow.
+    In a normal run each entry of the longest column occurs once. Entries of shorter
+    columns occur in several rows.
     """
     count = max(map(len, columns))
     tried = {tuple(n % len(each) for each in columns) for n in range(count)}
@@ -51,7 +52,7 @@ def regression_data(examples=64, size=3, seed=0):
 
 
 def batches_of(x, y=None):
-    """An input_fn over arrays, in order, the last batch smaller."""
+    """An input_fn over arrays, in order, with a smaller last batch."""
 
     def input_fn(params):
         size = params["batch_size"]
@@ -63,7 +64,7 @@ def batches_of(x, y=None):
 
 
 def repeated(x, y):
-    """An input_fn over arrays without end, every batch whole."""
+    """An input_fn that repeats arrays forever, in full batches."""
 
     def input_fn(params):
         size = params["batch_size"]
@@ -75,7 +76,7 @@ def repeated(x, y):
 
 
 def squared_error(outputs, labels):
-    """The loss of the models here."""
+    """The mean squared error, the loss of the models here."""
     return ops.mean((outputs - labels) ** 2)
 
 
@@ -124,7 +125,7 @@ def estimator_of(model_fn, model_dir, use_tpu=False, batch=16, **settings):
 
 
 def in_cluster(monkeypatch, tf_config):
-    """Sets TF_CONFIG, whose cluster is taken for joined."""
+    """Sets TF_CONFIG and pretends that its cluster has been joined."""
     if not isinstance(tf_config, str):
         tf_config = json.dumps(tf_config)
     monkeypatch.setenv("TF_CONFIG", tf_config)
@@ -132,7 +133,7 @@ def in_cluster(monkeypatch, tf_config):
 
 
 def open_when_joined(monkeypatch, gate, name):
-    """Opens a gate as soon as a thread waits for the threads of a name."""
+    """Opens a gate as soon as a thread joins the threads with a name."""
     join = threading.Thread.join
 
     def opening(thread, timeout=None):

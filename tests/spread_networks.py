@@ -1,4 +1,4 @@
-"""Networks that tests sharded over cores, of one host and of several."""
+"""Networks for tests of sharding, on one host and on several."""
 
 from keras import layers, ops
 

@@ -1,4 +1,4 @@
-"""Programs that were compiled ahead of time, for the devices that there are.
+"""Programs that are compiled ahead of time for the simulated devices.
 
 No TPU topology consists of CPUs, so `plan` does not store programs for them.
 """
@@ -15,8 +15,8 @@ RUNNING = "Running the executable in "
 
 
 def store(estimator, input_fn, folder, mode):
-    """Stores the program of a call; the path of its file."""
-    # XLA cannot store a CPU's program that is itself from JAX's cache.
+    """Stores a call's program and returns the path of its file."""
+    # XLA cannot store a CPU program that was read from JAX's cache.
     with without_cache():
         loop = LoweredLoop.of(estimator._context, input_fn, mode, Machine.here())
         key = ExecutableKey.of(mode, loop.lowered, loop.devices)
@@ -25,7 +25,7 @@ def store(estimator, input_fn, folder, mode):
 
 @contextlib.contextmanager
 def lines():
-    """The records that this package logs in a `with` block."""
+    """Collects the records that this package logs in a `with` block."""
     logger, records = logging.getLogger("keras_tpu_estimator"), []
     handler, level = logging.Handler(), logger.level
     handler.emit = records.append
@@ -39,7 +39,7 @@ def lines():
 
 
 def ran(records):
-    """The files of the executables that were run, of those in the log."""
+    """Returns the files of the executables that ran, according to the log."""
     lines = (record.getMessage() for record in records)
     return [
         line.removeprefix(RUNNING).removesuffix(".")

@@ -1,14 +1,14 @@
-"""Writes checkpoints with TensorFlow, as programs of the time did."""
+"""Writes checkpoints with TensorFlow, as TF1 scripts did."""
 
 import contextlib
 import os
 
-import tensorflow as tf  # noqa: TID253 - writes what is read
+import tensorflow as tf  # noqa: TID253 - writes the files to read
 
 
 @contextlib.contextmanager
 def graph_of(variables):
-    """A session of a TF1 graph that has variables of these values."""
+    """A session of a TF1 graph with variables that have these values."""
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         for name, value in variables.items():

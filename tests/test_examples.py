@@ -1,4 +1,4 @@
-"""The examples do what they say."""
+"""Tests that the examples print and reach what their pages say."""
 
 import contextlib
 import importlib.util
@@ -32,9 +32,9 @@ NOTHING: Mapping[str, Any] = types.MappingProxyType({})
 def example(
     name: str, names: Mapping[str, Any] = NOTHING, **sizes: int
 ) -> types.ModuleType:
-    """An example as a module, which finds some names in itself, and is small.
+    """Imports an example as a module, with some of its names replaced.
 
-    The sizes take the place of its own.
+    The given sizes replace the example's sizes, so that it runs fast.
     """
     path = ROOT / "examples" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(name, path)
@@ -47,7 +47,7 @@ def example(
 
 
 def check_form(name: str, *printed: str) -> None:
-    """Printed lines are, but for numbers, those that a page shows."""
+    """Checks that the printed lines are those of a page, except for numbers."""
     output = (outputs.OUTPUTS / f"{name}.txt").read_text()
     shown = set(map(source_of, output.splitlines()))
     lines = "\n".join(printed).splitlines()
@@ -56,12 +56,12 @@ def check_form(name: str, *printed: str) -> None:
 
 
 def source_of(line: str) -> str:
-    """A line without its numbers and paths, and whom a launcher has it from."""
+    """Returns a line without numbers, paths and the launcher's prefix."""
     line = re.sub(r"^\[\d+\] |/\S+", "", line.strip())
     return re.sub(r"[\d.,]+", "0", line)
 
 
-def test_every_output_is_of_an_example() -> None:
+def test_every_shown_output_belongs_to_an_example() -> None:
     kept = {path.stem for path in outputs.OUTPUTS.glob("*.txt")}
     assert kept == outputs.COMMANDS.keys()
     for command in outputs.COMMANDS.values():
@@ -69,7 +69,7 @@ def test_every_output_is_of_an_example() -> None:
         assert (ROOT / path).exists()
 
 
-def test_all_examples_are_shown() -> None:
+def test_pages_show_all_examples() -> None:
     text = (ROOT / "docs" / "examples.md").read_text()
     shown = re.findall(r"^\| .*?examples/(\w+\.py)", text, re.MULTILINE)
     assert sorted(shown) == sorted(
@@ -78,11 +78,11 @@ def test_all_examples_are_shown() -> None:
 
 
 def test_digits(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> None:
-    # Two loops of one length, which are compiled once.
+    # Two loops of the same length compile once.
     result = example("digits").main(steps=200, model_dir=str(tmp_path))
     printed = capsys.readouterr().out
     assert result["global_step"] == 200
-    # One in ten is a guess; 800 steps come to more than 0.97.
+    # A guess has 0.1; 800 steps reach more than 0.97.
     assert result["accuracy"] > 0.6
     assert printed.count("was read as") == 5
     assert f"tensorboard --logdir {tmp_path}" in printed
@@ -95,7 +95,7 @@ def test_jax_model(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> Non
         pytest.importorskip(name, reason=f"{name} is not installed")
     jax_model = example("jax_model", CHANNELS=8, BLOCKS=1)
     result = jax_model.main(steps=100, model_dir=str(tmp_path))
-    # One in ten is a guess; 800 steps of the whole come to 0.99.
+    # A guess has 0.1; 800 steps of the full example reach 0.99.
     assert result["accuracy"] > 0.6
     names = dict(kte.list_variables(str(tmp_path))).keys()
     assert {
@@ -126,11 +126,11 @@ def test_bert_tiny(
     capsys: pytest.CaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
-    # A second layer would be traced and compiled as the first one is.
+    # A second layer would only repeat the tracing and compilation of the first.
     sizes = {"SENTENCES": 300, "HELD_OUT": 100, "WORDS": 500}
     bert_tiny = example("bert_tiny", **sizes, HIDDEN=16, HEADS=2, LAYERS=1)
     result = bert_tiny.main(20, 20, model_dir=str(tmp_path))
-    # The examples that fill the last batch are not counted.
+    # The padding of the last batch is not counted.
     right = float(result["eval_accuracy"]) * bert_tiny.HELD_OUT
     assert right == pytest.approx(round(right), abs=1e-3)
     assert right > bert_tiny.HELD_OUT / 4
@@ -143,7 +143,7 @@ def test_bert_tiny(
         f"Initial value of {word_embeddings}: {word_embeddings} in {pretrained}"
         in caplog.messages
     )
-    # It started from TensorFlow's checkpoint, under BERT's names.
+    # Training started from TensorFlow's checkpoint, which has BERT's names.
     assert dict(kte.list_variables(str(pretrained)))[word_embeddings] == [
         bert_tiny.WORDS,
         bert_tiny.HIDDEN,
@@ -157,7 +157,7 @@ def test_gpt(tmp_path: pathlib.Path) -> None:
     estimator = gpt.main(steps=20, model_dir=str(tmp_path))
     shapes = dict(kte.list_variables(estimator.model_dir))
     assert shapes["tokens/embeddings"] == [256, 128]
-    # A guess among the bytes that occur most is better than one among all.
+    # Guessing among the most frequent bytes beats guessing among all bytes.
     loss = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert loss["loss"] < np.log(256)
 
@@ -168,11 +168,11 @@ def test_resnet(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # As for a script, beside which modules are found.
+    # A script finds the modules in its own folder.
     monkeypatch.syspath_prepend(ROOT / "examples")
     resnet = example("resnet", BATCH=32)
     result = resnet.main(steps=40, model_dir=str(tmp_path))
-    # One in ten is a guess; 300 steps come to more than 0.98.
+    # A guess has 0.1; 300 steps reach more than 0.98.
     assert result["accuracy"] > 0.5
     check_form("resnet", capsys.readouterr().out)
     curves = EventAccumulator(str(tmp_path)).Reload()
@@ -180,7 +180,7 @@ def test_resnet(
         event.step: float(tf.make_ndarray(event.tensor_proto))
         for event in curves.Tensors("learning_rate_of_step")
     }
-    # Past the warm-up, after 19 and 39 of 40 steps.
+    # After the warm-up: steps 19 and 39 of 40.
     falling = {20: ((1 - 19 / 40) / 0.9) ** 2, 40: ((1 - 39 / 40) / 0.9) ** 2}
     assert rates == pytest.approx(falling, rel=1e-4)
     names = [name for name, _ in kte.list_variables(str(tmp_path))]
@@ -194,7 +194,7 @@ def test_gan(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.syspath_prepend(ROOT / "examples")
-    # Noise is at 10, one half of the images from the other at 0.1.
+    # Noise has a distance of 10; two halves of the images have 0.1.
     assert example("gan").main(steps=200, model_dir=str(tmp_path)) < 4
     printed = capsys.readouterr().out
     assert "taken for real" in printed
@@ -217,7 +217,7 @@ def test_serve_digits(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    # As for a script, beside which modules are found.
+    # A script finds the modules in its own folder.
     monkeypatch.syspath_prepend(ROOT / "examples")
     serve_digits = example("serve_digits")
     running_server = serve_digits.running_server
@@ -243,7 +243,7 @@ def test_recommender(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> N
     result = recommender.main(60, 203, 101, model_dir=str(tmp_path))
     printed = capsys.readouterr().out
     assert "on each of 8 cores" in printed
-    # A guess has 0.5; 2000 steps with a million rows come to 0.88.
+    # A guess has 0.5; 2000 steps with a million rows reach 0.88.
     assert result["auc"] > 0.6
     names = {"users", "users/Adagrad", "items", "items/Adagrad"}
     assert names < dict(kte.list_variables(str(tmp_path))).keys()
@@ -252,7 +252,7 @@ def test_recommender(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> N
 @pytest.mark.slow
 @pytest.mark.usefixtures("forked_programs")
 def test_many_hosts() -> None:
-    # Two processes of as many cores.
+    # Two processes with two cores each.
     ended = launch("examples/many_hosts.py", "100", cores=2)
     assert ended.code == 0, ended.text
     for host in range(2):
@@ -294,11 +294,11 @@ def test_tf1_mnist(tmp_path: pathlib.Path, capsys: pytest.CaptureFixture) -> Non
     run_tf1("tf1_mnist", model_dir=tmp_path, train_steps=100, use_tpu=True)
     printed = capsys.readouterr().out
     (accuracy,) = re.findall("held-out images: ([0-9.]+)", printed)
-    # One in ten is a guess; 600 steps come to more than 0.98.
+    # A guess has 0.1; 600 steps reach more than 0.98.
     assert float(accuracy) > 0.6
     assert printed.count("was read as") == 5
     check_form("tf1_mnist", printed)
-    # TensorFlow's names, in TensorFlow's own files.
+    # TensorFlow reads the variables under TensorFlow's names.
     names = dict(kte.list_variables(str(tmp_path)))
     assert {
         "batch_normalization/moving_mean",
@@ -328,7 +328,7 @@ def test_tf1_bert_tiny(
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     run_tf1(
         "tf1_bert_tiny",
-        # As in the other BERT.
+        # As in `test_bert_tiny`.
         sizes={"LAYERS": 1},
         output_dir=tmp_path,
         pretraining_steps=20,
@@ -370,14 +370,14 @@ REQUESTS = [
 
 
 def check_answer(address: str, path: str, body: Any, status: int, answer: str) -> None:
-    """A server gives a request this status, and this in its answer."""
+    """Checks the status and a part of the server's answer to a request."""
     got = asked(address + path, body)
     assert got[0] == status, (path, body, got)
     assert answer in json.dumps(got[1], sort_keys=True), (path, body, got)
 
 
 def asked(address: str, body: Any) -> tuple[int, Any]:
-    """A server's answer: its status and its JSON. GETs have no body."""
+    """Returns the status and JSON of a server's answer. GETs have no body."""
     data = None if body is None else json.dumps(body).encode()
     try:
         with urllib.request.urlopen(address, data, timeout=60) as response:
@@ -392,7 +392,7 @@ GOLDEN = ROOT / "tests" / "tf1" / "golden"
 
 @pytest.fixture(scope="module")
 def canned() -> dict[str, Any]:
-    """The numbers of the original's DNNLinearCombinedClassifier."""
+    """The results of the original's `DNNLinearCombinedClassifier`."""
     numbers: dict[str, Any] = json.loads((GOLDEN / "canned.json").read_text())
     return numbers
 

@@ -1,4 +1,4 @@
-"""The page about feature columns has the numbers of TensorFlow 1.15."""
+"""Tests the page about feature columns against TensorFlow 1.15's numbers."""
 
 import json
 import pathlib
@@ -20,7 +20,7 @@ EXPECTED = COLUMNS["columns"]
 PAGE = pathlib.Path(page.__file__).parents[1] / "feature_columns.md"
 
 
-def test_the_page_has_the_names_of_columns_and_variables() -> None:
+def test_page_names_all_columns_and_variables() -> None:
     text = PAGE.read_text()
     assert [n for n in COLUMNS["names"] if f"`{n}`" not in text] == []
 
@@ -38,22 +38,22 @@ def ids():
     ("name", "count"),
     [("city", 6), ("city_X_color", 20), ("color", 5), ("word", 10), ("zip", 7)],
 )
-def test_ids_are_the_originals(name, count, ids) -> None:
+def test_ids_match_the_original(name, count, ids) -> None:
     counts = page.indicator(ids[name], count)
     np.testing.assert_array_equal(counts, EXPECTED[f"indicator_{name}"])
 
 
-def test_a_file_of_words_is_a_list_of_them() -> None:
+def test_vocabulary_file_equals_its_list_of_words() -> None:
     assert EXPECTED["indicator_file"] == EXPECTED["indicator_color"]
 
 
-def test_words_that_are_not_listed_are_missing() -> None:
+def test_unlisted_words_are_missing() -> None:
     colors = tf.constant(COLUMNS["features"]["color"])
     counts = page.indicator(page.listed(colors, page.COLORS).numpy(), 3)
     np.testing.assert_array_equal(counts, EXPECTED["indicator_known"])
 
 
-def test_numbers_are_cut_at_boundaries() -> None:
+def test_boundaries_bucketize_numbers() -> None:
     age = np.array(COLUMNS["features"]["age"])
     counts = page.indicator(page.bucketized(age, [25, 40]), 3)
     np.testing.assert_array_equal(counts, EXPECTED["bucketized"])
@@ -70,7 +70,7 @@ def test_rows_are_combined(combiner, ids) -> None:
     np.testing.assert_allclose(rows, EXPECTED[f"weighted_{combiner}"], 1e-5)
 
 
-def test_the_layer_reads_the_variables_of_the_original(ids, tmp_path) -> None:
+def test_layer_reads_variables_of_the_original(ids, tmp_path) -> None:
     def model_fn(features, labels, mode, params):
         layer = page.input_layer(features)
         names.extend(each.path for each in kte.trainable_variables())

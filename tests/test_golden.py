@@ -1,4 +1,4 @@
-"""Training, evaluation and prediction repeat the original's numbers.
+"""Tests that train, evaluate and predict reproduce the original's numbers.
 
 `golden/make_golden.py` made the files with the original `TPUEstimator`.
 """
@@ -22,7 +22,7 @@ RTOL = 1e-5
 # With beta_2 = 0.999 each step of Keras's Adam is 6e-6 shorter than the
 # original's: only one of the two rounds 1 - beta_2 to float32.
 LOOSER_RTOL = {"mlp_adam": 4e-5}
-# A small probability carries the rounding of its much larger logits.
+# A small probability has the rounding error of its much larger logits.
 PREDICTION_ATOL = 1e-6
 
 
@@ -68,23 +68,23 @@ def run(
 
 
 @pytest.mark.parametrize("name", sorted(PROGRAMS))
-def test_recipe_is_the_one_of_the_golden_file(name: str) -> None:
+def test_recipe_matches_the_golden_file(name: str) -> None:
     assert golden_of(name)["program"] == dataclasses.asdict(PROGRAMS[name]), (
         "The recipe has changed. Remake the golden files: "
         "see tests/golden/make_golden.py."
     )
 
 
-def test_every_step_has_the_originals_loss(run: Run) -> None:
+def test_every_loss_matches_the_original(run: Run) -> None:
     expected = run.golden["train_losses"]
     assert list(run.train_losses) == list(range(1, len(expected) + 1))
     np.testing.assert_allclose(list(run.train_losses.values()), expected, rtol=run.rtol)
 
 
-def test_metrics_are_the_originals(run: Run) -> None:
+def test_metrics_match_the_original(run: Run) -> None:
     expected = run.golden["eval_results"]
     assert run.eval_results.keys() == expected.keys()
-    # The loss is meant to differ: the next test has it.
+    # The loss differs by design; the next test checks it.
     for name in sorted(expected.keys() - {"loss"}):
         np.testing.assert_allclose(
             run.eval_results[name], expected[name], run.rtol, err_msg=name
@@ -92,7 +92,7 @@ def test_metrics_are_the_originals(run: Run) -> None:
 
 
 def test_loss_counts_each_example_once(run: Run) -> None:
-    # The original counts the small last batch as much as a full one.
+    # The original gives the small last batch the weight of a full one.
     program = PROGRAMS[run.golden["name"]]
     losses = run.golden["eval_batch_losses"]
     sizes = np.full(len(losses), program.batch_size)
@@ -101,7 +101,7 @@ def test_loss_counts_each_example_once(run: Run) -> None:
     np.testing.assert_allclose(run.eval_results["loss"], expected, run.rtol)
 
 
-def test_predictions_are_the_originals(run: Run) -> None:
+def test_predictions_match_the_original(run: Run) -> None:
     program = PROGRAMS[run.golden["name"]]
     expected = run.golden["predictions"]
     outputs = [each["outputs"] for each in run.predictions]
@@ -117,7 +117,7 @@ def golden_of(name: str) -> dict[str, Any]:
 
 
 def model_fn_of(program: Program) -> Callable:
-    """The program as a native model_fn."""
+    """Returns the program as a native model_fn."""
 
     def model_fn(
         features: dict, labels: Any, mode: str, params: dict

@@ -15,7 +15,7 @@ from keras_tpu_estimator.base.hosts import parent_process
 
 @pytest.fixture
 def run(tmp_path, capfd, monkeypatch):
-    """Runs a script in processes; gives the exit code, and what was shown."""
+    """Runs a script in processes; returns the exit code and the output."""
     for name in ("XLA_FLAGS", "JAX_PLATFORMS"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.chdir(tmp_path)
@@ -97,20 +97,20 @@ def test_simulated_cores(before, after, run, monkeypatch):
     assert code == 0
 
 
-def test_arguments_are_the_scripts_own(run):
+def test_script_receives_its_arguments(run):
     arguments = ("--cores", "5", "-m", "a b", "--processes=7")
     _, out, _ = run("print(sys.argv[1:])", processes=1, arguments=arguments)
     assert lines_of(0, out) == [str(list(arguments))]
 
 
-def test_a_module(tmp_path, monkeypatch, capfd):
+def test_module_is_launched(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "here.py").write_text("import sys; print(sys.argv[1:])")
     assert launch.main("launch", ["--processes", "1", "-m", "here", "-m", "x"]) == 0
     assert capfd.readouterr().out == "[0] ['-m', 'x']\n"
 
 
-def test_lines_are_whole(run):
+def test_lines_of_processes_do_not_mix(run):
     code, out, err = run(
         """
         for line in range(200):
@@ -134,12 +134,12 @@ def test_lines_are_whole(run):
     assert code == 0
 
 
-def test_any_bytes_are_shown(run):
+def test_invalid_bytes_are_escaped(run):
     _, out, _ = run("sys.stdout.buffer.write(b'\\xff\\xc3\\xa4')", processes=1)
     assert out == "[0] \\xffä\n"
 
 
-def test_one_that_fails_ends_all(run):
+def test_one_failure_stops_all_processes(run):
     code, out, err = run(
         _WAIT
         + """
@@ -162,21 +162,21 @@ finally:
     )
 
 
-def test_an_error_is_shown(run):
+def test_error_is_shown(run):
     code, out, err = run("raise ValueError('no such thing')", processes=1)
     assert code == 1
     assert lines_of(0, err)[-1] == "ValueError: no such thing"
     assert "Process 0 of 1 has ended with exit code 1.\n" in err
 
 
-def test_one_that_is_killed(run):
+def test_killed_process_is_reported(run):
     code, _, err = run("os.kill(os.getpid(), signal.SIGKILL)", processes=1)
     assert code == 128 + signal.SIGKILL
     assert err == "Process 0 of 1 has ended with exit code 137, SIGKILL.\n"
 
 
-def test_one_that_does_not_end_is_killed_with_its_children(run):
-    # The child has the output of its parent, for which all would wait.
+def test_process_that_ignores_sigterm_is_killed_with_its_children(run):
+    # The child holds its parent's output, so the launcher would wait for it.
     code, *_ = run(
         _WAIT
         + """
@@ -210,7 +210,7 @@ print("ready")
 while not got:
     time.sleep(0.01)
 try:
-    # The other one is still writing a checkpoint when this one is gone.
+    # The other process ends while this one still writes a checkpoint.
     while int(pid.read_text()) != os.getpid():
         time.sleep(0.01)
         os.kill(int(pid.read_text()), 0)
@@ -223,7 +223,7 @@ sys.exit(128 + got[0])
 @pytest.mark.rows(1)
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
-def test_signals_are_passed_on_once(number, tmp_path):
+def test_signals_are_forwarded_once(number, tmp_path):
     script = tmp_path / "script.py"
     script.write_text(_STOPPED)
     command = [sys.executable, "-m", "keras_tpu_estimator", "launch"]
@@ -240,7 +240,7 @@ def test_signals_are_passed_on_once(number, tmp_path):
     assert process.returncode == 128 + number
 
 
-def test_who_ignores_the_end_of_a_terminal_lets_processes_ignore_it(run):
+def test_processes_inherit_an_ignored_sighup(run):
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
     try:
         code, out, _ = run(
@@ -256,8 +256,8 @@ def test_who_ignores_the_end_of_a_terminal_lets_processes_ignore_it(run):
     assert (code, out) == (0, "[0] True\n")
 
 
-def test_what_a_process_leaves_behind_is_not_waited_for(run):
-    """It has the same output, and writes into it for ever."""
+def test_orphaned_children_are_not_waited_for(run):
+    """A child that holds the output and writes forever does not delay the end."""
     code, out, _ = run(
         """
         import subprocess
@@ -275,13 +275,13 @@ def test_what_a_process_leaves_behind_is_not_waited_for(run):
     assert (code, text, end) == (0, "x" * 50_000, "end")
 
 
-def test_processes_of_one_that_has_joined_have_places_of_their_own(run, monkeypatch):
+def test_processes_do_not_inherit_a_joined_cluster(run, monkeypatch):
     monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 2 0")
     _, out, _ = run(f"print(os.environ.get('{parent_process.VARIABLE}'))")
     assert lines_of(0, out) == lines_of(1, out) == ["None"]
 
 
-def test_handlers_are_put_back(run):
+def test_signal_handlers_are_restored(run):
     before = [signal.getsignal(signal.Signals[each]) for each in launch._SIGNALS]
     run("")
     assert [
@@ -298,14 +298,14 @@ def test_handlers_are_put_back(run):
         (["--processes", "2", "--cores", "1.5", "x.py"], "Received: '1.5'"),
     ],
 )
-def test_wrong_commands(arguments, message, capfd):
+def test_invalid_commands_are_refused(arguments, message, capfd):
     with pytest.raises(SystemExit) as end:
         launch.main("launch", arguments)
     assert end.value.code == 2
     assert message in capfd.readouterr().err
 
 
-def test_windows_has_no_processes_of_this_kind(monkeypatch):
+def test_launch_is_refused_on_windows(monkeypatch):
     monkeypatch.setattr(machine, "IS_WINDOWS", True)
     with pytest.raises(NotImplementedError, match="`launch` is not.*Start the"):
         launch.main("launch", ["--processes", "2", "script.py"])

@@ -1,7 +1,7 @@
-"""Imports point downward, are declared, and stay in place if heavy or private.
+"""Tests that imports point downward, are declared, and stay in place.
 
-Whoever adds a module gives it a floor here and a line in the table of
-`docs/contributing.md`.
+Heavy and private imports are allowed in few files. A new module needs a floor here and
+a line in the table of `docs/contributing.md`.
 """
 
 import ast
@@ -33,7 +33,7 @@ FLOORS = (
     ("tf1_tools", "workflow"),
     ("__init__", "__main__"),
 )
-# The public modules: lists of names, as `__init__` is, and on its floor.
+# The public modules contain only lists of names, like `__init__`, and share its floor.
 LISTS = {
     "checkpoints",
     "errors",
@@ -66,7 +66,7 @@ INNER_FLOORS = {
     ),
     "tf1_tools": (("tf_estimator",), ("check",)),
 }
-# More would be more than one remembers.
+# Nobody remembers more than this.
 MOST_ARROWS, MOST_ENTRIES = 80, 16
 # Modules that import TensorFlow, imported when one of their names is used.
 WRITTEN = "tf1.reimplemented."
@@ -79,7 +79,7 @@ DISTRIBUTIONS = {
 
 @dataclasses.dataclass(frozen=True)
 class Import:
-    """One imported module, and whether importing its importer imports it."""
+    """One imported module, and whether the import is at module level."""
 
     module: str
     line: int
@@ -163,7 +163,7 @@ def inner_room(module: str) -> str | None:
 def upward(
     arrows: Iterable[tuple[str, str]], floors: tuple[tuple[str, ...], ...]
 ) -> set[tuple[str, str]]:
-    """Those among the arrows between rooms that do not point downward."""
+    """The arrows between rooms that do not point downward."""
     floor_of = {room: i for i, rooms in enumerate(floors) for room in rooms}
     assert len(floor_of) == sum(map(len, floors))
     return {
@@ -186,7 +186,7 @@ def arrows_between(
     return found
 
 
-def test_the_drawing_has_every_room() -> None:
+def test_every_room_has_a_floor() -> None:
     assert {name for names in FLOORS for name in names} == {
         room(module) for module in modules()
     }
@@ -211,13 +211,13 @@ def test_imports_point_downward() -> None:
     assert not up, f"{up}. Move what is needed down, or pass it in from above."
 
 
-def test_the_drawing_fits_into_a_head() -> None:
+def test_number_of_rooms_and_arrows_is_limited() -> None:
     assert len(arrows_between(room)) <= MOST_ARROWS
     entries = [p for p in PACKAGE.iterdir() if p.name != "__pycache__"]
     assert len(entries) <= MOST_ENTRIES + len(LISTS)
 
 
-def test_lists_of_public_names_hold_nothing_else() -> None:
+def test_public_modules_contain_only_imports() -> None:
     for module in modules():
         if module.split(".")[0] in LISTS:
             _docstring, *body, names = source(module).body
@@ -226,7 +226,7 @@ def test_lists_of_public_names_hold_nothing_else() -> None:
             assert ast.unparse(names.targets[0]) == "__all__"
 
 
-def test_no_module_imports_itself_in_a_circle() -> None:
+def test_imports_have_no_cycle() -> None:
     graph = {module: imported_here(module) for module in modules()}
     order = tuple(graphlib.TopologicalSorter(graph).static_order())
     assert order[-1] == "__init__"
@@ -244,7 +244,7 @@ def test_tensorflow_and_tensorboard_are_imported_only_when_needed() -> None:
     assert not heavy
 
 
-def test_what_is_written_for_tf1_is_imported_only_by_name() -> None:
+def test_shims_for_tf1_are_imported_only_by_name() -> None:
     importers = {
         module
         for module in modules()
@@ -255,7 +255,7 @@ def test_what_is_written_for_tf1_is_imported_only_by_name() -> None:
 
 
 def third_party(tree: ast.AST) -> Iterator[tuple[str, bool]]:
-    """Distributions that a module imports, and whether at its own import."""
+    """The distributions that a module imports, and whether at module level."""
     for each in imports(tree):
         top = each.module.split(".")[0]
         if top not in sys.stdlib_module_names | {PACKAGE.name, "_typeshed"}:
@@ -263,7 +263,7 @@ def third_party(tree: ast.AST) -> Iterator[tuple[str, bool]]:
             yield name, each.at_module_level
 
 
-def test_all_that_is_imported_is_declared() -> None:
+def test_all_imported_distributions_are_declared() -> None:
     project = tomllib.loads((PACKAGE.parent / "pyproject.toml").read_text())
     extras = project["project"]["optional-dependencies"]
     always, lazily = (
@@ -285,7 +285,10 @@ def test_all_that_is_imported_is_declared() -> None:
 @pytest.mark.parametrize(
     ("private", "expected"),
     [
-        ("keras.src", {"base.tracing.keras_internals"}),
+        (
+            "keras.src",
+            {"base.tracing.keras_internals", "base.tracing.keras_patches"},
+        ),
         ("jax._src", {"base.hosts.jax_internals"}),
         ("jaxlib", {"export.stablehlo"}),
         (
@@ -311,20 +314,20 @@ def test_private_modules_are_imported_in_few_files(
     assert importers == expected
 
 
-# Who uses attributes that others keep to themselves, but for Python's frames.
+# The modules that use private attributes of other libraries, except Python's frames.
 PRIVATE_ATTRIBUTES = {
     "base.hosts.jax_internals",
     "base.tracing.keras_internals",
     "base.tracing.tensorflow_internals",
     "tf1.graph.internals",
-    # What TensorFlow's hooks were made with.
+    # The arguments of TensorFlow's hooks.
     "api.hooks.tensorflow_hook",
-    # What subclasses of Keras's and TensorFlow's optimizers are given.
+    # The protected attributes for subclasses of Keras's and TensorFlow's optimizers.
     "api.optimizers.adam_weight_decay",
     "api.optimizers.layer_wise",
     "api.optimizers.sm3",
     "tf1.reimplemented.opt",
-    # And of cells.
+    # The protected attributes for subclasses of cells.
     "tf1.reimplemented.rnn",
 }
 _OF_PYTHON = {"_getframe", "_current_frames"}
@@ -356,7 +359,7 @@ def test_private_attributes_of_others_are_used_in_few_files() -> None:
     assert users == PRIVATE_ATTRIBUTES
 
 
-def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
+def test_devices_and_hosts_are_queried_in_one_place() -> None:
     asking = {
         module
         for module, tree in parsed()
@@ -374,7 +377,7 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
             "process_index",
         }
     }
-    # The others answer scripts that ask for the machine itself.
+    # The other modules answer scripts that ask for the machine itself.
     of_users = {
         "planning.dry_run",
         "tf1.reimplemented.cluster_resolver",
@@ -383,20 +386,19 @@ def test_devices_and_hosts_are_asked_for_in_one_place() -> None:
     assert asking == {"base.common.machine", *of_users}
 
 
-# Who removes files: nobody else may take a user's for the package's own.
+# The modules that remove files. No other module may, because it could delete a user's
+# file.
 REMOVERS = {
-    # All of them by way of this one, which knows stores.
+    # All of them call this module, which supports remote stores.
     "base.storage.paths",
-    # By way of this one, which knows what Windows refuses.
+    # That module calls this one, which handles the refusals of Windows.
     "base.storage.shared_files",
-    # The lock files of directories.
-    "files.atomic.file_locks",
-    # In a directory of checkpoints: files of saves, unfinished files, the
+    # In a directory of checkpoints: files of saves, unfinished and lock files, the
     # marker of a completed training, and the directory itself if it is empty.
     "files.directory.stale_files",
     "files.atomic.commit",
-    "files.directory.training_status",
-    # Folders that the same file has made.
+    "files.directory.state_file",
+    # Folders that the same module has made.
     "export.folders",
     # Its own folders, partly uploaded exports, and old exports.
     "base.storage.transfers",
@@ -408,7 +410,7 @@ _FILE_MODULES = {"os", "shutil", "paths", "filesystem", "shared_files"}
 
 
 def removals(tree: ast.AST) -> Iterator[int]:
-    """The lines that remove files, or pass on what does."""
+    """The lines that remove files or pass on a function that does."""
     for node in ast.walk(tree):
         if isinstance(node, ast.Attribute) and (
             node.attr in _REMOVES
@@ -421,12 +423,12 @@ def removals(tree: ast.AST) -> Iterator[int]:
             yield node.lineno
 
 
-def test_files_are_removed_in_few_places() -> None:
+def test_few_modules_remove_files() -> None:
     removers = {module for module, tree in parsed() if any(removals(tree))}
     assert removers == REMOVERS
 
 
-def test_the_contributing_page_lists_every_room() -> None:
+def test_contributing_page_lists_every_room() -> None:
     rows = [
         line.split("`")[1].removesuffix(".py").removesuffix("/")
         for line in CONTRIBUTING.read_text().splitlines()
@@ -438,7 +440,7 @@ def test_the_contributing_page_lists_every_room() -> None:
     )
 
 
-def test_the_files_that_the_contributing_page_names_are_there() -> None:
+def test_files_that_the_contributing_page_names_exist() -> None:
     named = re.findall(r"`([\w/.]+\.py)\b", CONTRIBUTING.read_text())
     places = (PACKAGE, PACKAGE.parent)
     assert named
@@ -447,10 +449,10 @@ def test_the_files_that_the_contributing_page_names_are_there() -> None:
     ]
 
 
-# The helpers of the checks above.
+# Tests of the helpers above.
 
 
-def test_a_lazy_import_is_not_at_module_level() -> None:
+def test_lazy_import_is_not_at_module_level() -> None:
     tree = ast.parse(
         "import a\n"
         "if TYPE_CHECKING:\n"
@@ -464,7 +466,7 @@ def test_a_lazy_import_is_not_at_module_level() -> None:
     assert found == {"a": True, "b": False, "c.d": False, "e": True}
 
 
-def test_what_removes_files_is_seen() -> None:
+def test_calls_that_remove_files_are_found() -> None:
     tree = ast.parse(
         "os.remove(a)\n"
         "weakref.finalize(self, shutil.rmtree, folder)\n"
@@ -475,7 +477,7 @@ def test_what_removes_files_is_seen() -> None:
     assert sorted(removals(tree)) == [1, 2, 4, 5]
 
 
-def test_arrows_that_point_upward_are_seen() -> None:
+def test_upward_arrows_are_found() -> None:
     floors = (("base",), ("left", "right"))
     fine = {("left", "base"), ("right", "right")}
     wrong = {("base", "left"), ("left", "right")}

@@ -1,4 +1,4 @@
-"""The code in the documentation does what it says."""
+"""Tests that the code in the documentation runs and prints what it shows."""
 
 import ast
 import logging
@@ -35,7 +35,7 @@ X = np.random.default_rng(0).normal(size=(40, 3)).astype("float32")
 
 
 def batches_of(features: dict[str, Any], labels: Any) -> Callable[..., Any]:
-    """An input_fn over arrays, whose last batch is smaller."""
+    """An input_fn over arrays, with a smaller last batch."""
 
     def input_fn(params: dict[str, Any]) -> Any:
         size = params["batch_size"]
@@ -80,7 +80,7 @@ def estimator_of(
 
 
 def code_blocks(page: pathlib.Path) -> list[str]:
-    """The Python code of a page, behind the snippets that it includes or links."""
+    """The Python code of a page, after the snippets that it includes or links."""
     text = page.read_text()
     snippets = re.findall(r"<!-- code: (docs/snippets/\S+)", text)
     if "[`regression`](model_fn.md#a-complete-model_fn)" in text:
@@ -90,13 +90,13 @@ def code_blocks(page: pathlib.Path) -> list[str]:
 
 
 def without_numbers(printed: str) -> list[str]:
-    """The lines that were printed, as all runs print them."""
+    """The printed lines without numbers, which are equal in all runs."""
     return re.sub(r"\d+(\.\d+)?", "0", printed).splitlines()
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> pathlib.Path:
-    """The directory of an estimator that has trained, to be copied."""
+    """The directory of a trained estimator, which tests copy."""
     model_dir = tmp_path_factory.mktemp("trained")
     estimator_of(model_fn, model_dir).train(NUMBERS, steps=2)
     return model_dir
@@ -145,7 +145,7 @@ def every_page() -> list[pathlib.Path]:
     return [ROOT / "README.md", *own]
 
 
-def test_what_pages_show_of_examples_is_there() -> None:
+def test_snippets_of_examples_exist() -> None:
     included = {
         page.stem: site.on_page_markdown(page.read_text())
         for page in every_page()
@@ -180,7 +180,7 @@ def test_what_pages_show_of_examples_is_there() -> None:
         ),
     ],
 )
-def test_no_line_ends_in_an_option(html: str, expected: str) -> None:
+def test_options_and_values_share_a_line(html: str, expected: str) -> None:
     assert site.on_page_content(html) == expected
 
 
@@ -205,7 +205,7 @@ def site_settings() -> dict[str, Any]:
 
 
 def groups(nav: list[Any]) -> list[list[Any]]:
-    """The lists of entries in a navigation, from the outermost on."""
+    """The lists of entries in a navigation, outermost first."""
     entries = [value for entry in nav for value in entry.values()]
     inner = [entry for entry in entries if isinstance(entry, list)]
     return [entries, *(each for entry in inner for each in groups(entry))]
@@ -221,7 +221,7 @@ def test_navigation_has_small_groups_and_each_page_once() -> None:
 
 
 def searched(text: str) -> list[str]:
-    """The words that the site's search makes of a text."""
+    """The words that the site's search extracts from a text."""
     (search,) = (
         plugin["search"] for plugin in site_settings()["plugins"] if "search" in plugin
     )
@@ -283,7 +283,7 @@ def test_reference_shows_values_of_private_defaults() -> None:
     ) == ["None", "40", "None", "40", "2", "PUBLIC", "None", "_OTHER", "C(1)"]
 
 
-def test_messages_begin_as_troubleshooting_says() -> None:
+def test_troubleshooting_quotes_real_messages() -> None:
     page = (ROOT / "docs" / "troubleshooting.md").read_text()
     table = page.split("| the message begins with |")[1].split("\n\n")[0]
     cells = re.findall(r"^\| (?!-)(.*?) \|", table.split("\n", 2)[2], re.M)
@@ -298,7 +298,7 @@ def test_messages_begin_as_troubleshooting_says() -> None:
 
 
 def messages(path: pathlib.Path) -> set[str]:
-    """The texts of a file, with dots for what is filled in."""
+    """The texts of a file, with dots for the values that are filled in."""
     texts = {
         "".join(map(_part, node.values))
         if isinstance(node, ast.JoinedStr)
@@ -325,7 +325,7 @@ def forms(cell: str) -> set[str]:
 
 
 def check_input_fn(input_fn: Callable[..., Any], model_dir: pathlib.Path) -> None:
-    """An input_fn that is shown feeds every mode."""
+    """Checks that a documented input_fn feeds every mode."""
     estimator = estimator_of(model_fn, model_dir)
     estimator.train(input_fn, steps=3)
     assert estimator.evaluate(input_fn)["global_step"] == 3
@@ -333,7 +333,7 @@ def check_input_fn(input_fn: Callable[..., Any], model_dir: pathlib.Path) -> Non
 
 
 def check_model_fn(estimator: kte.TPUEstimator, input_fn: Callable[..., Any]) -> None:
-    """A model_fn that is shown works in every mode."""
+    """Checks that a documented model_fn works in every mode."""
     estimator.train(input_fn, steps=2)
     assert np.isfinite(estimator.evaluate(input_fn)["loss"])
     assert len(list(estimator.predict(input_fn))) == len(X)

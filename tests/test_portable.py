@@ -1,7 +1,7 @@
-"""The code runs where POSIX's modules, functions and encodings are missing.
+"""Tests that the code runs without POSIX's modules, functions and encodings.
 
-`tests/windows.py` has what Windows lacks. Each exception here is one file that
-knows what to do there.
+`tests/windows.py` lists what Windows lacks. Each exception here is a file that handles
+the absence.
 """
 
 import ast
@@ -18,7 +18,7 @@ _ROOT = pathlib.Path(__file__).parents[1]
 _FOLDERS = ("keras_tpu_estimator", "examples", "benchmarks", ".ci", "docs")
 # Files that handle the absence of what they use.
 _GUARDED = {
-    "keras_tpu_estimator/files/atomic/file_locks.py": {
+    "keras_tpu_estimator/files/atomic/commit.py": {
         "fcntl",
         "register_at_fork",
     },
@@ -26,7 +26,7 @@ _GUARDED = {
     "keras_tpu_estimator/base/common/waiting.py": {"register_at_fork"},
     "keras_tpu_estimator/runs/preemption.py": {"register_at_fork"},
     "keras_tpu_estimator/base/storage/shared_files.py": {"preadv", "pwrite"},
-    # It measures on Linux only, like all that reads /proc.
+    # It measures on Linux only, like everything that reads /proc.
     "benchmarks/checkpoints.py": {"posix_fadvise"},
     # They raise an error on Windows before they use these.
     "keras_tpu_estimator/base/storage/trusted.py": {"O_NOFOLLOW", "geteuid"},
@@ -45,9 +45,9 @@ _POSIX["select"] = {"select", "poll", "epoll", "kqueue"}
 _POSIX["socket"] = {"AF_UNIX"}
 _STARTED = {"process_group", "preexec_fn", "start_new_session", "pass_fds"}
 _TEXT_METHODS = {"read_text": 0, "write_text": 1}
-# Those that rename or delete: `shared_files` knows what Windows refuses.
+# The modules that rename or delete. `shared_files` handles the refusals of Windows.
 _RENAMES = {"replace", "rename", "renames", "link", "symlink", "unlink"}
-# The last two make links to directories of names that Windows cannot have.
+# The last two link directories with names that are invalid on Windows.
 _RENAMES_TOO = {
     "keras_tpu_estimator/base/storage/shared_files.py",
     "keras_tpu_estimator/base/storage/transfers.py",
@@ -67,7 +67,7 @@ def files() -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class Use:
-    """A place in a file, and what is used there."""
+    """A line of a file, and the name that it uses."""
 
     file: str
     line: int
@@ -102,7 +102,7 @@ def _posix_names(node: ast.AST) -> list[str]:
 
 
 def renames(file: str, tree: ast.AST) -> Iterator[Use]:
-    """The lines of a file that rename others by `os`."""
+    """The lines of a file that rename files with `os`."""
     for node in ast.walk(tree):
         if (
             isinstance(node, ast.Attribute)
@@ -113,7 +113,7 @@ def renames(file: str, tree: ast.AST) -> Iterator[Use]:
 
 
 def without_encoding(file: str, tree: ast.AST) -> Iterator[Use]:
-    """The lines of a file that open text in the machine's encoding."""
+    """The lines of a file that open text with the platform's default encoding."""
     for node in ast.walk(tree):
         if not isinstance(node, ast.Call):
             continue
@@ -132,7 +132,7 @@ def without_encoding(file: str, tree: ast.AST) -> Iterator[Use]:
 
 
 def _called(function: ast.expr) -> str:
-    """The name of a function; "" of a method that only looks like `open`."""
+    """The name of a function, or "" for a method that only looks like `open`."""
     if isinstance(function, ast.Name):
         return function.id
     if not isinstance(function, ast.Attribute):
@@ -162,7 +162,7 @@ def _is_of(node: ast.expr, names: object) -> bool:
 
 
 @pytest.mark.parametrize("folder", [*_FOLDERS, "noxfile.py"])
-def test_text_has_an_encoding(folder):
+def test_text_is_opened_with_an_encoding(folder):
     uses = [
         use
         for file in files()
@@ -172,7 +172,7 @@ def test_text_has_an_encoding(folder):
     assert uses == []
 
 
-def test_only_guarded_files_use_what_posix_has():
+def test_only_guarded_files_use_posix():
     found: dict[str, set[str]] = {}
     for file in files():
         for use in posix_uses(file, tree_of(file)):
@@ -180,8 +180,8 @@ def test_only_guarded_files_use_what_posix_has():
     assert found == _GUARDED
 
 
-def test_no_module_imports_what_posix_has():
-    """At its top, unless the import may fail."""
+def test_no_module_imports_posix_modules():
+    """No import at module level needs POSIX, unless a failure is caught."""
     uses = [
         use
         for file in files()
@@ -221,7 +221,7 @@ def test_files_are_renamed_in_one_place():
         ("function(**given)", []),
     ],
 )
-def test_the_search_for_encodings(code, expected):
+def test_text_without_encoding_is_found(code, expected):
     found = without_encoding("file", ast.parse(code))
     assert [use.name for use in found] == expected
 
@@ -240,6 +240,6 @@ def test_the_search_for_encodings(code, expected):
         ("fork.spoon", []),
     ],
 )
-def test_the_search_for_what_posix_has(code, expected):
+def test_uses_of_posix_are_found(code, expected):
     found = posix_uses("file", ast.parse(code))
     assert [use.name for use in found] == expected

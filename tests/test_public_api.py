@@ -1,4 +1,4 @@
-"""The public names, and what importing them does to a process."""
+"""Tests of the public names, and of the effects of importing them."""
 
 import ast
 import copy
@@ -43,7 +43,7 @@ def test_names_are_sorted_and_exist_once() -> None:
     assert all(hasattr(kte, name) for name in kte.__all__)
 
 
-def test_names_are_exactly_what_is_exposed() -> None:
+def test_names_are_exactly_the_exposed_ones() -> None:
     # Importing a module makes it an attribute of its package, public or not.
     exposed = {
         name
@@ -58,7 +58,7 @@ def test_dir_shows_the_public_names() -> None:
     assert shown == kte.__all__
 
 
-def test_a_function_is_not_the_module_that_it_is_in() -> None:
+def test_functions_do_not_hide_their_modules() -> None:
     assert isinstance(kte.identity, types.FunctionType)
 
 
@@ -97,7 +97,7 @@ PATHS = ["", *sorted(f".{name}" for name in MODULES), ".summary.experimental"]
 
 
 def public_names():
-    """Each public class or function, with every path that it has."""
+    """Each public class or function with all its paths."""
     paths = {}
     for path in PATHS:
         module = importlib.import_module(f"{kte.__name__}{path}")
@@ -117,7 +117,7 @@ DEFINED = [
     (value, paths)
     for value, paths in NAMES
     if isinstance(value, type | types.FunctionType)
-    and value is not typing.Any  # What an alias of `kte.typing` is.
+    and value is not typing.Any  # The type behind an alias of `kte.typing`.
 ]
 
 
@@ -136,7 +136,7 @@ def test_namespaces_are_imported_in_every_way(path):
 
 
 def _as_ruff_sorts(name):
-    """Constants, classes and the rest."""
+    """Sorts by constants, classes and other names."""
     return (not name.isupper(), not name[0].isupper(), name)
 
 
@@ -178,9 +178,9 @@ def test_annotations_of_names_are_resolved():
         typing.get_type_hints(value)
 
 
-# Signatures of the classes in `typing` go on to what the package runs on.
+# Signatures of the classes in `typing` continue with dependencies of the package.
 @pytest.mark.parametrize("path", sorted({*PATHS} - {".typing"}))
-def test_help_shows_public_paths_alone(path):
+def test_help_shows_only_public_paths(path):
     module = importlib.import_module(f"{kte.__name__}{path}")
     shown = {
         (name, found)
@@ -192,7 +192,7 @@ def test_help_shows_public_paths_alone(path):
 
 
 def _paths_in_help(value):
-    """Headings, bases, signatures and the imports of examples."""
+    """Returns the paths in headings, bases, signatures and imports of examples."""
     if isinstance(value, types.ModuleType):
         return []
     text = pydoc.render_doc(value, renderer=PLAIN)
@@ -265,7 +265,7 @@ def test_errors_come_back_from_other_processes(error):
 
 
 def test_every_example_in_a_docstring_is_tested():
-    # Doctest skips what has the `__module__` of another module.
+    # Doctest skips objects with the `__module__` of another module.
     written, tested = set(), set()
     for path in PACKAGE.rglob("*.py"):
         if "reimplemented" in path.parts or path.stem == "__main__":
@@ -285,7 +285,7 @@ def test_every_example_in_a_docstring_is_tested():
 
 
 def run_python(code: str, **environment: str) -> "subprocess.CompletedProcess[str]":
-    """Runs code in a process that has chosen nothing yet."""
+    """Runs code in a process without a selected Keras backend."""
     kept = {
         name: value
         for name, value in os.environ.items()
@@ -310,7 +310,7 @@ def test_importing_selects_jax_and_no_tensorflow() -> None:
     assert done.stdout == f"jax {kte.__version__}\nset()\n", done.stderr
 
 
-def test_importing_takes_a_checksum_beside_keras() -> None:
+def test_only_the_checksum_package_is_imported_besides_keras() -> None:
     done = run_python(
         "import sys, keras\n"
         "before = {name.partition('.')[0] for name in sys.modules}\n"
@@ -323,13 +323,13 @@ def test_importing_takes_a_checksum_beside_keras() -> None:
     assert done.stdout == "['google_crc32c', 'keras_tpu_estimator']\n", done.stderr
 
 
-def test_the_changelog_begins_with_this_version() -> None:
+def test_changelog_begins_with_this_version() -> None:
     versions = re.findall(r"(?m)^## (\S+)", (ROOT / "CHANGELOG.md").read_text())
     assert versions[0] == kte.__version__
     assert metadata.version("keras-tpu-estimator") == kte.__version__
 
 
-def test_another_backend_in_the_environment_is_an_error() -> None:
+def test_other_backend_in_the_environment_is_an_error() -> None:
     done = run_python("import keras_tpu_estimator", KERAS_BACKEND="tensorflow")
     assert done.returncode == 1
     *_, message = done.stderr.splitlines()
@@ -340,7 +340,7 @@ def test_another_backend_in_the_environment_is_an_error() -> None:
     )
 
 
-def test_keras_on_another_backend_is_an_error() -> None:
+def test_keras_with_another_backend_is_an_error() -> None:
     done = run_python("import keras\nimport keras_tpu_estimator", KERAS_BACKEND="numpy")
     assert done.returncode == 1
     *_, message = done.stderr.splitlines()

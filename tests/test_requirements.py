@@ -1,4 +1,4 @@
-"""The requirements are right on platforms that the tests do not run on."""
+"""Tests that the requirements are right on platforms where no tests run."""
 
 import pathlib
 import tomllib
@@ -10,7 +10,7 @@ PROJECT = tomllib.loads(
     (pathlib.Path(__file__).parents[1] / "pyproject.toml").read_text()
 )
 CPU, ANY = "tensorflow-cpu", "tensorflow"
-# By what Python says of a platform; uv says "x86_64" of Windows.
+# Python's names of the platforms; uv uses "x86_64" for Windows.
 PLATFORMS = {
     ("linux", "x86_64"): CPU,
     ("linux", "aarch64"): ANY,
@@ -21,7 +21,7 @@ PLATFORMS = {
 
 
 def required(requirements, platform):
-    """The names of what is required on a platform, without an extra."""
+    """The names of the distributions that a platform requires without extras."""
     system, machine = platform
     here = {"sys_platform": system, "platform_machine": machine, "extra": ""}
     return [
@@ -46,7 +46,7 @@ def test_one_distribution_of_tensorflow_is_required(requirements, platform):
 
 
 @pytest.mark.parametrize("platform", PLATFORMS, ids="-".join)
-def test_devices_are_required_where_they_have_wheels(platform):
+def test_devices_are_required_only_on_platforms_with_wheels(platform):
     extras = PROJECT["project"]["optional-dependencies"]
     has_tpu = bool(required(extras["tpu"], platform))
     has_cuda = bool(required(extras["cuda"], platform))
@@ -55,8 +55,8 @@ def test_devices_are_required_where_they_have_wheels(platform):
 
 
 @pytest.mark.parametrize("platform", PLATFORMS, ids="-".join)
-def test_the_tests_need_what_has_wheels(platform):
+def test_tests_need_only_distributions_with_wheels(platform):
     names = required(PROJECT["project"]["optional-dependencies"]["test"], platform)
-    # libtpu, and openvino's wheels for ARM Linux want a newer glibc.
+    # libtpu and openvino's wheels for ARM Linux need a newer glibc.
     assert ("jax" in names) == (platform == ("linux", "x86_64"))
     assert ("openvino" in names) == (platform != ("linux", "aarch64"))

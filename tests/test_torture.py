@@ -17,13 +17,13 @@ from tests.torture.operations import FLAW, FULL, KILL
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_kills_lose_nothing(tmp_path):
+def test_killed_trainings_resume_without_loss(tmp_path):
     figures = killing.kill_and_resume(str(tmp_path), kills=2)
     assert figures["kills"] == 2
 
 
 @pytest.mark.slow
-def test_saves_that_are_cut_off_where_names_change(tmp_path):
+def test_saves_survive_kills_at_renames(tmp_path):
     changes = ("replace", "remove")
     figures = saves.cut_off(str(tmp_path), fates=(KILL,), only=changes)
     assert len(figures) == 12
@@ -33,13 +33,13 @@ def test_saves_that_are_cut_off_where_names_change(tmp_path):
 @pytest.mark.rows(6)
 @pytest.mark.parametrize("fate", [FULL, FLAW])
 @pytest.mark.parametrize("way", saves.ALL)
-def test_saves_that_fail_where_names_change(tmp_path, way, fate):
+def test_saves_survive_errors_at_renames(tmp_path, way, fate):
     changes = ("replace", "remove")
     assert saves.cut_off(str(tmp_path), (way,), (fate,), changes)
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_damage_is_never_read_wrong(tmp_path):
+def test_corrupt_checkpoints_are_never_read_as_other_values(tmp_path):
     figures = damaging.damage(str(tmp_path), number=60)
     assert figures["of these refused"] == 30
     assert figures["of these refused, not read right"] >= 25
@@ -47,7 +47,7 @@ def test_damage_is_never_read_wrong(tmp_path):
 
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("way", saves.SPREAD)
-def test_damage_of_any_file_is_found(tmp_path, way):
+def test_corruption_of_any_file_is_found(tmp_path, way):
     figures = damaging_files.damage(str(tmp_path), flips=1, way=way)
     files = figures["files of a checkpoint"]
     assert files >= 3
@@ -56,28 +56,28 @@ def test_damage_of_any_file_is_found(tmp_path, way):
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_forgeries_are_refused(tmp_path):
+def test_forged_checkpoints_are_refused(tmp_path):
     assert damaging.forge(str(tmp_path)) == {"forged checkpoints refused": 8}
 
 
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("trial", [disks.read_only, killing.clock_jumps])
-def test_trials(trial, tmp_path):
+def test_dry_runs_have_no_effect(trial, tmp_path):
     assert trial(str(tmp_path))
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_full_disks(tmp_path):
+def test_trainings_survive_full_disks(tmp_path):
     assert disks.full(str(tmp_path))
 
 
-# Where Orbax fails, threads of it fail in whatever test comes next.
-def test_disks_that_are_full_amid_a_save(tmp_path):
+# After an error in Orbax, its threads fail during the next test.
+def test_saves_survive_a_disk_that_fills_up(tmp_path):
     assert disks.full_at_each_stage(str(tmp_path), saves.PARTS, stages=2)
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_costs(tmp_path):
+def test_costs_are_measured(tmp_path):
     question = costs.Question(str(tmp_path), None, 1, variables=2, rounds=1)
     figures = question.asked()
     assert figures.keys() == {*costs.WAYS}
@@ -90,7 +90,7 @@ def test_costs(tmp_path):
     assert row.split() == ["seconds", *["0.25"] * len(costs.WAYS)]
 
 
-def test_links_threads_and_edits(tmp_path):
+def test_links_threads_and_edits_are_supported(tmp_path):
     for name in ("links", "threads", "edits"):
         (tmp_path / name).mkdir()
     assert users.link(str(tmp_path / "links"), saves_of_each=4)
@@ -98,6 +98,6 @@ def test_links_threads_and_edits(tmp_path):
     assert users.edit_at_saves(str(tmp_path / "edits"), (saves.WHOLE,))
 
 
-def test_a_lost_checkpoint_is_noticed(tmp_path):
+def test_lost_checkpoint_is_noticed(tmp_path):
     with pytest.raises(ViolationError, match="step 8 is not lost"):
         killing._check_checkpoints(str(tmp_path), saved=8)

@@ -1,9 +1,9 @@
-"""A process in which Python's `os` behaves as it does on Windows.
+"""Makes Python's `os` behave as it does on Windows, in a process on Linux.
 
-Only Linux is needed. What Windows lacks is taken away, and what it refuses is
-refused: to open a directory, to rename or delete a file that a process has
-open, to give a file a reserved name, to flush a file that is open for reading.
-Paths keep their slashes, so drives and backslashes have tests of their own.
+Names that Windows lacks are removed. Operations that Windows refuses raise errors:
+opening a directory, renaming or deleting a file that a process has open, giving a file
+a reserved name, and flushing a file that is open for reading. Paths keep their slashes,
+so drives and backslashes have separate tests.
 """
 
 import builtins
@@ -23,7 +23,7 @@ import sys
 import types
 from collections.abc import Callable, Iterator
 
-# Imported before anything is taken away: they know Windows by `sys.platform`.
+# Imported before any name is removed, because they detect Windows by `sys.platform`.
 _LIBRARIES = """
     asyncio concurrent.futures subprocess multiprocessing.context
     multiprocessing.util tempfile pathlib zoneinfo
@@ -33,8 +33,8 @@ MODULES = """
     fcntl grp nis ossaudiodev posixshmem pty pwd readline resource spwd syslog
     termios tty uvloop
 """.split()
-# The names of `os` that exist on Windows under CPython 3.11 to 3.14 are the
-# others. Those are also missing that no Unix but Linux has.
+# These names of `os` do not exist on Windows under CPython 3.11 to 3.14, or only on
+# Linux.
 OS_NAMES = """
     EFD_CLOEXEC O_ACCMODE O_ASYNC O_CLOEXEC O_DIRECT O_DIRECTORY O_DSYNC
     O_NDELAY O_NOATIME O_NOCTTY O_NOFOLLOW O_NONBLOCK O_PATH O_RSYNC O_SYNC
@@ -65,17 +65,17 @@ _RESERVED = re.compile(
     r'|.*[<>:"|?*\\\x00-\x1f].*|.*[. ]',
     re.IGNORECASE,
 )
-# Python writes `SIGBREAK` where Windows has it. A number that is free here.
+# `SIGBREAK` exists only on Windows. This number is free on Linux.
 _SIGBREAK = signal.SIGUSR1
 
 
 def install() -> None:
-    """Makes this process one on Windows, before the package is imported."""
+    """Makes this process behave as on Windows, before the package is imported."""
     for name in _LIBRARIES:
         importlib.import_module(name)
     sys.modules.update(dict.fromkeys(MODULES))
     sys.modules["msvcrt"] = msvcrt()
-    # On Windows it starts and ends processes in another way.
+    # On Windows it starts and ends processes differently.
     for module in (os, signal):
         whole = types.SimpleNamespace(**vars(module))
         setattr(subprocess, module.__name__, whole)
@@ -87,7 +87,7 @@ def install() -> None:
     socket.socketpair = _socketpair
     signal.SIGBREAK = _SIGBREAK
     os.O_BINARY = 0
-    # Removes by whole paths then.
+    # `shutil` then removes files by full paths.
     shutil._use_fd_functions = False
     _restrict_files()
     system = importlib.import_module("keras_tpu_estimator.base.common.machine")
@@ -95,7 +95,7 @@ def install() -> None:
 
 
 def msvcrt() -> types.ModuleType:
-    """The module with which files are locked on Windows."""
+    """Returns the module that locks files on Windows."""
     module = types.ModuleType("msvcrt")
     module.LK_NBLCK = 2
 
@@ -112,7 +112,7 @@ def msvcrt() -> types.ModuleType:
 
 
 def _socketpair() -> tuple[socket.socket, socket.socket]:
-    """Two connected sockets, over TCP as on Windows."""
+    """Returns two sockets that are connected over TCP, as on Windows."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
         first = socket.create_connection(listening.getsockname())
         return listening.accept()[0], first
@@ -203,7 +203,7 @@ def _text(function: Callable[..., io.IOBase]) -> Callable[..., io.IOBase]:
 
 
 def check_name(path: os.PathLike | str | bytes) -> None:
-    """Refuses a path with a name that no file of Windows can have."""
+    """Refuses a path that contains a name that is invalid on Windows."""
     path = os.fsdecode(path)
     if path.startswith(("/proc/", "/dev/", "/sys/")):
         return
@@ -213,10 +213,10 @@ def check_name(path: os.PathLike | str | bytes) -> None:
 
 
 def open_files(path: os.PathLike | str | bytes) -> Iterator[str]:
-    """The files of a path that this process, or one it has started, has open.
+    """The open files below a path, in this process and its children.
 
     Args:
-        path: A file, or a directory, of which all files are meant.
+        path: A file, or a directory that stands for all its files.
     """
     wanted = pathlib.Path(os.path.realpath(os.fsdecode(path)))
     for process in ("self", *_children()):
@@ -240,7 +240,7 @@ def open_files(path: os.PathLike | str | bytes) -> Iterator[str]:
 
 
 def _children() -> list[str]:
-    """The processes that this one has started."""
+    """The child processes of this process."""
     found = []
     for thread in os.listdir("/proc/self/task"):
         try:

@@ -146,8 +146,7 @@ class ExportingEstimator(TrainedEstimator):
         )
 
     def _export(self, export: Export, checkpoint_path: PathLike | None) -> str:
-        planned = dry_run.running()
-        if planned is not None:
+        if (planned := dry_run.running()) is not None:
             return planned.export(export.base)
         this_process.check_not_forked()
         path = checkpoint_path or self.latest_checkpoint()

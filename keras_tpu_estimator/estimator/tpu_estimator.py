@@ -34,15 +34,20 @@ from keras_tpu_estimator.front_ends.tables.config_spec import (
     check_usable,
 )
 from keras_tpu_estimator.runs import dry_run
+from keras_tpu_estimator.runs.agreed_steps import agreed
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.evaluation import Evaluation
 from keras_tpu_estimator.runs.prediction import Prediction
 from keras_tpu_estimator.runs.prediction_batches import Predicted
-from keras_tpu_estimator.runs.same_on_hosts import agreed
 from keras_tpu_estimator.runs.training import Training
-from keras_tpu_estimator.runs.training_session import Evaluator
+from keras_tpu_estimator.runs.training_hooks import Evaluator
 
 _logger = logging.getLogger("keras_tpu_estimator")
+
+
+def is_planned() -> bool:
+    """Returns whether calls of estimators are planned instead of executed."""
+    return dry_run.running() is not None
 
 
 @suggesting
@@ -244,8 +249,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         config = self._context.config
         checks.check_role(config)
         checks.check_train_steps(steps, max_steps)
-        planned = dry_run.running()
-        if planned is not None:
+        if (planned := dry_run.running()) is not None:
             planned.train(
                 self._context,
                 input_fn,
@@ -305,8 +309,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 does not fit the input, the devices or the checkpoint.
             TypeError: An argument has a wrong type.
         """
-        planned = dry_run.running()
-        if planned is not None:
+        if (planned := dry_run.running()) is not None:
             return planned.evaluate(self._context, input_fn, steps)
         evaluation = self._evaluation(input_fn, steps, hooks, name)
         checkpoint = self._context.checkpoint_to_read(checkpoint_path)
@@ -386,8 +389,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         checkpoint_path: PathLike | None,
     ) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
-        planned = dry_run.running()
-        if planned is not None:
+        if (planned := dry_run.running()) is not None:
             return planned.predict(self._context, input_fn)
         self._context.mode_devices.check(ModeKeys.PREDICT)
         prediction = Prediction(self._context, input_fn, hooks, checkpoint_path)

@@ -12,7 +12,7 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage.transfers import has_wildcards
-from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.bound_model_fn import TraceOptions
 from keras_tpu_estimator.export import folders, saved_model, stablehlo
 from keras_tpu_estimator.export.checking import FirstRequest
 from keras_tpu_estimator.export.lowering import LoweredModel

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Mapping
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths, shared_files, transfers
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 
 _ATTEMPTS = 10
 _EXTRA = "assets.extra"

@@ -16,7 +16,7 @@ import keras
 import numpy as np
 
 from keras_tpu_estimator.base.common.user_files import SourceLine
-from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.bound_model_fn import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request
 from keras_tpu_estimator.export.served_model_fn import (

@@ -11,7 +11,7 @@ from typing import Self
 import numpy as np
 
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.files.directory import location, training_status
+from keras_tpu_estimator.files.directory import location, state_file
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.files.summary.event_file import read_scalars
@@ -87,7 +87,7 @@ class Directory:
                 for name, shape in sorted(reader.get_variable_to_shape_map().items())
             },
             _results(directory),
-            training_status.training_is_complete(directory),
+            state_file.training_is_complete(directory),
         )
 
     @property

@@ -7,8 +7,11 @@ from keras_tpu_estimator.base.common.params import layers_of
 from keras_tpu_estimator.base.common.types import Features, Labels
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
-from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.bound_model_fn import (
+    BoundModelFn,
+    SpecFunction,
+    TraceOptions,
+)
 from keras_tpu_estimator.engine.program.steps import Program
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphBuilder
 from keras_tpu_estimator.front_ends.keras.front_end import KERAS, OfKerasModel

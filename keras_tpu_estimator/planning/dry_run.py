@@ -34,8 +34,6 @@ _NOTHING = Held(0, 0)
 _OF_TRAINING = "slots kept from training"
 _OF_OTHERS = "kept by other estimators"
 
-_logger = logging.getLogger("keras_tpu_estimator")
-
 
 # This flag sets the same number, and JAX rejects both together.
 _FLAG = "--xla_force_host_platform_device_count"

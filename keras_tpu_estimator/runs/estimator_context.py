@@ -27,13 +27,12 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
-from keras_tpu_estimator.engine.device.runtime import Runtime
+from keras_tpu_estimator.engine.device.variable_owner import Runtime
 from keras_tpu_estimator.engine.inputs.batch import Hosted, PairOf
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
-from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
-from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, TraceOptions
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.stale_files import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats

@@ -24,18 +24,17 @@ from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.engine.program.steps import METRIC_VALUES, Outputs, Step
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.files.directory.retention import note
 from keras_tpu_estimator.files.summary import collecting
 from keras_tpu_estimator.files.summary.collecting import Collected
+from keras_tpu_estimator.runs.agreed_steps import compare_edits
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.live_model import hooks_around
-from keras_tpu_estimator.runs.loop_state import EvaluationState
+from keras_tpu_estimator.runs.loop_state import EvaluationState, hooks_around
 from keras_tpu_estimator.runs.outfeed import LastOfAll, Outfeed, call_for_steps
 from keras_tpu_estimator.runs.plan import LoopPlan, SizesBetween
-from keras_tpu_estimator.runs.same_on_hosts import compare_edits
 from keras_tpu_estimator.runs.staging import (
     RecutLoops,
     StagedInput,

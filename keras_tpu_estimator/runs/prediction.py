@@ -17,8 +17,7 @@ from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.device.run_state import RunState
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed, Pipeline
 from keras_tpu_estimator.engine.inputs.stacking import (
     Buffers,
     Stack,
@@ -27,8 +26,7 @@ from keras_tpu_estimator.engine.inputs.stacking import (
 )
 from keras_tpu_estimator.engine.program.steps import Step
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
-from keras_tpu_estimator.runs.live_model import hooks_around
-from keras_tpu_estimator.runs.loop_state import PredictionState
+from keras_tpu_estimator.runs.loop_state import PredictionState, hooks_around
 from keras_tpu_estimator.runs.outfeed import call_for_steps
 from keras_tpu_estimator.runs.plan import SizesBetween
 from keras_tpu_estimator.runs.prediction_batches import (

@@ -20,8 +20,12 @@ from keras_tpu_estimator.base.tracing.variables import ArraysByPath
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps, pad
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.stacking import form
-from keras_tpu_estimator.engine.program.outputs import check_not_truncated
-from keras_tpu_estimator.engine.program.steps import CUT, Outputs, Step
+from keras_tpu_estimator.engine.program.steps import (
+    CUT,
+    Outputs,
+    Step,
+    check_not_truncated,
+)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -21,20 +21,20 @@ from keras_tpu_estimator.api.hooks.hook_states import HookStates
 from keras_tpu_estimator.api.hooks.progress import ProgressHook, shows_progress
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.api.hooks.stall import stalls_shown
-from keras_tpu_estimator.api.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.api.hooks.stopping import steps_until_stop
 from keras_tpu_estimator.base.common import waiting
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import InputFn
 from keras_tpu_estimator.base.hosts.host_exchange import HostExchange
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
-from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed, Pipeline
 from keras_tpu_estimator.engine.inputs.position import read_position
 from keras_tpu_estimator.engine.program.steps import STEP_NUMBERS, Outputs, Step
-from keras_tpu_estimator.files.directory import save_files, training_status
-from keras_tpu_estimator.files.directory.training_status import only_training
+from keras_tpu_estimator.files.directory import save_files, state_file
+from keras_tpu_estimator.files.directory.state_file import only_training
 from keras_tpu_estimator.files.formats import loading
 from keras_tpu_estimator.front_ends.keras_model.program_model import MetricsState
+from keras_tpu_estimator.runs.agreed_steps import check_same_model, compare_edits
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import TrainingState
 from keras_tpu_estimator.runs.outfeed import (
@@ -46,7 +46,6 @@ from keras_tpu_estimator.runs.outfeed import (
 from keras_tpu_estimator.runs.plan import LoopPlan, StepCounting
 from keras_tpu_estimator.runs.position_saver import PositionSaver, read_states
 from keras_tpu_estimator.runs.preemption import LoopEnd, Preemption
-from keras_tpu_estimator.runs.same_on_hosts import check_same_model, compare_edits
 from keras_tpu_estimator.runs.saver import Saver
 from keras_tpu_estimator.runs.staging import (
     RecutLoops,
@@ -59,10 +58,11 @@ from keras_tpu_estimator.runs.staging import (
 )
 from keras_tpu_estimator.runs.training_hooks import (
     REPORT_NAMES,
+    Evaluator,
     TrainingReport,
+    TrainingSession,
     training_hooks,
 )
-from keras_tpu_estimator.runs.training_session import Evaluator, TrainingSession
 
 _logger = logging.getLogger("keras_tpu_estimator")
 
@@ -107,7 +107,7 @@ class Training:
             if self.context.is_done(checkpoint, self.max_steps):
                 return
             if self.context.hosts.is_chief:
-                training_status.unmark_complete(self.context.model_dir)
+                state_file.unmark_complete(self.context.model_dir)
             first = 0 if checkpoint is None else loading.step_of(checkpoint)
             steps = self._steps_from(first)
             counting = StepCounting()

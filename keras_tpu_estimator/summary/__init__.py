@@ -14,13 +14,6 @@ In a `model_fn` a summary needs no writer. It is written to `model_dir` every
 """
 
 from keras_tpu_estimator.files.summary.event_writer import EventWriter
-from keras_tpu_estimator.files.summary.functions import (
-    audio,
-    histogram,
-    image,
-    scalar,
-    text,
-)
 from keras_tpu_estimator.files.summary.metric_writer import MetricWriter
 from keras_tpu_estimator.files.summary.metric_writers import (
     JsonLines,
@@ -28,7 +21,14 @@ from keras_tpu_estimator.files.summary.metric_writers import (
     TensorBoard,
     Wandb,
 )
-from keras_tpu_estimator.files.summary.recording import record_if
+from keras_tpu_estimator.files.summary.recording import (
+    audio,
+    histogram,
+    image,
+    record_if,
+    scalar,
+    text,
+)
 from keras_tpu_estimator.files.summary.writer import SummaryWriter, create_file_writer
 from keras_tpu_estimator.summary import experimental
 

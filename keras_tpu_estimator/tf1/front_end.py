@@ -15,8 +15,11 @@ from keras_tpu_estimator.base.common.waiting import tell
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, SpecFunction
-from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.bound_model_fn import (
+    BoundModelFn,
+    SpecFunction,
+    TraceOptions,
+)
 from keras_tpu_estimator.engine.program.steps import (
     BatchLayout,
     Program,

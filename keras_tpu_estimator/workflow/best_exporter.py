@@ -12,7 +12,7 @@ import numpy as np
 from keras_tpu_estimator.base.common.params import argument_names
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.summary.event_file import read_scalars
 from keras_tpu_estimator.workflow.exporters import SavedModelExporter, exports_in

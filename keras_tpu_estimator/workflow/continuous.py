@@ -7,11 +7,10 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from keras_tpu_estimator.base.common.field_checks import check_int
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, is_planned
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.directory.location import exists
 from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.workflow.evaluations import Clock, Evaluations
 from keras_tpu_estimator.workflow.specs import EvalSpec, check_estimator
 
@@ -67,8 +66,8 @@ def evaluate_continuously(
     if max_steps is not None:
         check_int("max_steps", max_steps, minimum=1)
     evaluations = Evaluations(estimator, eval_spec, max_steps)
-    if dry_run.running() is not None:
-        evaluations.rehearse()
+    if is_planned():
+        evaluations.plan()
         return evaluations.results()
     evaluator = ContinuousEvaluator(estimator, evaluations, max_steps)
     evaluator.run(timeout_secs)
@@ -151,7 +150,7 @@ class ContinuousEvaluator:
         delays = (each.spec.start_delay_secs for each in self._evaluations)
         if self._clock() - self._began < min(delays):
             return False
-        return training_status.training_is_complete(self._estimator.model_dir)
+        return state_file.training_is_complete(self._estimator.model_dir)
 
     def _look(self) -> "_Found | None":
         """Returns the newest checkpoint."""

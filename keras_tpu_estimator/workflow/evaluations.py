@@ -86,7 +86,7 @@ class Evaluation:
             self._timer.reset()
             raise
 
-    def rehearse(self) -> None:
+    def plan(self) -> None:
         """Evaluates in a dry run, without training, checkpoints and exports."""
         spec = self.spec
         self.metrics = self._estimator.evaluate(
@@ -153,10 +153,10 @@ class Evaluations:
     def __iter__(self) -> Iterator[Evaluation]:
         return iter(self._all)
 
-    def rehearse(self) -> None:
+    def plan(self) -> None:
         """Runs each evaluation once in a dry run, without a checkpoint."""
         for each in self._all:
-            each.rehearse()
+            each.plan()
 
     def results(self) -> tuple[Any, Any]:
         """Returns the last metrics, and the last exports.

@@ -11,10 +11,9 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
 )
 from keras_tpu_estimator.api.hooks.session import Session
 from keras_tpu_estimator.base.common.shown import shown
-from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.estimator.tpu_estimator import TPUEstimator, is_planned
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.formats import loading
-from keras_tpu_estimator.runs import dry_run
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluate, Evaluation, Evaluations
 from keras_tpu_estimator.workflow.specs import (
@@ -93,9 +92,9 @@ def train_and_evaluate(
     evaluations = Evaluations(estimator, eval_spec, train_spec.max_steps)
     config = estimator.config
     _check_part(config)
-    if dry_run.running() is not None:
+    if is_planned():
         estimator.train(train_spec.input_fn, max_steps=train_spec.max_steps)
-        evaluations.rehearse()
+        evaluations.plan()
     elif config.task_type == "evaluator":
         max_steps = train_spec.max_steps
         ContinuousEvaluator(estimator, evaluations, max_steps).run()
@@ -122,7 +121,7 @@ def _train(
     if estimator.config.is_chief:
         latest = estimator.latest_checkpoint()
         step = 0 if latest is None else loading.step_of(latest)
-        training_status.mark_complete(estimator.model_dir, step)
+        state_file.mark_complete(estimator.model_dir, step)
 
 
 def _check_part(config: RunConfig) -> None:

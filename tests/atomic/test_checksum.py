@@ -1,4 +1,4 @@
-"""Checksums of pieces of a file, and of what lies between them."""
+"""Tests checksums of a file's pieces, and of the bytes between them."""
 
 import os
 import pathlib
@@ -8,8 +8,8 @@ import pytest
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import checksum, pieces
-from keras_tpu_estimator.files.atomic.pieces import Extent, Piece
+from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.atomic.checksum import Extent, Piece
 from keras_tpu_estimator.files.formats import checkpoint_format
 
 BIAS = np.arange(3, dtype="float32")
@@ -24,13 +24,13 @@ def file(tmp_path):
 
 @pytest.fixture
 def small_pieces(monkeypatch):
-    """Pieces of eight bytes, read by three, on threads."""
-    monkeypatch.setattr(pieces, "_PIECE", 8)
-    monkeypatch.setattr(pieces, "_CHUNK", 3)
+    """Pieces of eight bytes, of which threads read three at a time."""
+    monkeypatch.setattr(checksum, "_PIECE", 8)
+    monkeypatch.setattr(checksum, "_CHUNK", 3)
 
 
 def flip(file, at):
-    """Changes a bit; the time of the file also changes."""
+    """Changes a bit, and the file's time."""
     status = file.stat()
     content = bytearray(file.read_bytes())
     content[at] ^= 1
@@ -38,7 +38,7 @@ def flip(file, at):
     os.utime(file, ns=(0, status.st_mtime_ns + 1))
 
 
-def test_a_bit_flipped_anywhere_is_noticed(file):
+def test_any_flipped_bit_is_detected(file):
     size = file.stat().st_size
     data = file.read_bytes().index(KERNEL.tobytes())
     everywhere = {*range(0, size, 61), *range(data, data + KERNEL.nbytes)}
@@ -50,12 +50,12 @@ def test_a_bit_flipped_anywhere_is_noticed(file):
 
 
 @pytest.mark.parametrize("cut", [1, 27, 28, 29, 60, 1000])
-def test_a_cut_is_noticed(file, cut):
+def test_truncation_is_detected(file, cut):
     os.truncate(file, file.stat().st_size - cut)
     assert checksum.load(str(file)) is None
 
 
-def test_damage_concerns_only_those_who_read_it(file):
+def test_corruption_only_affects_reads_of_that_piece(file):
     flip(file, file.read_bytes().index(KERNEL.tobytes()))
 
     np.testing.assert_array_equal(kte.load_variable(file, "dense/bias"), BIAS)
@@ -81,7 +81,7 @@ def test_one_variable_is_read_without_the_others(file, monkeypatch):
     assert not any(start <= kernel < end for start, end in read)
 
 
-def test_many_pieces_come_back(tmp_path, small_pieces):
+def test_many_pieces_are_read(tmp_path, small_pieces):
     values = {
         "large": np.arange(1000, dtype="int64"),
         "odd": np.arange(13, dtype="uint8"),
@@ -96,7 +96,7 @@ def test_many_pieces_come_back(tmp_path, small_pieces):
         np.testing.assert_array_equal(value, values[path])
 
 
-def test_damage_to_one_of_many_pieces(tmp_path, small_pieces):
+def test_corruption_in_one_of_many_pieces(tmp_path, small_pieces):
     value = np.arange(1000, dtype="int64")
     file = pathlib.Path(checkpoints.save(tmp_path, 1, {"v": value}) + ".h5")
     flip(file, file.read_bytes().index(value.tobytes()) + 4000)
@@ -114,30 +114,30 @@ def test_damage_to_one_of_many_pieces(tmp_path, small_pieces):
         [Piece(1 << 63, 4, 0)],
     ],
 )
-def test_pieces_that_cannot_be(tmp_path, table):
+def test_invalid_pieces_are_refused(tmp_path, table):
     path = tmp_path / "file"
     path.write_bytes(b"content")
-    with pytest.raises(pieces.CorruptPieceError):
+    with pytest.raises(checksum.CorruptPieceError):
         checksum.append(str(path), table)
 
 
 @pytest.mark.parametrize("known", [{}, {0: Piece(0, 0, 0)}, {0: Piece(0, 9, 0)}])
-def test_a_range_has_to_be_made_of_pieces(tmp_path, known):
+def test_range_must_consist_of_pieces(tmp_path, known):
     path = tmp_path / "file"
     path.write_bytes(b"contents")
-    with pytest.raises(pieces.CorruptPieceError, match="its bytes at 0"):
-        pieces.read(str(path), [Extent.of(0, np.empty(2, "float32"))], known)
+    with pytest.raises(checksum.CorruptPieceError, match="its bytes at 0"):
+        checksum.read(str(path), [Extent.of(0, np.empty(2, "float32"))], known)
 
 
-def test_what_was_checked_is_not_read_again(file, monkeypatch):
+def test_verified_pieces_are_not_reread(file, monkeypatch):
     flip(file, -1)
-    flip(file, -1)  # Not as it was left by the one who wrote it.
+    flip(file, -1)  # The file differs from the written one.
     prefix = str(file).removesuffix(".h5")
     assert checkpoint_format.is_intact(prefix)
-    monkeypatch.setattr(pieces, "check", None)
+    monkeypatch.setattr(checksum, "check", None)
     assert checkpoint_format.is_intact(prefix)
 
 
-def test_what_was_just_written_is_not_read(file, monkeypatch):
-    monkeypatch.setattr(pieces, "check", None)
+def test_written_pieces_are_not_reread(file, monkeypatch):
+    monkeypatch.setattr(checksum, "check", None)
     assert checkpoint_format.is_intact(str(file).removesuffix(".h5"))

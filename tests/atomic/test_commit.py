@@ -35,8 +35,8 @@ checkpoints.save(sys.argv[1], 20, {"v": np.ones(5)})
 @pytest.mark.parametrize(
     ("number", "main"), [("1", set()), ("2", {"model.ckpt-20.h5"})]
 )
-def test_a_killed_save_is_ignored_then_swept_up(tmp_path, number, main):
-    """Before there is its main file, or before the list names that."""
+def test_killed_save_is_ignored_and_later_removed(tmp_path, number, main):
+    """The save is killed before its main file exists, or before the list names it."""
     first = checkpoints.save(tmp_path, 10, {"v": np.zeros(5)})
     before = set(os.listdir(tmp_path))
 
@@ -56,7 +56,7 @@ def test_a_killed_save_is_ignored_then_swept_up(tmp_path, number, main):
 
 
 @pytest.mark.parametrize("function", ["fsync", "replace"])
-def test_a_failed_save_leaves_the_directory_as_it_was(tmp_path, monkeypatch, function):
+def test_failed_save_does_not_change_the_directory(tmp_path, monkeypatch, function):
     first = checkpoints.save(tmp_path, 10, {"v": np.zeros(5)})
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
 
@@ -71,7 +71,7 @@ def test_a_failed_save_leaves_the_directory_as_it_was(tmp_path, monkeypatch, fun
     assert checkpoints.latest(tmp_path) == first
 
 
-def test_an_existing_file_stays_until_the_new_one_is_whole(tmp_path):
+def test_existing_file_stays_until_the_new_one_is_complete(tmp_path):
     target = tmp_path / "file"
     target.write_text("old")
 
@@ -99,7 +99,7 @@ def test_content_reaches_the_disk_before_the_name(tmp_path, monkeypatch):
 
     checkpoints.save(tmp_path, 1, {})
 
-    # The checkpoint, then its list; of each the content, then the name.
+    # The checkpoint precedes its list, and each content precedes its name.
     assert calls == ["fsync", "replace", "fsync"] * 2
 
 
@@ -110,7 +110,7 @@ def test_content_reaches_the_disk_before_the_name(tmp_path, monkeypatch):
         (errno.EIO, pytest.raises(OSError, match="Input/output error")),
     ],
 )
-def test_directories_that_cannot_be_synchronised(
+def test_unsyncable_directories_are_accepted(
     tmp_path, monkeypatch, number, expectation
 ):
     original = os.fsync

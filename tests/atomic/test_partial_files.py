@@ -1,4 +1,4 @@
-"""Files that several processes write into one directory at once."""
+"""Tests files that several processes write into one directory."""
 
 import os
 import subprocess
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import commit, file_locks
+from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.directory.retention import note
 
 _WRITING = """
@@ -22,7 +22,7 @@ _LOST = "best.json.0f0f0f0f.kte-partial"
 
 @pytest.fixture
 def writing(tmp_path, forked_programs):
-    """Another process that is writing a file, and the name of that."""
+    """Starts a process that writes a file; yields it and the file's name."""
     with subprocess.Popen(
         [sys.executable, "-c", _WRITING, str(tmp_path / "best.json")],
         stdout=subprocess.PIPE,
@@ -32,7 +32,7 @@ def writing(tmp_path, forked_programs):
         process.kill()
 
 
-def test_what_another_process_writes_stays_until_it_is_killed(tmp_path, writing):
+def test_file_of_another_process_stays_until_it_is_killed(tmp_path, writing):
     process, partial = writing
     checkpoints.save(tmp_path, 20, {})
     commit.remove_abandoned(str(tmp_path))
@@ -43,8 +43,8 @@ def test_what_another_process_writes_stays_until_it_is_killed(tmp_path, writing)
     assert not os.path.exists(partial)
 
 
-def test_a_save_does_not_hurt_what_is_half_written(tmp_path, monkeypatch):
-    """An evaluation notes the best checkpoint while training saves."""
+def test_save_keeps_unfinished_files(tmp_path, monkeypatch):
+    """An evaluation records the best checkpoint while training saves."""
     prefix = checkpoints.save(tmp_path, 10, {})
     fsync, steps = os.fsync, iter([20])
 
@@ -59,7 +59,7 @@ def test_a_save_does_not_hurt_what_is_half_written(tmp_path, monkeypatch):
     assert checkpoints.latest(tmp_path) == str(tmp_path / "model.ckpt-20")
 
 
-def test_two_who_write_the_same_file_have_names_of_their_own(tmp_path):
+def test_two_writers_of_a_file_use_different_names(tmp_path):
     path = str(tmp_path / "file")
     with commit.replacing(path) as one:
         with commit.replacing(path) as other:
@@ -72,11 +72,11 @@ def test_two_who_write_the_same_file_have_names_of_their_own(tmp_path):
 
 
 @pytest.mark.parametrize(("age", "stays"), [(10, True), (-10, False)])
-def test_without_locks_the_age_counts(tmp_path, monkeypatch, age, stays):
+def test_age_decides_without_locks(tmp_path, monkeypatch, age, stays):
     def flock(*_):
         raise OSError(38, "Function not implemented")
 
-    monkeypatch.setattr(file_locks.fcntl, "flock", flock)
+    monkeypatch.setattr(commit.fcntl, "flock", flock)
     lost = tmp_path / _LOST
     lost.touch()
     changed = commit._STARTED + age
@@ -85,36 +85,36 @@ def test_without_locks_the_age_counts(tmp_path, monkeypatch, age, stays):
     assert lost.exists() == stays
 
 
-def test_what_tensorflow_has_made_of_a_name_goes_with_it(tmp_path):
+def test_files_that_tensorflow_derives_from_a_name_are_removed(tmp_path):
     names = [_LOST, f"{_LOST}.index", f"{_LOST}.data-00000-of-00001"]
     for name in names:
         (tmp_path / name).touch()
     descriptor = os.open(tmp_path / _LOST, os.O_RDWR)
-    file_locks.take(descriptor)
+    commit.take_lock(descriptor)
     commit.remove_abandoned(str(tmp_path))
     assert sorted(os.listdir(tmp_path)) == sorted(names)
-    file_locks.close(descriptor)
+    commit.close_lock(descriptor)
     commit.remove_abandoned(str(tmp_path))
     assert os.listdir(tmp_path) == []
 
 
-def test_a_file_that_was_taken_for_abandoned_is_made_again(tmp_path, monkeypatch):
-    """By who looked just before its writer had locked it."""
-    take, times = file_locks.take, iter([1, 2])
+def test_file_that_was_removed_as_abandoned_is_recreated(tmp_path, monkeypatch):
+    """Another process looks at the file just before its writer locks it."""
+    take, times = commit.take_lock, iter([1, 2])
 
     def late(descriptor):
         if next(times, None) == 1:
             commit.remove_abandoned(str(tmp_path))
         return take(descriptor)
 
-    monkeypatch.setattr(file_locks, "take", late)
+    monkeypatch.setattr(commit, "take_lock", late)
     with commit.replacing(str(tmp_path / "file")) as partial:
         with open(partial, "w") as file:
             file.write("whole")
     assert (tmp_path / "file").read_text() == "whole"
 
 
-def test_another_users_file_stays(tmp_path, monkeypatch):
+def test_file_of_another_user_stays(tmp_path, monkeypatch):
     (tmp_path / _LOST).touch()
 
     def refused(*_):

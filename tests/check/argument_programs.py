@@ -1,7 +1,6 @@
 """Small TF1 scripts with strings, tables and sparse features.
 
-Each is written once, for the checker and for the runner. Under TensorFlow 1.15
-all of them run.
+The checker and the runner use the same scripts. All of them run with TensorFlow 1.15.
 """
 
 import dataclasses
@@ -66,7 +65,7 @@ STRINGS = "data = tf.data.Dataset.from_tensor_slices((strings, labels))"
 
 
 def mapped(changed: str, data: str = STRINGS) -> str:
-    """An input whose features are changed, where `f` stands for them."""
+    """An input with changed features, which the code calls `f`."""
     change = f"lambda f, y: (dict(f, {changed}), y)"
     return f"{data}\n    data = data.batch(4).map({change})"
 
@@ -120,17 +119,17 @@ class Program:
 
 
 def runs(model: str, data: str = NUMBERS, **facts: bool) -> Program:
-    """A script that runs, without a remark of the checker."""
+    """A script that runs, and about which the checker reports nothing."""
     return Program(model, data, **facts)
 
 
 def refused(model: str, data: str = STRINGS, **facts: bool) -> Program:
-    """A script that stops, as the checker reports."""
+    """A script that stops, which the checker reports."""
     return Program(model, data, True, "refused", **facts)
 
 
 def depends(model: str, data: str, stops: bool = False, **facts: bool) -> Program:
-    """A script about which the source does not show whether it stops."""
+    """A script whose source does not show whether it stops."""
     return Program(model, data, stops, "depends", **facts)
 
 

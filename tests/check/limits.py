@@ -1,7 +1,7 @@
-"""The rows of the pages about differences, and code that each is about.
+"""The rows of the pages about differences, with code for each row.
 
-A row without code is about what no name of TensorFlow shows: the checker has
-nothing to say of it.
+A row without code describes a difference that no TensorFlow name shows, so the checker
+cannot report it.
 """
 
 from typing import NamedTuple
@@ -38,9 +38,9 @@ class Code(NamedTuple):
     """A script.
 
     Attributes:
-        verdict: What the checker says of it.
+        verdict: The checker's verdict.
         step: The code of its `model_fn`. Defaults to none.
-        host: Its code outside of functions. Defaults to none.
+        host: Its code outside functions. Defaults to none.
         data: The code of its `input_fn`. Defaults to none.
     """
 
@@ -57,14 +57,14 @@ class Code(NamedTuple):
 
 
 def host(verdict: str, code: str) -> Code:
-    """A script with code outside of functions."""
+    """A script with code outside functions."""
     return Code(verdict, host=code)
 
 
 _LOOP = "tf.while_loop(lambda i: i < y[0, 0], lambda i: i + 1., [0.]"
 _HOST_CALL = "def host_call_fn(loss):\n    tf.summary.scalar('loss', loss)"
 
-# By the page and the heading, the beginnings of the rows.
+# The beginnings of the rows, by page and heading.
 ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
     ("lifting_limits", "## What is different"): {
         "variables are read and written in any order": None,
@@ -127,7 +127,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         ),
         "needs a TPU's address": None,
         "`TF_CONFIG` may contain": None,
-        "`Scaffold(saver=Saver(names))`": None,  # It is as there in a graph.
+        "`Scaffold(saver=Saver(names))`": None,  # As in a graph.
         "a failed export leaves": None,
         "`export_saved_model` returns": None,
         "the metagraph `{eval}`": None,
@@ -188,7 +188,7 @@ _PADDED = "data = data.padded_batch(2, ([None], [None]))"
 _IDS = 'fc.categorical_column_with_identity("n", 5)'
 _TABLE = 'tf.contrib.lookup.index_table_from_tensor(["a"])'
 
-# Programs that once differed from TensorFlow 1.15, or stopped.
+# Scripts that once differed from TensorFlow 1.15 or stopped.
 PROGRAMS = {
     "`tf.distribute` strategies": host(
         "refused",

@@ -1,4 +1,4 @@
-"""Verdicts about arguments agree with what happens when scripts run."""
+"""Tests that verdicts about arguments agree with runs of the scripts."""
 
 import re
 import subprocess
@@ -10,8 +10,7 @@ from argument_programs import PROGRAMS
 from helpers import slow
 
 from keras_tpu_estimator.tf1.names.calls import CallRule, Value, Where
-from keras_tpu_estimator.tf1_tools.check.checking import check
-from keras_tpu_estimator.tf1_tools.check.command import as_text
+from keras_tpu_estimator.tf1_tools.check.command import as_text, check
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
@@ -32,13 +31,13 @@ QUICK_FIRST = [
 
 
 def verdict_of(path):
-    """The worst verdict about what a script needs."""
+    """The worst verdict about a script."""
     found = [e.verdict for e in check(path).findings if e.grade is Grade.NEEDED]
     return max(found, key=RANKS.index)
 
 
 def findings_of(tmp_path, text):
-    """Verdicts and lines of a script, without what runs."""
+    """The verdicts and lines of a script, except those that run."""
     path = tmp_path / "main.py"
     path.write_text("import tensorflow.compat.v1 as tf\n" + text)
     return [
@@ -49,7 +48,7 @@ def findings_of(tmp_path, text):
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_the_verdict_is_as_expected(name, tmp_path) -> None:
+def test_verdict_is_as_expected(name, tmp_path) -> None:
     path = tmp_path / "main.py"
     path.write_text(PROGRAMS[name].text)
     assert verdict_of(path).value == PROGRAMS[name].verdict
@@ -58,7 +57,7 @@ def test_the_verdict_is_as_expected(name, tmp_path) -> None:
 @pytest.mark.rows(3)
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("name", QUICK_FIRST)
-def test_the_runner_agrees_with_the_verdict(name, tmp_path) -> None:
+def test_runner_agrees_with_the_verdict(name, tmp_path) -> None:
     program = PROGRAMS[name]
     path = tmp_path / "main.py"
     path.write_text(program.text)
@@ -72,7 +71,7 @@ def test_the_runner_agrees_with_the_verdict(name, tmp_path) -> None:
     )
     assert (done.returncode != 0) is program.stops, done.stderr
     if program.stops:
-        # Not an error of the script itself.
+        # The error must not be one of the script itself.
         assert re.search(REASONS, done.stderr), done.stderr
 
 
@@ -123,17 +122,17 @@ COLUMNS = [{COLUMN}("s", {values})]
 """
     expected = [(verdict, "NEEDED", [8])] if verdict else []
     assert findings_of(tmp_path, text + READ) == expected
-    # Columns that no model_fn reads do no harm.
+    # Columns that no model_fn reads are accepted.
     assert findings_of(tmp_path, text) == []
 
 
-def test_a_value_made_of_itself_is_unknown(tmp_path) -> None:
+def test_value_that_depends_on_itself_is_unknown(tmp_path) -> None:
     text = f"class A:\n    W = W + [1]\n    C = {COLUMN}('s', W)\n"
     found = findings_of(tmp_path, text + READ)
     assert found == [("depends", "NEEDED", [4])]
 
 
-def test_a_column_in_a_branch_is_graded_so(tmp_path) -> None:
+def test_column_in_a_branch_has_the_verdict_of_the_branch(tmp_path) -> None:
     text = f"if flag():\n    COLUMNS = [{COLUMN}('s', ['a'])]\n"
     found = findings_of(tmp_path, text + READ)
     assert found == [("depends", "IN_BRANCH", [3])]
@@ -168,7 +167,7 @@ def test_input_that_may_be_strings_is_reported(call, verdict, tmp_path) -> None:
     assert findings_of(tmp_path, text) == expected
 
 
-def test_what_depends_is_printed_and_no_failure(tmp_path) -> None:
+def test_uncertain_arguments_are_printed_without_failure(tmp_path) -> None:
     path = tmp_path / "main.py"
     path.write_text(
         textwrap.dedent(
@@ -186,6 +185,6 @@ def test_what_depends_is_printed_and_no_failure(tmp_path) -> None:
     assert "The run stops if one operation of the loss needs both" in printed
 
 
-def test_a_rule_checks_itself() -> None:
+def test_rule_validates_itself() -> None:
     with pytest.raises(ValueError, match="must have an `argument` unless"):
         CallRule("f", Where.STEPS, Value.STRINGS, "Leave it out.")

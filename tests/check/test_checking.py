@@ -1,4 +1,4 @@
-"""Tests of the checker's reports about the source of programs."""
+"""Tests of the checker's reports about the source of scripts."""
 
 import json
 import pathlib
@@ -10,7 +10,7 @@ import pytest
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.tf1_tools.check.checking import check
+from keras_tpu_estimator.tf1_tools.check.command import check
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
@@ -21,7 +21,7 @@ HEAD = "import tensorflow.compat.v1 as tf\n"
 
 @pytest.fixture
 def program(tmp_path):
-    """Writes files of a program, and checks them all or the first."""
+    """Writes the files of a script, and checks all or the first of them."""
 
     def write(first, is_file=True, **others):
         files = {"main": HEAD + textwrap.dedent(first), **others}
@@ -35,7 +35,7 @@ def program(tmp_path):
 
 
 def names(report, verdict=USED):
-    """Names and lines with a verdict."""
+    """The names and lines with a verdict."""
     return {
         finding.name: [use.line for use in finding.places]
         for finding in report.with_verdict(verdict)
@@ -67,7 +67,7 @@ def test_aliases_are_followed(imports, code, name, program) -> None:
     assert not report.unfollowed and report.runs
 
 
-def test_imports_within_functions_are_followed(program) -> None:
+def test_imports_in_functions_are_followed(program) -> None:
     report = program(
         """
         def f():
@@ -78,7 +78,7 @@ def test_imports_within_functions_are_followed(program) -> None:
     assert names(report) == {"tf.concat": [5]}
 
 
-def test_one_thing_imported_in_two_ways_is_one(program) -> None:
+def test_object_imported_in_two_ways_is_listed_once(program) -> None:
     report = program(
         """
         try:
@@ -110,12 +110,12 @@ def test_one_thing_imported_in_two_ways_is_one(program) -> None:
         "'tf.nowhere()'  # tf.nowhere()",
     ],
 )
-def test_what_is_not_certain_is_not_listed(code, program) -> None:
+def test_uncertain_names_are_not_listed(code, program) -> None:
     report = program(code)
     assert not names(report, Verdict.MISSING) and report.runs
 
 
-def test_what_is_missing_is_named_with_its_lines(program) -> None:
+def test_missing_names_are_listed_with_their_lines(program) -> None:
     report = program(
         """
         def f(x):
@@ -131,7 +131,7 @@ def test_what_is_missing_is_named_with_its_lines(program) -> None:
     assert not report.runs
 
 
-def test_an_import_of_what_is_missing_is_found(program) -> None:
+def test_import_of_a_missing_name_is_found(program) -> None:
     report = program("from tensorflow.contrib import nowhere\n")
     assert names(report, Verdict.MISSING) == {"tf.contrib.nowhere": [2]}
 
@@ -145,20 +145,20 @@ def test_an_import_of_what_is_missing_is_found(program) -> None:
         "try:\n    from tensorflow import nowhere\nexcept ImportError:\n    0",
     ],
 )
-def test_what_a_program_does_without_is_not_missing(code, program) -> None:
+def test_optional_names_are_not_missing(code, program) -> None:
     report = program(code)
     assert report.runs
     assert ["tf.nowhere" in each.what for each in report.unfollowed] == [True]
 
 
 @pytest.mark.parametrize("code", ["from tensorflow import *", "getattr(tf.nn, name)"])
-def test_what_cannot_be_followed_is_said(code, program) -> None:
+def test_untraceable_code_is_reported(code, program) -> None:
     report = program(code)
     assert [each.what for each in report.unfollowed] == [code]
     assert [each.line for each in report.unfollowed] == [2]
 
 
-def test_names_of_version_2_are_told(program) -> None:
+def test_names_of_version_2_are_reported(program) -> None:
     (finding,) = program("tf.random.set_seed(1)\n").findings
     assert finding.verdict is Verdict.MISSING
     assert finding.advice == (
@@ -226,7 +226,7 @@ def block(x):
 }
 
 
-def test_what_devices_refuse_is_found_where_they_run_it(program) -> None:
+def test_operations_that_devices_refuse_are_found_in_device_code(program) -> None:
     report = program(MODEL_FN, **OTHERS)
     found = {
         (finding.name, use.path.name, use.line)
@@ -244,13 +244,13 @@ def test_what_devices_refuse_is_found_where_they_run_it(program) -> None:
     assert others <= set(names(report))
 
 
-def test_a_file_is_read_with_what_it_imports(program) -> None:
+def test_file_is_read_with_its_imports(program) -> None:
     report = program(MODEL_FN, **OTHERS)
     read = {path.name for path in report.files}
     assert read == {"main.py", "modeling.py", "__init__.py", "blocks.py"}
 
 
-def test_a_folder_is_read_as_a_whole(program) -> None:
+def test_folder_is_read_completely(program) -> None:
     report = program(MODEL_FN, is_file=False, **OTHERS)
     assert names(report, Verdict.MISSING) == {"tf.nowhere": [2]}
 
@@ -275,13 +275,13 @@ def test_packages_import_relatively_and_by_name(tmp_path) -> None:
     assert len(report.files) == 5
 
 
-def test_python_2_is_told(program) -> None:
+def test_python_2_is_reported(program) -> None:
     report = program("print 'a'\n")
     assert [each.line for each in report.unreadable] == [2]
     assert not report.runs
 
 
-def test_hidden_folders_are_left_out(program, tmp_path) -> None:
+def test_hidden_folders_are_skipped(program, tmp_path) -> None:
     hidden = tmp_path / ".venv"
     hidden.mkdir()
     (hidden / "a.py").write_text("print 'a'\n")
@@ -304,7 +304,7 @@ def test_the_table_is_printed(program, tmp_path, capsys) -> None:
     assert "4 places must change before" in printed
 
 
-def test_a_program_that_runs_has_status_0(program, tmp_path, capsys) -> None:
+def test_script_that_runs_has_status_0(program, tmp_path, capsys) -> None:
     program("tf.reduce_mean(1)\n")
     assert main(["check", str(tmp_path / "main.py")]) == 0
     printed = capsys.readouterr().out
@@ -332,9 +332,7 @@ def test_json_has_all_places(program, tmp_path, capsys) -> None:
 
 
 @pytest.mark.parametrize("path", ["absent", "absent.py", "."])
-def test_a_path_without_a_program_is_refused(
-    path, tmp_path, monkeypatch, capsys
-) -> None:
+def test_path_without_a_script_is_refused(path, tmp_path, monkeypatch, capsys) -> None:
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
         main(["check", path])
@@ -342,7 +340,7 @@ def test_a_path_without_a_program_is_refused(
     assert "`PATH` must be a Python file" in capsys.readouterr().err
 
 
-def test_what_is_to_be_installed_is_said(
+def test_packages_to_install_are_reported(
     program, tmp_path, capsys, monkeypatch
 ) -> None:
     def lookup(name):
@@ -434,7 +432,7 @@ class LARS(tf.train.Optimizer):
 }
 
 
-def test_what_is_needed_is_told_from_what_stands_in_a_branch(program) -> None:
+def test_required_names_are_distinguished_from_those_in_a_branch(program) -> None:
     report = program(GRADED, **GRADED_OTHERS)
 
     def graded(grade):
@@ -459,7 +457,7 @@ def test_what_is_needed_is_told_from_what_stands_in_a_branch(program) -> None:
 
 
 @pytest.mark.parametrize("run", ["tf.app.run()", "app.run()", "app.run(main)"])
-def test_main_is_what_a_bare_run_starts(program, run) -> None:
+def test_main_runs_by_default(program, run) -> None:
     report = program(
         "from absl import app\nimport tensorflow as tf\n"
         "def main(_):\n    tf.nowhere()\n"
@@ -469,7 +467,7 @@ def test_main_is_what_a_bare_run_starts(program, run) -> None:
     assert finding.name == "tf.nowhere"
 
 
-def test_a_branch_alone_is_no_failure(program, tmp_path, capsys) -> None:
+def test_names_only_in_a_branch_are_no_failure(program, tmp_path, capsys) -> None:
     program("def main(x):\n    if x:\n        tf.nowhere()\nmain(1)\n")
     assert main(["check", str(tmp_path / "main.py")]) == 0
     printed = capsys.readouterr().out
@@ -483,7 +481,7 @@ def test_a_branch_alone_is_no_failure(program, tmp_path, capsys) -> None:
     assert (found["verdict"], found["grade"]) == ("missing", "in_branch")
 
 
-def test_what_feeds_steps_is_no_part_of_them(program) -> None:
+def test_input_code_is_not_part_of_steps(program) -> None:
     report = program(
         HEAD
         + """
@@ -586,7 +584,7 @@ if __name__ == "__main__":
 """
 
 
-def test_a_flag_that_is_on_by_default_is_no_branch(program) -> None:
+def test_flag_that_is_on_by_default_is_no_branch(program) -> None:
     report = program(FLAGGED)
 
     def missing(grade):
@@ -618,14 +616,14 @@ def test_a_flag_that_is_on_by_default_is_no_branch(program) -> None:
         "flags.DEFINE_bool('a', False, 'Of another program.')",
     ],
 )
-def test_a_flag_that_the_program_changes_decides_nothing(change, program) -> None:
+def test_flag_that_the_script_changes_is_ignored(change, program) -> None:
     flag = "from absl import flags\nflags.DEFINE_bool('a', True, 'A flag.')\n"
     branch = "FLAGS = flags.FLAGS\nif FLAGS.a:\n    tf.nowhere()\n"
     assert not program(flag + branch).runs
     assert program(f"{flag}{change}\n{branch}").runs
 
 
-def test_a_hook_of_asynchronous_saving_may_be_subclassed(program) -> None:
+def test_hook_of_asynchronous_saving_may_be_subclassed(program) -> None:
     report = program(
         """
         class Saver(tf.contrib.tpu.AsyncCheckpointSaverHook):

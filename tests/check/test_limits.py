@@ -1,4 +1,4 @@
-"""Verdicts agree with the pages about what differs from TensorFlow 1.15."""
+"""Tests that verdicts agree with the pages about differences from TensorFlow 1.15."""
 
 import pathlib
 import re
@@ -17,7 +17,7 @@ ABOUT_CODE = {
 
 
 @pytest.mark.parametrize(("page", "heading"), ROWS)
-def test_each_row_of_a_page_is_here(page, heading) -> None:
+def test_each_row_of_a_page_is_listed(page, heading) -> None:
     text = (DOCS / f"{page}.md").read_text()
     part = text.split(f"{heading}\n")[1].split("\n## ")[0].split("\n### ")[0]
     _, *found = re.findall(r"(?m)^\| ((?:\\\||[^|])*) \|", part)
@@ -28,7 +28,7 @@ def test_each_row_of_a_page_is_here(page, heading) -> None:
 
 
 @pytest.mark.parametrize("name", [*ABOUT_CODE, *PROGRAMS])
-def test_the_verdict_is_that_of_the_page(name, tmp_path) -> None:
+def test_verdict_is_that_of_the_page(name, tmp_path) -> None:
     code = {**ABOUT_CODE, **PROGRAMS}[name]
     path = tmp_path / "main.py"
     path.write_text(code.text)

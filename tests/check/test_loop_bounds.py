@@ -1,4 +1,4 @@
-"""Loops whose source shows that their rounds have a bound."""
+"""Tests that bounds of loops are found in the source."""
 
 import ast
 import pathlib
@@ -85,12 +85,12 @@ def _has_bound(arguments, defined="pass"):
 
 
 @pytest.mark.parametrize("kind", BOUNDED)
-def test_a_bound_that_the_source_shows(kind):
+def test_bound_is_found(kind):
     assert _has_bound(BOUNDED[kind])
 
 
 @pytest.mark.parametrize("kind", UNBOUNDED)
-def test_a_loop_without_a_bound(kind):
+def test_loop_without_a_bound(kind):
     assert not _has_bound(UNBOUNDED[kind])
 
 

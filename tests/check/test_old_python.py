@@ -1,11 +1,10 @@
-"""Python 2, and libraries that are not installed, in what `check` reports."""
+"""Tests that `check` reports Python 2 and missing libraries."""
 
 import textwrap
 
 import pytest
 
-from keras_tpu_estimator.tf1_tools.check.checking import check
-from keras_tpu_estimator.tf1_tools.check.command import as_text
+from keras_tpu_estimator.tf1_tools.check.command import as_text, check
 from keras_tpu_estimator.tf1_tools.check.python_2 import python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
@@ -13,7 +12,7 @@ from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
 
 @pytest.fixture
 def report(tmp_path):
-    """Checks a program of one file."""
+    """Checks a script of one file."""
 
     def checked(text):
         path = tmp_path / "main.py"
@@ -64,7 +63,7 @@ def test_syntax_of_python_2_is_named(code, now, report) -> None:
         "def f(a=(1, 2), b=g(1)): pass",
     ],
 )
-def test_python_3_is_not_taken_for_python_2(code) -> None:
+def test_python_3_is_not_reported_as_python_2(code) -> None:
     assert [*python_2_in(code)] == []
 
 
@@ -74,12 +73,12 @@ def test_each_kind_is_named_once(report) -> None:
     assert found[0].what.startswith("Python 2 (2 times): print x.")
 
 
-def test_another_error_stays_as_python_has_it(report) -> None:
+def test_other_errors_have_pythons_message(report) -> None:
     (found,) = report("import os\nx = (\n").unreadable
     assert "was never closed" in found.what and found.line == 2
 
 
-def test_a_library_that_is_not_installed_stops_a_program(report, tmp_path) -> None:
+def test_missing_library_stops_a_script(report, tmp_path) -> None:
     found = report(
         """
         import os, no_such_library.part as part
@@ -102,14 +101,14 @@ def test_a_library_that_is_not_installed_stops_a_program(report, tmp_path) -> No
     assert "2 places must change before" in printed
 
 
-def test_a_library_of_python_2_has_a_new_name(report) -> None:
+def test_library_of_python_2_has_a_new_name(report) -> None:
     (found,) = report("import cPickle\n").needed
     assert found.advice == (
         "It is a Python 2 module. `2to3 -w FILE` replaces it with pickle."
     )
 
 
-def test_a_library_that_a_program_does_without_is_no_failure(report) -> None:
+def test_optional_library_is_no_failure(report) -> None:
     found = report(
         """
         try:
@@ -124,7 +123,7 @@ def test_a_library_that_a_program_does_without_is_no_failure(report) -> None:
     ]
 
 
-def test_a_library_in_a_branch_may_be_absent(report) -> None:
+def test_library_in_a_branch_may_be_missing(report) -> None:
     found = report(
         """
         import argparse
@@ -147,11 +146,11 @@ def test_a_library_in_a_branch_may_be_absent(report) -> None:
         "import collections\ncollections.Mapping",
     ],
 )
-def test_what_the_runner_supplies_is_not_absent(line, report) -> None:
+def test_libraries_that_the_runner_supplies_are_not_missing(line, report) -> None:
     assert report(line).runs
 
 
-def test_a_private_name_of_the_estimators_is_missing(report) -> None:
+def test_private_name_of_estimators_is_missing(report) -> None:
     (found,) = report(
         "from tensorflow_estimator.python.estimator.canned import head as h\n"
         "h._binary_logistic_head()\n"

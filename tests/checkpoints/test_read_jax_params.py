@@ -1,4 +1,4 @@
-"""Weights of JAX models are read from checkpoints into the same structure."""
+"""Tests that weights of JAX models are read into their structure."""
 
 import collections
 import dataclasses
@@ -88,7 +88,7 @@ def equinox_model():
 
 
 def haiku_model():
-    """Parameters as haiku has them: names with slashes, then names."""
+    """Parameters in haiku's structure: names with slashes, then names."""
 
     def init(key):
         shape = {"w": jax.random.normal(key, (3, 1)), "b": jnp.zeros(1)}
@@ -103,7 +103,7 @@ def haiku_model():
 
 
 def plain_model():
-    """What JAX has for pytrees without a library."""
+    """Pytrees of plain JAX."""
 
     def init(key):
         kernel = jax.random.normal(key, (3, 1))
@@ -127,7 +127,7 @@ MODELS = [nnx_model, linen_model, equinox_model, haiku_model, plain_model]
 
 
 def adapted(init, network):
-    """A model_fn with averages of all that is trained."""
+    """A model_fn with averages of all trained variables."""
 
     def model_fn(features, labels, mode, params):
         is_training = mode == kte.ModeKeys.TRAIN
@@ -148,7 +148,7 @@ def adapted(init, network):
 
 @pytest.fixture(scope="module", params=MODELS, ids=lambda f: f.__name__)
 def trained(request, tmp_path_factory):
-    """A model's functions, and an estimator that has trained it."""
+    """A model's functions, and its trained estimator."""
     init, network = request.param()
     estimator = estimator_of(
         adapted(init, network),
@@ -159,7 +159,7 @@ def trained(request, tmp_path_factory):
     return init, network, estimator
 
 
-def test_a_trained_model_predicts_outside_of_the_estimator(trained):
+def test_trained_model_predicts_without_the_estimator(trained):
     init, network, estimator = trained
     (expected,) = estimator.predict(
         lambda params: iter([X]), yield_single_examples=False
@@ -172,7 +172,7 @@ def test_a_trained_model_predicts_outside_of_the_estimator(trained):
         np.testing.assert_allclose(y, expected["y"], rtol=1e-5, atol=1e-5)
 
 
-def test_averages_take_the_place_of_what_was_averaged(trained):
+def test_averages_replace_the_averaged_variables(trained):
     init, _, estimator = trained
     raw, averages = (
         jax.tree.leaves(
@@ -191,7 +191,7 @@ def test_averages_take_the_place_of_what_was_averaged(trained):
     assert differ >= 2
 
 
-def test_plain_orbax_reads_it_by_the_same_paths(trained):
+def test_plain_orbax_reads_the_same_paths(trained):
     ocp = pytest.importorskip("orbax.checkpoint", reason="no Orbax")
     init, _, estimator = trained
     (folder,) = pathlib.Path(estimator.model_dir).glob("*-4.orbax.*")
@@ -233,7 +233,7 @@ def test_parts_of_nnx_modules():
     assert net.norm.mean[0] == 3.0
 
 
-def test_a_shared_variable_stays_one():
+def test_shared_variable_stays_shared():
     init, _ = nnx_model()
     from flax import nnx
 
@@ -288,7 +288,7 @@ def test_modules_of_equinox_with_a_state():
 
 
 def saved(directory, file_format, values):
-    """Writes values in one of the formats that are read."""
+    """Writes values in one of the readable formats."""
     if file_format == "safetensors":
         numpy = pytest.importorskip("safetensors.numpy", reason="an extra")
         numpy.save_file(values, directory / "model.safetensors")
@@ -316,7 +316,7 @@ def test_formats(tmp_path, file_format, dtype):
     read = read_jax_params(path, "net", like)["layers"][0]["w"]
     assert isinstance(read, jax.Array)
     assert (read.dtype, read.tolist()) == (dtype, value.tolist())
-    # The root of the tree, as in checkpoints of other programs.
+    # The root of the tree, as in checkpoints of other libraries.
     read = read_jax_params(path, "", {"net": like})
     assert read["net"]["layers"][0]["w"].tolist() == value.tolist()
 
@@ -326,19 +326,19 @@ def test_dtypes_are_those_of_like():
     like = {"a": jnp.zeros(1, "bfloat16"), "n": np.zeros(1, "float64")}
     read = read_jax_params(stored, "net", like)
     assert read["a"].dtype == ml_dtypes.bfloat16
-    # An array of NumPy stays one, with all of its bits.
+    # A NumPy array stays one, with all of its bits.
     assert isinstance(read["n"], np.ndarray)
     assert (read["n"].dtype, read["n"][0]) == (np.float64, 3.0)
 
 
-def test_what_is_no_array_is_kept():
+def test_other_values_are_kept():
     like = (None, "relu", 3, np.tanh, {"w": np.zeros(1)})
     *others, read = read_jax_params({"net/4/w": np.ones(1)}, "net", like)
     assert (*others,) == like[:4]
     assert read["w"] == [1.0]
 
 
-def test_a_bare_array():
+def test_single_array():
     assert read_jax_params({"net": np.ones(1)}, "net", np.zeros(1)) == [1.0]
 
 
@@ -354,7 +354,7 @@ def test_keys(impl, count):
         assert jnp.array_equal(jax.random.key_data(read), jax.random.key_data(keys))
 
 
-def test_arrays_are_where_those_of_like_are(tmp_path):
+def test_arrays_have_the_sharding_of_like(tmp_path):
     mesh = jax.make_mesh((4, 2), ("data", "model"))
     values = {
         name: np.arange(32.0, dtype="float32").reshape(8, 4)
@@ -376,11 +376,11 @@ def test_arrays_are_where_those_of_like_are(tmp_path):
     assert (read["split"].sharding, read["split"].dtype) == (split, "bfloat16")
     assert read["whole"].sharding == whole
     assert read["one"].devices() == {second}
-    # It may be used with arrays of any device.
+    # It can be combined with arrays on any device.
     assert not read["free"].committed
 
 
-def test_what_like_is_on_need_not_be_there():
+def test_devices_of_like_may_be_missing():
     mesh = jax.sharding.AbstractMesh((2,), ("data",))
     rows = NamedSharding(mesh, PartitionSpec("data"))
     used_up = jnp.zeros(2)
@@ -501,12 +501,12 @@ STORED = {
         ),
     ],
 )
-def test_errors(name, like, settings, message):
+def test_invalid_calls_are_errors(name, like, settings, message):
     with pytest.raises(ValueError, match=f"(?s)^{message}$"):
         read_jax_params(STORED, name, like, **settings)
 
 
-def test_a_module_of_linen_is_not_its_parameters():
+def test_linen_module_is_refused():
     nn = pytest.importorskip("flax.linen", reason="flax is not installed")
     with pytest.raises(ValueError, match=r"lambda key: module\.init\(key"):
         read_jax_params(STORED, "net", nn.Dense(1))

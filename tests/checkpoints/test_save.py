@@ -9,7 +9,7 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.files.checkpoints import saving
 
 
-def test_files_and_prefix_are_those_of_tensorflow(tmp_path):
+def test_files_and_prefix_match_tensorflow(tmp_path):
     directory = tmp_path / "new" / "model_dir"
 
     prefix = checkpoints.save(directory, np.int64(20), {"v": np.ones(1)})
@@ -22,7 +22,7 @@ def test_files_and_prefix_are_those_of_tensorflow(tmp_path):
     ]
 
 
-def test_the_global_step_is_that_of_the_call(tmp_path):
+def test_global_step_is_that_of_the_call(tmp_path):
     variables = {"global_step": np.int32(3)}
     prefix = checkpoints.save(tmp_path, 20, variables)
     restored = kte.load_variable(prefix, "global_step")
@@ -74,7 +74,7 @@ def test_formats_are_checked(tmp_path):
     assert not (tmp_path / "model_dir").exists()
 
 
-def test_the_time_is_that_of_the_clock(tmp_path, monkeypatch):
+def test_time_is_that_of_the_clock(tmp_path, monkeypatch):
     clock = types.SimpleNamespace(time=lambda: 1234.5)
     monkeypatch.setattr(saving, "time", clock)
     checkpoints.save(tmp_path, 1, {})

@@ -1,4 +1,4 @@
-"""Values in other dtypes: equal, rounded, or refused."""
+"""Tests that values in other dtypes are equal, rounded, or refused."""
 
 import logging
 
@@ -19,7 +19,7 @@ def dtype_of(name):
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_warned_of(monkeypatch):
+def no_warnings_yet(monkeypatch):
     monkeypatch.setattr(dtype_changes, "_warned", set())
 
 
@@ -78,7 +78,7 @@ def test_numbers_stay_equal(value, dtype):
         (np.array(["text"]), "float32", "values"),
     ],
 )
-def test_what_would_change_is_refused(value, dtype, shown):
+def test_values_that_would_change_are_refused(value, dtype, shown):
     with pytest.raises(ValueError) as info:
         as_dtype(value, dtype_of(dtype), "`x`", "Split it.")
     assert f"`x` must fit {dtype}" in str(info.value)
@@ -86,7 +86,7 @@ def test_what_would_change_is_refused(value, dtype, shown):
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_fractions_are_rounded_without_a_word(dtype, caplog):
+def test_fractions_are_rounded_silently(dtype, caplog):
     value = np.array([np.inf, -np.inf, np.nan, 0.1, -1e-300, 300.3])
     result = as_dtype(value, dtype_of(dtype), "x").astype(float)
     np.testing.assert_array_equal(np.isfinite(result), np.isfinite(value))
@@ -94,7 +94,7 @@ def test_fractions_are_rounded_without_a_word(dtype, caplog):
     assert not caplog.records
 
 
-def test_rounded_whole_numbers_are_told_of_once(caplog):
+def test_rounded_integers_warn_once(caplog):
     times = np.array([[np.nan, UNIX_TIME + 1], [0, UNIX_TIME]])
     with caplog.at_level(logging.WARNING):
         for _ in range(2):
@@ -110,17 +110,17 @@ def test_rounded_whole_numbers_are_told_of_once(caplog):
     "value",
     [
         np.array([2.0**24, 2.0**30, 1e-3]),
-        # float64 itself has not all whole numbers here.
+        # float64 itself cannot represent all integers here.
         np.array([1e30, -3e38, 2.0**53]),
         np.array([UNIX_TIME], "float32"),
     ],
 )
-def test_numbers_that_lose_nothing_are_not_told_of(value, caplog):
+def test_exact_conversions_do_not_warn(value, caplog):
     as_dtype(value, "float32", "x")
     assert not caplog.records
 
 
-def test_arrays_of_jax_stay_arrays_of_jax():
+def test_jax_arrays_stay_jax_arrays():
     value = jnp.array([1.0, 2.0])
     assert as_dtype(value, "float32", "x") is value
     assert isinstance(as_dtype(value, "bfloat16", "x"), jax.Array)
@@ -128,6 +128,6 @@ def test_arrays_of_jax_stay_arrays_of_jax():
         as_dtype(jnp.array([1e6]), "float16", "x")
 
 
-def test_a_value_of_the_dtype_is_returned_itself():
+def test_value_with_the_dtype_is_returned_unchanged():
     value = np.array([np.nan, 1.0])
     assert as_dtype(value, "float64", "x") is value

@@ -60,7 +60,7 @@ def test_parse_reads_counts_and_durations(raw, value, unit):
         [5],
     ],
 )
-def test_parse_refuses_what_is_neither(raw):
+def test_parse_refuses_other_values(raw):
     with pytest.raises(ValueError) as caught:
         IterationsPerLoop.parse(raw)
     message = str(caught.value)
@@ -83,7 +83,7 @@ def test_parse_refuses_what_is_neither(raw):
         ),
     ],
 )
-def test_record_checks_itself(value, unit, exception, message):
+def test_record_validates_itself(value, unit, exception, message):
     with pytest.raises(exception, match=message):
         IterationsPerLoop(value, unit)
 

@@ -1,4 +1,4 @@
-"""Lines of this package among those of TensorFlow: once, and in its form."""
+"""Tests that each log line appears once, in TensorFlow's format."""
 
 import io
 import logging
@@ -53,7 +53,7 @@ class Terminal:
 def levels_and_flags():
     loggers = [logging.getLogger(name) for name in (OWN, TENSORFLOW, None)]
     before = [logger.level for logger in loggers]
-    # Before that absl shows everything.
+    # Until then, absl shows everything.
     flags.FLAGS.mark_as_parsed()
     yield
     flags.FLAGS.unparse_flags()
@@ -63,12 +63,12 @@ def levels_and_flags():
 
 @pytest.fixture
 def made(monkeypatch):
-    """Makes a terminal, in the test itself: pytest has one for each phase."""
+    """Makes a terminal during the test, because pytest has one for each phase."""
     return lambda: Terminal(monkeypatch)
 
 
 def nothing(terminal):
-    """A program that sets up nothing."""
+    """A script that does not configure logging."""
 
 
 def app_run(terminal):
@@ -81,7 +81,7 @@ def basic_config(terminal):
 
 @pytest.mark.parametrize("is_joined_first", [True, False])
 @pytest.mark.parametrize("set_up", [nothing, app_run, basic_config])
-def test_each_line_is_there_once(made, set_up, is_joined_first):
+def test_each_line_appears_once(made, set_up, is_joined_first):
     terminal = made()
     terminal.import_tensorflow()
     for step in (
@@ -98,7 +98,7 @@ def test_each_line_is_there_once(made, set_up, is_joined_first):
     ]
 
 
-def test_the_users_own_form_counts(made):
+def test_users_format_is_used(made):
     terminal = made()
     terminal.import_tensorflow()
     logs.join_tensorflow()
@@ -107,7 +107,7 @@ def test_the_users_own_form_counts(made):
     assert terminal.lines() == expected
 
 
-def test_a_handler_of_errors_alone_hides_nothing_else(made):
+def test_handler_for_errors_does_not_hide_other_lines(made):
     terminal = made()
     terminal.import_tensorflow()
     logs.join_tensorflow()
@@ -119,7 +119,7 @@ def test_a_handler_of_errors_alone_hides_nothing_else(made):
     assert terminal.stream.getvalue().splitlines()[3:] == ["mine: bad"]
 
 
-def test_without_a_handler_of_tensorflow_it_is_absls(made):
+def test_absl_handler_is_used_without_tensorflows(made):
     terminal = made()
     app_run(terminal)
     logs.join_tensorflow()
@@ -132,7 +132,7 @@ def test_without_a_handler_of_tensorflow_it_is_absls(made):
 
 
 @pytest.mark.parametrize("is_absls", [True, False])
-def test_a_file_gets_all_lines(made, is_absls, monkeypatch):
+def test_file_receives_all_lines(made, is_absls, monkeypatch):
     terminal = made()
     file = io.StringIO()
     terminal.import_tensorflow()
@@ -156,7 +156,7 @@ def test_a_file_gets_all_lines(made, is_absls, monkeypatch):
         (logging.ERROR, logging.INFO, False),
     ],
 )
-def test_who_asks_tensorflow_for_more_gets_more(made, own, other, joins):
+def test_verbosity_of_tensorflow_is_respected(made, own, other, joins):
     terminal = made()
     terminal.import_tensorflow()
     logging.getLogger().setLevel(logging.WARNING)
@@ -170,13 +170,13 @@ def test_who_asks_tensorflow_for_more_gets_more(made, own, other, joins):
 @pytest.mark.parametrize(
     ("level", "has_handler", "joins"),
     [
-        # TensorFlow sets this itself, unless the root logger is set up.
+        # TensorFlow sets this unless the root logger is configured.
         (logging.INFO, True, False),
         (logging.INFO, False, True),
         (logging.DEBUG, True, True),
     ],
 )
-def test_interactive_sessions_do_not_ask_for_more(
+def test_interactive_sessions_do_not_change_the_verbosity(
     made, monkeypatch, level, has_handler, joins
 ):
     terminal = made()
@@ -216,7 +216,7 @@ tf.app.run(main)
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("launcher", [[], ["-m", "keras_tpu_estimator", "tf1"]])
 @pytest.mark.usefixtures("forked_programs")
-def test_a_program_of_tensorflow_1_shows_each_line_once(tmp_path, launcher):
+def test_tf1_script_shows_each_line_once(tmp_path, launcher):
     (tmp_path / "program.py").write_text(PROGRAM)
     done = subprocess.run(
         [sys.executable, *launcher, "program.py"],

@@ -1,4 +1,4 @@
-"""Records behave as the named tuples that they were in the original."""
+"""Tests that records behave like the original's named tuples."""
 
 import copy
 import dataclasses
@@ -11,7 +11,7 @@ import pytest
 import keras_tpu_estimator as kte
 
 LOSS = np.float32(1.0)
-# The original's fields in its order, and then those that it does not have.
+# The original's fields in its order, then the additional fields.
 FIELDS = {
     kte.TPUEstimatorSpec: (
         "mode predictions loss train_op eval_metrics export_outputs "
@@ -43,12 +43,12 @@ def records():
 
 
 @pytest.mark.parametrize("kind", FIELDS, ids=lambda kind: kind.__name__)
-def test_fields_of_the_class_are_in_the_originals_order(kind):
+def test_fields_have_the_order_of_the_original(kind):
     assert kind._fields == tuple(FIELDS[kind].split())
 
 
 @pytest.mark.parametrize("record", records(), ids=lambda r: type(r).__name__)
-def test_a_record_is_read_by_position(record):
+def test_record_is_read_by_position(record):
     values = tuple(getattr(record, name) for name in record._fields)
     assert len(record) == len(values)
     first, *rest = record
@@ -69,14 +69,14 @@ def test_unpacking_a_spec():
 
 
 @pytest.mark.parametrize("record", records(), ids=lambda r: type(r).__name__)
-def test_a_record_is_one_leaf(record):
+def test_record_is_one_leaf(record):
     assert jax.tree.leaves({"a": record}) == [record]
     assert keras.tree.flatten({"a": record}) == [record]
     assert not keras.tree.is_nested(record)
 
 
 @pytest.mark.parametrize("record", records(), ids=lambda r: type(r).__name__)
-def test_a_record_equals_records_only(record):
+def test_record_equals_only_records(record):
     assert record == dataclasses.replace(record)
     assert record != tuple(record)
 
@@ -89,7 +89,7 @@ def test_equal_configurations():
         config.num_shards = 8
 
 
-def test_replacing_makes_a_checked_copy():
+def test_replace_makes_a_validated_copy():
     config = kte.TPUConfig(100, num_shards=8)
     assert config._replace(num_shards=4) == kte.TPUConfig(100, num_shards=4)
     with pytest.raises(ValueError, match="TPUConfig has no fields"):

@@ -1,4 +1,4 @@
-"""Hyperparameters are copied, but for what they only refer to."""
+"""Tests that hyperparameters are copied, except shared objects."""
 
 import dataclasses
 import functools
@@ -32,7 +32,7 @@ SHARED = {
 
 
 class HParams:
-    """As much of TensorFlow's `HParams` as matters here."""
+    """The relevant part of TensorFlow's `HParams`."""
 
     def __init__(self, **values):
         self.values = values
@@ -54,7 +54,7 @@ class Slotted:
     value: object
 
 
-# How something may be held, and how it is found there again.
+# Ways to hold an object, and to read it.
 HOLDERS = {
     "dict": (lambda x: {"x": x}, lambda held: held["x"]),
     "key": (lambda x: {x: 1}, lambda held: next(iter(held))),
@@ -70,21 +70,21 @@ HOLDERS = {
 
 
 @pytest.mark.parametrize("kind", SHARED)
-def test_objects_of_keras_and_jax_are_the_same(kind):
+def test_keras_and_jax_objects_are_not_copied(kind):
     value = SHARED[kind]()
     assert copied({"nested": [value]})["nested"][0] is value
     assert copied(value) is value
 
 
 @pytest.mark.parametrize("holder", HOLDERS)
-def test_they_are_the_same_wherever_they_are_held(holder):
+def test_shared_objects_are_not_copied_in_containers(holder):
     hold, held = HOLDERS[holder]
     layer = built_layer()
     params = {"held": hold(layer)}
     assert held(copied(params)["held"]) is layer
 
 
-def test_all_else_is_a_copy():
+def test_other_objects_are_copied():
     params = {
         "nested": {"list": [1]},
         "array": np.zeros(2),
@@ -103,7 +103,7 @@ def test_all_else_is_a_copy():
     assert copy["initializer"] is not params["initializer"]
 
 
-def test_what_is_held_twice_is_still_one():
+def test_object_held_twice_is_copied_once():
     shared = [1]
     circle = {"a": shared, "b": shared}
     circle["self"] = circle
@@ -136,7 +136,7 @@ def test_copies_under_a_trace():
     assert seen[0]["array"] is array
 
 
-def test_additional_values_go_into_a_copy():
+def test_additional_values_are_set_in_a_copy():
     params = {"rate": [0.1], "use_tpu": "mine"}
     copy = with_additional(params, {"use_tpu": True, "batch_size": 8})
     assert copy == {"rate": [0.1], "use_tpu": True, "batch_size": 8}

@@ -1,4 +1,4 @@
-"""Values in messages."""
+"""Tests how messages show values."""
 
 import jax
 import numpy as np
@@ -51,7 +51,7 @@ def test_errors_print_no_array(call):
     assert "7.125" not in str(caught.value)
 
 
-def test_long_values_are_cut() -> None:
+def test_long_values_are_shortened() -> None:
     text = shown({f"name{number}": number for number in range(1000)})
     assert len(text) < 230
     assert " ... " in text

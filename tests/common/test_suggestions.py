@@ -1,4 +1,4 @@
-"""Errors suggest the closest known name."""
+"""Tests that errors suggest the closest known name."""
 
 import inspect
 import pickle
@@ -61,7 +61,7 @@ def test_misspelt_field():
         kte.RunConfig().replace(model_di="x")
 
 
-def test_classes_stay_as_they_are():
+def test_classes_are_unchanged():
     config = kte.TPUConfig(100)
     assert pickle.loads(pickle.dumps(config)) == config
     assert list(inspect.signature(kte.TPUConfig).parameters)[0] == (

@@ -1,4 +1,4 @@
-"""Two installed versions of TensorFlow are reported in one line."""
+"""Tests that two installed versions of TensorFlow are reported in one line."""
 
 import logging
 import sys
@@ -12,7 +12,7 @@ from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
 
 @pytest.fixture(autouse=True)
 def nothing_warned():
-    """The process has not warned yet, neither before nor after a test."""
+    """Resets the warning before and after a test."""
     tensorflow_session.warn_of_two_versions.cache_clear()
     yield
     tensorflow_session.warn_of_two_versions.cache_clear()
@@ -20,7 +20,7 @@ def nothing_warned():
 
 @pytest.fixture
 def install(tmp_path, monkeypatch):
-    """Writes the metadata of distributions; no others are found."""
+    """Writes the metadata of distributions, and hides all others."""
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
 
     def write(**versions):
@@ -37,7 +37,7 @@ def install(tmp_path, monkeypatch):
 
 @pytest.fixture
 def imported(monkeypatch):
-    """TensorFlow is imported."""
+    """Imports TensorFlow."""
     config = types.SimpleNamespace(set_visible_devices=lambda *_: None)
     module = types.SimpleNamespace(config=config)
     monkeypatch.setitem(sys.modules, "tensorflow", module)
@@ -63,7 +63,7 @@ def test_two_versions_are_one_line(install, imported, caplog):
         {"tensorflow": "2.21.0", "tensorflow_cpu": "2.21.0"},
     ],
 )
-def test_one_version_is_no_line(versions, install, imported, caplog):
+def test_one_version_is_not_logged(versions, install, imported, caplog):
     install(**versions)
     hide_gpus()
     assert not caplog.record_tuples
@@ -71,7 +71,7 @@ def test_one_version_is_no_line(versions, install, imported, caplog):
     assert sorted(found.values()) == sorted(versions.values())
 
 
-def test_without_tensorflow_nothing_is_looked_up(monkeypatch, install, caplog):
+def test_nothing_is_searched_without_tensorflow(monkeypatch, install, caplog):
     monkeypatch.delitem(sys.modules, "tensorflow", raising=False)
     install(tensorflow="2.20.0", tensorflow_cpu="2.21.0")
     hide_gpus()

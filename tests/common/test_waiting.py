@@ -15,7 +15,7 @@ GONE = "\r\x1b[K"
 
 
 class Terminal(io.StringIO):
-    """A terminal that keeps what it was sent."""
+    """A terminal that records its output."""
 
     def isatty(self):
         return True
@@ -24,13 +24,13 @@ class Terminal(io.StringIO):
 @pytest.fixture
 def terminal(monkeypatch):
     terminal = Terminal()
-    # Not `sys` itself, whose streams pytest puts back.
+    # `sys` is not patched, because pytest restores its streams.
     streams = types.SimpleNamespace(stderr=terminal)
     monkeypatch.setattr(waiting, "sys", streams)
     return terminal
 
 
-def test_what_is_told_is_shown_and_gone(terminal, caplog):
+def test_message_is_shown_and_cleared(terminal, caplog):
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     with waiting.Waiting(is_shown=True):
         waiting.tell("Compiling")
@@ -38,13 +38,13 @@ def test_what_is_told_is_shown_and_gone(terminal, caplog):
     assert caplog.messages == ["Compiling."]
 
 
-def test_it_is_gone_after_an_error(terminal):
+def test_message_is_cleared_after_an_error(terminal):
     with pytest.raises(KeyError), waiting.showing("Importing ..."):
         raise KeyError
     assert terminal.getvalue() == f"{GONE}Importing ...{GONE}"
 
 
-def test_nothing_is_shown_that_nobody_asked_for(terminal):
+def test_nothing_is_shown_unless_enabled(terminal):
     waiting.tell("Compiling")
     with waiting.Waiting():
         waiting.tell("Compiling")
@@ -91,7 +91,7 @@ def test_nothing_is_shown_without_a_terminal(monkeypatch, stderr):
     assert stderr is None or stderr.getvalue() == ""
 
 
-def test_an_estimator_tells_what_it_does(tmp_path, terminal, caplog):
+def test_estimator_shows_tracing_and_compiling(tmp_path, terminal, caplog):
     x, y = regression_data(16)
     settings = {"config": {"progress": True}, "save_summary_steps": None}
     estimator = estimator_of(model_fn_of(linear), tmp_path, **settings)
@@ -109,7 +109,7 @@ def test_an_estimator_tells_what_it_does(tmp_path, terminal, caplog):
     ]
     assert [text for text in shown if text] == expected
     assert shown[-1] == ""
-    # Nothing is traced or compiled again, and nothing is left to train.
+    # Nothing is traced or compiled, and no training remains.
     estimator.evaluate(batches_of(x, y))
     assert not caplog.messages
     estimator.train(batches_of(x, y), max_steps=1)

@@ -1,4 +1,4 @@
-"""Input, metrics and files of `from_keras`, as those of Keras's `fit`."""
+"""Tests that input, metrics and files of `from_keras` match Keras's `fit`."""
 
 import json
 import os
@@ -170,7 +170,7 @@ def test_weights_by_the_names_of_listed_outputs(labels):
         estimator.evaluate(lambda params: (X, labels, {"a": WEIGHTS}), steps=1)
 
 
-def test_other_model_fns_take_no_triples():
+def test_other_model_fns_refuse_triples():
     def model_fn(features, labels, mode, params):
         raise AssertionError
 
@@ -216,7 +216,7 @@ def test_class_weight(labels):
         ({0.5: 2}, TypeError, "must be a dict from classes"),
     ],
 )
-def test_class_weights_that_are_none(class_weight, error, message):
+def test_invalid_class_weights_are_refused(class_weight, error, message):
     with pytest.raises(error, match=message):
         estimator_of(compiled(), class_weight=class_weight)
 
@@ -239,18 +239,18 @@ def test_metrics_of_epochs(iterations, use_tpu, tmp_path):
         assert_same(got, fit(compiled("sgd"), X, Y))
     else:
         assert got.keys() == {"accuracy", "auc", "loss", "positives"}
-        # A count over all cores that starts from zero again in each epoch.
+        # A count over all cores that restarts at zero in each epoch.
         assert all(0 < n <= EXAMPLES for n in got["positives"])
 
 
 def test_epochs_where_hooks_end_the_loops():
-    """The loss of an epoch is a mean, whatever `loss` is to other hooks."""
+    """The loss of an epoch is a mean, independently of other hooks' `loss`."""
     estimator = kte.from_keras(compiled(), use_tpu=False, train_batch_size=BATCH)
     assert_same(train(estimator, generated(X, Y)), fit(compiled(), X, Y))
 
 
 class CrashAfter(kte.hooks.SessionRunHook):
-    """Ends a training in the middle of an epoch."""
+    """Interrupts training in the middle of an epoch."""
 
     def __init__(self, step):
         self.step = step
@@ -261,8 +261,8 @@ class CrashAfter(kte.hooks.SessionRunHook):
 
 
 @pytest.mark.parametrize("is_concrete", [False, True])
-def test_metrics_of_an_epoch_that_was_interrupted(tmp_path, is_concrete):
-    """Half an epoch's counts come back with the checkpoint."""
+def test_metrics_of_an_interrupted_epoch(tmp_path, is_concrete):
+    """The counts of half an epoch are restored with the checkpoint."""
 
     def trained(name, crash=None):
         def metric_fn(labels, outputs):
@@ -324,7 +324,7 @@ def test_metrics_that_need_concrete_values(caplog):
     assert "Training does not log the metrics of `compile`" in caplog.text
 
 
-def test_a_keras_model_loads_what_model_checkpoint_saves(tmp_path):
+def test_keras_model_loads_files_of_model_checkpoint(tmp_path):
     weights, whole = tmp_path / "{epoch}.weights.h5", tmp_path / "{epoch}.keras"
     estimator, model = estimator_of(compiled()), compiled()
     callbacks = [
@@ -340,13 +340,13 @@ def test_a_keras_model_loads_what_model_checkpoint_saves(tmp_path):
     assert_same_weights(estimator, restored, rtol=0)
     for one, other in zip(loaded.get_weights(), restored.get_weights(), strict=True):
         np.testing.assert_array_equal(one, other)
-    # The optimizer's state is in the files as well.
+    # The files also contain the optimizer's state.
     expected = fit(model, X, Y)
     for other in (restored, loaded):
         assert_same(fit(other, X, Y), expected, 1e-5)
 
 
-def test_callbacks_load_what_they_saved(tmp_path):
+def test_callbacks_load_their_files(tmp_path):
     path = str(tmp_path / "best.weights.h5")
 
     class Back(keras.callbacks.Callback):
@@ -378,7 +378,7 @@ def test_export_without_features(ending, tmp_path):
     assert_same(fit(loaded, X, Y), fit(model, X, Y), 1e-5)
 
 
-def test_export_of_what_a_file_cannot_compile(tmp_path, caplog):
+def test_export_of_a_model_that_a_file_cannot_compile(tmp_path, caplog):
     def local_loss(y_true, y_pred):
         return keras.ops.mean((y_true - y_pred) ** 2, axis=-1)
 
@@ -402,7 +402,7 @@ def test_other_exports_need_features(tmp_path):
         kte.export_keras(estimator, str(tmp_path / "m.keras"))
 
 
-def test_estimator_models_fit_as_keras_does():
+def test_estimator_models_fit_like_keras():
     model = kte.EstimatorModel.from_model_fn(estimator_of(compiled()).model_fn)
     data = {"shuffle": False, "verbose": 0, "sample_weight": WEIGHTS}
     data["validation_data"] = (X, Y, WEIGHTS)
@@ -410,7 +410,7 @@ def test_estimator_models_fit_as_keras_does():
     assert_same(got, fit(compiled(), X, Y, **data), 1e-5)
 
 
-def test_a_dtype_policy_without_effect_warns():
+def test_dtype_policy_without_effect_warns():
     config = kte.RunConfig(dtype_policy="mixed_bfloat16")
     estimator = estimator_of(compiled(), config=config)
     with pytest.warns(UserWarning, match="'mixed_bfloat16'.*has no effect"):
@@ -418,7 +418,7 @@ def test_a_dtype_policy_without_effect_warns():
 
 
 def monitors(folder):
-    """Callbacks that have to find out whether a metric should rise."""
+    """Callbacks that must determine whether a metric should increase."""
     return [
         keras.callbacks.EarlyStopping("accuracy", patience=1),
         keras.callbacks.ReduceLROnPlateau("auc", patience=1, factor=0.5),
@@ -474,7 +474,7 @@ def test_metrics_without_a_direction_need_a_mode():
         compiled().fit(X, Y, verbose=0, callbacks=[stopping])
 
 
-def test_the_estimator_model_has_the_direction_in_fit():
+def test_estimator_model_has_the_direction_in_fit():
     estimator = estimator_of(compiled())
     model = kte.EstimatorModel.from_model_fn(estimator.model_fn)
     stopping = keras.callbacks.EarlyStopping("val_accuracy", patience=1)

@@ -1,4 +1,4 @@
-"""Layers that assign in `call`, trained here and by Keras alike."""
+"""Tests that layers that assign in `call` train as in Keras."""
 
 import re
 from collections import Counter
@@ -41,7 +41,7 @@ class Codebook(layers.Layer):
 
 
 class Smoothed(layers.Layer):
-    """Reads what it has assigned, through which the gradient goes."""
+    """Reads its assigned value, through which the gradient flows."""
 
     def build(self, shape):
         self.scale = self.add_weight(
@@ -92,7 +92,7 @@ def model_of(made, x, rate=0.1):
 
 
 def trained(model, x, steps, model_dir):
-    """An estimator that has trained some steps from the model's weights."""
+    """An estimator that has trained several steps from the model's weights."""
     estimator = kte.from_keras(
         model,
         config=kte.RunConfig(model_dir=str(model_dir)),
@@ -109,7 +109,7 @@ def trained(model, x, steps, model_dir):
     "name",
     some_slow(LAYERS, {"GaussianNoise", "RandomFlip", "RandomContrast", "Smoothed"}),
 )
-def test_steps_are_those_of_keras(name, steps, tmp_path):
+def test_steps_match_keras(name, steps, tmp_path):
     made, x = LAYERS[name]
     model = model_of(made(), x)
     estimator = trained(model, x, steps, tmp_path)
@@ -118,7 +118,7 @@ def test_steps_are_those_of_keras(name, steps, tmp_path):
     names = dict(kte.list_variables(str(tmp_path)))
     seen = Counter()
     for variable in model.variables:
-        # What has no name is counted in its layer; Keras counts in the process.
+        # Unnamed variables are numbered in their layer; Keras numbers in the process.
         name = re.sub(r"(variable|seed_generator)_[0-9]+", r"\1", variable.path)
         path = f"{name}_{seen[name]}" if seen[name] else name
         seen[name] += 1
@@ -130,8 +130,8 @@ def test_steps_are_those_of_keras(name, steps, tmp_path):
 
 
 @pytest.mark.parametrize("steps", [1, 3])
-def test_spectral_normalization_is_that_of_keras_on_tensorflow(steps, tmp_path):
-    """Keras on JAX forgets the normalized weights after each step."""
+def test_spectral_normalization_matches_keras_on_tensorflow(steps, tmp_path):
+    """Keras on JAX discards the normalized weights after each step."""
     layer = layers.SpectralNormalization(
         layers.Dense(2, use_bias=False, name="inner"), name="spectral"
     )
@@ -157,8 +157,8 @@ def test_spectral_normalization_is_that_of_keras_on_tensorflow(steps, tmp_path):
     [layers.LSTM, layers.GRU, layers.SimpleRNN],
     ids=lambda c: c.__name__,
 )
-def test_states_go_on(layer, tmp_path):
-    """Those of Keras's `train_on_batch` on JAX stay where they were."""
+def test_states_are_updated(layer, tmp_path):
+    """Keras's `train_on_batch` on JAX does not update them."""
     recurrent = layer(4, stateful=True, name="recurrent")
     model = model_of([recurrent], STEPS_OF_ROWS, rate=0.0)
     estimator = trained(model, STEPS_OF_ROWS, 3, tmp_path)

@@ -1,4 +1,4 @@
-"""Copies of Keras models: weights that layers share, LoRA, inner layers."""
+"""Tests copies of Keras models: shared weights, LoRA, inner layers."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def tied_by_reverse():
 
 
 class Head(layers.Layer):
-    """Logits by the weights of another layer, which its config has."""
+    """Logits from the weights of another layer, which its config contains."""
 
     def __init__(self, embedding, **kwargs):
         super().__init__(**kwargs)
@@ -48,7 +48,7 @@ def tied_by_another_layer():
 
 
 def lora_of_dense():
-    """LoRA that the layers' configs tell of."""
+    """LoRA that the layers' configs contain."""
     model = keras.Sequential([keras.Input((4,)), layers.Dense(3, "tanh")])
     model.add(layers.Dense(1))
     for layer in model.layers:
@@ -57,7 +57,7 @@ def lora_of_dense():
 
 
 def lora_of_attention():
-    """LoRA inside a layer whose config does not."""
+    """LoRA inside a layer whose config does not contain it."""
     ids = keras.Input((4,), dtype="int32")
     x = layers.Embedding(6, 4)(ids)
     attention = layers.MultiHeadAttention(2, 2)
@@ -140,16 +140,16 @@ def estimator_of(model, **settings):
 
 @pytest.mark.rows(4)
 @pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
-def test_a_copy_trains_as_the_model(make, tmp_path):
+def test_copy_trains_like_the_model(make, tmp_path):
     model = compiled(make())
-    # Adapters begin with zeros, in whose place others would be noticed.
+    # Adapters start with zeros, so other values would be noticed.
     for variable in model.trainable_variables:
         variable.assign(RNG.normal(size=variable.shape) / 2)
     features, labels = data_of(model)
     estimator = estimator_of(model, model_dir=tmp_path)
     estimator.train(batches_of(features, labels), steps=4)
     model.fit(features, labels, BATCH, shuffle=False, verbose=0)
-    # Moments that were adapted are constants.
+    # Adapted moments are constants.
     known = estimator.get_variable_names()
     assert {v.path for v in model.trainable_weights} <= {*known}
     for variable in model.weights:
@@ -161,16 +161,16 @@ def test_a_copy_trains_as_the_model(make, tmp_path):
     path = kte.export_keras(estimator, tmp_path / "m.weights.h5", features)
     expected = model.predict(features, verbose=0)
     same = make()
-    if make is adapted:  # What is loaded is used.
+    if make is adapted:  # Loaded weights are used.
         same.layers[1].adapt(ROWS)
     compiled(same).load_weights(path)
-    # A file has what adapters add in the weights themselves.
+    # A file contains weights with the adapters merged.
     found = same.predict(features, verbose=0)
     np.testing.assert_allclose(found, expected, 1e-4, 1e-5)
 
 
 class Growing(layers.Layer):
-    """A layer whose config leaves out a weight."""
+    """A layer whose config omits a weight."""
 
     def __init__(self, extra=False, **kwargs):
         super().__init__(**kwargs)
@@ -202,7 +202,7 @@ def with_a_layer_in_two_models():
 
 
 class Large(layers.Layer):
-    """A layer whose error has an array in it."""
+    """A layer whose error contains an array."""
 
     def __init__(self, table=None, **kwargs):
         if table is None:
@@ -264,7 +264,7 @@ class Scaled(layers.Layer):
 
 
 def named():
-    """A model with all the names that Keras takes in building it."""
+    """A model with all names that Keras chooses when building it."""
     model = keras.Sequential(
         [
             keras.Input((4,)),
@@ -279,14 +279,14 @@ def named():
 
 
 def trained(make, model_dirs):
-    """Trained in two calls, of a model that is built again for each."""
+    """Trains in two calls, with a newly built model for each."""
     for model_dir in model_dirs:
         estimator = estimator_of(make(), model_dir=model_dir)
         estimator.train(batches_of(ROWS, TOTALS), steps=2)
     return estimator
 
 
-def test_a_model_that_is_built_again_goes_on(tmp_path):
+def test_rebuilt_model_continues(tmp_path):
     estimator = estimator_of(named(), model_dir=tmp_path / "one")
     for _ in range(2):
         estimator.train(batches_of(ROWS, TOTALS), steps=2)
@@ -307,7 +307,7 @@ def test_a_model_that_is_built_again_goes_on(tmp_path):
         )
 
 
-def test_layers_without_names_are_told_to_have_some(tmp_path):
+def test_error_advises_names_for_unnamed_layers(tmp_path):
     def make():
         return compiled(keras.Sequential([keras.Input((4,)), layers.Dense(1)]))
 

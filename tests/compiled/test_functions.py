@@ -1,4 +1,4 @@
-"""Keras models with Python functions in their layers, which copies share."""
+"""Tests Keras models whose layers contain Python functions."""
 
 import functools
 import threading
@@ -31,7 +31,7 @@ def scaling_by(factor):
 
 
 class Scaling:
-    """Has a method, and can be called, without a config."""
+    """A callable object with a method and without a config."""
 
     def method(self, value):
         return value * SCALE
@@ -41,7 +41,7 @@ class Scaling:
 
 
 class Named(layers.Layer):
-    """Writes its function into its config as users do."""
+    """A layer that writes its function into its config."""
 
     def __init__(self, function, **kwargs):
         super().__init__(**kwargs)
@@ -107,7 +107,7 @@ def model_with(layer):
 
 @pytest.mark.rows(4)
 @pytest.mark.parametrize("make", LAYERS.values(), ids=LAYERS)
-def test_a_model_with_functions_trains_as_in_keras(make, tmp_path):
+def test_model_with_functions_trains_as_in_keras(make, tmp_path):
     model = model_with(make())
     estimator = kte.from_keras(
         model,
@@ -123,14 +123,14 @@ def test_a_model_with_functions_trains_as_in_keras(make, tmp_path):
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_functions_of_one_name_are_told_apart():
+def test_functions_with_equal_names_are_distinguished():
     inputs = keras.Input((4,))
     outputs = layers.Lambda(scaling_by(3.0))(layers.Lambda(scaling_by(5.0))(inputs))
     copy = copying.copied(keras.Model(inputs, outputs))
     np.testing.assert_allclose(copy.predict(X, verbose=0), 15 * X, rtol=1e-6)
 
 
-def test_configs_of_other_threads_are_as_always():
+def test_configs_on_other_threads_are_unchanged():
     found = []
     layer = layers.Dense(1, scaled)
     with keras_patches.kept_functions() as functions:

@@ -1,4 +1,4 @@
-"""Models of KerasHub, tiny and random, in a `model_fn` and by `from_keras`."""
+"""Tests small random KerasHub models in a `model_fn` and with `from_keras`."""
 
 import itertools
 import re
@@ -103,7 +103,7 @@ def input_fn_of(features, labels=None):
 
 
 def classifying(make, pooled):
-    """A model_fn that makes a backbone, and a layer after it."""
+    """A model_fn with a backbone and a layer."""
 
     def model_fn(features, labels, mode, params):
         logits = layers.Dense(CLASSES, name="logits")(pooled(make(), features))
@@ -130,7 +130,7 @@ def stacked(predictions, name):
 
 @pytest.mark.parametrize("name", BACKBONES)
 def test_backbones_in_a_model_fn(name, tmp_path):
-    """Trained on eight cores, and in a second estimator, as at once."""
+    """Training on eight cores, continued by a second estimator, equals one training."""
     make, pooled, features = BACKBONES[name]
     model_fn = classifying(make, pooled)
     whole, part, resumed = (
@@ -194,7 +194,7 @@ def compiled(make):
 
 
 @pytest.mark.parametrize("name", some_slow(TASKS, ["bert", "gpt2 with lora"]))
-def test_tasks_have_the_numbers_of_keras(name, tmp_path):
+def test_tasks_match_keras(name, tmp_path):
     make, features, labels = TASKS[name]
     model, own = compiled(make), compiled(make)
     before = own.get_weights()
@@ -202,7 +202,7 @@ def test_tasks_have_the_numbers_of_keras(name, tmp_path):
     estimator = kte.from_keras(
         model,
         model_dir=tmp_path,
-        # Each core has moments of its own of what it normalizes.
+        # Each core normalizes with its own moments.
         use_tpu=name != "resnet",
         **dict.fromkeys(sizes, BATCH),
     )
@@ -244,7 +244,7 @@ def test_tied_weights_are_one_variable(tmp_path):
     assert shapes.count((VOCABULARY, SIZES["hidden_dim"])) == 1
 
 
-def test_lora_trains_little_in_a_model_fn(tmp_path):
+def test_lora_trains_only_adapters_in_a_model_fn(tmp_path):
     def adapted():
         backbone = bert()
         backbone.enable_lora(2)
@@ -256,13 +256,13 @@ def test_lora_trains_little_in_a_model_fn(tmp_path):
     moved = {
         path for path, value in before.items() if not np.array_equal(value, after[path])
     }
-    # KerasHub freezes the kernels of what it adapts, and leaves their biases.
+    # KerasHub freezes the kernels of adapted layers, but not their biases.
     trained = re.compile("logits/|(query|value)/(bias|lora_kernel_[ab])$")
     assert moved == set(filter(trained.search, before))
 
 
 def one_more_step(estimator):
-    """The weights after it."""
+    """The weights after one more step."""
     estimator.train(input_fn_of(BERT_TEXT, CLASS), steps=1)
     return {
         path: value

@@ -1,4 +1,4 @@
-"""Keras models as estimators: the numbers are those of Keras's own `fit`."""
+"""Tests that estimators of Keras models match Keras's own `fit`."""
 
 import functools
 
@@ -65,7 +65,7 @@ def in_list(tensors):
 
 
 class Subclassed(keras.Model):
-    """A model whose `call` knows no `training`."""
+    """A model whose `call` has no argument `training`."""
 
     def __init__(self, units=2, **kwargs):
         super().__init__(**kwargs)
@@ -109,7 +109,7 @@ MODELS = {
     "state and losses of layers": (
         lambda: compiled(
             normalizing,
-            # Biases before a normalization have gradients that are only rounding.
+            # Biases before a normalization have only rounding errors as gradients.
             keras.optimizers.Adam(
                 keras.optimizers.schedules.ExponentialDecay(0.1, 5, 0.5),
                 epsilon=1e-3,
@@ -202,7 +202,7 @@ def assert_same_results(result, expected):
 
 
 def by_list(model, features):
-    """Features as Keras's own functions take them."""
+    """Features in the form that Keras's functions accept."""
     is_list = isinstance(getattr(model, "input", None), list)
     return list(features.values()) if is_list else features
 
@@ -223,7 +223,7 @@ CASES = [
 
 @pytest.mark.rows(3)
 @pytest.mark.parametrize(("name", "use_tpu"), CASES)
-def test_numbers_of_keras(name, use_tpu):
+def test_results_match_keras(name, use_tpu):
     make, features, labels = MODELS[name]
     before, after, expected = numbers_of_keras(name)
     input_fn = input_fn_of(features, labels)
@@ -238,13 +238,13 @@ def test_numbers_of_keras(name, use_tpu):
         np.testing.assert_allclose(one, other, 1e-4, 1e-5)
 
 
-def test_the_model_stays_as_it_is():
+def test_model_is_unchanged():
     make, features, labels = MODELS["sequential"]
     model, same = make(), make()
     counted = model.evaluate(features, labels, verbose=0, return_dict=True)
     before = model.get_weights()
     estimator = estimator_of(model)
-    # Keras uses up the arrays of its model, which an estimator has copied.
+    # Keras donates the arrays of its model, which an estimator has copied.
     fit(same, features, labels)
     train(estimator, input_fn_of(features, labels))
     assert estimator.evaluate(input_fn_of(features, labels))["loss"] > 0
@@ -255,7 +255,7 @@ def test_the_model_stays_as_it_is():
     assert int(model.optimizer.iterations.value) == 0
 
 
-def test_checkpoints_have_the_model_and_its_optimizer_alone():
+def test_checkpoints_contain_only_the_model_and_its_optimizer():
     make, features, labels = MODELS["dicts"]
     estimator = estimator_of(make())
     estimator.train(input_fn_of(features, labels), steps=1)
@@ -291,7 +291,7 @@ def test_masks():
     assert abs(result["mae"] - mistakes.mean()) > 1e-3
 
 
-def test_what_is_not_trainable():
+def test_frozen_variables():
     model = sequential()
     model.layers[0].trainable = False
     model.compile("sgd", "mse")
@@ -310,7 +310,7 @@ def test_other_names_for_metrics():
     assert result.keys() == {*("bias", "global_step", "loss", "mistake", "squares")}
 
 
-def test_losses_of_layers_alone():
+def test_losses_only_from_layers():
     inputs = keras.Input((3,))
     outputs = layers.ActivityRegularization(l2=0.5)(layers.Dense(1)(inputs))
     model = keras.Model(inputs, outputs)
@@ -364,10 +364,10 @@ def test_export(tmp_path):
 
 @pytest.mark.rows(2)
 @pytest.mark.parametrize("name", ["lists", "subclassed", "sequential"])
-def test_the_very_model_is_exported_as_a_keras_file(name, tmp_path):
+def test_model_itself_is_exported_as_a_keras_file(name, tmp_path):
     make, features, labels = MODELS[name]
     estimator = estimator_of(make(), model_dir=tmp_path / "run")
-    # The second training uses up the arrays of the first.
+    # The second training donates the arrays of the first.
     train(estimator, input_fn_of(features, labels))
     path = kte.export_keras(estimator, tmp_path / "m.keras", features)
     weights = kte.export_keras(estimator, tmp_path / "m.weights.h5", features)
@@ -387,7 +387,7 @@ def test_the_very_model_is_exported_as_a_keras_file(name, tmp_path):
         for one, other in zip(got, expected, strict=True):
             np.testing.assert_allclose(one, other, 1e-4, 1e-5)
     assert type(loaded) is type(same)
-    # Keras finds no metric that is a function of the user.
+    # Keras cannot load a metric that is a user's function.
     assert loaded.compiled == (name != "sequential")
     steps = EPOCHS * EXAMPLES // BATCH
     for model in (same, loaded) if loaded.compiled else (same,):
@@ -395,7 +395,7 @@ def test_the_very_model_is_exported_as_a_keras_file(name, tmp_path):
 
 
 @pytest.mark.parametrize("call", ["train", "evaluate"])
-def test_what_training_needs(call):
+def test_training_needs_a_compiled_model(call):
     estimator = estimator_of(compiled(subclassed, "sgd"))
     with pytest.raises(ValueError, match="must have a loss"):
         getattr(estimator, call)(input_fn_of(A, TOTAL), steps=1)
@@ -458,12 +458,12 @@ def scaled(optimizer):
         ),
     ],
 )
-def test_models_that_cannot_be_used(make, exception, message):
+def test_unsupported_models_are_refused(make, exception, message):
     with pytest.raises(exception, match=f"(?s){message}"):
         kte.from_keras(make())
 
 
-def test_two_outputs_of_one_name():
+def test_two_outputs_with_equal_names():
     inputs = keras.Input((3,))
     dense = layers.Dense(1, name="twice")
     model = keras.Model(inputs, [dense(inputs), dense(-inputs)])

@@ -1,4 +1,4 @@
-"""Programs of one `from_keras` share its starting values, and nothing else."""
+"""Tests that models of one `from_keras` share only its initial values."""
 
 import threading
 
@@ -43,7 +43,7 @@ def test_each_estimator_model_starts_from_the_same_weights():
         assert history == expected
 
 
-def test_no_use_of_a_model_changes_where_another_starts():
+def test_using_a_model_does_not_change_anothers_initial_values():
     estimator = estimator_of(compiled())
     first = estimator.evaluate(batches_of(X, Y))
     model = model_of(estimator)
@@ -90,7 +90,7 @@ def test_threads_that_train_one_model():
     assert found == [expected, expected]
 
 
-def test_a_model_that_failed_can_be_fitted():
+def test_failed_model_can_be_fitted():
     def model_fn(features, labels, mode, params):
         y = keras.layers.Dense(1, kernel_initializer="zeros")(features)
         loss = keras.ops.mean((y - labels) ** 2)
@@ -105,7 +105,7 @@ def test_a_model_that_failed_can_be_fitted():
     assert fit(model) == fit(fresh)
 
 
-def test_layers_of_the_users_own_still_hold_what_was_trained():
+def test_user_layers_keep_their_trained_weights():
     outside = keras.layers.Dense(1, name="outside")
     outside.build((None, 3))
     before = outside.kernel.numpy()

@@ -1,4 +1,4 @@
-"""The records at the bottom: `TPUConfig`, durations, and their imports."""
+"""Tests `TPUConfig`, durations, and the imports of their modules."""
 
 import ast
 import dataclasses
@@ -68,12 +68,12 @@ def test_other_iterations_are_refused(raw):
         (1, "minutes", ValueError, "unit"),
     ],
 )
-def test_parsed_iterations_check_themselves(value, unit, error, message):
+def test_parsed_iterations_validate_themselves(value, unit, error, message):
     with pytest.raises(error, match=message):
         IterationsPerLoop(value, unit)
 
 
-def test_pipeline_values_are_the_originals():
+def test_pipeline_values_match_the_original():
     assert {each.name: each.value for each in kte.InputPipelineConfig} == {
         "PER_SHARD_V1": 1,
         "PER_HOST_V1": 2,
@@ -132,7 +132,7 @@ def test_tpu_config_is_immutable():
         (V2, V2),
     ],
 )
-def test_training_input_is_stored_as_the_enumeration(given, stored):
+def test_training_input_is_stored_as_an_enum(given, stored):
     config = kte.TPUConfig(per_host_input_for_training=given)
     assert config.per_host_input_for_training is stored
 
@@ -207,7 +207,7 @@ def test_partitioning_goes_with_per_host_v2_and_cores(dims):
     assert config.input_partition_dims == dims
 
 
-# Every case is wrong from its check on, which shows their order.
+# Each case fails its own check and all later ones, which shows the order.
 @pytest.mark.parametrize(
     "dims, training_input, cores, error, message",
     [
@@ -231,7 +231,7 @@ def test_partitioning_is_checked_in_order(dims, training_input, cores, error, me
 
 
 def imports_of(module):
-    """Names of all modules that a module imports, wherever it does."""
+    """The names of all modules that a module imports anywhere."""
     source = pathlib.Path(importlib.util.find_spec(module).origin).read_text()
     names = set()
     for node in ast.walk(ast.parse(source)):
@@ -253,7 +253,7 @@ def imports_of(module):
         "api.config.run_config",
     ],
 )
-def test_the_bottom_needs_no_framework(module):
+def test_lowest_modules_need_no_framework(module):
     reached, waiting = set(), {f"keras_tpu_estimator.{module}"}
     while waiting:
         name = waiting.pop()
@@ -265,7 +265,7 @@ def test_the_bottom_needs_no_framework(module):
             waiting |= imports_of(name) - reached
 
 
-def test_the_search_for_imports_finds_them():
+def test_search_finds_imports():
     assert "keras" in imports_of("keras_tpu_estimator.base.tracing.keras_internals")
     assert "keras_tpu_estimator.base.tracing.variables" in imports_of(
         "keras_tpu_estimator.base.tracing.gradient_requests"

@@ -1,4 +1,4 @@
-"""`RunConfig`: its fields, TF_CONFIG, `replace` and its one warning."""
+"""Tests `RunConfig`: its fields, TF_CONFIG, `replace` and warnings."""
 
 import dataclasses
 import inspect
@@ -30,7 +30,7 @@ class ConfigProto:
 
 
 class ParameterServerStrategyV2:
-    """Found by its name, as TensorFlow is not imported."""
+    """A strategy that is recognized by name, because TensorFlow is not imported."""
 
 
 class Strategies:
@@ -51,7 +51,7 @@ def tf_config(monkeypatch):
     return set_to
 
 
-def test_the_originals_arguments_come_in_order():
+def test_arguments_have_the_order_of_the_original():
     parameters = inspect.signature(kte.RunConfig).parameters.values()
     by_position = [p.name for p in parameters if p.kind != p.KEYWORD_ONLY]
     assert by_position == [
@@ -62,7 +62,7 @@ def test_the_originals_arguments_come_in_order():
     ]
 
 
-def test_defaults_are_the_originals():
+def test_defaults_match_the_original():
     config = kte.RunConfig()
     for name, value in {
         "tpu_config": kte.TPUConfig(),
@@ -109,7 +109,7 @@ def properties_of(config):
 
 
 def test_every_field_is_checked():
-    """Either by its `option`, or where it is converted."""
+    """Each field is checked by its `option` or by its conversion."""
     fields = [field for field in dataclasses.fields(kte.RunConfig) if field.init]
     converted = {
         *("tpu_config", "model_dir", "executables", "metric_writers"),
@@ -118,7 +118,7 @@ def test_every_field_is_checked():
     assert converted == {f.name for f in fields if "option" not in f.metadata}
 
 
-def test_it_is_immutable_and_equal_by_value():
+def test_config_is_immutable_and_equal_by_value():
     config = kte.RunConfig(model_dir="/tmp/a")
     with pytest.raises(dataclasses.FrozenInstanceError):
         config.model_dir = "/tmp/b"
@@ -135,7 +135,7 @@ def test_unknown_arguments_are_refused():
 
 
 @pytest.mark.parametrize("wrong", ["/tmp/run", {"iterations_per_loop": 2}, 8])
-def test_the_first_argument_is_no_directory(wrong):
+def test_first_argument_must_not_be_a_directory(wrong):
     with pytest.raises(TypeError, match="must be a TPUConfig.*model_dir="):
         kte.RunConfig(wrong)
 
@@ -150,7 +150,7 @@ def test_the_first_argument_is_no_directory(wrong):
         (None, None),
     ],
 )
-def test_the_directory_is_stored_as_a_string(given, stored):
+def test_directory_is_stored_as_a_string(given, stored):
     assert kte.RunConfig(model_dir=given).model_dir == stored
     assert kte.RunConfig().replace(model_dir=given).model_dir == stored
 
@@ -274,7 +274,7 @@ def test_refused_values_are_named(name, value, error, message):
         (Strategies(None, ParameterServerStrategyV2()), "eval"),
     ],
 )
-def test_strategies_may_not_hide_in_others(strategies, name):
+def test_strategies_inside_others_are_refused(strategies, name):
     message = rf"experimental_distribute\.{name}_distribute"
     with pytest.raises(ValueError, match=message):
         kte.RunConfig(experimental_distribute=strategies)
@@ -288,7 +288,7 @@ def test_strategies_may_not_hide_in_others(strategies, name):
         ({"save_checkpoints_steps": 0}, 0, None),
         ({"save_checkpoints_secs": 50}, None, 50),
         ({"save_checkpoints_secs": 0}, None, 0),
-        # None alone is a wish for no checkpoints, not for the default.
+        # A single `None` requests no checkpoints instead of the default.
         ({"save_checkpoints_steps": None}, None, None),
         ({"save_checkpoints_secs": None}, None, None),
         (
@@ -303,14 +303,14 @@ def test_strategies_may_not_hide_in_others(strategies, name):
         ),
     ],
 )
-def test_checkpoints_come_by_steps_or_seconds(given, steps, secs):
+def test_checkpoints_are_saved_by_steps_or_seconds(given, steps, secs):
     config = kte.RunConfig(**given)
     assert config.save_checkpoints_steps == steps
     assert config.save_checkpoints_secs == secs
 
 
 @pytest.mark.parametrize("steps, secs", [(1, 1), (0, 600), (5, 0)])
-def test_checkpoints_do_not_come_by_both(steps, secs):
+def test_steps_and_seconds_are_exclusive(steps, secs):
     both = {"save_checkpoints_steps": steps, "save_checkpoints_secs": secs}
     with pytest.raises(ValueError, match="Cannot set both `save_checkpoints"):
         kte.RunConfig(**both)
@@ -379,7 +379,7 @@ def test_replace_keeps_the_class():
     assert type(Derived().replace(tf_random_seed=1)) is Derived
 
 
-def test_the_tpu_config_is_replaced():
+def test_tpu_config_is_replaced():
     tpu_config = kte.TPUConfig(iterations_per_loop=100)
     assert kte.RunConfig().replace(tpu_config=tpu_config) == kte.RunConfig(tpu_config)
     with pytest.raises(TypeError, match="must be a TPUConfig"):
@@ -395,7 +395,7 @@ def test_other_fields_are_not_replaced(name):
         kte.RunConfig().replace(**{name: "x"})
 
 
-def test_only_what_was_set_is_shown():
+def test_repr_shows_only_set_fields():
     assert repr(kte.RunConfig()) == "RunConfig()"
     shown = repr(kte.RunConfig(model_dir="/tmp/a", keep_checkpoint_max=None))
     assert shown == "RunConfig(model_dir='/tmp/a', keep_checkpoint_max=None)"
@@ -431,7 +431,7 @@ def caught(function):
 
 
 @pytest.mark.parametrize("name", WITHOUT_EFFECT)
-def test_a_field_without_effect_is_stored_and_warned_of(name):
+def test_field_without_effect_is_stored_and_warns(name):
     value = WITHOUT_EFFECT[name]
     config, (warning,) = caught(lambda: kte.RunConfig(**{name: value}))
     assert getattr(config, name) is value
@@ -440,13 +440,13 @@ def test_a_field_without_effect_is_stored_and_warned_of(name):
 
 
 @pytest.mark.parametrize("name", TPU_WITHOUT_EFFECT)
-def test_a_field_of_tpu_config_without_effect_is_warned_of(name):
+def test_field_of_tpu_config_without_effect_warns(name):
     tpu_config = kte.TPUConfig(**{name: TPU_WITHOUT_EFFECT[name]})
     _, (warning,) = caught(lambda: kte.RunConfig(tpu_config))
     assert f"JAX: TPUConfig.{name}. Leave" in str(warning.message)
 
 
-def test_one_warning_names_all_fields_and_the_line_of_the_user():
+def test_one_warning_names_all_fields_and_the_users_line():
     tpu_config = kte.TPUConfig(**TPU_WITHOUT_EFFECT)
     line = inspect.currentframe().f_lineno + 1
     _, seen = caught(lambda: kte.RunConfig(tpu_config, **WITHOUT_EFFECT))
@@ -460,7 +460,7 @@ def test_one_warning_names_all_fields_and_the_line_of_the_user():
     assert (warning.filename, warning.lineno) == (__file__, line)
 
 
-def test_replace_warns_of_new_fields_only():
+def test_replace_warns_only_about_new_fields():
     config, _ = caught(lambda: kte.RunConfig(master="grpc://tpu:8470"))
     other, seen = caught(lambda: config.replace(tf_random_seed=1))
     assert not seen
@@ -470,7 +470,7 @@ def test_replace_warns_of_new_fields_only():
     assert (warning.filename, warning.lineno) == (__file__, line)
 
 
-def test_replacing_the_tpu_config_warns_of_its_fields():
+def test_replacing_the_tpu_config_warns_about_its_fields():
     tpu_config = kte.TPUConfig(tpu_job_name="worker")
     with pytest.warns(UserWarning, match="JAX: TPUConfig.tpu_job_name. "):
         kte.RunConfig().replace(tpu_config=tpu_config)
@@ -485,7 +485,7 @@ def test_replacing_the_tpu_config_warns_of_its_fields():
         {"tpu_config": kte.TPUConfig(initial_infeed_sleep_secs=0)},
     ],
 )
-def test_values_that_ask_for_nothing_are_not_warned_of(quiet):
+def test_default_values_do_not_warn(quiet):
     assert caught(lambda: kte.RunConfig(**quiet))[1] == []
 
 
@@ -528,12 +528,12 @@ RESOLVED = "grpc://resolved:8470"
         ({"evaluation_master": "e"}, {"eval_session_master": "v"}, "", "e"),
     ],
 )
-def test_masters_are_settled(tf_config, given, environment, master, evaluation_master):
+def test_masters_are_resolved(tf_config, given, environment, master, evaluation_master):
     tf_config(environment)
     config, seen = caught(lambda: kte.RunConfig(**given))
     assert config.master == master
     assert config.evaluation_master == evaluation_master
-    # Only what stands in the program is warned of.
+    # Only values in the script cause warnings.
     assert len(seen) == any(given.values())
 
 
@@ -563,7 +563,7 @@ def task_of(task_type, index, cluster=CLUSTER, **more):
         {"environment": "cloud"},
     ],
 )
-def test_a_process_alone_is_a_chief(tf_config, environment):
+def test_single_process_is_a_chief(tf_config, environment):
     tf_config(environment)
     assert properties_of(kte.RunConfig()) == LOCAL
 
@@ -579,7 +579,7 @@ def test_a_process_alone_is_a_chief(tf_config, environment):
         (task_of("ps", 2), 2, False, 5),
     ],
 )
-def test_a_process_of_a_cluster(tf_config, environment, task_id, is_chief, global_id):
+def test_process_of_a_cluster(tf_config, environment, task_id, is_chief, global_id):
     tf_config(environment)
     assert properties_of(kte.RunConfig()) == LOCAL | {
         "task_type": environment["task"]["type"],
@@ -613,7 +613,7 @@ def test_an_evaluator_is_outside_the_cluster(tf_config):
     }
 
 
-def test_the_environment_is_not_handed_out_to_be_changed(tf_config):
+def test_returned_environment_is_a_copy(tf_config):
     tf_config(task_of("chief", 0, service={"key": ["value"]}))
     config = kte.RunConfig()
     config.cluster_spec["worker"].clear()
@@ -703,9 +703,7 @@ def test_replace_keeps_the_task(tf_config, monkeypatch):
         ),
     ],
 )
-def test_an_environment_that_makes_no_sense_is_refused(
-    tf_config, environment, error, message
-):
+def test_invalid_environment_is_refused(tf_config, environment, error, message):
     tf_config(environment)
     with pytest.raises(error, match=message):
         kte.RunConfig()
@@ -720,12 +718,12 @@ def test_an_environment_that_makes_no_sense_is_refused(
         ("/tmp/a", None, "/tmp/a"),
     ],
 )
-def test_the_directory_may_be_in_the_environment(tf_config, given, environment, stored):
+def test_directory_may_be_in_the_environment(tf_config, given, environment, stored):
     tf_config({"model_dir": environment})
     assert kte.RunConfig(model_dir=given).model_dir == stored
 
 
-def test_two_directories_are_one_too_many(tf_config):
+def test_two_different_directories_are_refused(tf_config):
     tf_config({"model_dir": "/tmp/e"})
     with pytest.raises(ValueError, match="/tmp/a.*/tmp/e.*Set one"):
         kte.RunConfig(model_dir="/tmp/a")

@@ -83,7 +83,7 @@ def test_results_are_copies(config_of):
     ],
 )
 def test_masters(tf_config, arguments, expected, config_of):
-    # No warning either: TF_CONFIG's are not the program's.
+    # TF_CONFIG's values do not belong to the script, so they do not warn.
     config = config_of(tf_config, **arguments)
     assert (config.master, config.evaluation_master) == expected
 
@@ -118,7 +118,7 @@ def test_replace_keeps_the_task(config_of, monkeypatch):
     assert config.replace(tf_random_seed=1).task_id == 1
 
 
-def test_equal_in_equal_processes_only(config_of):
+def test_configs_are_equal_only_in_equal_processes(config_of):
     worker = config_of(_with(_CHIEF, "worker", 0))
     assert worker == config_of(_with(_CHIEF, "worker", 0))
     assert worker != config_of(_with(_CHIEF, "worker", 1))
@@ -129,8 +129,8 @@ def test_two_model_dirs(config_of):
         config_of({"model_dir": "/b"}, model_dir="/a")
 
 
-def test_a_configuration_only_reads(monkeypatch):
-    """It joins no cluster, and asks no process."""
+def test_configuration_does_not_join_a_cluster(monkeypatch):
+    """It only reads the environment, and contacts no process."""
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     monkeypatch.setattr(jax_internals, "launcher", pytest.fail)
     cluster = {"chief": ["10.0.0.1:1"], "worker": ["10.0.0.2:1"]}
@@ -151,8 +151,8 @@ def test_a_configuration_only_reads(monkeypatch):
     assert config.task_id == 1
 
 
-def test_who_has_joined_more_than_the_environment_tells():
-    """As a server of metadata does."""
+def test_joined_cluster_may_exceed_the_environment():
+    """A metadata server may provide more processes."""
     joined = in_cluster(kte.RunConfig(), Cluster("10.0.0.1:8476", 4, 2))
     assert (joined.num_worker_replicas, joined.is_chief) == (4, False)
     assert joined.replace(keep_checkpoint_max=2).task_id == 2

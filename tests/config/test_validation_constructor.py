@@ -40,7 +40,7 @@ class Overriding(kte.TPUEstimator):
 
 
 def construct(estimator_class=kte.TPUEstimator, tpu_config=None, **changes):
-    """An estimator that is right but for the changes."""
+    """Constructs a valid estimator with the given changes."""
     config = kte.RunConfig(
         tpu_config=tpu_config, model_dir=changes.pop("config_dir", None)
     )
@@ -56,13 +56,13 @@ def construct(estimator_class=kte.TPUEstimator, tpu_config=None, **changes):
 
 @pytest.fixture(autouse=True)
 def temporary(tmp_path, monkeypatch):
-    """Has temporary directories made where the test can see them."""
+    """Makes temporary directories in the test's own folder."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     return tmp_path
 
 
-# Name: what is wrong, the exception, and what its message says. In the order
-# of the checks; those of one number look at the same thing.
+# By name: the wrong arguments, the exception and its message, in the order of the
+# checks. Cases with one number test the same check.
 REFUSED = {
     "1 no config": (
         {"config": None},
@@ -154,7 +154,7 @@ REFUSED = {
         "cannot override 'train'. Received: Overriding. Rename the method",
     ),
 }
-# These come last, in no order that matters.
+# These are last; their order does not matter.
 ALSO_REFUSED = {
     "a number as model_dir": (
         {"model_dir": 3},
@@ -198,7 +198,7 @@ ALSO_REFUSED = {
 
 
 @pytest.mark.parametrize("name", [*REFUSED, *ALSO_REFUSED])
-def test_refused(name, temporary):
+def test_invalid_arguments_are_refused_by_name(name, temporary):
     changes, exception, message = (REFUSED | ALSO_REFUSED)[name]
     with pytest.raises(exception, match=message):
         construct(**changes)
@@ -265,7 +265,7 @@ def test_batch_axis_of_wrong_type(axes, received):
         "params",
     ],
 )
-def test_no_member_may_be_overridden(member):
+def test_overriding_members_is_refused(member):
     class_of_user = type("Mine", (kte.TPUEstimator,), {member: lambda s: None})
     with pytest.raises(ValueError, match=f"cannot override '{member}'.*Mine"):
         construct(class_of_user)
@@ -329,7 +329,7 @@ def decorated(model_fn):
         {"export_saved_model_api_version": 2},
     ],
 )
-def test_accepted(changes):
+def test_valid_arguments_are_accepted(changes):
     construct(model_dir="never made", **changes)
     assert not os.path.exists("never made")
 
@@ -354,7 +354,9 @@ def test_model_dir(changes, expected, temporary):
     assert not os.listdir(temporary)
 
 
-def test_a_relative_model_dir_stays_where_it_was(tmp_path, monkeypatch):
+def test_relative_model_dir_does_not_follow_the_working_directory(
+    tmp_path, monkeypatch
+):
     monkeypatch.chdir(tmp_path)
     estimator = construct(model_dir="here")
     monkeypatch.chdir("/")
@@ -363,7 +365,7 @@ def test_a_relative_model_dir_stays_where_it_was(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("given", ["/of/mine/", "memory://bucket/run"])
-def test_a_complete_model_dir_stays_as_it_was_given(given):
+def test_absolute_model_dir_is_unchanged(given):
     assert construct(model_dir=given).model_dir == given
 
 

@@ -1,4 +1,4 @@
-"""Comparing functions with what is compiled of them for a CPU."""
+"""Comparisons of functions with their compiled CPU versions."""
 
 import jax
 import numpy as np
@@ -9,7 +9,7 @@ TOLERANCES = {"float32": 1e-5, "float64": 1e-12, "bfloat16": 2e-2}
 
 
 def check_same(function, *args, exactly=False):
-    """Checks that what is compiled for a CPU has the same results."""
+    """Checks that the compiled CPU version has the same results."""
 
     @jax.jit
     def both(*args):
@@ -19,7 +19,7 @@ def check_same(function, *args, exactly=False):
 
 
 def assert_same(expected, received, exactly=False):
-    """Checks that nests of arrays are, relative to their largest number."""
+    """Checks that pytrees of arrays are close, relative to their largest number."""
     assert jax.tree.structure(expected) == jax.tree.structure(received)
     pairs = zip(jax.tree.leaves(expected), jax.tree.leaves(received), strict=True)
     for a, b in pairs:
@@ -36,7 +36,7 @@ def assert_same(expected, received, exactly=False):
 
 
 def operations(function, *args, tune=True):
-    """The names of all operations of a function, those in others included."""
+    """The names of all operations of a function, including nested ones."""
     found = []
 
     def collect(value):

@@ -1,4 +1,4 @@
-"""Convolutions on a CPU: the same numbers, in another way."""
+"""Tests that rewritten convolutions on a CPU give the same results."""
 
 import jax
 import jax.numpy as jnp
@@ -49,7 +49,7 @@ def case(
 
 
 def with_gradients(convolution):
-    """The result, and gradients by inputs and by weights."""
+    """The result, and the gradients with respect to inputs and weights."""
 
     def run(x, w):
         y, pull = jax.vjp(convolution, x, w)
@@ -174,7 +174,7 @@ def test_products_of_half_precision_may_be_exact(name):
     check_same(convolution, x, w)
 
 
-def test_integers_are_left_alone():
+def test_integers_are_not_rewritten():
     convolution, x, w = case(dtype="int32")
     assert "jit" not in operations(convolution, x, w)
 
@@ -183,13 +183,13 @@ def test_integers_are_left_alone():
     ("name", "left"),
     [("one tap", 0), ("depthwise", 0), ("plain", 3), ("groups", 6)],
 )
-def test_convolutions_are_left_where_the_library_is_fast(name, left):
+def test_convolutions_that_the_library_runs_fast_are_not_rewritten(name, left):
     convolution, x, w = case(**CASES[name])
     found = operations(with_gradients(convolution), x, w)
     assert found.count("conv_general_dilated") == left
 
 
-def test_the_library_is_given_its_own_order():
+def test_library_receives_its_own_order():
     convolution, x, w = case(channels_first=True)
     text = str(jax.make_jaxpr(with_gradients(convolution))(x, w))
     assert "lhs_spec=(0, 1, 2, 3)" in text

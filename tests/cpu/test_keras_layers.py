@@ -1,4 +1,4 @@
-"""Networks of Keras's layers, trained on a CPU with and without rewriting."""
+"""Tests Keras layers that train on a CPU with and without rewriting."""
 
 import jax
 import keras
@@ -40,7 +40,7 @@ def two_axes(x, is_training):
 
 
 def depthwise(x, is_training):
-    # A bias before a norm has no gradient but rounding.
+    # A bias before a norm has only rounding errors as gradients.
     x = layers.DepthwiseConv2D(
         3, 2, depth_multiplier=2, padding="same", use_bias=False
     )(x)
@@ -84,7 +84,7 @@ def model_fn_for(network):
 
 
 def values_of(store):
-    """Initial values: kernels' from NumPy, which compiles nothing."""
+    """Initial values, with kernels from NumPy, which compiles nothing."""
     rng = np.random.default_rng(0)
     kernels = {
         path: rng.normal(0, 0.3, variable.shape).astype("float32")
@@ -95,10 +95,10 @@ def values_of(store):
 
 
 def modes_of(network, cores=ONE_CORE, **config):
-    """What two steps make of it, its evaluation and its predictions.
+    """The results of two steps, an evaluation and predictions.
 
     Returns:
-        Twice: as it is compiled for a CPU, and as it was traced.
+        The results of the compiled CPU version and of the traced functions.
     """
     x, y = small(*NETWORKS[network])
     is_padding = np.zeros(len(x), bool)
@@ -133,12 +133,12 @@ def modes_of(network, cores=ONE_CORE, **config):
 
 @pytest.mark.rows(2)
 @pytest.mark.parametrize("network", NETWORKS, ids=lambda each: each.__name__)
-def test_steps_come_to_the_same(network):
+def test_steps_have_the_same_results(network):
     compare(*modes_of(network))
 
 
 @pytest.mark.parametrize("network", [slow(two_axes), depthwise])
-def test_shards_come_to_the_same(network):
+def test_shards_have_the_same_results(network):
     compare(*modes_of(network, all_cores()))
 
 
@@ -151,7 +151,7 @@ def test_shards_come_to_the_same(network):
     ],
     ids=str,
 )
-def test_options_come_to_the_same(config):
+def test_options_have_the_same_results(config):
     compare(*modes_of(two_axes, **config))
 
 
@@ -160,7 +160,7 @@ def test_mixed_precision_trains_nearly_the_same():
     compare(*modes_of(two_axes, dtype_policy="mixed_bfloat16"), rtol=0.05)
 
 
-def test_estimators_come_to_the_same(tmp_path, monkeypatch):
+def test_estimators_have_the_same_results(tmp_path, monkeypatch):
     x, y = small(*NETWORKS[two_axes])
 
     def trained(model_dir):
@@ -180,7 +180,7 @@ def test_estimators_come_to_the_same(tmp_path, monkeypatch):
     compare(found, expected)
 
 
-def test_keras_loops_come_to_the_same(monkeypatch):
+def test_keras_loops_have_the_same_results(monkeypatch):
     def fitted():
         model = kte.EstimatorModel.from_model_fn(model_fn_for(two_axes), seed=1)
         x, y = small(*NETWORKS[two_axes])

@@ -1,4 +1,4 @@
-"""Pooling on a CPU: the same numbers, ties as XLA decides them."""
+"""Tests that rewritten pooling on a CPU gives XLA's results, also for ties."""
 
 import jax
 import jax.numpy as jnp
@@ -18,7 +18,7 @@ KINDS = {
 
 
 def pooling(kind="max", window=2, stride=2, padding="VALID", rank=2, **options):
-    """Pooling of arrays whose features come last."""
+    """Pooling of arrays with the features on the last axis."""
     operator, start = KINDS[kind]
     size = window if isinstance(window, tuple) else (window,) * rank
     strides = stride if isinstance(stride, tuple) else (stride,) * rank
@@ -40,7 +40,7 @@ def pooling(kind="max", window=2, stride=2, padding="VALID", rank=2, **options):
 
 
 def with_gradient(pool):
-    """The result, and what comes back from whole numbers of all sizes."""
+    """The result, and the gradient for integers of all sizes."""
 
     def run(x):
         y, pull = jax.vjp(pool, x)
@@ -51,7 +51,7 @@ def with_gradient(pool):
 
 
 def tied(*shape, dtype="float32"):
-    """Few different numbers, and infinities."""
+    """An array of few different numbers and infinities."""
     rng = np.random.default_rng(0)
     x = rng.integers(0, 3, shape).astype("float32")
     x[0] = -np.inf
@@ -117,18 +117,18 @@ def test_dilated_windows_are_equal(kind):
 
 
 @pytest.mark.parametrize("kind", ["max", "min"])
-def test_what_is_no_number_is_equal(kind):
+def test_nan_is_equal(kind):
     x = tied(3, 8, 8, 4).at[0, ::3, ::3].set(jnp.nan)
     check_same(with_gradient(pooling(kind)), x, exactly=True)
     check_same(with_gradient(pooling(kind, 3, 2, "SAME")), x, exactly=True)
 
 
-def test_nothing_is_equal():
+def test_empty_arrays_are_equal():
     check_same(with_gradient(pooling()), jnp.ones((0, 4, 4, 1)), exactly=True)
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_half_precision_is_equal_where_nothing_is_added(dtype):
+def test_half_precision_is_equal_without_sums(dtype):
     x = tied(3, 8, 8, 4, dtype=dtype)
     check_same(with_gradient(pooling()), x, exactly=True)
 
@@ -155,7 +155,7 @@ def test_the_gradient_is_rewritten():
 
 
 @pytest.mark.parametrize(("window", "dtype"), [((9, 8), "float32"), ((2, 2), "int32")])
-def test_large_windows_and_integers_are_left_alone(window, dtype):
+def test_large_windows_and_integers_are_not_rewritten(window, dtype):
     x = jnp.ones((1, 12, 12, 1), dtype)
 
     def pool(x):
@@ -172,14 +172,14 @@ def test_large_windows_and_integers_are_left_alone(window, dtype):
 
 
 @pytest.mark.parametrize("first", [0.0, 1.0, jnp.nan, -jnp.inf])
-def test_what_is_computed_once_is_the_same(first):
+def test_shared_results_are_the_same(first):
     x = jnp.array([first, 2.0])
     doubled, same = jax.jit(lambda x: compute_once(lambda x: x * 2, x))(x)
     assert jnp.array_equal(doubled, x * 2, equal_nan=True)
     assert jnp.array_equal(same, x, equal_nan=True)
 
 
-def test_nothing_is_fused_over_it():
+def test_pooling_is_not_fused_with_other_operations():
     def read(x):
         doubled, _ = compute_once(lambda x: x * 2, x)
         return jnp.sin(doubled)

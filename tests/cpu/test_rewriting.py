@@ -1,4 +1,4 @@
-"""Rewriting operations wherever they stand."""
+"""Tests that operations are rewritten in all contexts."""
 
 import jax
 import jax.numpy as jnp
@@ -112,7 +112,7 @@ def test_operations_are_found_everywhere(place):
 
 
 def in_shards(checked):
-    """Steps on eight cores, whose gradients are added up."""
+    """Steps on eight cores that sum their gradients."""
     whole, split = PartitionSpec(), PartitionSpec(None, "core")
 
     def step(w, x):
@@ -137,7 +137,7 @@ def test_operations_are_found_in_shards():
     check_same(run, *args)
 
 
-def test_shards_that_check_what_varies_are_left_alone():
+def test_shards_that_check_varying_axes_are_not_rewritten():
     args = operands(steps=2)
     run = in_shards(checked=True)
     assert "select_and_scatter_add" in operations(run, *args)
@@ -156,7 +156,7 @@ def test_arguments_are_donated_and_static():
     assert w.is_deleted()
 
 
-def test_operations_are_found_where_nothing_is_compiled():
+def test_operations_are_found_without_compilation():
     def twice(x):
         return 2 * jnp.tan(x)
 
@@ -165,7 +165,7 @@ def test_operations_are_found_where_nothing_is_compiled():
         np.testing.assert_allclose(rewritten(twice, rules)(0.0), 2.0)
 
 
-def test_nests_come_back_as_they_were():
+def test_pytrees_keep_their_structure():
     def nested(x):
         return {"a": [x, None], "b": (x["c"] + 1,)}
 
@@ -173,7 +173,7 @@ def test_nests_come_back_as_they_were():
     assert_same(nested(x), jax.jit(rewritten(nested, {}))(x))
 
 
-def test_what_no_rule_changes_is_the_same_object():
+def test_unchanged_functions_are_returned_unchanged():
     seen = []
 
     def look(equation):
@@ -187,7 +187,7 @@ def test_what_no_rule_changes_is_the_same_object():
         if equation.primitive.name == "jit"
     )
     assert first is second
-    # Each trace was looked through once.
+    # Each trace was searched once.
     assert len(seen) == 1
 
 

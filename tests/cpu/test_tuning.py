@@ -1,4 +1,4 @@
-"""Programs compiled at a low optimization level give the same numbers."""
+"""Tests that programs with a low optimization level give the same results."""
 
 import jax
 import jax.numpy as jnp
@@ -35,7 +35,7 @@ def test_other_platforms_compile_as_before(monkeypatch):
     assert quick_options("gpu") == {}
 
 
-def test_a_given_level_does_not_change(monkeypatch):
+def test_given_level_is_kept(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_backend_optimization_level=0")
     assert quick_options("cpu") == {}
 
@@ -88,7 +88,7 @@ def test_in_a_loop():
         ((3,), "float32"),  # One example.
     ],
 )
-def test_products_that_would_be_slower_are_not_rewritten(shape, dtype):
+def test_products_that_rewriting_would_slow_down_are_not_rewritten(shape, dtype):
     args = operands(*shape, dtype=dtype)
     assert not is_rewritten(jax.grad(loss), *args)
 
@@ -112,7 +112,7 @@ def test_other_products_are_not_rewritten(dimensions, left, right):
     assert not is_rewritten(function, *args)
 
 
-def test_precision_and_result_are_as_asked_for():
+def test_precision_and_dtype_are_as_requested():
     def function(left, right):
         return lax.dot_general(
             left,

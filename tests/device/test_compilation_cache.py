@@ -1,4 +1,4 @@
-"""`RunConfig(compilation_cache_dir=...)` and the advice to set it."""
+"""Tests `RunConfig(compilation_cache_dir=...)` and the advice to set it."""
 
 import logging
 import os
@@ -18,7 +18,7 @@ NAME = "jax_compilation_cache_dir"
 
 @pytest.fixture(autouse=True)
 def no_cache(monkeypatch, caplog):
-    """Begins without a cache, and puts JAX's settings back."""
+    """Starts without a cache, and restores JAX's settings."""
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     names = (NAME, "jax_persistent_cache_min_compile_time_secs")
     before = {name: jax.config.values[name] for name in names}
@@ -45,7 +45,7 @@ def test_compiled_programs_are_kept(tmp_path):
     assert any("train_steps" in name for name in os.listdir(tmp_path / "cache"))
 
 
-def test_a_directory_that_is_chosen_stays(tmp_path, caplog):
+def test_chosen_directory_is_kept(tmp_path, caplog):
     jax.config.update(NAME, "/chosen")
     compilation_cache.use("/chosen")
     assert not caplog.messages
@@ -55,7 +55,7 @@ def test_a_directory_that_is_chosen_stays(tmp_path, caplog):
     assert len(caplog.messages) == 1 and "'/chosen'" in caplog.messages[0]
 
 
-def test_a_directory_that_cannot_be_made_is_told(tmp_path, caplog):
+def test_directory_that_cannot_be_made_warns(tmp_path, caplog):
     (tmp_path / "file").write_text("")
     compilation_cache.use(str(tmp_path / "file"))
     assert not jax.config.values[NAME]
@@ -72,12 +72,12 @@ def test_urls_need_a_package(monkeypatch, caplog, has_package):
 
 
 @pytest.mark.parametrize("value", ["", 3])
-def test_a_directory_is_a_path(value):
+def test_directory_must_be_a_path(value):
     with pytest.raises((TypeError, ValueError), match="compilation_cache_dir"):
         kte.RunConfig(compilation_cache_dir=value)
 
 
-def test_slow_compiling_is_advised_about_once(caplog):
+def test_slow_compilation_logs_advice_once(caplog):
     for _ in range(2):
         compilation_cache.advise_after_slow_compiling()
     for secs in (9.0, 23.4, 25.0):

@@ -1,4 +1,4 @@
-"""Executables that were stored, run in place of compiling."""
+"""Tests stored executables that run instead of compiling."""
 
 import dataclasses
 import logging
@@ -72,7 +72,7 @@ def folder(tmp_path):
 
 
 def compiled(records):
-    """The device loops that XLA has compiled, of what JAX has logged."""
+    """The device loops that XLA has compiled, according to JAX's log."""
     names = ("train_steps", "evaluate_steps", "predict_step")
     lines = [record.getMessage() for record in records]
     return [
@@ -84,7 +84,7 @@ def compiled(records):
 
 
 def calls(own):
-    """All that is trained, evaluated and predicted, in two rounds."""
+    """Trains, evaluates and predicts in two rounds; returns the results."""
     results = []
     for _ in range(2):
         own.train(INPUTS["train"], steps=8)
@@ -102,11 +102,11 @@ def calls(own):
         *(slow("eight"), slow("micro-batches")),
     ],
 )
-def test_what_was_stored_is_run_with_the_same_numbers(tmp_path, folder, log, layout):
+def test_stored_executables_give_the_same_results(tmp_path, folder, log, layout):
     settings = LAYOUTS[layout]
     with jax.log_compiles():
         want = calls(estimator(tmp_path / "jit", **settings))
-    # The other loops may be those of another layout, which were compiled.
+    # The compiled loops may be those of another layout.
     assert "train_steps" in compiled(log.records)
     files = [
         store(estimator(tmp_path / "plan", **settings), input_fn, folder, mode)
@@ -120,7 +120,7 @@ def test_what_was_stored_is_run_with_the_same_numbers(tmp_path, folder, log, lay
     assert compiled(log.records) == []
 
 
-def test_what_is_assigned_is_used_up(tmp_path, folder, log):
+def test_assigned_values_are_donated(tmp_path, folder, log):
     store(estimator(tmp_path), INPUTS["train"], folder, "train")
     runtime = estimator(tmp_path, folder)._context.runtime
     steps = X[None, :16].repeat(4, 0), Y[None, :16].repeat(4, 0)
@@ -136,12 +136,12 @@ def test_what_is_assigned_is_used_up(tmp_path, folder, log):
     assert not any(each.is_deleted() for each in others.values())
 
 
-def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
+def test_missing_executables_are_compiled(tmp_path, folder, log):
     path = store(estimator(tmp_path), INPUTS["train"], folder, "train")
     own = estimator(tmp_path / "run", folder)
     own.train(INPUTS["train"], steps=6)
     assert ran(log.records) == [path]
-    # A batch of another dtype has another program.
+    # A batch with another dtype needs another program.
     other = repeated(X.astype("float16"), Y)
     own.train(other, steps=6)
     assert (
@@ -150,7 +150,7 @@ def test_what_was_not_stored_is_compiled(tmp_path, folder, log):
     )
     own.evaluate(INPUTS["eval"], steps=2)
     assert f"for mode 'eval' exists in {folder}: compiling." in log.text
-    # Each is looked for once.
+    # Each executable is searched once.
     log.clear()
     own.train(other, steps=6)
     assert "executable" not in log.text
@@ -162,7 +162,7 @@ def test_calls_of_few_steps(tmp_path, folder, log):
         for mode in ("train", "eval")
     ]
     own = estimator(tmp_path / "run", folder)
-    # Two loops, the second of two steps, by one program.
+    # One program runs two loops, the second with two steps.
     own.train(INPUTS["train"], steps=6)
     own.evaluate(INPUTS["eval"], steps=3)
     assert ran(log.records) == files
@@ -175,13 +175,13 @@ def test_without_a_folder(tmp_path, folder, log):
     assert not os.path.exists(folder)
 
 
-def test_nothing_is_looked_for_if_it_is_not_asked_for(tmp_path, log):
+def test_executables_are_not_searched_unless_enabled(tmp_path, log):
     estimator(tmp_path / "run").train(INPUTS["train"], steps=4)
     assert "executable" not in log.text
 
 
 @pytest.mark.slow
-def test_what_looks_for_nan_is_compiled(tmp_path, folder, log):
+def test_nan_checks_are_compiled(tmp_path, folder, log):
     config = {"debug_nans": True}
     path = store(estimator(tmp_path, config=config), INPUTS["eval"], folder, "eval")
     own = estimator(tmp_path / "run", folder, config=config)
@@ -191,7 +191,7 @@ def test_what_looks_for_nan_is_compiled(tmp_path, folder, log):
     assert ran(log.records) == [path]
 
 
-def test_what_calls_python_is_compiled(tmp_path, folder, log):
+def test_python_callbacks_are_compiled(tmp_path, folder, log):
     seen = []
 
     def telling(features, is_training):
@@ -217,7 +217,7 @@ for mode in ("infer", "eval", "train"):
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_of_another_process_in_another_order(tmp_path, folder, log):
+def test_executables_of_another_process_in_another_order(tmp_path, folder, log):
     tests = os.path.dirname(os.path.dirname(__file__))
     made = subprocess.run(
         [
@@ -237,7 +237,7 @@ def test_of_another_process_in_another_order(tmp_path, folder, log):
     jax.tree.map(np.testing.assert_array_equal, found, want)
 
 
-# Single programs.
+# Tests of single programs.
 
 
 @pytest.fixture
@@ -250,7 +250,7 @@ def program():
 
 def saved(folder, program):
     lowered, key, _ = program
-    # XLA cannot store a CPU's program that is itself from JAX's cache.
+    # XLA cannot store a CPU program that was read from JAX's cache.
     with without_cache():
         return Executables(folder).save(key, lowered.compile())
 
@@ -260,18 +260,18 @@ def loaded(folder, program):
     return Executables(folder).load(key, lowered, devices)
 
 
-def test_it_is_there_again(folder, program):
+def test_saved_executable_is_loaded(folder, program):
     assert loaded(folder, program) is None
     path = saved(folder, program)
     assert os.listdir(folder) == [os.path.basename(path)]
     assert loaded(folder, program)(2.0) == 6
-    # In its place.
+    # A second save replaces it.
     assert saved(folder, program) == path
     assert os.listdir(folder) == [os.path.basename(path)]
 
 
 @pytest.mark.parametrize("umask", [0o002, 0o077])
-def test_nobody_else_may_write_what_is_saved(folder, program, umask):
+def test_only_the_owner_may_write_saved_executables(folder, program, umask):
     before = os.umask(umask)
     try:
         path = saved(folder, program)
@@ -292,7 +292,7 @@ def test_nobody_else_may_write_what_is_saved(folder, program, umask):
         ("settings", "--fast", r"another settings \(--fast\)"),
     ],
 )
-def test_the_key_says_what_is_different(folder, program, log, field, value, said):
+def test_error_names_the_difference_of_keys(folder, program, log, field, value, said):
     lowered, key, devices = program
     other = dataclasses.replace(key, **{field: value})
     saved(folder, (lowered, other, devices))
@@ -301,8 +301,8 @@ def test_the_key_says_what_is_different(folder, program, log, field, value, said
     assert re.search(said, message)
 
 
-class Told:
-    """Tells if it is unpickled."""
+class Exploding:
+    """An object that reports when it is unpickled."""
 
     unpickled = 0
 
@@ -311,11 +311,11 @@ class Told:
 
 
 def _unpickle():
-    Told.unpickled += 1
+    Exploding.unpickled += 1
 
 
 def rewritten(path, payload, keeps_checksum):
-    """Puts something else behind the header of a file."""
+    """Replaces the content after the header of a file."""
     with open(path, "rb") as file:
         line = file.readline()
     if not keeps_checksum:
@@ -325,20 +325,22 @@ def rewritten(path, payload, keeps_checksum):
         file.write(line + payload)
 
 
-@pytest.mark.parametrize("payload", [b"", b"\0" * 100, pickle.dumps(Told())])
+@pytest.mark.parametrize("payload", [b"", b"\0" * 100, pickle.dumps(Exploding())])
 @pytest.mark.parametrize("keeps_checksum", [True, False])
-def test_what_does_not_load_is_compiled(folder, program, log, payload, keeps_checksum):
-    Told.unpickled = 0
+def test_unloadable_executables_are_compiled(
+    folder, program, log, payload, keeps_checksum
+):
+    Exploding.unpickled = 0
     rewritten(saved(folder, program), payload, keeps_checksum)
     assert loaded(folder, program) is None
     (record,) = log.records
     assert record.levelname == "WARNING"
     assert "cannot be loaded" in record.getMessage()
-    # Nothing of a file that is not what was written.
-    assert Told.unpickled == (not keeps_checksum and payload[:1] == b"\x80")
+    # Nothing of a changed file is read.
+    assert Exploding.unpickled == (not keeps_checksum and payload[:1] == b"\x80")
 
 
-def test_a_file_of_another_key_is_not_taken(folder, program, log):
+def test_file_with_another_key_is_ignored(folder, program, log):
     lowered, key, devices = program
     other = dataclasses.replace(key, program="0f")
     path = saved(folder, program)
@@ -347,23 +349,23 @@ def test_a_file_of_another_key_is_not_taken(folder, program, log):
     assert "it is not what was stored" in log.text
 
 
-def test_what_others_may_write_is_an_error(folder, program):
-    Told.unpickled = 0
+def test_file_that_others_may_write_is_an_error(folder, program):
+    Exploding.unpickled = 0
     path = saved(folder, program)
-    rewritten(path, pickle.dumps(Told()), keeps_checksum=False)
+    rewritten(path, pickle.dumps(Exploding()), keeps_checksum=False)
     for wrong in (path, folder):
         mode = os.stat(wrong).st_mode
         os.chmod(wrong, mode | 0o020)
         with pytest.raises(PermissionError, match=f"`chmod go-w {wrong}`"):
             loaded(folder, program)
         os.chmod(wrong, mode)
-    assert not Told.unpickled
+    assert not Exploding.unpickled
     os.chmod(folder, 0o777)
     with pytest.raises(PermissionError, match="chmod go-w"):
         saved(folder, program)
 
 
-def test_training_says_so(tmp_path, folder):
+def test_training_raises_the_same_error(tmp_path, folder):
     path = store(estimator(tmp_path), INPUTS["train"], folder, "train")
     os.chmod(path, 0o666)
     with pytest.raises(PermissionError, match="Only this user"):

@@ -1,4 +1,4 @@
-"""Tests of the compiled loop, lowered only from shapes."""
+"""Tests the compiled loop when it is lowered from shapes."""
 
 import dataclasses
 import types
@@ -23,7 +23,7 @@ MODES = ("train", "eval", "infer")
 
 
 def staged(runtime, mode):
-    """Data as it is put on the devices, and as it was on the host."""
+    """Data on the devices, and the same data on the host."""
     if mode == "infer":
         nest = X, np.zeros(len(X), bool)
         return runtime.loop.put_one(*nest), nest
@@ -33,7 +33,7 @@ def staged(runtime, mode):
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_shapes_are_those_of_what_is_put_on_the_devices(tmp_path, layout, mode):
+def test_shapes_are_those_of_device_data(tmp_path, layout, mode):
     runtime = estimator_of(
         model_fn_of(linear), tmp_path, batch=32, **LAYOUTS[layout]
     )._context.runtime
@@ -41,13 +41,13 @@ def test_shapes_are_those_of_what_is_put_on_the_devices(tmp_path, layout, mode):
     found = shapes.of_steps(runtime.program.layout(mode), mode, *nest)
     for array, shape in zip(jax.tree.leaves(data), jax.tree.leaves(found), strict=True):
         assert (array.shape, array.dtype) == (shape.shape, shape.dtype)
-        # On one core, few steps are copied by the compiled function itself.
+        # On one core, the compiled function itself copies few steps.
         if isinstance(array, jax.Array):
             assert array.sharding == shape.sharding
 
 
 @pytest.mark.parametrize(("mode", "layout"), each_once([*MODES], [*LAYOUTS]))
-def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
+def test_lowered_program_is_the_one_that_runs(tmp_path, layout, mode):
     runtime = estimator_of(
         model_fn_of(linear), tmp_path, batch=32, **LAYOUTS[layout]
     )._context.runtime
@@ -79,7 +79,7 @@ def test_what_is_lowered_is_what_runs(tmp_path, layout, mode):
 
 
 def batches_of(data, batches):
-    """Data where a compiled program wants it."""
+    """Data with the sharding of a compiled program."""
     return jax.tree.map(
         lambda array, shape: jax.device_put(array, shape.sharding),
         data,
@@ -87,7 +87,7 @@ def batches_of(data, batches):
     )
 
 
-def test_parts_of_hosts_are_as_wide_as_all(tmp_path):
+def test_batches_of_hosts_form_the_global_batch(tmp_path):
     layout = estimator_of(
         model_fn_of(linear), tmp_path, use_tpu=True, batch=32
     )._context.mode_devices.layout("train")
@@ -99,11 +99,11 @@ def test_parts_of_hosts_are_as_wide_as_all(tmp_path):
     )
     assert labels is None
     assert found["id"].shape == (5, 32)
-    assert found["id"].dtype == "int32"  # As devices have it.
+    assert found["id"].dtype == "int32"  # The dtype on devices.
     assert found["id"].sharding == cores.batch_sharding(1)
 
 
-def test_tables_have_as_many_rows_on_each_core(tmp_path):
+def test_tables_have_the_same_number_of_rows_on_each_core(tmp_path):
     places = {
         "table": all_cores().rows_sharding,
         "kernel": all_cores().replicated,

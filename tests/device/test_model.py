@@ -1,4 +1,4 @@
-"""`EstimatorModel`: a Keras model with the steps of the device loop."""
+"""Tests `EstimatorModel`, a Keras model with the steps of the device loop."""
 
 import keras
 import numpy as np
@@ -22,7 +22,7 @@ def adam():
     return keras.optimizers.Adam(0.01)
 
 
-def test_fit_gives_the_numbers_of_train(tmp_path):
+def test_fit_matches_train(tmp_path):
     model_fn = model_fn_of(network, adam)
     estimator = estimator_of(model_fn, tmp_path, seed=3)
     estimator.train(repeated(X, Y), steps=8)
@@ -41,7 +41,7 @@ def test_fit_gives_the_numbers_of_train(tmp_path):
     assert len(losses) == 2 and losses[1] < losses[0]
 
 
-def test_fit_over_all_cores_gives_the_same_numbers():
+def test_fit_on_all_cores_matches_train():
     histories = []
     for cores in ({}, {"cores": all_cores()}):
         model = kte.EstimatorModel.from_model_fn(model_fn_of(linear), seed=3, **cores)
@@ -50,7 +50,7 @@ def test_fit_over_all_cores_gives_the_same_numbers():
     np.testing.assert_allclose(histories[0], histories[1], rtol=1e-5)
 
 
-def test_evaluate_and_predict_as_keras_does():
+def test_evaluate_and_predict_like_keras():
     model = kte.EstimatorModel.from_model_fn(model_fn_of(linear), seed=3)
     model.fit(X, Y, batch_size=16, epochs=50, verbose=0)
     predictions = model.predict(X, batch_size=24, verbose=0)["y"]
@@ -73,7 +73,7 @@ def test_batches_of_a_dataset():
     assert int(model.global_step.value) == 8
 
 
-def test_an_iterator_is_not_used_up():
+def test_iterator_is_not_exhausted():
     def fit():
         batches = ((X, Y) for _ in range(9))
         model.fit(batches, steps_per_epoch=2, shuffle=False, verbose=0)
@@ -105,7 +105,7 @@ def test_weights_are_saved_and_loaded(tmp_path):
 
 
 @pytest.mark.parametrize("mode", [kte.ModeKeys.TRAIN, kte.ModeKeys.PREDICT])
-def test_a_new_model_loads_weights_once_it_knows_its_inputs(tmp_path, mode):
+def test_new_model_loads_weights_after_it_is_built(tmp_path, mode):
     path = str(tmp_path / "model.weights.h5")
     trained = kte.EstimatorModel.from_model_fn(model_fn_of(network))
     trained.fit(X, Y, epochs=2, verbose=0)
@@ -149,18 +149,18 @@ def test_summary_lists_variables_by_scope():
     assert lines[kernel - 1] == ["dense", "32"]
     assert ["moving_mean", "(8,)", "8", "N"] in lines
     assert ["Trainable", "params:", "57", "(228.00", "B)"] in lines
-    # Two for each trainable weight, the learning rate and the iteration.
+    # Two slots for each trainable weight, the learning rate and the iteration.
     assert ["Optimizer", "params:", "116", "(464.00", "B)"] in lines
 
 
-def test_what_model_fn_says_is_not_compiled():
+def test_compile_refuses_settings_of_model_fn():
     model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
     with pytest.raises(ValueError, match="must not be compiled.*Leave it"):
         model.compile(optimizer="adam", loss="mse")
     model.fit(X, Y, verbose=0)
 
 
-def test_what_is_not_saved_says_what_to_call(tmp_path):
+def test_unsupported_saves_name_the_call_to_use(tmp_path):
     model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
     with pytest.raises(NotImplementedError, match="save_weights"):
         model.save(tmp_path / "model.keras")
@@ -182,7 +182,7 @@ def test_callbacks_see_and_stop_fit():
 
 
 def with_metrics(make_spec):
-    """A linear model_fn whose metrics are counted by `make_spec`."""
+    """A linear model_fn whose `make_spec` adds metrics."""
 
     def model_fn(features, labels, mode, params):
         outputs = linear(features, False)
@@ -219,9 +219,9 @@ def on_device(mode, loss, labels, outputs):
 
 
 @pytest.mark.parametrize("make_spec", [on_host, in_numpy, on_device])
-def test_eval_metrics_are_metrics_of_keras(make_spec):
+def test_eval_metrics_are_keras_metrics(make_spec):
     model = kte.EstimatorModel.from_model_fn(with_metrics(make_spec))
-    # The last batch is smaller, which the mean must know.
+    # The mean must account for the smaller last batch.
     fitted = model.fit(X, Y, epochs=2, validation_data=(X[:40], Y[:40]), verbose=0)
     names = {"loss", "val_loss", "val_error"}
     assert fitted.history.keys() == names
@@ -229,7 +229,7 @@ def test_eval_metrics_are_metrics_of_keras(make_spec):
     kernel, bias = values["dense/kernel"], values["dense/bias"]
     expected = np.abs(X[:40] @ kernel + bias - Y[:40]).mean()
     np.testing.assert_allclose(fitted.history["val_error"][-1], expected, 1e-5)
-    for _ in range(2):  # What was counted before is forgotten.
+    for _ in range(2):  # Earlier counts are discarded.
         loss, error = model.evaluate(X[:40], Y[:40], verbose=0)
         np.testing.assert_allclose(error, expected, 1e-5)
     logs = model.evaluate(X[:40], Y[:40], verbose=0, return_dict=True)

@@ -1,15 +1,15 @@
-"""The scan that does not stack everything."""
+"""Tests the scan that does not stack everything."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from keras_tpu_estimator.engine.device.step_values import scan_with_newest
+from keras_tpu_estimator.engine.device.run_state import scan_with_newest
 
 
 def step(state, x):
-    """Adds; the image is of the state before."""
+    """Adds to the state, and returns an image of the previous state."""
     return state + x, {"sum": state + x}, {"image": state * jnp.ones((2, 3))}
 
 
@@ -18,7 +18,7 @@ def span_of(start, stop):
 
 
 @pytest.mark.parametrize("span", [(0, 5), (0, 1), (2, 4), (4, 5)])
-def test_any_steps_are_made_by_one_program(span):
+def test_one_program_runs_any_number_of_steps(span):
     run = jax.jit(lambda state, xs, span: scan_with_newest(step, state, xs, span))
     xs = np.arange(5, dtype="float32")
     for start, stop in ((0, 5), span):
@@ -34,7 +34,7 @@ def test_any_steps_are_made_by_one_program(span):
 
 @pytest.mark.parametrize("steps", [1, 4])
 @pytest.mark.parametrize("transform", [lambda f: f, jax.jit])
-def test_it_stacks_and_keeps(steps, transform):
+def test_scan_stacks_or_keeps_outputs(steps, transform):
     state, stacked, newest = transform(
         lambda state, xs, span: scan_with_newest(step, state, xs, span)
     )(jnp.float32(1), jnp.arange(steps, dtype="float32"), span_of(0, steps))
@@ -45,7 +45,7 @@ def test_it_stacks_and_keeps(steps, transform):
     np.testing.assert_array_equal(newest["image"], np.full((2, 3), before))
 
 
-def test_the_step_is_traced_once():
+def test_step_is_traced_once():
     traced = []
 
     def counted(state, x):
@@ -58,7 +58,7 @@ def test_the_step_is_traced_once():
     assert len(traced) == 1
 
 
-def test_nothing_is_stacked_that_is_kept():
+def test_kept_outputs_are_not_stacked():
     lowered = jax.jit(
         lambda *args: scan_with_newest(step, jnp.float32(1), *args)
     ).lower(jnp.arange(100, dtype="float32"), span_of(0, 100))

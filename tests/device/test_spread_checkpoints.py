@@ -12,11 +12,11 @@ from helpers import model_fn_of, regression_data, repeated
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
-from keras_tpu_estimator.engine.device.saving import check_whole, spread_of
-from keras_tpu_estimator.files.atomic import pieces
+from keras_tpu_estimator.engine.device.host_values import check_whole, spread_of
+from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
-from keras_tpu_estimator.runs.shard_writers import FiniteValues
+from keras_tpu_estimator.runs.saver import FiniteValues
 from tests.torture import memory, states
 from tests.torture.saves import expect_no_leftovers
 
@@ -36,7 +36,7 @@ def adam():
 
 
 def estimator_of(model_dir, cores, rules=None, warm_start_from=None, **config):
-    """With so many cores in a replica; `None` for one core."""
+    """An estimator with a number of cores per replica; `None` for one core."""
     return kte.TPUEstimator(
         model_fn_of(network, adam),
         config=kte.RunConfig(
@@ -82,15 +82,15 @@ def one(tmp_path_factory):
 
 @pytest.fixture
 def largest(monkeypatch):
-    """The sizes of arrays that go into files, or come from them."""
+    """Records the sizes of arrays that are written to or read from files."""
     sizes = []
-    of = pieces.Extent.of
+    of = checksum.Extent.of
 
     def noted(offset, array):
         sizes.append(array.nbytes)
         return of(offset, array)
 
-    monkeypatch.setattr(pieces.Extent, "of", noted)
+    monkeypatch.setattr(checksum.Extent, "of", noted)
     return sizes
 
 
@@ -102,7 +102,7 @@ def assert_close(values, expected):
         )
 
 
-def test_parts_are_in_files_of_their_own(saved, one):
+def test_shards_are_in_separate_files(saved, one):
     assert_close(values_of(saved), one[0])
     names = os.listdir(saved)
     part = SaveFiles.at(str(saved / "model.ckpt-2")).named("shard-0-of-1")
@@ -110,7 +110,7 @@ def test_parts_are_in_files_of_their_own(saved, one):
     with h5py.File(saved / "model.ckpt-2.h5") as file:
         assert file["wide/kernel"].is_virtual
         assert not file["out/bias"].is_virtual
-        # Four parts of the weights, and eight of their slots.
+        # Four shards of the weights, and eight of their slots.
         assert len(file["wide/kernel"].virtual_sources()) == 4
         slot = file["adam/wide_kernel_momentum"]
         assert len(slot.virtual_sources()) == 8
@@ -123,7 +123,9 @@ def test_parts_are_in_files_of_their_own(saved, one):
     ("cores", "rules", "part"),
     [(8, RULES, 8), (4, OTHER_RULES, 4), (2, RULES, 2), (None, None, 1)],
 )
-def test_other_cores_go_on(saved, one, tmp_path, largest, cores, rules, part):
+def test_training_continues_on_other_cores(
+    saved, one, tmp_path, largest, cores, rules, part
+):
     made = estimator_of(tmp_path, cores, rules, keep_checkpoint_max=None)
     for name in os.listdir(saved):
         if "ckpt-0" not in name and not name.startswith("events"):
@@ -133,8 +135,8 @@ def test_other_cores_go_on(saved, one, tmp_path, largest, cores, rules, part):
     assert max(largest) == WIDE // part
 
 
-def test_whole_variables_are_read_in_parts(one, tmp_path, largest, monkeypatch):
-    monkeypatch.setattr(pieces, "_PIECE", WIDE // 8)
+def test_complete_variables_are_read_in_shards(one, tmp_path, largest, monkeypatch):
+    monkeypatch.setattr(checksum, "_PIECE", WIDE // 8)
     first, last, _ = one
     step = first["global_step"]
     values = {name: v for name, v in first.items() if name != "global_step"}
@@ -146,7 +148,7 @@ def test_whole_variables_are_read_in_parts(one, tmp_path, largest, monkeypatch):
     assert_close(values_of(tmp_path), last)
 
 
-def test_bundles_of_tensorflow_have_all_whole(one, tmp_path):
+def test_tensorflow_checkpoints_contain_complete_variables(one, tmp_path):
     made = estimator_of(tmp_path, 4, RULES, checkpoint_format="tensorflow")
     made.train(repeated(X, Y), steps=2)
     assert_close(values_of(tmp_path), one[0])
@@ -157,7 +159,7 @@ def test_bundles_of_tensorflow_have_all_whole(one, tmp_path):
     assert os.path.isfile(part)
 
 
-def test_initial_values_are_those_of_one_core(saved, one):
+def test_initial_values_match_one_core(saved, one):
     new = checkpoints.read(saved / "model.ckpt-0")
     for name, value in one[2].items():
         np.testing.assert_array_equal(new[name], value)
@@ -174,7 +176,7 @@ def test_warm_start(saved, one, tmp_path, largest):
 
 
 class Doubling(keras.callbacks.Callback):
-    """Assigns to variables when their step has been saved."""
+    """Assigns to variables after their step has been saved."""
 
     def on_train_end(self, logs=None):
         for variable in self.model.trainable_variables:
@@ -182,7 +184,7 @@ class Doubling(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("file_format", ["hdf5", "tensorflow", "orbax"])
-def test_a_failed_save_of_a_saved_step_leaves_the_first(
+def test_failed_second_save_of_a_step_keeps_the_first(
     saved, one, tmp_path, monkeypatch, file_format
 ):
     replace, steps = os.replace, []
@@ -202,7 +204,7 @@ def test_a_failed_save_of_a_saved_step_leaves_the_first(
             checkpoint_format=file_format,
             save_checkpoints_steps=1,
         )
-        # Before the callback, which changes what has been saved then.
+        # The values before the callback changes the saved ones.
         saver = kte.hooks.CheckpointSaverHook(tmp_path, save_steps=1)
         made.train(repeated(X, Y), hooks=[saver, Doubling()], max_steps=steps)
 
@@ -223,7 +225,7 @@ def test_a_failed_save_of_a_saved_step_leaves_the_first(
 
 
 @pytest.mark.parametrize("is_written", [True, False])
-def test_parts_that_are_not_finite_are_found(is_written):
+def test_nonfinite_shards_are_found(is_written):
     def spread(values):
         halves = {IndexRanges((n,), (n + 1,)): n for n in range(2)}
         values = np.array(values)
@@ -249,7 +251,7 @@ def test_parts_that_are_not_finite_are_found(is_written):
         finite.raise_if_any([None, "c"])
 
 
-def test_parts_are_in_memory_one_by_one():
+def test_shards_are_in_memory_one_at_a_time():
     values = states.state(256 << 20, variables=8, is_away=True)
     gc.disable()
     try:
@@ -265,7 +267,7 @@ def test_parts_are_in_memory_one_by_one():
     assert grown < 32 << 20
 
 
-def test_what_no_host_has_whole_is_refused_by_name():
+def test_variable_that_no_host_can_complete_is_refused_by_name():
     check_whole("These", ["a", "b"], ["a", "b"])
     with pytest.raises(ValueError, match=r"Received 1 .* such as 'b'. Set"):
         check_whole("These", ["a", "b"], ["a"])

@@ -1,4 +1,4 @@
-"""Every state in every mode, on one core and on eight, and who looks at it."""
+"""Tests every kind of state in every mode, with callbacks that access it."""
 
 import dataclasses
 import functools
@@ -14,7 +14,7 @@ import keras_tpu_estimator as kte
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 BATCH = 8
 STEPS = {TRAIN: 4, EVAL: 34, PREDICT: 4}
-# After how many steps the callback is called for the first time.
+# The number of steps before the first call of the callback.
 FIRST_RUN = {TRAIN: 2, EVAL: 32, PREDICT: 1}
 X = np.random.default_rng(0).normal(size=(BATCH * 34, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
@@ -23,7 +23,7 @@ SEED = "seed_generator/seed_generator_state"
 
 
 class Noise(keras.layers.Layer):
-    """Adds nothing; draws as many numbers as there are rows."""
+    """A layer that adds zero, and draws one number per row."""
 
     def __init__(self):
         super().__init__(name="noise")
@@ -38,7 +38,7 @@ def rows(value, x):
 
 
 def model_fn_with(seen):
-    """A model_fn with every kind of state; `seen` is told each step's."""
+    """A model_fn with every kind of state, which passes each step's state to `seen`."""
 
     def note(mode, **tensors):
         told = {name: np.array(t) for name, t in tensors.items()}
@@ -81,14 +81,14 @@ def model_fn_with(seen):
 
 @dataclasses.dataclass
 class Subject:
-    """An estimator with a checkpoint, and what its steps tell."""
+    """An estimator with a checkpoint, and the states that its steps report."""
 
     estimator: kte.TPUEstimator
     seen: list
     use_tpu: bool
 
     def call(self, mode, callback=None):
-        """Makes the steps of a mode; returns what each of them told."""
+        """Makes the steps of a mode; returns the state that each reported."""
         self.seen.clear()
         hooks = [] if callback is None else [callback]
         x, y = X[: BATCH * STEPS[mode]], Y[: BATCH * STEPS[mode]]
@@ -142,7 +142,7 @@ class Reads(keras.callbacks.Callback):
 
 
 class Predicts(Reads):
-    """Has Keras predict between two runs."""
+    """Lets Keras predict between two runs."""
 
     def look(self, *args):
         whole = self.model.predict(X[:24], batch_size=BATCH, verbose=0)["y"]
@@ -153,7 +153,7 @@ class Predicts(Reads):
 
 
 class Evaluates(Reads):
-    """Has Keras evaluate between two runs."""
+    """Lets Keras evaluate between two runs."""
 
     def look(self, *args):
         loss = self.model.evaluate(X[:24], Y[:24], batch_size=BATCH, verbose=0)
@@ -183,7 +183,7 @@ class Assigns(Reads):
 
 
 def draws(state, steps):
-    """What Keras itself draws from a state, and the state after that."""
+    """The numbers that Keras itself draws from a state, and the next state."""
     generator = keras.random.SeedGenerator(0)
     generator.state.assign(state)
     numbers = [
@@ -193,7 +193,7 @@ def draws(state, steps):
 
 
 def expected(start, steps):
-    """Each step's values from those before the first one."""
+    """Computes each step's values from the initial ones."""
     count = start["count"] + np.arange(1, steps + 1)
     flags = (start["flag"] + np.arange(1, steps + 1)) % 2 == 1
     whole = start["whole"] + 2 * np.arange(1, steps + 1)
@@ -201,7 +201,7 @@ def expected(start, steps):
 
 
 def check(subject, told, start, steps=slice(None)):
-    """Compares what steps told with what they should have."""
+    """Compares the reported states with the expected ones."""
     told = {name: values[steps] for name, values in told.items()}
     for name, values in expected(start, len(told["count"])).items():
         assert told[name].dtype == values.dtype or name != "flag"
@@ -228,12 +228,12 @@ CALLBACKS = [None, Reads, Predicts, Evaluates]
         *each_once([EVAL, PREDICT], CALLBACKS),
     ],
 )
-def test_state_goes_on_from_step_to_step(subject, mode, callback):
+def test_state_continues_between_steps(subject, mode, callback):
     start = state(subject)
     made = callback and callback()
     told = subject.call(mode, made)
     check(subject, told, start)
-    # A core sees what all have counted before the step, and its own.
+    # A core sees the counts of all cores before the step, and its own.
     cores, seen = 8 if subject.use_tpu else 1, told["count"][:, 0]
     before = np.arange(len(seen)) * cores
     metric = (cores * (np.cumsum(seen) - seen) + seen) / (before + 1)
@@ -253,10 +253,10 @@ def test_state_goes_on_from_step_to_step(subject, mode, callback):
 
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
-def test_what_a_callback_assigns_holds_for_the_call(subject, mode):
+def test_values_assigned_by_a_callback_last_for_the_call(subject, mode):
     start, first = state(subject), FIRST_RUN[mode]
     if mode == EVAL and not subject.use_tpu:
-        first = 1  # Without a TPU the callback is called for each batch.
+        first = 1  # Without a TPU, the callback runs for each batch.
     told = subject.call(mode, Assigns())
     check(subject, told, start, slice(first))
     check(subject, told, {**ASSIGNED, SEED: [7, 7]}, slice(first, None))
@@ -267,7 +267,7 @@ def test_what_a_callback_assigns_holds_for_the_call(subject, mode):
 
 
 @pytest.mark.parametrize("callback", [Predicts, Evaluates])
-def test_training_is_as_without_the_callback(subject, callback, tmp_path):
+def test_callback_does_not_change_training(subject, callback, tmp_path):
     paths = ["dense/kernel", "bn/moving_mean", "SGD/dense_kernel_momentum"]
     before = subject.estimator.latest_checkpoint()
     trained = []
@@ -291,7 +291,7 @@ def test_training_is_as_without_the_callback(subject, callback, tmp_path):
 
 
 class EvaluatesBetween(kte.hooks.SessionRunHook):
-    """Evaluates the values of a training after each of its runs."""
+    """Evaluates the training values after each run."""
 
     def __init__(self, estimator):
         self.estimator = estimator
@@ -301,7 +301,7 @@ class EvaluatesBetween(kte.hooks.SessionRunHook):
         run_context.session.evaluate(self.estimator, batches_of(x, y))
 
 
-def test_an_evaluation_inside_training_counts_anew(subject):
+def test_evaluation_inside_training_has_its_own_state(subject):
     start = state(subject)
     hook = EvaluatesBetween(subject.estimator)
     check(subject, subject.call(TRAIN, hook), start)

@@ -1,4 +1,4 @@
-"""Writing on a thread, one checkpoint at a time."""
+"""Tests that a thread writes one checkpoint at a time."""
 
 import subprocess
 import sys
@@ -9,12 +9,12 @@ import pytest
 from helpers import open_when_joined
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.directory.background_writer import Writer, wait_for
+from keras_tpu_estimator.files.directory.location import Writer, wait_for
 
 
 @pytest.fixture
 def gate():
-    """An event that is set at the latest when the test ends."""
+    """An event that is set at the end of the test at the latest."""
     event = threading.Event()
     yield event
     event.set()
@@ -22,7 +22,7 @@ def gate():
 
 @pytest.fixture
 def opened_by_waiting(gate, monkeypatch):
-    """A gate that is open once a thread waits for the writer."""
+    """A gate that opens once a thread waits for the writer."""
     open_when_joined(monkeypatch, gate, "checkpoint-writer")
     return gate
 
@@ -31,7 +31,7 @@ def fail():
     raise OSError(28, "No space left on device")
 
 
-def test_the_caller_goes_on(gate, tmp_path):
+def test_caller_continues(gate, tmp_path):
     writer = Writer()
     writer.start(tmp_path, gate.wait)
     assert writer.is_busy
@@ -40,7 +40,7 @@ def test_the_caller_goes_on(gate, tmp_path):
     assert not writer.is_busy
 
 
-def test_one_waits_for_the_one_before(opened_by_waiting, tmp_path):
+def test_save_waits_for_the_previous_one(opened_by_waiting, tmp_path):
     done = []
     writer = Writer()
 
@@ -60,7 +60,7 @@ def test_one_waits_for_the_one_before(opened_by_waiting, tmp_path):
     [lambda writer: writer.wait(), lambda writer: writer.start(".", fail)],
     ids=["wait", "start"],
 )
-def test_an_error_is_raised_once_and_as_itself(then, tmp_path):
+def test_error_is_raised_once_and_unchanged(then, tmp_path):
     writer = Writer()
     writer.start(tmp_path, fail)
     with pytest.raises(OSError, match="No space left") as caught:
@@ -69,7 +69,7 @@ def test_an_error_is_raised_once_and_as_itself(then, tmp_path):
     writer.wait()
 
 
-def test_whoever_looks_for_the_latest_waits_for_it(opened_by_waiting, tmp_path):
+def test_latest_checkpoint_waits_for_the_background_writer(opened_by_waiting, tmp_path):
     def write():
         opened_by_waiting.wait()
         checkpoints.save(tmp_path, 20, {})
@@ -90,8 +90,8 @@ def test_waiting_for_a_directory_raises_no_error(tmp_path):
         writer.wait()
 
 
-def test_a_save_that_is_just_beginning_can_be_waited_for(tmp_path, monkeypatch):
-    """Another thread may ask between any two lines."""
+def test_starting_save_can_be_awaited(tmp_path, monkeypatch):
+    """Another thread may wait between any two lines."""
     start, looked = threading.Thread.start, []
 
     def look():
@@ -116,7 +116,7 @@ def test_a_save_that_is_just_beginning_can_be_waited_for(tmp_path, monkeypatch):
     assert True in looked
 
 
-def test_two_that_write_into_a_directory_are_waited_for(gate, tmp_path):
+def test_two_writers_of_a_directory_are_awaited(gate, tmp_path):
     first, second = Writer(), Writer()
     written = []
 
@@ -133,7 +133,7 @@ def test_two_that_write_into_a_directory_are_waited_for(gate, tmp_path):
     second.wait()
 
 
-def test_a_thread_that_cannot_start_is_not_waited_for(tmp_path, monkeypatch):
+def test_thread_that_cannot_start_is_not_awaited(tmp_path, monkeypatch):
     def refuse(thread):
         raise RuntimeError("can't start new thread")
 
@@ -151,7 +151,7 @@ def test_a_thread_that_cannot_start_is_not_waited_for(tmp_path, monkeypatch):
 _ENDS_WHILE_WRITING = """
 import sys, threading
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.directory.background_writer import Writer
+from keras_tpu_estimator.files.directory.location import Writer
 
 def write():
     threading.main_thread().join()
@@ -162,13 +162,13 @@ Writer().start(sys.argv[1], write)
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_a_process_that_ends_waits(tmp_path):
+def test_exiting_process_waits(tmp_path):
     command = [sys.executable, "-c", _ENDS_WHILE_WRITING, str(tmp_path)]
     subprocess.run(command, check=True)
     assert checkpoints.step_of(tmp_path) == 20
 
 
-def test_large_values_are_written_from_the_thread(tmp_path):
+def test_thread_writes_large_values(tmp_path):
     values = {"v": np.arange(1 << 20)}
     writer = Writer()
     writer.start(tmp_path, lambda: checkpoints.save(tmp_path, 1, values))

@@ -1,4 +1,4 @@
-"""Keeping the checkpoint that evaluation found to be the best."""
+"""Tests that the checkpoint with the best evaluation is kept."""
 
 import json
 import os
@@ -22,7 +22,7 @@ X, Y = regression_data()
 
 
 def run(directory, losses, mode="min"):
-    """Saves a checkpoint for each loss, and tells of its evaluation."""
+    """Saves a checkpoint for each loss, and reports its evaluation."""
     for step, loss in losses.items():
         prefix = checkpoints.save(directory, step, {}, retention=Retention(2))
         result = {"loss": np.float32(loss)}
@@ -48,13 +48,13 @@ def steps(directory):
         ({1: float("nan"), 2: float("nan"), 3: 2}, "min", 3, [2, 3]),
     ],
 )
-def test_the_best_stays_beside_the_last_two(tmp_path, losses, mode, best, kept):
+def test_best_checkpoint_and_last_two_are_kept(tmp_path, losses, mode, best, kept):
     run(tmp_path, losses, mode)
     assert checkpoints.best(tmp_path) == str(tmp_path / f"model.ckpt-{best}")
     assert steps(tmp_path) == kept
 
 
-def test_one_that_is_no_longer_the_best_goes_with_the_next_save(tmp_path):
+def test_next_save_removes_a_previous_best_checkpoint(tmp_path):
     run(tmp_path, {1: 1, 2: 5, 3: 5, 4: 5})
     assert steps(tmp_path) == [1, 3, 4]
     run(tmp_path, {5: 0})
@@ -63,21 +63,21 @@ def test_one_that_is_no_longer_the_best_goes_with_the_next_save(tmp_path):
     assert steps(tmp_path) == [5, 6]
 
 
-def test_an_evaluation_again_counts(tmp_path):
+def test_repeated_evaluation_counts(tmp_path):
     run(tmp_path, {1: 1, 2: 5})
     note(KeepBest(), str(tmp_path), str(tmp_path / "model.ckpt-1"), {"loss": 9})
     note(KeepBest(), str(tmp_path), str(tmp_path / "model.ckpt-2"), {"loss": 5})
     assert checkpoints.best(tmp_path).endswith("-2")
 
 
-def test_another_metric_starts_anew(tmp_path):
+def test_other_metric_restarts_the_comparison(tmp_path):
     run(tmp_path, {1: 1, 2: 5})
     prefix = str(tmp_path / "model.ckpt-2")
     note(KeepBest("auc", "max"), str(tmp_path), prefix, {"auc": 0.1})
     assert checkpoints.best(tmp_path) == prefix
 
 
-def test_a_best_one_that_was_deleted(tmp_path):
+def test_deleted_best_checkpoint(tmp_path):
     run(tmp_path, {1: 1, 2: 5})
     os.remove(tmp_path / "model.ckpt-1.h5")
     assert checkpoints.best(tmp_path) is None
@@ -85,7 +85,7 @@ def test_a_best_one_that_was_deleted(tmp_path):
     assert checkpoints.best(tmp_path).endswith("-3")
 
 
-def test_one_elsewhere_or_gone_does_not_count(tmp_path):
+def test_missing_checkpoints_and_those_elsewhere_do_not_count(tmp_path):
     other = checkpoints.save(tmp_path / "other", 1, {})
     for path in (other, str(tmp_path / "model.ckpt-9")):
         note(KeepBest(), str(tmp_path), path, {"loss": 0.0})
@@ -94,7 +94,7 @@ def test_one_elsewhere_or_gone_does_not_count(tmp_path):
 
 
 @pytest.mark.parametrize("result", [{"loss": 1.0}, {"auc": "?"}])
-def test_a_metric_that_is_no_number_names_the_others(tmp_path, result):
+def test_error_for_a_nonscalar_metric_names_the_others(tmp_path, result):
     prefix = checkpoints.save(tmp_path, 1, {})
     (name,) = result
     with pytest.raises(ValueError, match=rf"'auc'.* one of \['{name}'\]"):
@@ -117,7 +117,7 @@ def test_a_metric_that_is_no_number_names_the_others(tmp_path, result):
         ),
     ],
 )
-def test_an_unreadable_file_says_what_to_do(tmp_path, content):
+def test_unreadable_file_has_advice(tmp_path, content):
     (tmp_path / "best_checkpoint.json").write_text(content)
     with pytest.raises(ValueError, match="best_checkpoint.json' .* Delete it"):
         checkpoints.best(tmp_path)
@@ -137,7 +137,7 @@ def test_arguments_are_checked(arguments, message):
 
 
 @pytest.mark.parametrize("name", [None, "test"])
-def test_evaluations_of_one_name_count(tmp_path, name):
+def test_only_evaluations_with_one_name_count(tmp_path, name):
     keep = KeepBest("loss", mode="max", name=name)
     settings = {"keep_best": keep, "keep_checkpoint_max": 1}
     for _ in range(3):
@@ -145,7 +145,7 @@ def test_evaluations_of_one_name_count(tmp_path, name):
         estimator.train(repeated(X, Y), steps=4)
         estimator.evaluate(batches_of(X, Y), name=name)
         estimator.evaluate(batches_of(X, 100 * Y), name="other")
-    # The loss only falls, so by its maximum the first is the best.
+    # The loss only decreases, so by the maximum the first is the best.
     assert checkpoints.best(tmp_path) == str(tmp_path / "model.ckpt-4")
     assert steps(tmp_path) == [4, 12]
     found = json.loads((tmp_path / "best_checkpoint.json").read_text())

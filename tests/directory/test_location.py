@@ -39,7 +39,7 @@ def test_resolve_prefers_a_checkpoint_to_a_directory_of_its_name(saved):
     assert checkpoints.resolve(saved / "model.ckpt-10") == str(saved / "model.ckpt-10")
 
 
-def test_resolve_says_where_it_looked_and_what_is_near(saved):
+def test_resolve_error_lists_the_searched_paths_and_similar_names(saved):
     with pytest.raises(
         ValueError,
         match=(
@@ -61,7 +61,7 @@ def test_resolve_says_where_it_looked_and_what_is_near(saved):
         (["m.index"], "", r"no 'checkpoint' file .* Checkpoints in '.*': m\."),
     ],
 )
-def test_resolve_explains_what_is_wrong(tmp_path, make, path, message):
+def test_resolve_errors_have_explanations(tmp_path, make, path, message):
     for name in make:
         (tmp_path / name).touch()
     with pytest.raises(ValueError, match=message):
@@ -80,7 +80,7 @@ def test_latest_without_a_checkpoint(tmp_path, directory):
 @pytest.mark.parametrize(
     ("gone", "found"), [([20], "model.ckpt-10"), ([20, 10], "model.ckpt-0")]
 )
-def test_latest_falls_back_to_the_newest_that_is_there(saved, caplog, gone, found):
+def test_latest_falls_back_to_the_newest_existing(saved, caplog, gone, found):
     for step in gone:
         os.remove(saved / f"model.ckpt-{step}.h5")
 
@@ -88,7 +88,7 @@ def test_latest_falls_back_to_the_newest_that_is_there(saved, caplog, gone, foun
     assert f"Using '{saved / found}' instead." in caplog.text
 
 
-def test_latest_warns_when_all_are_gone(saved, caplog):
+def test_latest_warns_if_all_are_missing(saved, caplog):
     for step in (0, 10, 20):
         os.remove(saved / f"model.ckpt-{step}.h5")
 
@@ -104,7 +104,7 @@ def test_latest_follows_an_edited_state_file(saved, tmp_path_factory, caplog):
     assert not caplog.records
 
 
-def test_a_moved_directory_keeps_its_checkpoints(saved, tmp_path_factory):
+def test_moved_directory_keeps_its_checkpoints(saved, tmp_path_factory):
     moved = tmp_path_factory.mktemp("parent") / "moved"
     saved.rename(moved)
     assert checkpoints.latest(moved) == str(moved / "model.ckpt-20")

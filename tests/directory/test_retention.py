@@ -29,13 +29,13 @@ def _steps(directory):
         (Retention(max_to_keep=3), [7, 8, 9]),
         (Retention(max_to_keep=None), list(range(10))),
         (Retention(max_to_keep=0), list(range(10))),
-        # Three hours after the first save, which starts the clock.
+        # The first save starts the clock; this is three hours later.
         (Retention(2, keep_every_n_hours=3), [3, 6, 8, 9]),
         (Retention(2, keep_every_n_hours=2.5), [3, 6, 8, 9]),
         (Retention(2, keep_every_n_hours=1e-9), list(range(1, 10))),
     ],
 )
-def test_what_stays_of_ten_hourly_checkpoints(tmp_path, retention, expected):
+def test_retained_checkpoints_of_ten_hourly_ones(tmp_path, retention, expected):
     _save_hourly(tmp_path, range(10), retention)
     assert _steps(tmp_path) == expected
     assert checkpoints.step_of(tmp_path) == 9
@@ -43,7 +43,7 @@ def test_what_stays_of_ten_hourly_checkpoints(tmp_path, retention, expected):
 
 @pytest.mark.parametrize("split", range(1, 10))
 def test_limits_span_processes(tmp_path, split):
-    # Everything is recovered from the directory: no object lives on.
+    # The state is read from the directory, because no object remains.
     first = Retention(2, keep_every_n_hours=3)
     _save_hourly(tmp_path, range(split), first)
     again = Retention(2, keep_every_n_hours=3)
@@ -51,26 +51,26 @@ def test_limits_span_processes(tmp_path, split):
     assert _steps(tmp_path) == [3, 6, 8, 9]
 
 
-def test_a_lower_limit_applies_at_once(tmp_path):
+def test_lower_limit_applies_at_once(tmp_path):
     _save_hourly(tmp_path, range(5), Retention())
     _save_hourly(tmp_path, [5], Retention(max_to_keep=2))
     assert _steps(tmp_path) == [4, 5]
 
 
-def test_the_same_step_again_counts_once(tmp_path):
+def test_repeated_step_counts_once(tmp_path):
     _save_hourly(tmp_path, [1, 2, 2, 1], Retention(max_to_keep=2))
     assert _steps(tmp_path) == [1, 2]
     assert checkpoints.step_of(tmp_path) == 1
 
 
-def test_a_checkpoint_that_the_user_deleted_no_longer_counts(tmp_path):
+def test_checkpoint_deleted_by_the_user_does_not_count(tmp_path):
     _save_hourly(tmp_path, range(3), Retention(max_to_keep=3))
     os.remove(tmp_path / "model.ckpt-1.h5")
     _save_hourly(tmp_path, [3], Retention(max_to_keep=3))
     assert _steps(tmp_path) == [0, 2, 3]
 
 
-def test_a_checkpoint_elsewhere_is_never_deleted(tmp_path, tmp_path_factory):
+def test_checkpoint_elsewhere_is_never_deleted(tmp_path, tmp_path_factory):
     other = checkpoints.save(tmp_path_factory.mktemp("other"), 5, {})
     (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{other}"\n')
 
@@ -80,7 +80,7 @@ def test_a_checkpoint_elsewhere_is_never_deleted(tmp_path, tmp_path_factory):
     assert _steps(tmp_path) == [2]
 
 
-def test_whole_paths_of_a_saver_count(tmp_path):
+def test_absolute_paths_of_a_saver_count(tmp_path):
     written = [checkpoints.save(tmp_path, step, {}) for step in (1, 2)]
     (tmp_path / "checkpoint").write_text(
         f'model_checkpoint_path: "{written[1]}"\n'
@@ -95,7 +95,7 @@ def test_whole_paths_of_a_saver_count(tmp_path):
     assert str(tmp_path) not in (tmp_path / "checkpoint").read_text()
 
 
-def test_the_state_never_names_a_deleted_checkpoint(tmp_path, monkeypatch):
+def test_state_never_names_a_deleted_checkpoint(tmp_path, monkeypatch):
     _save_hourly(tmp_path, range(2), Retention(max_to_keep=2))
     remove = os.remove
     seen = []

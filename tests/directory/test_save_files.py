@@ -1,4 +1,4 @@
-"""Tests of which files belong to a checkpoint, and which are removed."""
+"""Tests which files belong to a checkpoint and which are removed."""
 
 import os
 import shutil
@@ -6,7 +6,7 @@ import zipfile
 
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf  # noqa: TID253 - reads what is written
+import tensorflow.compat.v1 as tf  # noqa: TID253 - reads the written files
 from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
@@ -27,14 +27,14 @@ from keras_tpu_estimator.files.directory import (
     save_files,
     state_file,
 )
+from keras_tpu_estimator.files.directory.layouts import SaveName
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.directory.save_names import SaveName
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 
 X, Y = regression_data()
 TOKEN = "0f0f0f0f"
-# Names that saves use or have used, and some that are like them.
+# Names that saves use or have used, and similar names.
 USERS = (
     "train.tfrecord.shard-00000-of-00002",
     "mnist.input.zip",
@@ -60,7 +60,7 @@ USERS = (
 
 
 def spread_files(saved, value=1.0):
-    """A variable in two parts, of one host."""
+    """A variable in two shards on one host."""
     array = np.full(4, value)
     parts = {IndexRanges((0,), (2,)): 0, IndexRanges((2,), (4,)): 0}
     variable = ShardedVariable((4,), array.dtype, parts, lambda box: array[box.slices])
@@ -89,7 +89,7 @@ def save(directory, step=10, value=1.0, way="parts", position=True, best=5):
 
 
 def save_by_tensorflow(directory):
-    """A bundle of TensorFlow's own; its prefix."""
+    """Writes a checkpoint with TensorFlow; returns its prefix."""
     with tf.Graph().as_default(), tf.Session() as session:
         for name in ("one", "two"):
             tf.get_variable(name, (2,), initializer=tf.zeros_initializer())
@@ -104,7 +104,7 @@ def content(directory):
 
 @pytest.fixture
 def users(tmp_path):
-    """Files of the user, among them a zip file like any other."""
+    """Files of the user, including an ordinary zip file."""
     for name in USERS:
         (tmp_path / name).write_text(name)
     with zipfile.ZipFile(tmp_path / "photo-5.input.zip", "w") as file:
@@ -113,13 +113,13 @@ def users(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["whole", "parts", "tensorflow"])
-def test_saves_leave_the_users_files_alone(tmp_path, users, way):
+def test_saves_keep_the_users_files(tmp_path, users, way):
     for step in (10, 10, 20, 30):
         save(tmp_path, step, way=way, best=1)
     save_files.sweep(str(tmp_path))
     there = content(tmp_path)
     if way == "tensorflow":
-        # The name that TensorFlow has for the checkpoint's own file.
+        # TensorFlow's name for the checkpoint file.
         name = "model.ckpt-10.data-00000-of-00001"
         del users[name]
         there.pop(name, None)
@@ -127,8 +127,8 @@ def test_saves_leave_the_users_files_alone(tmp_path, users, way):
 
 
 @pytest.mark.parametrize("shares", [False, True])
-def test_training_leaves_the_users_files_alone(tmp_path, users, shares):
-    # A training would refuse to begin beside it.
+def test_training_keeps_the_users_files(tmp_path, users, shares):
+    # Training would refuse to start with this file.
     (tmp_path / "model.ckpt-99.h5").unlink()
     del users["model.ckpt-99.h5"]
     estimator = estimator_of(
@@ -148,7 +148,7 @@ def test_training_leaves_the_users_files_alone(tmp_path, users, shares):
 
 
 def full_disk(monkeypatch):
-    """No main file can appear."""
+    """Makes writing of main files fail."""
     replace = os.replace
 
     def full(source, target):
@@ -160,7 +160,7 @@ def full_disk(monkeypatch):
 
 
 def remains(saved):
-    """Makes what a killed save leaves: parts, a position, data, meta."""
+    """Makes the files of a killed save: shards, an iterator state, data, meta."""
     spread_files(saved).write(0)
     write_position(saved, Position(1, StepRecipe(8, 1, 8)))
     other = SaveFiles(saved.prefix + "-1", saved.token)
@@ -172,7 +172,7 @@ def remains(saved):
 
 @pytest.mark.parametrize("way", ["whole", "parts", "tensorflow", "orbax"])
 def test_retention_removes_links_and_not_their_targets(tmp_path, way):
-    """Old checkpoints may be moved to another disk, and linked to."""
+    """Users may move old checkpoints to another disk, and leave links."""
     run, disk = tmp_path / "run", tmp_path / "disk"
     disk.mkdir()
     save(run, 10, way=way)
@@ -189,7 +189,7 @@ def test_retention_removes_links_and_not_their_targets(tmp_path, way):
     assert after == before
 
 
-def test_a_link_in_a_folder_of_orbax_is_not_followed(tmp_path):
+def test_link_in_a_folder_of_orbax_is_not_followed(tmp_path):
     run, disk = tmp_path / "run", tmp_path / "disk"
     disk.mkdir()
     saved = save(run, 10, way="orbax")
@@ -204,7 +204,7 @@ def test_a_link_in_a_folder_of_orbax_is_not_followed(tmp_path):
     assert after == before
 
 
-def test_what_a_killed_save_leaves_is_swept_up(tmp_path):
+def test_files_of_a_killed_save_are_removed(tmp_path):
     save(tmp_path, 10)
     before = content(tmp_path)
     remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
@@ -214,8 +214,8 @@ def test_what_a_killed_save_leaves_is_swept_up(tmp_path):
 
 
 @pytest.mark.parametrize("way", ["whole", "parts", "tensorflow", "orbax"])
-def test_a_save_killed_at_any_moment_leaves_what_is_listed(tmp_path, monkeypatch, way):
-    """A whole checkpoint that nothing names would stay for ever."""
+def test_save_killed_at_any_moment_keeps_listed_files(tmp_path, monkeypatch, way):
+    """A complete checkpoint that no list names would stay forever."""
     run, seen, unlisted = tmp_path / "run", [], []
 
     def watched(function):
@@ -227,7 +227,7 @@ def test_a_save_killed_at_any_moment_leaves_what_is_listed(tmp_path, monkeypatch
         return call
 
     def are_listed(directory):
-        there = {os.path.basename(p) for p in whole_in(directory)}
+        there = {os.path.basename(p) for p in complete_in(directory)}
         listed = {os.path.basename(p) for p in location.listed(str(directory))}
         return there == listed
 
@@ -250,8 +250,8 @@ def test_a_save_killed_at_any_moment_leaves_what_is_listed(tmp_path, monkeypatch
     assert not [*run.glob("*.unlisted.*")]
 
 
-def whole_in(directory):
-    """The prefixes at which there is a checkpoint."""
+def complete_in(directory):
+    """The prefixes of complete checkpoints."""
     ends = (".h5", ".index", ".orbax")
     return {
         str(path)[: -len(path.suffix)]
@@ -260,18 +260,18 @@ def whole_in(directory):
     }
 
 
-def test_what_the_user_has_taken_off_the_list_stays(tmp_path):
+def test_checkpoints_that_the_user_has_unlisted_stay(tmp_path):
     for step in (10, 20, 30):
         save(tmp_path, step)
     (tmp_path / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-10"')
     save_files.sweep(str(tmp_path))
-    assert len(whole_in(tmp_path)) == 3
+    assert len(complete_in(tmp_path)) == 3
     (tmp_path / "checkpoint").unlink()
     save_files.sweep(str(tmp_path))
-    assert len(whole_in(tmp_path)) == 3
+    assert len(complete_in(tmp_path)) == 3
 
 
-def test_a_list_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
+def test_unwritable_list_changes_nothing(tmp_path, monkeypatch):
     for step in (10, 20):
         save(tmp_path, step, best=2)
     before = content(tmp_path)
@@ -288,7 +288,7 @@ def test_a_list_that_cannot_be_written_changes_nothing(tmp_path, monkeypatch):
     assert content(tmp_path) == before
 
 
-def test_a_list_may_have_whole_paths(tmp_path, monkeypatch):
+def test_list_may_have_absolute_paths(tmp_path, monkeypatch):
     saved = save(tmp_path)
     saved.mark_unlisted()
     (tmp_path / "checkpoint").write_text(f'model_checkpoint_path: "{saved.prefix}"')
@@ -301,7 +301,7 @@ def test_a_list_may_have_whole_paths(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "save_by", [save_by_tensorflow, lambda directory: save(directory).prefix]
 )
-def test_marks_of_others_remove_nothing(tmp_path, save_by):
+def test_markers_of_other_programs_remove_nothing(tmp_path, save_by):
     prefix = save_by(tmp_path)
     (tmp_path / "checkpoint").unlink()
     saved = SaveFiles.at(prefix)
@@ -312,15 +312,15 @@ def test_marks_of_others_remove_nothing(tmp_path, save_by):
     assert content(tmp_path) == before
 
 
-def test_what_is_kept_for_ever_stays(tmp_path):
+def test_permanent_checkpoints_stay(tmp_path):
     retention = checkpoints.Retention(1, keep_every_n_hours=1)
     for hour in range(3):
         checkpoints.save(tmp_path, hour, {}, retention=retention, now=hour * 3600.0)
     save_files.sweep(str(tmp_path))
-    assert {name[-1] for name in whole_in(tmp_path)} == {"1", "2"}
+    assert {name[-1] for name in complete_in(tmp_path)} == {"1", "2"}
 
 
-def test_the_start_of_a_training_sweeps_before_it_writes(tmp_path):
+def test_training_removes_stale_files_before_it_writes(tmp_path):
     remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
     partial = "model.ckpt-20.h5.0f0f0f0f.kte-partial"
     (tmp_path / partial).touch()
@@ -334,8 +334,8 @@ def test_the_start_of_a_training_sweeps_before_it_writes(tmp_path):
     assert seen == []
 
 
-def test_what_may_belong_to_a_main_file_stays(tmp_path):
-    """Nobody can tell, as when it is being copied. Of bundles one can."""
+def test_files_that_may_belong_to_a_main_file_stay(tmp_path):
+    """The main file may still be copied. TensorFlow checkpoints are unambiguous."""
     remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
     (tmp_path / "model.ckpt-20.h5").write_bytes(b"the first bytes")
     names = {name for name in content(tmp_path) if SaveName.of(name)}
@@ -350,9 +350,7 @@ WAYS = [*ENDS]
 
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("end", [".h5", ".index"])
-def test_a_save_that_fails_over_a_damaged_one_leaves_nothing(
-    tmp_path, monkeypatch, way, end
-):
+def test_failed_save_over_a_corrupt_one_leaves_nothing(tmp_path, monkeypatch, way, end):
     save(tmp_path, 20, way=way)
     for path in tmp_path.glob("model.ckpt-20*"):
         path.unlink()
@@ -363,18 +361,18 @@ def test_a_save_that_fails_over_a_damaged_one_leaves_nothing(
     full_disk(monkeypatch)
     with pytest.raises(OSError, match="No space left"):
         save(tmp_path, 20, 2.0, way)
-    # Earlier files may belong to it.
+    # Older files may belong to it.
     assert content(tmp_path) == before
 
 
-def test_a_file_that_may_not_be_read_is_left_alone(tmp_path, monkeypatch):
+def test_unreadable_file_is_not_removed(tmp_path, monkeypatch):
     remains(SaveFiles(str(tmp_path / "model.ckpt-20")))
     before = content(tmp_path)
 
     def refused(path):
         raise PermissionError(13, "Permission denied", path)
 
-    # Root may read all.
+    # Root may read all files.
     with monkeypatch.context() as patch:
         patch.setattr(paths, "opened", refused)
         save_files.sweep(str(tmp_path))
@@ -383,7 +381,7 @@ def test_a_file_that_may_not_be_read_is_left_alone(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("before", WAYS)
 @pytest.mark.parametrize("after", WAYS)
-def test_a_step_that_is_saved_again(tmp_path, before, after):
+def test_saving_a_step_twice_replaces_its_files(tmp_path, before, after):
     prefix = save(tmp_path, 10, 1.0, before).prefix
     for value in (2.0, 3.0):
         save(tmp_path, 10, value, after)
@@ -401,7 +399,7 @@ def test_a_step_that_is_saved_again(tmp_path, before, after):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_a_failed_save_of_the_same_step_leaves_the_first(tmp_path, way, monkeypatch):
+def test_failed_save_of_the_same_step_keeps_the_first(tmp_path, way, monkeypatch):
     prefix = save(tmp_path, 10, 1.0, way).prefix
     before = content(tmp_path)
     full_disk(monkeypatch)
@@ -411,16 +409,16 @@ def test_a_failed_save_of_the_same_step_leaves_the_first(tmp_path, way, monkeypa
     assert checkpoints.latest_intact(tmp_path) == prefix
 
 
-def test_a_position_is_never_that_of_another_save(tmp_path):
+def test_iterator_state_is_never_that_of_another_save(tmp_path):
     prefix = save(tmp_path, 10, 1.0, "whole").prefix
     assert read_position(prefix).steps == 1
-    # A user writes it again.
+    # A user rewrites it.
     checkpoints.save(tmp_path, 10, {"table": np.zeros(4)})
     assert read_position(prefix) is None
     assert not [*tmp_path.glob("*.input*")]
 
 
-def test_a_bundle_has_data_of_its_own_whenever_it_is_saved(tmp_path):
+def test_each_tensorflow_checkpoint_has_its_own_data(tmp_path):
     counts = []
     for value in (1.0, 2.0, 3.0):
         prefix = save(tmp_path, 10, value, "tensorflow").prefix
@@ -436,7 +434,7 @@ def test_a_bundle_has_data_of_its_own_whenever_it_is_saved(tmp_path):
     assert counts == [1, 2, 1]
 
 
-def test_a_bundle_of_tensorflows_own_is_replaced_whole(tmp_path):
+def test_checkpoint_written_by_tensorflow_is_replaced_completely(tmp_path):
     prefix = str(tmp_path / "model.ckpt-10")
     assert save_by_tensorflow(tmp_path) == prefix
     for way in WAYS:
@@ -445,9 +443,7 @@ def test_a_bundle_of_tensorflows_own_is_replaced_whole(tmp_path):
     assert len([*tmp_path.glob("model.ckpt-10*")]) == 4
 
 
-def test_another_models_description_is_not_beside_the_wrong_index(
-    tmp_path, monkeypatch
-):
+def test_description_always_matches_the_index(tmp_path, monkeypatch):
     saved = SaveFiles(str(tmp_path / "model.ckpt-10"))
     formats.write(saved, {"a": np.zeros(2), "b": np.zeros(2)}, "tensorflow")
     replace, seen = os.replace, []
@@ -463,6 +459,6 @@ def test_another_models_description_is_not_beside_the_wrong_index(
 
 
 @pytest.mark.parametrize("head", [b"", b"\0", b"\0\0\x06", bytes(64)])
-def test_an_index_that_makes_no_sense_has_no_data(tmp_path, head):
+def test_invalid_index_has_no_data(tmp_path, head):
     (tmp_path / "model.ckpt-10.index").write_bytes(head)
     assert layouts.data_files(str(tmp_path / "model.ckpt-10")) == []

@@ -14,7 +14,7 @@ from keras_tpu_estimator.files.directory.state_file import CheckpointState, Save
         CheckpointState("größe", (Saved("größe", 3.0),), 0.0),
     ],
 )
-def test_state_comes_back(tmp_path, state):
+def test_state_is_restored(tmp_path, state):
     state_file.store(str(tmp_path), state)
     saved = state.saved or (Saved(state.latest),)
     assert state_file.load(str(tmp_path)) == CheckpointState(
@@ -22,7 +22,7 @@ def test_state_comes_back(tmp_path, state):
     )
 
 
-def test_times_that_do_not_match_the_names_are_unknown(tmp_path):
+def test_mismatched_times_are_unknown(tmp_path):
     (tmp_path / "checkpoint").write_text(
         'model_checkpoint_path: "b"\n'
         'all_model_checkpoint_paths: "a"\n'
@@ -49,7 +49,7 @@ def test_times_that_do_not_match_the_names_are_unknown(tmp_path):
     [checkpoints.latest, lambda directory: checkpoints.save(directory, 9, {})],
     ids=["latest", "save"],
 )
-def test_unreadable_state_says_how_to_repair_it(tmp_path, content, action):
+def test_error_for_an_unreadable_state_has_advice(tmp_path, content, action):
     (tmp_path / "checkpoint").write_bytes(content)
     with pytest.raises(ValueError, match="Repair it by writing .* or delete"):
         action(tmp_path)

@@ -1,4 +1,4 @@
-"""One training at a time in a directory."""
+"""Tests that a directory allows one training at a time."""
 
 import os
 import subprocess
@@ -7,8 +7,8 @@ import sys
 import pytest
 
 from keras_tpu_estimator.base.common import machine
-from keras_tpu_estimator.files.atomic import file_locks
-from keras_tpu_estimator.files.directory.training_status import (
+from keras_tpu_estimator.files.atomic import commit
+from keras_tpu_estimator.files.directory.state_file import (
     if_no_training,
     only_training,
 )
@@ -16,7 +16,7 @@ from tests import windows
 
 _HOLDER = """
 import sys
-from keras_tpu_estimator.files.directory.training_status import only_training
+from keras_tpu_estimator.files.directory.state_file import only_training
 with only_training(sys.argv[1]):
     print("locked", flush=True)
     sys.stdin.read()
@@ -24,7 +24,7 @@ with only_training(sys.argv[1]):
 
 _FORKING = """
 import os, sys
-from keras_tpu_estimator.files.directory.training_status import only_training
+from keras_tpu_estimator.files.directory.state_file import only_training
 with only_training(sys.argv[1]):
     worker = os.fork()
     if not worker:
@@ -36,7 +36,7 @@ print("over", flush=True)
 """
 
 
-def test_a_forked_worker_does_not_keep_it(tmp_path):
+def test_forked_worker_does_not_keep_the_lock(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-W", "ignore", "-c", _FORKING, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -56,7 +56,7 @@ def test_a_forked_worker_does_not_keep_it(tmp_path):
             assert holder.stdout.readline() == "over\n"
 
 
-def test_another_process_is_refused_until_it_ends(tmp_path):
+def test_other_process_is_refused_until_training_ends(tmp_path):
     with subprocess.Popen(
         [sys.executable, "-c", _HOLDER, str(tmp_path)],
         stdin=subprocess.PIPE,
@@ -74,14 +74,14 @@ def test_another_process_is_refused_until_it_ends(tmp_path):
         assert os.listdir(tmp_path) == []
 
 
-def test_it_is_free_again_after_an_error(tmp_path):
+def test_lock_is_released_after_an_error(tmp_path):
     with pytest.raises(ZeroDivisionError), only_training(tmp_path):
         raise ZeroDivisionError
     with only_training(tmp_path), only_training(tmp_path.parent):
         pass
 
 
-def test_a_directory_that_stays_empty_does_not_stay(tmp_path):
+def test_empty_directory_is_removed(tmp_path):
     with only_training(tmp_path / "a" / "empty"):
         pass
     with only_training(tmp_path / "full"):
@@ -90,25 +90,25 @@ def test_a_directory_that_stays_empty_does_not_stay(tmp_path):
     assert (tmp_path / "full" / "file").exists()
 
 
-def test_on_windows_a_file_is_locked_in_its_place(tmp_path, monkeypatch):
+def test_windows_locks_a_file_instead(tmp_path, monkeypatch):
     monkeypatch.setattr(machine, "IS_WINDOWS", True)
-    monkeypatch.setattr(file_locks, "fcntl", None)
+    monkeypatch.setattr(commit, "fcntl", None)
     monkeypatch.setitem(sys.modules, "msvcrt", windows.msvcrt())
     directory = tmp_path / "run"
     for _ in range(2):
         with only_training(directory):
-            assert os.listdir(directory) == [file_locks.LOCK_FILE]
+            assert os.listdir(directory) == [commit.LOCK_FILE]
             with (
                 pytest.raises(RuntimeError, match="Another training writes"),
                 only_training(directory),
             ):
                 pass
-            # Windows deletes no file that another process has open.
-            (directory / file_locks.LOCK_FILE).touch()
+            # Windows does not delete a file that another process has open.
+            (directory / commit.LOCK_FILE).touch()
         assert not directory.exists()
     directory.mkdir()
-    # A killed process has left it.
-    (directory / file_locks.LOCK_FILE).touch()
+    # A killed process leaves such a file.
+    (directory / commit.LOCK_FILE).touch()
     with if_no_training(directory) as is_free:
         assert is_free
     assert os.listdir(directory) == []

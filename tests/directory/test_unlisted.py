@@ -1,4 +1,4 @@
-"""Directories with checkpoints that their `checkpoint` file does not name."""
+"""Tests directories with checkpoints that no `checkpoint` file lists."""
 
 import os
 import shutil
@@ -25,7 +25,7 @@ def estimator_in(directory, **config):
 
 
 def copied(source, target):
-    """Copies checkpoints without the list of them."""
+    """Copies checkpoints without their list."""
     shutil.copytree(source, target, ignore=shutil.ignore_patterns("checkpoint"))
     return target
 
@@ -62,7 +62,7 @@ def test_checkpoints_without_a_list_are_an_error(trained, tmp_path, name, call):
     assert sorted(os.listdir(directory)) == before
 
 
-def test_the_error_says_how_to_continue(trained, tmp_path):
+def test_error_has_advice_to_continue(trained, tmp_path):
     directory = copied(trained["hdf5"], tmp_path / "copy")
     with pytest.raises(ValueError, match="write the line") as caught:
         estimator_in(directory).evaluate(batches_of(X, Y))
@@ -80,7 +80,7 @@ def test_a_list_of_missing_checkpoints_is_an_error(trained, tmp_path):
         estimator_in(directory).evaluate(batches_of(X, Y))
 
 
-def test_a_checkpoint_that_is_named_is_used(trained, tmp_path):
+def test_named_checkpoint_is_used(trained, tmp_path):
     directory = copied(trained["hdf5"], tmp_path / "copy")
     result = estimator_in(directory).evaluate(
         batches_of(X, Y), checkpoint_path=str(directory / "model.ckpt-4")
@@ -88,7 +88,7 @@ def test_a_checkpoint_that_is_named_is_used(trained, tmp_path):
     assert result["global_step"] == 4
 
 
-def test_the_save_of_a_killed_process_is_not_meant(tmp_path):
+def test_save_of_a_killed_process_is_ignored(tmp_path):
     saved = SaveFiles.at(checkpoints.save(tmp_path, 20, {}))
     saved.mark_unlisted()
     (tmp_path / "checkpoint").unlink()
@@ -100,7 +100,7 @@ def test_the_save_of_a_killed_process_is_not_meant(tmp_path):
 @pytest.mark.parametrize(
     "name", ["bert.ckpt-7.h5", "model.ckpt.index", "model.ckpt-5.weights.h5"]
 )
-def test_files_of_others_are_not_meant(tmp_path, name):
+def test_files_of_other_programs_are_ignored(tmp_path, name):
     (tmp_path / name).touch()
     stale_files.check_listed(str(tmp_path))
 

@@ -1,8 +1,8 @@
 """A script that converts an export, and writes the outputs of the converted model.
 
-python converting.py TOOL EXPORT INPUTS.npz OUTPUTS.npz
+    python converting.py TOOL EXPORT INPUTS.npz OUTPUTS.npz
 
-It runs in a separate process, as a server would.
+It runs in a separate process, like a server.
 """
 
 import os
@@ -14,10 +14,10 @@ import numpy as np
 
 
 def openvino(path, inputs):
-    """By OpenVINO, which has a frontend for SavedModels."""
+    """Runs an export with OpenVINO, which has a frontend for SavedModels."""
     import openvino as ov
 
-    # A CPU with bfloat16 would compute in it.
+    # A CPU with bfloat16 support would use it.
     options = {"INFERENCE_PRECISION_HINT": "f32"}
     model = ov.Core().compile_model(ov.convert_model(path), "CPU", options)
     results = model(inputs)
@@ -27,7 +27,7 @@ def openvino(path, inputs):
 
 
 def onnx(path, inputs):
-    """By tf2onnx and onnxruntime."""
+    """Converts with tf2onnx, and runs with onnxruntime."""
     import onnxruntime
 
     converted = pathlib.Path(path, "model.onnx")
@@ -47,7 +47,7 @@ def onnx(path, inputs):
 
 
 def tflite(path, inputs):
-    """By TensorFlow Lite's converter and LiteRT."""
+    """Converts with TensorFlow Lite's converter, and runs with LiteRT."""
     import tensorflow as tf
     from ai_edge_litert.interpreter import Interpreter
 
@@ -59,7 +59,7 @@ def tflite(path, inputs):
 
 
 def keras(path, inputs):
-    """By a layer of Keras's, which is not converted, but has no other place."""
+    """Runs an export as a Keras layer, without conversion."""
     os.environ["KERAS_BACKEND"] = "tensorflow"
     import keras
 

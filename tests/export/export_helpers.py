@@ -1,4 +1,4 @@
-"""The model that the tests of exports share, and its data."""
+"""The model and data that the tests of exports share."""
 
 import contextlib
 
@@ -13,7 +13,7 @@ CLASSES = ["cat", "dog", "owl"]
 
 
 def class_names(ids):
-    """Names of class ids, as the host computes them."""
+    """The names of class ids, computed on the host."""
     import tensorflow as tf
 
     return tf.gather(tf.constant(CLASSES), ids)
@@ -74,10 +74,10 @@ def input_fn(params):
 
 
 class NoRequest:
-    """Stands in for the process that tries an export, where nothing is new."""
+    """Replaces the process that tries an export."""
 
     def __init__(self, timeout_secs):
-        """Takes any time."""
+        """Accepts any time limit."""
 
     def __enter__(self):
         return self

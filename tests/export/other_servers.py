@@ -1,7 +1,7 @@
 """Independent servers, in processes without JAX and this package.
 
-Each starts in a `with` block with exports of digits by name, and yields a function from
-a name and inputs to the outputs of the server.
+Each starts in a `with` block with exports of digits by name, and yields a function that
+sends inputs to the export with a name and returns the outputs.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ import numpy as np
 from tests.many_hosts.launching import free_port
 
 _HERE = pathlib.Path(__file__).parent
-# What MLflow calls the estimators of TensorFlow 1: a SavedModel, one of its
-# signatures, and what JSON is read as. MLServer wants to show some output.
+# MLflow's format for TF1 estimators: a SavedModel, one of its signatures, and the type
+# of JSON data. MLServer needs an output example.
 _MLMODEL = """
 flavors:
   tensorflow:
@@ -39,9 +39,9 @@ _TENSOR = (
 
 @contextlib.contextmanager
 def mlserver(python, exports, directory):
-    """MLServer with its runtime for MLflow, which is asked in JSON.
+    """MLServer with its runtime for MLflow, with requests in JSON.
 
-    At the address where MLflow's own server answers, so that it has one model.
+    It serves one model, at the address of MLflow's own server.
     """
     ((name, export),) = exports.items()
     address = f"http://127.0.0.1:{free_port()}"
@@ -81,7 +81,7 @@ def mlserver(python, exports, directory):
 
 @contextlib.contextmanager
 def triton(python, exports, directory):
-    """Triton Inference Server of PyTriton, asked over HTTP and over gRPC."""
+    """PyTriton's Triton Inference Server, with requests over HTTP and gRPC."""
     ports = {"http": str(free_port()), "grpc": str(free_port())}
 
     def ask(name, inputs):
@@ -113,7 +113,7 @@ SERVERS = {"mlserver": mlserver, "triton": triton}
 
 @contextlib.contextmanager
 def _started(python, command):
-    """The lines that a process says, which ends with the `with` block."""
+    """The output lines of a process that ends with the `with` block."""
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
@@ -130,7 +130,7 @@ def _started(python, command):
 
 
 def _wait_for(lines, *texts):
-    """Reads until each text was in some line."""
+    """Reads lines until each text has occurred."""
     left, said = set(texts), []
     while left:
         line = next(lines, None)
@@ -141,9 +141,9 @@ def _wait_for(lines, *texts):
 
 
 def _environment(python):
-    """That of a shell in which the interpreter's environment is active.
+    """The environment variables of a shell with the interpreter's environment.
 
-    Triton embeds Python, and finds that library and its modules by these.
+    Triton embeds Python, and uses them to find the library and modules.
     """
     where = "import sysconfig; print(sysconfig.get_config_var('LIBDIR'))"
     libraries = subprocess.check_output([python, "-c", where], text=True)

@@ -1,4 +1,4 @@
-"""Serves exports in one process that has no JAX, as a server would."""
+"""Serves exports in one process without JAX, like a server."""
 
 import atexit
 import functools
@@ -41,7 +41,7 @@ def serve(*requests):
 
 @functools.cache
 def _server():
-    """One for all tests of this process, for TensorFlow is slow to import."""
+    """The server of all tests in this process, because TensorFlow imports slowly."""
     server = subprocess.Popen(
         [sys.executable, "-c", _SCRIPT],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Exports of examples in other runtimes."""
+"""Tests exports of examples in other runtimes."""
 
 import importlib.util
 import subprocess
@@ -13,7 +13,7 @@ from keras import layers, ops
 
 import keras_tpu_estimator as kte
 
-# Before trials are forked of another one.
+# This must precede forks of another process.
 PYTHON = sys.executable
 NEEDS = {
     "openvino": ("openvino",),
@@ -28,7 +28,7 @@ LABELS = RNG.integers(0, 3, 16, "int32")
 
 
 def encoder(features, labels, mode, params):
-    """BERT's kind of layer, and a classifier of two activations."""
+    """A layer like BERT's, and a classifier with two activations."""
     x = layers.Embedding(30, 8)(features["ids"])
     x = layers.LayerNormalization()(x + layers.MultiHeadAttention(2, 4)(x, x))
     x = x + layers.Dense(8)(layers.Dense(16, "gelu")(x))
@@ -56,7 +56,7 @@ PROGRAMS = {
 
 @pytest.fixture(scope="module", params=some_slow(PROGRAMS, {"digits"}))
 def exported(request, forked_rebuilding, forked_trials, tmp_path_factory):
-    """An export, what it is asked, and what `predict` answers."""
+    """An export, a request, and the results of `predict`."""
     folder = tmp_path_factory.mktemp(request.param)
     model_fn, features = PROGRAMS[request.param]
     estimator = estimator_of(
@@ -80,7 +80,7 @@ def exported(request, forked_rebuilding, forked_trials, tmp_path_factory):
     "tool", some_slow(converting.TOOLS, {"onnx", "tflite", "keras"})
 )
 def test_converted_models_match_predict(tool, exported, tmp_path):
-    # Not imported here: some start processes of their own.
+    # The libraries are not imported here, because some start processes.
     if not all(map(importlib.util.find_spec, NEEDS[tool])):
         pytest.skip(f"{tool} cannot be installed here")
     path, given, expected = exported

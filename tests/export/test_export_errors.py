@@ -1,4 +1,4 @@
-"""Models that cannot be exported raise errors with a workaround."""
+"""Tests that models that cannot be exported raise errors with a workaround."""
 
 import dataclasses
 import inspect
@@ -23,7 +23,7 @@ RAW = kte.export.build_raw_serving_input_receiver_fn(X)
 
 
 def receiver_of(make_features, dtype="float32", shape=(None, 4)):
-    """A receiver function of one placeholder and what is made of it."""
+    """A receiver function of a placeholder and a function of it."""
 
     def receiver_fn():
         import tensorflow as tf
@@ -121,7 +121,7 @@ def test_calling_a_receiver_function_outside_a_graph():
 
 
 def predicting(**settings):
-    """A model_fn like the classifier, with other settings in PREDICT."""
+    """A model_fn like the classifier's, with other settings in PREDICT."""
 
     def model_fn(features, labels, mode, params):
         spec = classifier(features, labels, mode, params)
@@ -218,12 +218,12 @@ def test_models(name, model_dir, tmp_path, untried):
     assert os.listdir(tmp_path) == []
 
 
-def test_no_checkpoint(tmp_path):
+def test_missing_checkpoint_is_an_error(tmp_path):
     with pytest.raises(ValueError, match="No checkpoint exists in .*`train`"):
         estimator_of(classifier, tmp_path).export_saved_model(tmp_path, RAW)
 
 
-def test_no_checkpoint_but_one_to_start_from(model_dir, tmp_path, untried):
+def test_warm_start_checkpoint_is_exported(model_dir, tmp_path, untried):
     warm = estimator_of(classifier, tmp_path / "new", warm_start_from=model_dir)
     warm.export_saved_model(tmp_path / "export", RAW)
     assert len(os.listdir(tmp_path / "export")) == 1
@@ -259,7 +259,9 @@ def test_assets(assets, exception, message, estimator, tmp_path):
 
 
 @pytest.mark.parametrize("number", [0, 1])
-def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch, number):
+def test_results_that_differ_from_jax_are_an_error(
+    estimator, tmp_path, monkeypatch, number
+):
     build = front_end.build_graph
 
     def build_wrong(*args):
@@ -280,7 +282,9 @@ def test_other_numbers_than_jax(estimator, tmp_path, monkeypatch, number):
     assert os.listdir(tmp_path) == []
 
 
-def test_an_export_that_tensorflow_cannot_load(estimator, tmp_path, monkeypatch):
+def test_export_that_tensorflow_cannot_load_is_an_error(
+    estimator, tmp_path, monkeypatch
+):
     from keras_tpu_estimator.export import stablehlo
 
     monkeypatch.setattr(stablehlo, "for_tensorflow", lambda module: b"new")
@@ -294,11 +298,11 @@ def of_composites(features, labels, mode, params):
     return kte.TPUEstimatorSpec(mode, {"y": best})
 
 
-def test_the_line_of_an_operation_that_cannot_run(model_dir, tmp_path, monkeypatch):
+def test_error_has_the_line_of_the_failing_operation(model_dir, tmp_path, monkeypatch):
     from keras_tpu_estimator.export import stablehlo
 
     composites = []
-    # TensorFlow does not find the shapes in them.
+    # TensorFlow cannot infer their shapes.
     monkeypatch.setattr(stablehlo, "_call_instead", composites.append)
     estimator = estimator_of(of_composites, model_dir)
     line = inspect.getsourcelines(of_composites)[1] + 1
@@ -311,7 +315,7 @@ def test_the_line_of_an_operation_that_cannot_run(model_dir, tmp_path, monkeypat
         pytest.skip(f"JAX {jax.__version__} has no composites.")
 
 
-def test_a_test_of_an_export_that_hangs(model_dir, tmp_path, monkeypatch):
+def test_hanging_first_request_is_an_error(model_dir, tmp_path, monkeypatch):
     script = tmp_path / "hangs.py"
     script.write_text("import signal\nsignal.pause()\n")
     monkeypatch.setattr(checking, "_SCRIPT", script)
@@ -331,7 +335,7 @@ def test_a_test_of_an_export_that_hangs(model_dir, tmp_path, monkeypatch):
         ("something else", "An op of the model"),
     ],
 )
-def test_the_op_is_named(failure, op):
+def test_error_names_the_operation(failure, op):
     assert f"{op} cannot run there" in checking._explained(failure)
 
 
@@ -470,7 +474,7 @@ def test_single_tensors_get_names():
     assert list(receiver.features) == ["feature"]
     assert list(receiver.receiver_tensors) == ["input"]
     assert list(receiver.receiver_tensors_alternatives["other"]) == ["input"]
-    # As named tuples are.
+    # Named tuples are also accepted.
     features, receivers, _ = receiver
     assert features is receiver[0] is receiver.features
     assert receivers is receiver.receiver_tensors
@@ -489,7 +493,7 @@ def test_outside_compilation(make, message):
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other patterns.")
-def test_a_path_that_tensorflow_reads_as_a_pattern(tmp_path, caplog):
+def test_path_that_tensorflow_reads_as_a_pattern_warns(tmp_path, caplog):
     estimator = estimator_of(classifier, tmp_path / "model")
     estimator.train(lambda params: (X, Y), steps=1)
     folder = estimator.export_saved_model(tmp_path / "a[b]", RAW)

@@ -1,4 +1,4 @@
-"""Operations of models compute the same without JAX."""
+"""Tests that operations of models compute the same without JAX."""
 
 import keras
 import numpy as np
@@ -55,7 +55,7 @@ def model_fn(features, labels, mode, params):
     outputs = every_op(features)
     if mode == kte.ModeKeys.PREDICT:
         return kte.TPUEstimatorSpec(mode, outputs)
-    # Of one output alone: training is not what is tested here.
+    # The loss uses only one output, because training is not tested here.
     loss = ops.mean(outputs["gelu"] ** 2)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(1e-3))
     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
@@ -98,7 +98,7 @@ SIZES = [(1, 16), (4, 5)]
 
 @pytest.fixture(scope="module")
 def answers(tmp_path_factory):
-    """Pairs of what is predicted and what is served, for several sizes."""
+    """Pairs of predicted and served results for several sizes."""
     path = tmp_path_factory.mktemp("ops")
     estimator = estimator_of(model_fn, path, batch=1)
     estimator.train(lambda params: batch(4, 8), steps=1)
@@ -122,7 +122,7 @@ def answers(tmp_path_factory):
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_served_outputs_are_the_predictions(answers, size):
+def test_served_outputs_match_predictions(answers, size):
     predicted, served = answers[size]
     assert predicted.keys() == served.keys()
     for name, expected in predicted.items():
@@ -138,6 +138,6 @@ def test_served_outputs_are_the_predictions(answers, size):
         )
 
 
-def test_the_sizes_make_a_difference(answers):
+def test_outputs_depend_on_the_size(answers):
     shapes = {served["attention"].shape for _, served in answers.values()}
     assert shapes == {(n, length, 6) for n, length in SIZES}

@@ -1,4 +1,4 @@
-"""Exports that consist of TensorFlow operations, rebuilt by Keras."""
+"""Tests exports that Keras rebuilds from TensorFlow operations."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ def model_fn_of(network):
         predictions = network(features["x"], mode == kte.ModeKeys.TRAIN)
         if mode == kte.ModeKeys.PREDICT:
             return kte.TPUEstimatorSpec(mode, predictions)
-        # All but places, which have no gradient.
+        # All outputs except positions, which have no gradient.
         (first, *_) = predictions.values()
         loss = ops.mean(first**2)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
@@ -46,7 +46,7 @@ def all_kinds(x, is_training):
     images = layers.Reshape((2, 2, 3))(steps)
     y = layers.Flatten()(layers.Conv2D(2, 2, padding="same")(images))
     best, places = ops.top_k(y, 2)
-    # Thirds, which are in no table of weights.
+    # Thirds, which no table of weights contains.
     large = layers.UpSampling2D(3, interpolation="bicubic")(100.0 * images)
     return {"y": y, "best": best, "places": places, "large": large}
 
@@ -58,7 +58,7 @@ def solving(x, is_training):
 
 
 def beyond(x, is_training):
-    """Casts and lookups of what an integer or a table does not have."""
+    """Casts and lookups outside the range of an integer or a table."""
     y = layers.Dense(3)(x)
     large = 300.0 * x
     ids = ops.cast(large, "int32")
@@ -115,7 +115,7 @@ def test_predictions(network, tmp_path):
 
 
 def test_both_kinds_of_metagraphs(tmp_path, untried):
-    """Signatures, batching and receivers are those of other exports."""
+    """Signatures, batching and receivers are like those of other exports."""
 
     def model_fn(features, labels, mode, params):
         y = kte.export.inference_on_tpu(
@@ -150,7 +150,7 @@ def test_both_kinds_of_metagraphs(tmp_path, untried):
     np.testing.assert_allclose(
         outputs["twice"], 2 * expected["y"], rtol=1e-5, atol=1e-6
     )
-    # Metrics and losses need not be Keras's.
+    # Metrics and losses may be from other libraries.
     assert {"XlaCallModule", "BatchFunction", "MatMul"} <= ops_of(path)
 
 
@@ -218,7 +218,7 @@ def test_models_that_cannot_be_rebuilt(network, exception, message, tmp_path):
     assert not (tmp_path / "export").exists()
 
 
-def test_a_process_that_hangs(tmp_path, monkeypatch):
+def test_hanging_process_is_an_error(tmp_path, monkeypatch):
     script = tmp_path / "hangs.py"
     script.write_text("import signal\nsignal.pause()\n")
     monkeypatch.setattr(rebuilding, "_SCRIPT", script)
@@ -231,7 +231,7 @@ def test_a_process_that_hangs(tmp_path, monkeypatch):
 
 
 def made_plain(function, dtype="float32"):
-    """The types of its ops, and a function that runs them."""
+    """The types of the ops, and a function that runs them."""
     traced = tf.function(function, autograph=False).get_concrete_function(
         tf.TensorSpec([None, 4], dtype)
     )
@@ -249,7 +249,7 @@ def made_plain(function, dtype="float32"):
 
 
 def of_keras(find, x):
-    """As Keras finds the place of a maximum on TensorFlow."""
+    """Finds the index of a maximum like Keras on TensorFlow."""
     bits = tf.bitwise.bitwise_and(tf.bitcast(x, tf.int32), tf.int32.min)
     is_negative_zero = tf.logical_and(tf.equal(x, 0.0), tf.less(bits, 0))
     x = tf.where(is_negative_zero, -np.finfo("float32").tiny, x)
@@ -263,7 +263,7 @@ def test_argmax_and_argmin_ignore_the_sign_bit():
         assert run(NUMBERS) == place
 
 
-def test_a_users_selection_stays():
+def test_user_selection_is_unchanged():
     def chosen(x):
         return tf.argmax(tf.where(x > 2.0, -1.0, x), axis=-1)
 
@@ -272,13 +272,13 @@ def test_a_users_selection_stays():
     np.testing.assert_array_equal(run(NUMBERS), [1, 2])
 
 
-def test_a_users_bitcast_stays():
+def test_user_bitcast_is_unchanged():
     ops, run = made_plain(lambda x: tf.bitcast(x, tf.int32))
     assert "Bitcast" in ops
     np.testing.assert_array_equal(run(NUMBERS), NUMBERS.view("int32"))
 
 
-def test_the_complement_of_the_error_function():
+def test_complementary_error_function():
     for dtype, error in (("float32", 1e-6), ("float64", 1e-12)):
         for function in (tf.math.erfc, lambda x: tf.math.erfc(-x)):
             ops, run = made_plain(function, dtype)
@@ -287,7 +287,7 @@ def test_the_complement_of_the_error_function():
             np.testing.assert_allclose(run(NUMBERS), expected, error, error)
 
 
-def test_gelu_has_the_form_of_tensorflow_lite():
+def test_gelu_has_the_pattern_of_tensorflow_lite():
     ops, run = made_plain(lambda x: tf.nn.gelu(x, approximate=False))
     assert {"AddV2", "Erf"} <= ops
     assert not ops & {"Erfc", "Sub"}

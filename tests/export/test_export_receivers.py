@@ -1,4 +1,4 @@
-"""Each kind of receiver, served once."""
+"""Tests that each kind of receiver is served."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ def of_fixed_size():
 
 
 def text():
-    """Numbers as text, of TF1's placeholders and TF2's ops."""
+    """Numbers as text, with TF1's placeholders and TF2's ops."""
     import tensorflow as tf
 
     @tf.function
@@ -51,7 +51,7 @@ def text():
 
 
 def looked_up(vocabulary):
-    """Words whose ids a vocabulary file tells, and alternatively the ids."""
+    """Words with ids from a vocabulary file, or the ids themselves."""
     import tensorflow as tf
 
     def receiver_fn():
@@ -78,7 +78,7 @@ def looked_up(vocabulary):
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A receiver function, a signature, and a request to it."""
+    """A receiver function, a signature, and a request."""
 
     receiver_fn: object
     signature: str
@@ -188,7 +188,7 @@ def test_host_work_on_the_results_of_host_work(tmp_path):
     ]
 
 
-def test_a_whole_model_fn_in_batches(model_dir, tmp_path, untried):
+def test_model_fn_in_batches(model_dir, tmp_path, untried):
     def model_fn(features, labels, mode, params):
         if not params["use_tpu"]:
             return classifier(features, labels, mode, params)
@@ -211,7 +211,7 @@ def test_a_whole_model_fn_in_batches(model_dir, tmp_path, untried):
 
     with open(f"{folder}/saved_model.pb", "rb") as file:
         graphs = file.read()
-    # No lines of source files, in functions of graphs, either.
+    # Functions in graphs also contain no lines of source files.
     assert b".py" not in graphs
     proto = saved_model_pb2.SavedModel.FromString(graphs)
     assert [

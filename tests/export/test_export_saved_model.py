@@ -1,4 +1,4 @@
-"""The folder of an export: its name, its files, its metagraphs."""
+"""Tests the folder of an export: its name, files and metagraphs."""
 
 import os
 import pathlib
@@ -70,7 +70,7 @@ def test_metagraphs(settings, tags, version, model_dir, tmp_path, untried):
 def test_signatures(estimator, tmp_path, untried):
     folder = estimator.export_saved_model(tmp_path, RAW)
     for graph in metagraphs(folder).values():
-        # Classification and regression take examples, which are not received.
+        # Classification and regression need examples, which this receiver lacks.
         (signature,) = graph.signature_def.values()
         assert signature.method_name == "tensorflow/serving/predict"
         assert set(signature.inputs) == {"x"}
@@ -249,7 +249,7 @@ def test_no_name_is_free(tmp_path):
 
 
 class Refusing(export_helpers.NoRequest):
-    """A first request that fails."""
+    """Makes the first request fail."""
 
     def check(self, folder, graphs):
         assert os.listdir(folder)
@@ -286,7 +286,7 @@ def test_averages_instead_of_weights(tmp_path, untried):
     assert_served_as_predicted(estimator_of(model_fn, tmp_path), tmp_path)
 
 
-def test_layers_from_outside(tmp_path, untried):
+def test_layers_made_outside_model_fn(tmp_path, untried):
     layer = keras.layers.Dense(3)
 
     def model_fn(features, labels, mode, params):

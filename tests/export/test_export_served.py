@@ -1,4 +1,4 @@
-"""Exports of examples on independent servers."""
+"""Tests exports of examples on independent servers."""
 
 import importlib
 import importlib.util
@@ -19,7 +19,7 @@ pytestmark = [
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 IMAGES = np.random.default_rng(0).random((16, 8, 8, 1), "float32")
 LABELS = np.arange(16, dtype="int32") % 10
-# By name: the example, a backend, and the batch sizes that it is asked with.
+# By name: the example, the backend, and the batch sizes of requests.
 EXPORTS = {
     "open": ("digits", "jax", (16, 5, 1)),
     "fixed": ("digits", "jax", (16,)),
@@ -30,7 +30,7 @@ EXPORTS = {
 
 
 def program_of(example, request):
-    """The `model_fn` of an example, and the features that it takes."""
+    """The `model_fn` of an example, and its features."""
     if example == "digits":
         module = importlib.import_module("examples.digits")
         return module.model_fn, {"image": IMAGES}
@@ -50,7 +50,7 @@ def program_of(example, request):
 
 
 def receiver_fn_of(features, batch):
-    """Of requests that give "image", for features in a dict or alone."""
+    """A receiver of requests with "image", for features in a dict or alone."""
 
     def receiver_fn():
         import tensorflow as tf
@@ -66,7 +66,7 @@ def receiver_fn_of(features, batch):
 
 @pytest.fixture(scope="module")
 def exports(request, forked_rebuilding, forked_trials, tmp_path_factory):
-    """By name: a folder, batches of images, and what `predict` answers."""
+    """Folders, batches of images and the results of `predict`, by name."""
     made = {}
     for name, (example, backend, sizes) in EXPORTS.items():
         model_fn, features = program_of(example, request)
@@ -95,7 +95,7 @@ def exports(request, forked_rebuilding, forked_trials, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def python():
-    """An interpreter that has servers."""
+    """An interpreter with the servers installed."""
     if "SERVING_PYTHON" not in os.environ:
         pytest.skip(
             "SERVING_PYTHON is to name a Python with the group `serving` of "

@@ -1,4 +1,4 @@
-"""State that a served model keeps between requests."""
+"""Tests state that a served model keeps between requests."""
 
 import keras
 import numpy as np
@@ -69,9 +69,9 @@ def test_state_continues_between_requests(tmp_path):
     for x, batch in zip(batches, expected, strict=True):
         (got,) = model.signatures["serving_default"](x=tf.constant(x)).values()
         np.testing.assert_allclose(got, batch["y"], 1e-5, 1e-6)
-    # Random numbers and the count differ, so the batches do.
+    # Random numbers and the count differ, so the batches differ.
     assert not np.allclose(expected[0]["y"], expected[1]["y"])
-    # A server that starts begins with the checkpoint.
+    # A new server starts with the checkpoint's state.
     again = tf.saved_model.load(path, tags=["serve"])
     (got,) = again.signatures["serving_default"](x=tf.constant(batches[0])).values()
     np.testing.assert_allclose(got, expected[0]["y"], 1e-5, 1e-6)
@@ -90,7 +90,7 @@ def test_unsupported_state_is_named(tmp_path, export_backend, untried):
 
 
 def test_sparse_floats_are_received(estimator, predictions, tmp_path):
-    """Receivers that are sparse or ragged, and features of sparse floats."""
+    """Receivers may be sparse or ragged, and features may be sparse floats."""
     import tensorflow as tf
 
     v1 = tf.compat.v1

@@ -1,8 +1,8 @@
-"""Requests in TensorFlow Serving's own messages, answered by its rules.
+"""Tests requests in TensorFlow Serving's messages with its rules.
 
-Its server is no Python. What it demands of a signature before it runs it in a
-session is in its sources, in `servables/tensorflow`: `predict_util.cc`,
-`classifier.cc`, `regressor.cc`, `multi_inference.cc`.
+Its server is not written in Python. Its requirements for signatures are in its sources,
+in `servables/tensorflow`: `predict_util.cc`, `classifier.cc`, `regressor.cc`,
+`multi_inference.cc`.
 """
 
 import numpy as np
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("untried")
 
 @pytest.fixture(scope="module")
 def served(estimator, tmp_path_factory):
-    """Sessions by name, each with its signatures, as a server has them."""
+    """Sessions with their signatures by name, like those of a server."""
     import tensorflow.compat.v1 as tf
     from export_helpers import first_request_left_out
     from tensorflow_serving.apis import prediction_log_pb2
@@ -61,7 +61,7 @@ def served(estimator, tmp_path_factory):
 
 
 def predict_request(x, signature="", **names):
-    """A request as clients make it."""
+    """A request in the form that clients send."""
     import tensorflow as tf
     from tensorflow_serving.apis import predict_pb2
 
@@ -74,7 +74,7 @@ def predict_request(x, signature="", **names):
 
 
 def predicted(model, request):
-    """By the rules of `predict_util.cc`."""
+    """Answers a request by the rules of `predict_util.cc`."""
     import tensorflow as tf
     from tensorflow_serving.apis import predict_pb2
 
@@ -180,7 +180,7 @@ def test_metadata_of_signatures(served):
 
 
 def test_warmup_requests(served, predictions):
-    """Where a server looks for them, which answers them before others."""
+    """They are in the place where a server finds and answers them first."""
     import tensorflow as tf
     from tensorflow_serving.apis import prediction_log_pb2
 

@@ -1,4 +1,4 @@
-"""Trained models in files that Keras loads."""
+"""Tests trained models in files that Keras loads."""
 
 import os
 
@@ -47,7 +47,7 @@ def trained(trained_dir):
     return estimator_of(model_fn, trained_dir)
 
 
-def assert_predicts_alike(model, estimator):
+def assert_same_predictions(model, estimator):
     (expected,) = estimator.predict(input_fn, yield_single_examples=False)
     got = model.predict(X, verbose=0)
     assert got.keys() == expected.keys()
@@ -59,7 +59,7 @@ def test_a_model_is_loaded_by_keras(trained, tmp_path):
     path = kte.export_keras(trained, tmp_path / "model.keras", X)
     assert path == str(tmp_path / "model.keras")
     assert os.listdir(tmp_path) == ["model.keras"]
-    assert_predicts_alike(keras.models.load_model(path), trained)
+    assert_same_predictions(keras.models.load_model(path), trained)
 
 
 def test_weights_are_loaded_by_keras(trained, tmp_path):
@@ -68,7 +68,7 @@ def test_weights_are_loaded_by_keras(trained, tmp_path):
     logits = network(inputs, is_training=False)
     model = keras.Model(inputs, {"top": ops.argmax(logits, -1), "logits": logits})
     model.load_weights(path)
-    assert_predicts_alike(model, trained)
+    assert_same_predictions(model, trained)
 
 
 def of_jax(logits):
@@ -104,8 +104,8 @@ def test_paths_and_checkpoints_are_checked(trained, tmp_path):
         kte.export_keras(untrained, tmp_path / "model.keras", X)
 
 
-def test_a_scaffold_that_looks_for_variables(tmp_path):
-    """A Keras model has none of the program's, so nothing asks for it there."""
+def test_scaffold_fn_is_not_called(tmp_path):
+    """A Keras model has no variables of the estimator for a scaffold to find."""
 
     def model_fn(features, labels, mode, params):
         y = layers.Dense(1, name="dense")(features["x"])

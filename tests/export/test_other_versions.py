@@ -1,4 +1,4 @@
-"""Files of other versions are read here, with their numbers."""
+"""Tests that files of other versions are read with the same results."""
 
 import json
 import logging
@@ -40,7 +40,7 @@ def test_training_continues_from_other_versions(tmp_path, name, in_shards, versi
         in_shards,
         checkpoint_format="hdf5" if name == "shards" else name,
     )
-    # Had the input begun again, the numbers would be others.
+    # If the input had restarted, the results would differ.
     estimator.train(make_versions.input_fn, steps=2)
     for variable, value in make_versions.weights(estimator).items():
         want = WRITTEN[versions]["at step 4"][variable]
@@ -73,9 +73,9 @@ def test_exports_run_with_only_tensorflow():
 
 
 @pytest.mark.parametrize("versions", OF_OTHER_JAX)
-def test_an_executable_is_compiled_again(tmp_path, caplog, versions):
+def test_executable_of_another_version_is_compiled_again(tmp_path, caplog, versions):
     for name in ("hdf5", "executables"):
-        # As the permissions of files are where no other user may write.
+        # Permissions of files that no other user may write.
         shutil.copytree(
             make_versions.HERE / versions / name,
             tmp_path / name,

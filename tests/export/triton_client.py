@@ -1,4 +1,4 @@
-"""A script that sends requests to Triton Inference Server by its client library.
+"""A script that sends requests with Triton's client library.
 
 python triton_client.py http|grpc PORT NAME INPUTS.npz OUTPUTS.npz
 """

@@ -1,10 +1,9 @@
-"""A script: Triton Inference Server, with SavedModels behind it.
+"""A script that runs Triton Inference Server with SavedModels.
 
     python triton_server.py HTTP_PORT GRPC_PORT NAME=EXPORT ...
 
-It is written as the documentation of NVIDIA's PyTriton has it, for an
-environment with TensorFlow and PyTriton alone. It says "ready", and ends with
-its input.
+It follows the documentation of NVIDIA's PyTriton, for an environment with only
+TensorFlow and PyTriton. It prints "ready", and ends with its input.
 """
 
 import sys
@@ -15,7 +14,7 @@ from pytriton.triton import Triton, TritonConfig
 
 
 def tensors(specs):
-    """How Triton describes inputs or outputs."""
+    """Triton's description of inputs or outputs."""
     return [
         Tensor(
             name=name,
@@ -27,7 +26,7 @@ def tensors(specs):
 
 
 def bind(triton, name, folder):
-    """Has Triton answer with a SavedModel's default signature."""
+    """Makes Triton answer with a SavedModel's default signature."""
     model = tf.saved_model.load(folder, tags=["serve"])
     predict = model.signatures["serving_default"]
 

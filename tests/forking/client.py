@@ -1,7 +1,6 @@
-"""Stands for Python where tests start it: has a template forked instead.
+"""Replaces the Python that tests start: forks a template process instead.
 
-Where there is no template, or a fork of it would not do what was asked for, it
-becomes Python itself.
+Without a suitable template it becomes Python itself.
 """
 
 import marshal
@@ -10,10 +9,10 @@ import signal
 import socket
 import sys
 
-# Environment variables of these names, and more, are paths of sockets; where
-# there are several, hosts take turns.
+# Environment variables with these names contain paths of sockets. If there are several,
+# hosts use them in turn.
 PREFIX = "TESTS_FORK_"
-# Scripts that have their own templates; all others share one.
+# Scripts with their own templates; all others share one.
 SCRIPTS = ("first_request.py", "tensorflow_graph.py")
 _PASSED_ON = (
     signal.SIGINT,
@@ -24,9 +23,9 @@ _PASSED_ON = (
 
 
 def main() -> None:
-    """Has a fork do what Python would, and ends as it does."""
+    """Runs the command in a fork, and exits with its status."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as template:
-        # One that is sent as soon as the fork runs waits for its handler.
+        # A signal that arrives before the handler is installed is delivered later.
         signal.pthread_sigmask(signal.SIG_BLOCK, _PASSED_ON)
         process = _forked(template)
         if process:
@@ -45,7 +44,7 @@ def main() -> None:
 
 
 def _forked(template: socket.socket) -> int:
-    """The number of the forked process, or 0 without one."""
+    """The id of the forked process, or 0 if there is none."""
     script = os.path.basename(sys.argv[-1])
     name = script if script in SCRIPTS else "package"
     request = (sys.argv, os.getcwd(), dict(os.environ), os.getpid())

@@ -1,11 +1,12 @@
-"""Fixtures with which the processes that a test starts are forks.
+"""Fixtures that fork the processes that a test starts.
 
-To import what each of them needs takes longer than most of what they do. So one
-process of each kind imports it once, and is forked. What a test has is a client
-of the fork. Who kills that waits for the end of its output: the fork ends a
-moment later. Tests about starts, imports, stops and locks start processes as
-they are. Forks of one process have one hash seed; where those of hosts should
-differ, there are two.
+Importing libraries takes longer than most of these processes' work. Therefore one
+template process of each kind imports them once, and is forked. The test's child process
+is a client of the fork. A test that kills the client must wait for the end of its
+output, because the fork ends a moment later.
+
+Tests of starts, imports, stops and locks start real processes. Forks of one process
+share a hash seed; if hosts need different seeds, there are two templates.
 """
 
 import atexit
@@ -32,7 +33,7 @@ _TENSORFLOW = {
     "PYTHONUTF8": "1",
     "TF_CPP_MIN_LOG_LEVEL": "3",
 }
-# By the name of a socket, the modules of a template, and its environment.
+# The modules and the environment of each template, by the socket's name.
 _KINDS = {
     "package": (
         ("keras_tpu_estimator", "h5py"),
@@ -51,35 +52,35 @@ _KINDS = {
 
 @pytest.fixture
 def forked_programs() -> Iterator[None]:
-    """Processes of a test are forked from one that has imported the package."""
+    """Forks a test's processes from one that has imported the package."""
     with forking("package"):
         yield
 
 
 @pytest.fixture(scope="module")
 def forked_trials() -> Iterator[None]:
-    """The trials of exports are forked, in this test and those below."""
+    """Forks the processes that try exports, in this test and the following ones."""
     with forking("first_request.py"):
         yield
 
 
 @pytest.fixture(scope="module")
 def forked_rebuilding() -> Iterator[None]:
-    """So is what rebuilds models for TensorFlow."""
+    """Forks the processes that rebuild models for TensorFlow."""
     with forking("tensorflow_graph.py"):
         yield
 
 
 @contextlib.contextmanager
 def forking(kind: str, seeds: int = 1) -> Iterator[None]:
-    """Processes of this kind that are started in a `with` block are forks.
+    """Forks the processes of a kind that are started in a `with` block.
 
     Args:
         kind: The name of a socket.
-        seeds: How many hash seeds hosts should have. Defaults to 1.
+        seeds: The number of different hash seeds of hosts. Defaults to 1.
     """
     if not hasattr(os, "pidfd_open"):
-        # Only Linux has what the templates need. Elsewhere they are no forks.
+        # The templates need Linux. Elsewhere the processes are not forked.
         yield
         return
     paths = os.pathsep.join(_started(kind, seed) for seed in range(seeds))
@@ -92,11 +93,11 @@ def forking(kind: str, seeds: int = 1) -> Iterator[None]:
 
 @functools.cache
 def _folder() -> pathlib.Path:
-    """A folder with a client, and with the sockets of templates."""
+    """Makes a folder with a client and the sockets of templates."""
     folder = tempfile.TemporaryDirectory(prefix="forks-")
     atexit.register(folder.cleanup)
     client = pathlib.Path(folder.name, "python")
-    # Without what else is there, Python starts in an instant.
+    # Without site packages, Python starts at once.
     client.write_text(f"#!{_PYTHON} -SI\n{(_HERE / 'client.py').read_text()}")
     client.chmod(0o700)
     return client.parent
@@ -104,7 +105,7 @@ def _folder() -> pathlib.Path:
 
 @functools.cache
 def _started(kind: str, seed: int) -> str:
-    """The socket of a template, whose clients wait until it is there."""
+    """Starts a template; clients of its socket wait until it is ready."""
     modules, environment = _KINDS[kind]
     own = [_ROOT, *filter(None, [os.environ.get("PYTHONPATH")])]
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:

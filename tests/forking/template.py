@@ -1,7 +1,7 @@
-"""A process that has imported what takes long, and forks for each client.
+"""A process that imports slow modules once, and forks for each client.
 
-Its arguments are the number of a listening socket, and modules to import; none
-of a name with a "-" before it can be. It ends with its standard input.
+Its arguments are the number of a listening socket, the modules to import, and, with a
+"-", names of modules that must not be imported. It ends with its standard input.
 """
 
 import contextlib
@@ -21,7 +21,7 @@ import sys
 import types
 from typing import NoReturn
 
-# What Python and libraries read when they start.
+# Environment variables that Python and libraries read when they start.
 _EARLY = re.compile(
     "PYTHON(?!PATH$|UNBUFFERED$|FAULTHANDLER$)|KERAS_|TF_(?!CONFIG$)"
     "|JAX_(?!COORDINATOR_|LOCAL_DEVICE_IDS$)"
@@ -32,14 +32,14 @@ _REQUEST_BYTES = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """What a client asks for.
+    """A client's request.
 
     Attributes:
-        arguments: Its path, and the arguments of Python.
-        folder: Where it was started.
-        environment: Its environment variables.
-        number: Of its process.
-        files: Its standard input, output and error.
+        arguments: The path and arguments of the Python command.
+        folder: The client's working directory.
+        environment: The client's environment variables.
+        number: The client's process id.
+        files: The client's standard input, output and error.
     """
 
     arguments: list[str]
@@ -50,7 +50,7 @@ class Request:
 
     @property
     def can_be_forked(self) -> bool:
-        """Whether a fork of this process is what a new one would be."""
+        """Whether a fork of this process would equal a new process."""
         return (
             not re.match("-[^cmP]", self.arguments[1])
             and _early(self.environment) == _early(os.environ)
@@ -58,7 +58,7 @@ class Request:
         )
 
     def run(self) -> None:
-        """Makes this process one that was started so, and runs the program."""
+        """Gives this process the requested state, and runs the program."""
         os.setpgid(0, os.getpgid(self.number))
         os.chdir(self.folder)
         own = _folders()
@@ -77,12 +77,13 @@ class Request:
 
 
 def _put(name: str, file: int) -> None:
-    """Puts a file in the place of a stream."""
+    """Replaces a standard stream by a file."""
     stream = getattr(sys, name)
     is_by_line = name == "stderr" or "PYTHONUNBUFFERED" in os.environ
     os.dup2(file, stream.fileno())
     os.close(file)
-    # The one that is there knows whether the other file can be rewound.
+    # A new stream, because the existing one remembers whether the old file was
+    # seekable.
     stream = open(
         stream.fileno(),
         stream.mode,
@@ -99,7 +100,7 @@ def _early(environment: "os._Environ[str] | dict[str, str]") -> dict[str, str]:
 
 
 def _rights(process: int) -> tuple[int, str, list[str]]:
-    """The session, the limits and the rights of a process."""
+    """The session, limits and privileges of a process."""
     own = pathlib.Path(f"/proc/{process}")
     status = (own / "status").read_text()
     rights = re.findall("^(?:Uid|Gid|Groups|Umask|Cap).*", status, re.MULTILINE)
@@ -111,7 +112,7 @@ def _folders() -> list[str]:
 
 
 def _run(*arguments: str) -> None:
-    """Does what Python does with these arguments."""
+    """Runs what Python would run with these arguments."""
     match arguments:
         case ["-P", script]:
             sys.argv = [script]
@@ -132,7 +133,7 @@ def _run(*arguments: str) -> None:
 
 
 def forked(listening: socket.socket) -> Request:
-    """Forks for each client; returns in what was forked."""
+    """Forks for each client, and returns only in the forks."""
     while True:
         if sys.stdin in select.select([sys.stdin, listening], [], [])[0]:
             # The parent process is gone.
@@ -149,14 +150,14 @@ def forked(listening: socket.socket) -> Request:
                 if not process:
                     return request
                 _watch(process, client, files)
-        # Those before, which have ended.
+        # Earlier forks that have ended.
         with contextlib.suppress(ChildProcessError):
             while os.waitpid(-1, os.WNOHANG)[0]:
                 pass
 
 
 def _watch(process: int, client: socket.socket, files: list[int]) -> NoReturn:
-    """Tells the client how a process ends, and kills it if that was."""
+    """Sends the exit status to the client, and kills the process with the client."""
     for each in (0, 1, 2, *files):
         os.close(each)
     client.send(str(process).encode())
@@ -170,8 +171,8 @@ def _watch(process: int, client: socket.socket, files: list[int]) -> NoReturn:
 
 
 def main(listening: str, *modules: str) -> None:
-    """Imports modules, and serves."""
-    # Whoever starts tests in the background has it ignored.
+    """Imports modules and serves clients."""
+    # Background jobs start with SIGINT ignored.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for each in modules:
@@ -179,7 +180,7 @@ def main(listening: str, *modules: str) -> None:
             sys.modules[each[1:]] = None
         else:
             importlib.import_module(each)
-    # So that looking for garbage does not copy pages.
+    # Garbage collection would copy shared pages.
     gc.freeze()
     with socket.socket(fileno=int(listening)) as connections:
         request = forked(connections)

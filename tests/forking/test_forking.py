@@ -1,4 +1,4 @@
-"""A fork does what Python would do."""
+"""Tests that a fork behaves like a new Python process."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ def _ran(*arguments, **settings):
     )
 
 
-def test_a_start_with_all_that_belongs_to_it(tmp_path):
+def test_fork_has_the_state_of_a_new_process(tmp_path):
     (tmp_path / "other.py").write_text("name = 'imported'\n")
     script = tmp_path / "script.py"
     script.write_text(
@@ -40,20 +40,20 @@ def test_a_start_with_all_that_belongs_to_it(tmp_path):
     assert (done.stderr, done.returncode) == ("", 0)
 
 
-def test_an_error():
+def test_error_has_the_traceback_of_python():
     done = _ran("-c", "import atexit; atexit.register(print, 'over'); 1 / 0")
     assert done.stderr.endswith("ZeroDivisionError: division by zero\n")
     assert (done.stdout, done.returncode) == ("over\n", 1)
 
 
-def test_flags_of_the_devices():
+def test_fork_has_its_own_xla_flags():
     flags = "--xla_force_host_platform_device_count=3"
     code = "import jax; print(jax.device_count())"
     done = _ran("-c", code, env=os.environ | {"XLA_FLAGS": flags})
     assert done.stdout == "3\n", done.stderr
 
 
-def test_random_numbers_differ():
+def test_forks_have_different_random_numbers():
     code = "import random, numpy; print(random.random(), numpy.random.rand())"
     first, second = (_ran("-c", code).stdout.split() for _ in range(2))
     assert not {*first} & {*second}
@@ -67,20 +67,20 @@ def test_random_numbers_differ():
         ([], {"PYTHONHASHSEED": "1"}),
     ],
 )
-def test_what_no_fork_can_do_is_started(options, environment):
+def test_python_is_started_if_a_fork_is_unsuitable(options, environment):
     done = _ran(*options, "-c", _IS_FORK, env=os.environ | environment)
     assert (done.stdout, done.returncode) == ("False\n", 0)
     assert _ran("-c", _IS_FORK).stdout == "True\n"
 
 
-def test_other_rights_are_kept():
+def test_python_is_started_if_privileges_differ():
     shell = ["sh", "-c", 'umask 7; exec "$0" -c "$1"', sys.executable, _IS_FORK]
     done = subprocess.run(shell, capture_output=True, check=True)
     assert done.stdout == b"False\n"
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGABRT])
-def test_signals_are_passed_on(number):
+def test_signals_are_forwarded(number):
     code = "import time; print('there', flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -96,7 +96,7 @@ def test_signals_are_passed_on(number):
     assert ("Fatal Python error" in told) == (number == signal.SIGABRT)
 
 
-def test_a_fork_ends_with_its_client():
+def test_fork_ends_with_its_client():
     code = "import os; print(os.getpid(), os.getpgrp(), flush=True); input()"
     with subprocess.Popen(
         [sys.executable, "-c", code],
@@ -108,12 +108,12 @@ def test_a_fork_ends_with_its_client():
         fork, group = map(int, process.stdout.readline().split())
         assert fork != process.pid == group
         process.kill()
-        # It ends when no process can write any more.
+        # The output ends when no process can write to it.
         assert process.stdout.read() == ""
     assert process.returncode == -signal.SIGKILL
 
 
-def test_what_a_fork_starts_is_a_fork():
+def test_child_of_a_fork_is_a_fork():
     starts = f"subprocess.run([sys.executable, '-c', {_IS_FORK!r}])"
     code = f"import subprocess, sys; {starts}"
     assert _ran("-c", code).stdout == "True\n"

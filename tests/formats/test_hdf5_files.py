@@ -40,7 +40,7 @@ def write(path, variables):
     ],
 )
 @pytest.mark.parametrize("shape", [(), (0, 3), (5,), (2, 1, 3)])
-def test_every_dtype_and_shape_comes_back(path, dtype, shape):
+def test_every_dtype_and_shape_is_restored(path, dtype, shape):
     original = np.ones(shape).astype(np.dtype(dtype))
 
     write(path, {"v": original})
@@ -51,8 +51,8 @@ def test_every_dtype_and_shape_comes_back(path, dtype, shape):
     assert restored.tobytes() == original.tobytes()
 
 
-def test_bits_that_no_number_equals_come_back(path):
-    bits = np.arange(2**16, dtype=np.uint16)  # NaNs of all kinds among them
+def test_bits_of_nan_are_restored(path):
+    bits = np.arange(2**16, dtype=np.uint16)  # including all kinds of NaN
 
     write(path, {"v": bits.view(ml_dtypes.bfloat16)})
 
@@ -92,7 +92,7 @@ def test_paths_are_plain_hdf5_paths(saved):
         ["größe/κ", "with space", "dense/kernel:0"],
     ],
 )
-def test_any_path_comes_back(path, paths):
+def test_any_path_is_restored(path, paths):
     variables = {p: np.int64(i) for i, p in enumerate(paths)}
 
     write(path, variables)
@@ -105,7 +105,7 @@ def test_any_path_comes_back(path, paths):
     "value",
     [np.array([None]), "text", np.array(["2020"], "M8[D]"), {"a": 1}],
 )
-def test_what_is_no_number_is_refused_by_name(path, value):
+def test_other_values_are_refused_by_name(path, value):
     with pytest.raises(TypeError, match="'bad' must be an array of numbers"):
         write(path, {"good": np.ones(2), "bad": value})
     assert os.listdir(os.path.dirname(path)) == []
@@ -156,7 +156,7 @@ def test_unknown_variable_names_close_matches(saved):
     )
 
 
-def test_unknown_variable_without_close_match_lists_what_there_is(saved):
+def test_unknown_variable_without_close_match_lists_all_names(saved):
     with pytest.raises(
         checkpoints.VariableNotFoundError,
         match="no variable 'x'. Its variables include: 'dense/bias', ",
@@ -164,7 +164,7 @@ def test_unknown_variable_without_close_match_lists_what_there_is(saved):
         checkpoints.read(saved, ["dense/bias", "x"])
 
 
-def test_long_lists_of_missing_variables_are_cut(saved):
+def test_long_lists_of_missing_variables_are_shortened(saved):
     with pytest.raises(KeyError, match=r"'v9' and 90 more\."):
         checkpoints.read(saved, [f"v{i}" for i in range(100)])
 
@@ -194,12 +194,12 @@ def _flip_a_bit_of_the_structure(content):
         _flip_a_bit_of_the_structure,
     ],
 )
-def test_damaged_file_is_an_error_with_a_way_out(tmp_path, saved, damage):
+def test_corrupt_file_is_an_error_with_advice(tmp_path, saved, damage):
     checkpoints.save(tmp_path, 6, {})
-    checkpoints.read(saved)  # A good check must not be remembered.
+    checkpoints.read(saved)  # An earlier successful check must not be cached.
     file = tmp_path / "model.ckpt-7.h5"
     file.write_bytes(damage(file.read_bytes()))
-    os.utime(file, (1, 1))  # The clock of a file system may be slow to tick.
+    os.utime(file, (1, 1))  # File times may have a coarse resolution.
 
     with pytest.raises(
         ValueError,
@@ -219,7 +219,7 @@ def _write_with_checksum(path, fill):
     checksum.append(path)
 
 
-def test_damage_that_only_hdf5_sees_is_the_same_error(path):
+def test_corruption_that_only_hdf5_detects_is_the_same_error(path):
     from keras_tpu_estimator.files.atomic import checksum
 
     with open(path, "wb") as file:
@@ -257,7 +257,7 @@ def _fill_with_external_data(file):
         (_fill_with_external_data, "are in another file"),
     ],
 )
-def test_a_foreign_file_cannot_smuggle(path, fill, message):
+def test_unsafe_content_of_other_files_is_refused(path, fill, message):
     _write_with_checksum(path, fill)
     with pytest.raises(ValueError, match=message):
         checkpoints.read(path)["v"]

@@ -1,4 +1,4 @@
-"""Tests of what happens if the newest checkpoint is corrupt."""
+"""Tests the behavior if the newest checkpoint is corrupt."""
 
 import logging
 import os
@@ -16,8 +16,8 @@ from helpers import (
 )
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.files.atomic import checksum, pieces
-from keras_tpu_estimator.files.formats import intact
+from keras_tpu_estimator.files.atomic import checksum
+from keras_tpu_estimator.files.formats import reader
 
 X, Y = regression_data()
 
@@ -31,7 +31,7 @@ def damage(directory, step):
         byte = file.read(1)[0]
         file.seek(piece.offset)
         file.write(bytes([byte ^ 1]))
-    os.utime(path, (1, 1))  # The clock of a file system may be slow to tick.
+    os.utime(path, (1, 1))  # File times may have a coarse resolution.
     return str(path)
 
 
@@ -49,7 +49,7 @@ def saved(tmp_path):
 
 
 @pytest.mark.parametrize("how", [damage, cut])
-def test_the_one_before_is_used_and_the_damaged_one_named(saved, caplog, how):
+def test_previous_checkpoint_is_used_and_the_corrupt_one_named(saved, caplog, how):
     path = how(saved, 20)
     for _ in range(2):
         found = checkpoints.latest_intact(saved)
@@ -59,27 +59,27 @@ def test_the_one_before_is_used_and_the_damaged_one_named(saved, caplog, how):
     assert f"{path!r} is truncated or corrupt. Using {found!r}" in caplog.text
 
 
-def test_several_are_damaged_or_gone(saved):
+def test_several_are_corrupt_or_missing(saved):
     damage(saved, 20)
     os.remove(saved / "model.ckpt-10.h5")
     assert checkpoints.latest_intact(saved) == str(saved / "model.ckpt-0")
 
 
-def test_all_are_damaged(saved):
+def test_all_checkpoints_are_corrupt(saved):
     for step in (0, 10, 20):
         damage(saved, step)
     with pytest.raises(ValueError, match="All checkpoints .*ckpt-20.h5'. Copy"):
         checkpoints.latest_intact(saved)
 
 
-def test_a_damaged_file_is_read_once(saved, monkeypatch):
+def test_corrupt_file_is_read_once(saved, monkeypatch):
     damage(saved, 20)
     checkpoints.latest_intact(saved)
-    monkeypatch.setattr(pieces, "check", None)
+    monkeypatch.setattr(checksum, "check", None)
     assert checkpoints.latest_intact(saved) == str(saved / "model.ckpt-10")
 
 
-def test_a_repaired_file_is_used_again(saved):
+def test_repaired_file_is_used(saved):
     copy = shutil.copy(saved / "model.ckpt-20.h5", saved / "copy")
     damage(saved, 20)
     checkpoints.latest_intact(saved)
@@ -87,17 +87,17 @@ def test_a_repaired_file_is_used_again(saved):
     assert checkpoints.latest_intact(saved) == str(saved / "model.ckpt-20")
 
 
-def test_what_is_known_is_bounded(tmp_path, monkeypatch):
+def test_cache_of_checks_is_bounded(tmp_path, monkeypatch):
     known = dict.fromkeys("abcd", True)
-    monkeypatch.setattr(intact, "_KNOWN", known)
-    monkeypatch.setattr(intact, "_MOST_KNOWN", len(known))
+    monkeypatch.setattr(reader, "_KNOWN", known)
+    monkeypatch.setattr(reader, "_MOST_KNOWN", len(known))
     for step in range(5):
         checkpoints.save(tmp_path, step, {})
     assert len(known) == 4
     assert not known.keys() & {*"abcd"}
 
 
-def test_whole_or_missing_checkpoints_are_found_as_ever(saved, caplog):
+def test_intact_and_missing_checkpoints_are_found_as_before(saved, caplog):
     assert checkpoints.latest_intact(saved / "missing") is None
     assert checkpoints.latest_intact(saved) == str(saved / "model.ckpt-20")
     assert not caplog.records
@@ -109,26 +109,26 @@ def trained(tmp_path):
     for _ in range(2):
         estimator.train(repeated(X, Y), steps=4)
     damage(tmp_path, 8)
-    return linear_estimator(tmp_path)  # As a new process would.
+    return linear_estimator(tmp_path)  # A new process has an empty cache.
 
 
 def linear_estimator(directory):
     return estimator_of(model_fn_of(linear), directory)
 
 
-def test_training_resumes_from_the_one_before(trained, tmp_path, caplog):
+def test_training_resumes_from_the_previous_checkpoint(trained, tmp_path, caplog):
     trained.train(repeated(X, Y), max_steps=8)
     assert "model.ckpt-8.h5' is truncated or corrupt" in caplog.text
     assert checkpoints.latest_intact(tmp_path).endswith("model.ckpt-8")
 
 
-def test_evaluation_prediction_and_reading_use_the_one_before(trained):
+def test_evaluation_prediction_and_reading_use_the_previous_checkpoint(trained):
     assert trained.evaluate(batches_of(X, Y))["global_step"] == 4
     assert len(list(trained.predict(batches_of(X)))) == len(X)
     assert trained.get_variable_value("global_step") == 4
 
 
-def test_a_damaged_one_asked_for_by_name_is_an_error(trained, tmp_path):
+def test_named_corrupt_checkpoint_is_an_error(trained, tmp_path):
     path = tmp_path / "model.ckpt-8"
     with pytest.raises(ValueError, match="model.ckpt-8.h5' is truncated or"):
         trained.evaluate(batches_of(X, Y), checkpoint_path=path)

@@ -9,8 +9,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.formats.keras_format import variable_names
 
 IMAGE = (None, 8, 8, 3)
-# Layers of Keras, and the shapes of their inputs.
-# Zeros need no compiler.
+# Keras layers and the shapes of their inputs. Zeros need no compiler.
 KERNEL = {"kernel_initializer": "zeros"}
 RECURRENT = KERNEL | {"recurrent_initializer": "zeros"}
 SEPARABLE = {
@@ -71,7 +70,7 @@ LAYERS = (
 
 
 class Shelf(keras.Model):
-    """Holds layers, and does nothing with them."""
+    """A model that contains layers without calling them."""
 
     def __init__(self, shelf):
         super().__init__()
@@ -82,7 +81,7 @@ class Shelf(keras.Model):
 
 
 def values_of(model):
-    """A model's values by path, without its own name and random states."""
+    """A model's values by path, without the model's name and random states."""
     return {
         variable.path.removeprefix(f"{model.name}/"): np.array(variable)
         for variable in model.variables
@@ -141,7 +140,7 @@ def test_layers_have_their_own_names(tmp_path, suffix):
 
 
 class Subclassed(keras.Model):
-    """Layers under attributes, in a list, and a variable of its own."""
+    """A model with layers as attributes and in a list, and its own variable."""
 
     def __init__(self):
         super().__init__(name="mine")
@@ -156,14 +155,14 @@ class Subclassed(keras.Model):
         return self.norm(self.first(x)) + self.free
 
 
-def test_a_subclassed_model(tmp_path):
+def test_subclassed_model(tmp_path):
     keras.utils.clear_session(free_memory=False)
     model = Subclassed()
     model(np.zeros([1, 2]))
     model.save_weights(tmp_path / "a.weights.h5")
 
     expected = values_of(model)
-    # Of a layer that is none of Keras, variables have only their numbers.
+    # Variables of layers that are not from Keras only have numbers.
     expected["mine/0"] = expected.pop("free")
     assert set(expected) == {
         "mine/0",
@@ -179,7 +178,7 @@ def test_a_subclassed_model(tmp_path):
     assert_reads(tmp_path / "a.weights.h5", expected)
 
 
-def test_a_model_of_a_model_fn(tmp_path):
+def test_model_of_a_model_fn(tmp_path):
     x = np.ones([8, 3], "float32")
     model = kte.EstimatorModel.from_model_fn(model_fn_of(linear))
     model.fit(x, x[:, :1], batch_size=8, verbose=0)
@@ -192,7 +191,7 @@ def test_a_model_of_a_model_fn(tmp_path):
     assert reader.has_tensor("estimator_model/dense/kernel")
 
 
-def test_a_model_of_one_matrix_and_one_vector():
+def test_model_of_one_matrix_and_one_vector():
     shapes = {"vars/a%2Fb": (3, 2), "vars/c": (2,)}
     assert variable_names(shapes, {"": "estimator_model"}) == {
         "vars/a%2Fb": "a/b",
@@ -231,7 +230,7 @@ def test_the_optimizer_is_numbered(tmp_path):
     assert_reads(tmp_path / "a.keras", expected)
 
 
-def test_layers_of_one_name_are_shown_by_their_keys(tmp_path):
+def test_layers_with_equal_names_are_shown_by_their_keys(tmp_path):
     class Twice(keras.Model):
         def __init__(self):
             super().__init__()
@@ -264,7 +263,7 @@ def test_layers_of_one_name_are_shown_by_their_keys(tmp_path):
         ([(2,)] * 4, ["gamma", "beta", "moving_mean", "moving_variance"]),
     ],
 )
-def test_names_by_shapes_where_the_class_is_unknown(shapes, names):
+def test_shapes_determine_names_if_the_class_is_unknown(shapes, names):
     keys = [f"mine/vars/{number}" for number in range(len(shapes))]
     assert variable_names(
         dict(zip(keys, shapes, strict=True)), {"": "m", "mine": "mine"}
@@ -272,14 +271,14 @@ def test_names_by_shapes_where_the_class_is_unknown(shapes, names):
 
 
 @pytest.mark.parametrize("class_name", ["dense", "layer_normalization"])
-def test_a_known_class_with_other_variables_has_numbers(class_name):
+def test_known_class_with_other_variables_has_numbers(class_name):
     shapes = {f"layers/{class_name}/vars/{n}": (2, 2) for n in range(12)}
     assert list(variable_names(shapes, {}).values()) == [
         f"{class_name}/{n}" for n in range(12)
     ]
 
 
-def test_a_file_without_names_of_layers():
+def test_file_without_layer_names():
     shapes = {
         "layers/bidirectional/forward_layer/cell/vars/0": (3, 8),
         "layers/dense_1/vars/0": (3, 2),
@@ -292,7 +291,7 @@ def test_a_file_without_names_of_layers():
     ]
 
 
-# Files that must not be written.
+# Functions that make invalid files.
 
 
 def external(file):
@@ -339,7 +338,7 @@ def elsewhere(file):
         (elsewhere, "'a/kernel' is not in a group 'vars'"),
     ],
 )
-def test_what_keras_does_not_write_is_refused(tmp_path, write, message):
+def test_files_that_keras_does_not_write_are_refused(tmp_path, write, message):
     path = tmp_path / "a.weights.h5"
     with h5py.File(path, "w") as file:
         write(file)

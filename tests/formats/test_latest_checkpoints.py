@@ -11,7 +11,7 @@ from keras_tpu_estimator.files.formats import latest_checkpoints
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that sleeping turns, and what happens at a time on it."""
+    """A clock that sleeping advances, with events at given times."""
 
     class Clock:
         def __init__(self):
@@ -56,7 +56,7 @@ def test_latest_with_a_state_file_of_another_name(tmp_path):
     assert kte.latest_checkpoint(tmp_path, latest_filename="none") is None
 
 
-def test_latest_falls_back_to_the_newest_that_is_there(tmp_path, caplog):
+def test_latest_falls_back_to_the_newest_existing(tmp_path, caplog):
     first = checkpoints.save(tmp_path, 20, {})
     checkpoints.save(tmp_path, 30, {})
     (tmp_path / "model.ckpt-30.h5").unlink()
@@ -80,7 +80,7 @@ def test_iterator_yields_each_latest_once(tmp_path, clock):
     assert clock.now == 15
 
 
-def test_iterator_passes_over_what_another_follows(tmp_path, clock):
+def test_iterator_skips_checkpoints_that_another_follows(tmp_path, clock):
     found = []
     for path in kte.checkpoints_iterator(tmp_path, timeout=0):
         found.append(path)

@@ -6,7 +6,7 @@ import keras
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - writes what is read
+import tensorflow as tf  # noqa: TID253 - writes the files to read
 from tensorflow_files import save_tf1
 
 import keras_tpu_estimator as kte
@@ -25,7 +25,7 @@ TF1 = {
 
 
 class Layer(tf.Module):
-    """Two variables, of which one has no name."""
+    """Two variables, one of them without a name."""
 
     def __init__(self):
         self.kernel = tf.Variable(KERNEL, name="dense/kernel")
@@ -65,7 +65,7 @@ def written(tmp_path_factory):
     ["own", "own directory", "tf1", "tf1 directory", "tf1 index"],
 )
 @pytest.mark.parametrize("path_type", [os.fsdecode, os.fsencode])
-def test_named_variables_read_alike(written, kind, path_type):
+def test_named_variables_are_read_from_every_kind(written, kind, path_type):
     path = path_type(written[kind])
     reader = kte.load_checkpoint(path)
 
@@ -87,7 +87,7 @@ def test_named_variables_read_alike(written, kind, path_type):
         np.testing.assert_array_equal(kte.load_variable(path, name), value)
 
 
-def test_the_format_of_before_2016(tmp_path):
+def test_format_before_2016(tmp_path):
     variables = {"dense/kernel": KERNEL, "global_step": np.array(7, "int64")}
     prefix = save_tf1(str(tmp_path), variables, version=1)
     assert not os.path.exists(f"{prefix}.index")
@@ -129,7 +129,7 @@ def test_objects_are_listed_without_their_suffix(written, kind, shown):
         np.testing.assert_array_equal(reader.get_tensor(name), KERNEL)
     np.testing.assert_array_equal(reader.get_tensor(shown[1]), [1, 2])
     np.testing.assert_array_equal(reader.get_tensor(shown[2]), [3, 4])
-    # Two variables are called so.
+    # Two variables have this name.
     assert not reader.has_tensor("Variable")
 
 
@@ -151,7 +151,7 @@ def test_keras_files(written, kind):
     np.testing.assert_array_equal(reader.get_tensor("dense/bias"), [1, 2])
 
 
-def test_one_variable_is_read_without_a_list_of_all(tmp_path, monkeypatch):
+def test_one_variable_is_read_without_listing_all(tmp_path, monkeypatch):
     values = {"a/b": KERNEL, "a": np.ones(2), "%0": np.zeros(1)}
     prefix = checkpoints.save(tmp_path, 7, values)
     listed, describe = [], OpenedCheckpoint.describe
@@ -164,7 +164,7 @@ def test_one_variable_is_read_without_a_list_of_all(tmp_path, monkeypatch):
     assert checkpoints.step_of(prefix) == 7
     np.testing.assert_array_equal(kte.load_variable(prefix, "a/b:0"), KERNEL)
     assert not listed
-    # It is stored under another name.
+    # It is stored with another name.
     np.testing.assert_array_equal(kte.load_variable(prefix, "%0"), [0])
     with pytest.raises(KeyError, match="'a/b'"):
         kte.load_variable(prefix, "a/bb")
@@ -179,7 +179,7 @@ def test_several_tensors_are_read_at_once(written):
 
 
 @pytest.mark.parametrize("kind", ["own", "weights", "keras"])
-def test_tensorflow_is_imported_only_for_its_own(written, kind, monkeypatch):
+def test_tensorflow_is_imported_only_for_its_formats(written, kind, monkeypatch):
     monkeypatch.setitem(sys.modules, "tensorflow", None)
     np.testing.assert_array_equal(
         kte.load_variable(written[kind], "dense/kernel"), KERNEL
@@ -189,14 +189,14 @@ def test_tensorflow_is_imported_only_for_its_own(written, kind, monkeypatch):
 
 
 @pytest.mark.parametrize("kind", ["own", "tf1"])
-def test_a_name_may_be_that_of_a_tensor(written, kind):
+def test_name_may_be_that_of_a_tensor(written, kind):
     np.testing.assert_array_equal(
         kte.load_variable(written[kind], "dense/kernel:0"), KERNEL
     )
 
 
 @pytest.mark.parametrize("kind", ["own", "tf1", "weights"])
-def test_a_missing_name_is_a_key_error_with_those_like_it(written, kind):
+def test_missing_name_is_a_key_error_with_similar_names(written, kind):
     reader = kte.load_checkpoint(written[kind])
     assert not reader.has_tensor("dense/kernels")
     with pytest.raises(
@@ -222,13 +222,13 @@ def test_links_in_own_files_are_not_followed(tmp_path):
             kte.load_variable(prefix, name)
 
 
-def test_a_checkpoint_comes_before_a_directory_of_its_name(written):
+def test_checkpoint_takes_precedence_over_a_directory(written):
     os.makedirs(f"{written['tf1']}", exist_ok=True)
     assert kte.load_variable(written["tf1"], "global_step") == 7
     os.rmdir(f"{written['tf1']}")
 
 
-def test_what_is_not_there_is_explained(written, tmp_path):
+def test_missing_checkpoints_are_explained(written, tmp_path):
     root = written["weights"].parent
     with pytest.raises(ValueError, match=r"neither a 'checkpoint' file .* no"):
         kte.load_checkpoint(tmp_path)
@@ -247,7 +247,7 @@ def test_what_is_not_there_is_explained(written, tmp_path):
         kte.load_checkpoint("/nowhere/model.ckpt-8")
 
 
-def test_a_directory_of_keras_files_tells_their_names(written):
+def test_error_for_a_directory_of_keras_files_lists_them(written):
     with pytest.raises(ValueError, match="a.keras, a.weights.h5|a.weights.h5, "):
         kte.load_checkpoint(written["keras"].parent)
 
@@ -269,7 +269,7 @@ def cut(path, keep):
     ],
 )
 @pytest.mark.parametrize("keep", [0, 5, 40])
-def test_a_cut_file_is_a_value_error(tmp_path, name, file, keep):
+def test_truncated_file_is_a_value_error(tmp_path, name, file, keep):
     save_tf1(str(tmp_path), TF1, step=7)
     checkpoints.save(tmp_path, 9, TF1)
     dense = keras.layers.Dense(2, name="dense")
@@ -284,7 +284,7 @@ def test_a_cut_file_is_a_value_error(tmp_path, name, file, keep):
         reader.get_tensors(reader.get_variable_to_shape_map())
 
 
-def test_a_sliced_variable_of_the_old_format_is_explained(tmp_path):
+def test_sliced_variable_of_the_old_format_is_explained(tmp_path):
     v1 = tf.compat.v1
     with tf.Graph().as_default(), v1.Session() as session:
         v1.get_variable("sliced", [4], partitioner=v1.fixed_size_partitioner(2))
@@ -301,7 +301,7 @@ def test_a_sliced_variable_of_the_old_format_is_explained(tmp_path):
     )
 
 
-def test_a_folder_is_not_the_file_beside_it(tmp_path):
+def test_folder_is_distinguished_from_the_file_next_to_it(tmp_path):
     ocp = pytest.importorskip("orbax.checkpoint", reason="no Orbax")
     prefix = str(tmp_path / "model.ckpt-7")
     folder = tmp_path / "model.ckpt-7.orbax"

@@ -1,4 +1,4 @@
-"""A format is one file and one call of `register`."""
+"""Tests that a new format needs one file and one call of `register`."""
 
 import os
 import zipfile
@@ -15,8 +15,7 @@ from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
 from keras_tpu_estimator.files.formats.checkpoint_format import CheckpointFormat
-from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.files.formats.reader import ArraysReader
+from keras_tpu_estimator.files.formats.reader import ArraysReader, Content
 
 ZIP = Layout(".npz", saved={"values": "values"})
 
@@ -74,7 +73,7 @@ def names_in(directory):
     return {n for n in os.listdir(directory) if n.startswith("model")}
 
 
-def test_trains_resumes_and_deletes_old_checkpoints(tmp_path):
+def test_new_format_trains_resumes_and_deletes_old_checkpoints(tmp_path):
     whole = estimator_in(tmp_path / "whole")
     whole.train(BATCHES, steps=6)
     run = tmp_path / "run"
@@ -92,7 +91,7 @@ def test_trains_resumes_and_deletes_old_checkpoints(tmp_path):
 
 @pytest.mark.parametrize("other", ["hdf5", "tensorflow", "npz"])
 @pytest.mark.parametrize("first", [True, False])
-def test_replaces_and_is_replaced(tmp_path, other, first):
+def test_formats_replace_each_other(tmp_path, other, first):
     order = ["npz", other] if first else [other, "npz"]
     for number, name in enumerate(order):
         prefix = kte.checkpoints.save(tmp_path, 3, {"a": [float(number)]})
@@ -118,7 +117,7 @@ def test_files_of_a_killed_save_are_stale(tmp_path):
     }
 
 
-def test_a_corrupt_file_is_found(tmp_path):
+def test_corrupt_file_is_found(tmp_path):
     prefix = str(tmp_path / "model.ckpt-3")
     formats.write(SaveFiles(prefix), {"a": np.zeros(99)}, "npz")
     path = values_of(prefix)
@@ -128,14 +127,14 @@ def test_a_corrupt_file_is_found(tmp_path):
     assert not formats.is_intact(prefix)
 
 
-def test_messages_name_it(tmp_path):
+def test_messages_name_the_format(tmp_path):
     with pytest.raises(ValueError, match=r"model.ckpt-3.npz'"):
         location.resolve(tmp_path / "model.ckpt-3")
     with pytest.raises(ValueError, match=r"'npz'\]"):
         formats.named("zip")
 
 
-def test_a_name_and_an_ending_are_registered_once():
+def test_names_and_endings_are_registered_once():
     with pytest.raises(ValueError, match=r"'npz' and '.zip', of which \['npz'\] are"):
         formats.register("npz", CheckpointFormat(Layout(".zip"), read, write, contents))
     with pytest.raises(ValueError, match=r"'zip' and '.npz', of which \['.npz'\]"):

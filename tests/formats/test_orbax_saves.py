@@ -1,4 +1,4 @@
-"""Checkpoints that are trees of Orbax."""
+"""Tests Orbax checkpoints."""
 
 import asyncio
 import errno
@@ -36,7 +36,7 @@ ocp = pytest.importorskip(
 X, Y = regression_data(32, size=8)
 VALUES = {
     "dense/kernel": np.arange(6, dtype=ml_dtypes.bfloat16).reshape(2, 3),
-    # A variable, and one below it, as programs of TF1 have them.
+    # A variable, and another below its name, as in TF1 scripts.
     "dense": np.array([True, False]),
     "count": np.int32(7),
 }
@@ -81,7 +81,7 @@ def assert_equal(values, expected):
         np.testing.assert_array_equal(values[name], value)
 
 
-def test_what_is_written_is_read(tmp_path, caplog):
+def test_saved_values_are_read(tmp_path, caplog):
     prefix = save(tmp_path)
     assert not caplog.records
     expected = {**VALUES, "global_step": np.array(20)}
@@ -94,7 +94,7 @@ def test_what_is_written_is_read(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("checkpointer", ["Standard", "PyTree"])
-def test_plain_orbax_reads_it(tmp_path, checkpointer):
+def test_plain_orbax_reads_our_checkpoint(tmp_path, checkpointer):
     folder = folder_of(save(tmp_path))
     with getattr(ocp, f"{checkpointer}Checkpointer")() as plain:
         restored = plain.restore(folder)
@@ -106,18 +106,18 @@ def test_plain_orbax_reads_it(tmp_path, checkpointer):
 
 @pytest.mark.parametrize("before", FORMATS)
 @pytest.mark.parametrize("after", FORMATS)
-def test_one_takes_the_place_of_another(tmp_path, before, after):
+def test_save_replaces_another_save(tmp_path, before, after):
     save(tmp_path, name=before)
     save(tmp_path, values={"other": np.ones(2)}, name=after)
     assert sorted(kte.checkpoints.read(tmp_path)) == ["global_step", "other"]
     expect_no_leftovers(str(tmp_path), "another format")
 
 
-def test_old_ones_are_removed_whole(tmp_path):
+def test_old_checkpoints_are_removed_completely(tmp_path):
     keep = checkpoints.Retention(1)
     for name in ("0f0f0f0f", "0d0d0d0d"):
         (tmp_path / f"model.ckpt-1.orbax.{name}").mkdir()
-    # Killed before it was written.
+    # The process is killed before the file is written.
     (tmp_path / "model.ckpt-1.orbax.0d0d0d0d" / "kte_save").touch()
     mine = tmp_path / "model.ckpt-1.orbax.0e0e0e0e"
     mine.mkdir()
@@ -129,7 +129,7 @@ def test_old_ones_are_removed_whole(tmp_path):
     assert names == {"checkpoint", "model.ckpt-20.orbax", tree, mine.name}
 
 
-def test_what_a_killed_removal_leaves_is_swept(tmp_path):
+def test_files_of_a_killed_removal_are_removed(tmp_path):
     folder = folder_of(save(tmp_path))
     (tmp_path / "model.ckpt-20.orbax").unlink()
     (folder / "_METADATA").unlink()
@@ -138,7 +138,7 @@ def test_what_a_killed_removal_leaves_is_swept(tmp_path):
 
 
 @pytest.mark.parametrize("where", [".", "d"])
-def test_what_is_still_written_is_swept_later(tmp_path, monkeypatch, where):
+def test_files_that_are_still_written_are_removed_later(tmp_path, monkeypatch, where):
     saved = SaveFiles(str(tmp_path / "model.ckpt-20"))
     saved.make_folder("orbax")
     folder = pathlib.Path(saved.named("orbax"), where)
@@ -164,7 +164,7 @@ def changed(path):
     path.write_bytes(content)
 
 
-def test_any_damaged_file_is_found(tmp_path):
+def test_any_corrupt_file_is_found(tmp_path):
     older = save(tmp_path, 10)
     prefix = save(tmp_path, 20)
     files = [p for p in folder_of(prefix).rglob("*") if p.is_file()]
@@ -195,7 +195,7 @@ def test_commands(tmp_path, capsys):
     assert "truncated or corrupt" in capsys.readouterr().out
 
 
-def test_what_orbax_cannot_save_is_refused(tmp_path):
+def test_values_that_orbax_cannot_save_are_refused(tmp_path):
     with pytest.raises(ValueError, match=r"without elements.*\['none'\]"):
         save(tmp_path, values={"none": np.zeros((0, 3))})
     with pytest.raises(TypeError, match="'text' must be an array"):
@@ -220,7 +220,7 @@ def test_folders_that_orbax_cannot_read_are_refused_before_training(tmp_path, na
 
 
 @pytest.mark.parametrize("config", [ORBAX, SHARDED], ids=["whole", "sharded"])
-def test_training_goes_on(tmp_path, config):
+def test_training_continues(tmp_path, config):
     for steps in (4, 8):
         trained(tmp_path / "trees", steps, config)
         trained(tmp_path / "files", steps, {})
@@ -240,7 +240,7 @@ def test_training_goes_on(tmp_path, config):
 
 
 class Disk(threading.Event):
-    """Nothing of Orbax is on it until it is set, or if it is full."""
+    """An event that Orbax's writes wait for, or a disk that is full."""
 
     is_full = False
 
@@ -272,7 +272,7 @@ class AfterRuns(keras.callbacks.Callback):
 
 
 @pytest.mark.parametrize("is_a_notebook", [False, True])
-def test_shards_are_written_while_training_goes_on(tmp_path, disk, is_a_notebook):
+def test_shards_are_written_while_training_continues(tmp_path, disk, is_a_notebook):
     disk.set()
     slow_for_a_while = [AfterRuns(1, disk.clear), AfterRuns(3, disk.set)]
 
@@ -300,7 +300,7 @@ def test_shards_are_written_while_training_goes_on(tmp_path, disk, is_a_notebook
     )
 
 
-def test_a_disk_that_is_full_in_the_background(tmp_path, disk):
+def test_full_disk_in_the_background_is_an_error(tmp_path, disk):
     disk.set()
     trained(tmp_path, 4, SHARDED)
     config = {**SHARDED, "save_checkpoints_steps": 4}
@@ -325,7 +325,7 @@ def test_formats_follow_each_other(tmp_path):
         np.testing.assert_allclose(value, expected[name], rtol=1e-5, atol=1e-6)
 
 
-def test_rows_that_only_devices_have_are_not_read(tmp_path):
+def test_padding_rows_of_devices_are_not_read(tmp_path):
     spec = experimental.EmbeddingConfigSpec(
         optimization_parameters=experimental.AdagradParameters(0.1),
         table_to_config_dict={"words": experimental.TableConfig(13, 4)},
@@ -359,7 +359,7 @@ def test_rows_that_only_devices_have_are_not_read(tmp_path):
         np.testing.assert_array_equal(values[name], value)
 
 
-def test_parts_that_are_not_finite_are_not_saved(tmp_path):
+def test_nonfinite_shards_are_not_saved(tmp_path):
     class Spoiling(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             for variable in self.model.trainable_variables:
@@ -374,7 +374,7 @@ def test_parts_that_are_not_finite_are_not_saved(tmp_path):
     expect_no_leftovers(str(tmp_path), "NaN")
 
 
-def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
+def test_full_disk_is_an_os_error(tmp_path, monkeypatch):
     save(tmp_path, 10)
 
     def full(*_, **__):
@@ -387,7 +387,7 @@ def test_a_full_disk_is_an_error_of_the_system(tmp_path, monkeypatch):
     expect_no_leftovers(str(tmp_path), "a full disk")
 
 
-def test_all_is_on_the_disk_before_the_main_file(tmp_path, monkeypatch):
+def test_main_file_is_written_last(tmp_path, monkeypatch):
     synced = []
     fsync, replace = os.fsync, os.replace
 
@@ -408,7 +408,7 @@ def test_all_is_on_the_disk_before_the_main_file(tmp_path, monkeypatch):
     assert main_file in synced
 
 
-def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
+def test_arrays_do_not_keep_fetched_copies(tmp_path):
     values = states.state(64 << 20, variables=2, is_away=True)
     saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
     orbax_writer.make_folder(saved)
@@ -430,7 +430,7 @@ def test_arrays_keep_nothing_of_what_was_fetched(tmp_path):
         np.testing.assert_array_equal(kte.load_variable(saved.prefix, name), value)
 
 
-def test_training_may_use_up_arrays_once_they_are_fetched(tmp_path):
+def test_training_may_donate_fetched_arrays(tmp_path):
     values = states.state(1 << 20, variables=2, is_away=True)
     expected = {name: np.array(value) for name, value in values.items()}
     saved = SaveFiles(str(tmp_path / "model.ckpt-3"))
@@ -449,7 +449,7 @@ def test_training_may_use_up_arrays_once_they_are_fetched(tmp_path):
         np.testing.assert_array_equal(kte.load_variable(saved.prefix, name), value)
 
 
-def test_the_best_one_stays(tmp_path):
+def test_best_checkpoint_stays(tmp_path):
     config = {**ORBAX, "keep_checkpoint_max": 1}
     config["keep_best"] = checkpoints.KeepBest()
     made = trained(tmp_path, 4, config)
@@ -461,7 +461,7 @@ def test_the_best_one_stays(tmp_path):
     assert steps == {"model.ckpt-4", "model.ckpt-12"}
 
 
-def test_the_main_file_says_what_is_in_the_folder(tmp_path):
+def test_main_file_describes_the_folder(tmp_path):
     prefix = save(tmp_path)
     text = pathlib.Path(prefix + ".orbax").read_bytes().decode(errors="ignore")
     said, _ = json.JSONDecoder().raw_decode(text)
@@ -474,7 +474,7 @@ def test_the_main_file_says_what_is_in_the_folder(tmp_path):
     assert jax.process_count() == 1
 
 
-def test_an_orbax_that_is_too_old_to_write(tmp_path, monkeypatch):
+def test_old_orbax_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(ocp, "PyTreeCheckpointHandler", lambda: None)
     with pytest.raises(ImportError, match=r"too old .*0\.12.*--upgrade"):
         checkpoints.save(tmp_path, 1, {"v": [1.0]}, format_name="orbax")

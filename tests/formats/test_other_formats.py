@@ -1,4 +1,4 @@
-"""Checkpoints of other libraries, and arrays that a program has."""
+"""Tests checkpoints of other libraries, and arrays in memory."""
 
 import json
 import pathlib
@@ -73,7 +73,7 @@ def saved_by_safetensors(folder):
 
 
 def can_write(numpy, dtype):
-    """Whether the installed safetensors, which may be old, has a dtype."""
+    """Whether the installed version of safetensors supports a dtype."""
     from safetensors import SafetensorError
 
     try:
@@ -110,7 +110,7 @@ def test_each_dtype_of_safetensors_is_read(tmp_path):
         np.testing.assert_array_equal(part, arrays[name][1:2, :2])
 
 
-def test_a_file_of_empty_arrays_is_read(tmp_path):
+def test_file_of_empty_arrays_is_read(tmp_path):
     numpy = pytest.importorskip("safetensors.numpy", reason="an extra")
     path = tmp_path / "model.safetensors"
     numpy.save_file({"w": np.zeros((0, 3), "float32")}, path)
@@ -120,7 +120,7 @@ def test_a_file_of_empty_arrays_is_read(tmp_path):
 
 
 def saved_in_two_files(folder):
-    """As Hugging Face's libraries save what is large."""
+    """Saves in two files, like Hugging Face's libraries save large models."""
     path = saved_by_safetensors(folder)
     numpy = pytest.importorskip("safetensors.numpy")
     files = {}
@@ -152,7 +152,7 @@ def checkpoint(request, tmp_path):
     return request.param(tmp_path)
 
 
-def test_all_is_read(checkpoint):
+def test_all_values_are_read(checkpoint):
     assert kte.list_variables(checkpoint) == sorted(
         (name, list(np.shape(value))) for name, value in FLAT.items()
     )
@@ -171,7 +171,7 @@ def test_all_is_read(checkpoint):
         reader.get_tensor("params/dense/kernl")
 
 
-def test_training_starts_from_them(checkpoint, tmp_path):
+def test_training_starts_from_other_formats(checkpoint, tmp_path):
     def model_fn(features, labels, mode, params):
         y = keras.layers.Dense(1, name="head")(features)
         kte.init_from_checkpoint(checkpoint, {"params/dense/": "head/"})
@@ -206,11 +206,11 @@ def test_items_of_a_step_have_names(tmp_path):
     assert not reader.has_tensor("a")
 
 
-def test_damaged_ones_are_named(tmp_path, forked_programs):
+def test_corrupt_checkpoints_are_named(tmp_path, forked_programs):
     folder = saved_by_orbax(tmp_path)
     for data in (folder / "ocdbt.process_0", folder / "d"):
         shutil.rmtree(data)
-    # Not here: what TensorStore was still reading it tells any later test.
+    # Not in this process, because TensorStore's pending reads would log in later tests.
     read = "from keras_tpu_estimator import load_variable as load\n"
     read += "import sys; load(*sys.argv[1:])"
     done = subprocess.run(
@@ -224,26 +224,26 @@ def test_damaged_ones_are_named(tmp_path, forked_programs):
 
 
 @pytest.mark.parametrize("bytes_kept", [-1, 40, 4, 0])
-def test_damaged_files_are_named(bytes_kept, tmp_path):
+def test_corrupt_files_are_named(bytes_kept, tmp_path):
     path = pathlib.Path(saved_by_safetensors(tmp_path))
     path.write_bytes(path.read_bytes()[:bytes_kept])
     with pytest.raises(ValueError, match="safetensors' is truncated or corr"):
         kte.load_checkpoint(path)
 
 
-def test_a_directory_of_a_manager_without_steps_is_none(tmp_path):
+def test_manager_directory_without_steps_is_refused(tmp_path):
     (tmp_path / "7").mkdir()
     (tmp_path / "8.orbax-checkpoint-tmp").mkdir()
     with pytest.raises(ValueError, match="is not a checkpoint"):
         kte.load_checkpoint(tmp_path)
 
 
-def test_what_is_no_array_is_refused():
+def test_values_that_are_not_arrays_are_refused():
     with pytest.raises(ValueError, match="at 'a/b': a str of dtype"):
         kte.load_checkpoint({"a": {"b": "text"}})
 
 
-def test_two_of_one_name_are_refused():
+def test_duplicate_names_are_refused():
     with pytest.raises(ValueError, match="two for the name 'a/b'"):
         kte.load_checkpoint({"a": {"b": 1.0}, "a/b": 2.0})
 
@@ -256,7 +256,7 @@ def test_values_of_a_dict_are_copies():
 
 
 @pytest.mark.parametrize("way", [{}, {"use_zarr3": True, "use_ocdbt": False}])
-def test_what_else_is_in_trees_of_orbax(tmp_path, way):
+def test_other_values_in_orbax_checkpoints(tmp_path, way):
     ocp = orbax()
     tree = {
         "text": "no array",
@@ -291,7 +291,7 @@ def test_keras_saves_by_paths(tmp_path):
         np.testing.assert_array_equal(read, variable)
 
 
-def test_the_last_step_of_a_manager_is_by_number(tmp_path):
+def test_last_step_of_a_manager_is_the_largest_number(tmp_path):
     ocp = orbax()
     with ocp.CheckpointManager(tmp_path / "m") as manager:
         for step in (9, 10):
@@ -311,14 +311,14 @@ def test_the_last_step_of_a_manager_is_by_number(tmp_path):
         (7, "must be an index of safetensors"),
     ],
 )
-def test_an_index_that_is_wrong_is_refused(tmp_path, weight_map, says):
+def test_invalid_index_is_refused(tmp_path, weight_map, says):
     saved_by_safetensors(tmp_path)
     (tmp_path / INDEX).write_text(json.dumps({"weight_map": weight_map}))
     with pytest.raises(ValueError, match=says):
         kte.load_checkpoint(tmp_path)
 
 
-def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
+def test_missing_package_is_named(tmp_path, monkeypatch):
     path = tmp_path / "model.safetensors"
     path.write_bytes(b"")
     (tmp_path / "orbax").mkdir()
@@ -331,7 +331,7 @@ def test_a_package_that_is_missing_is_named(tmp_path, monkeypatch):
         kte.load_checkpoint(tmp_path / "orbax")
 
 
-def test_what_is_not_of_orbax_is_told(tmp_path):
+def test_error_says_what_is_not_an_orbax_checkpoint(tmp_path):
     orbax()
     (tmp_path / "_METADATA").write_text("{}")
     with pytest.raises(ValueError, match="truncated or corrupt"):
@@ -345,7 +345,7 @@ def linear(features, labels, mode, params):
     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
-def test_warm_start_from_them(checkpoint, tmp_path):
+def test_warm_start_from_other_formats(checkpoint, tmp_path):
     names = {f"dense/{n}": f"params/dense/{n}" for n in ("kernel", "bias")}
     estimator = kte.TPUEstimator(
         linear,
@@ -360,7 +360,7 @@ def test_warm_start_from_them(checkpoint, tmp_path):
     np.testing.assert_array_equal(kernel, np.arange(3.0)[:, None])
 
 
-def test_warm_start_from_a_dict_alone(tmp_path):
+def test_warm_start_from_a_dict_of_arrays(tmp_path):
     start = {"dense": {"kernel": jnp.ones((3, 1)), "bias": np.full(1, 2.0)}}
     estimator = kte.TPUEstimator(
         linear,

@@ -1,4 +1,4 @@
-"""Checkpoints that a training removes while they are read."""
+"""Tests checkpoints that training removes while they are read."""
 
 import os
 
@@ -19,7 +19,7 @@ SAID = "model.ckpt-20.*was removed or replaced before all of it was read"
 
 
 def save(directory, is_spread, step=20, scale=1.0):
-    """A checkpoint, with a variable in parts of two hosts or without."""
+    """Saves a checkpoint, with or without a variable in shards of two hosts."""
     table = TABLE * scale
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
     values = {"table": table, "bias": np.full(2, scale)}
@@ -35,12 +35,12 @@ def save(directory, is_spread, step=20, scale=1.0):
 
 
 def retain(directory, is_spread):
-    """Retention removes it."""
+    """Lets retention remove the checkpoint."""
     save(directory, is_spread, step=30)
 
 
 def save_again(directory, is_spread):
-    """The same step has other values."""
+    """Saves other values at the same step."""
     save(directory, is_spread, scale=2.0)
 
 
@@ -50,7 +50,7 @@ SPREAD = pytest.mark.parametrize("is_spread", [False, True])
 
 @GONE
 @SPREAD
-def test_what_is_held_open_can_be_read_to_its_end(tmp_path, gone, is_spread):
+def test_open_files_can_be_read_to_their_end(tmp_path, gone, is_spread):
     reader = kte.load_checkpoint(save(tmp_path, is_spread))
     with reader.held_open():
         bias = reader.get_tensor("bias")
@@ -62,7 +62,7 @@ def test_what_is_held_open_can_be_read_to_its_end(tmp_path, gone, is_spread):
 
 
 @SPREAD
-def test_what_was_removed_before_it_was_opened_is_named(tmp_path, is_spread):
+def test_file_that_was_removed_before_opening_is_named(tmp_path, is_spread):
     reader = kte.load_checkpoint(save(tmp_path, is_spread))
     retain(tmp_path, is_spread)
     with pytest.raises(ValueError, match=f"{SAID}.*model.ckpt-30"):
@@ -70,7 +70,7 @@ def test_what_was_removed_before_it_was_opened_is_named(tmp_path, is_spread):
 
 
 @GONE
-def test_parts_that_go_before_they_are_opened_are_named(tmp_path, monkeypatch, gone):
+def test_shards_that_were_removed_before_opening_are_named(tmp_path, monkeypatch, gone):
     prefix = save(tmp_path, True)
     hold = reader.OpenedCheckpoint.hold
 
@@ -85,7 +85,7 @@ def test_parts_that_go_before_they_are_opened_are_named(tmp_path, monkeypatch, g
         checkpoints.read(prefix)
 
 
-def test_the_latest_is_looked_for_again_if_it_is_gone(tmp_path, caplog):
+def test_latest_is_searched_again_if_missing(tmp_path, caplog):
     save(tmp_path, False)
     seen = []
 
@@ -101,7 +101,7 @@ def test_the_latest_is_looked_for_again_if_it_is_gone(tmp_path, caplog):
     assert "damaged" not in caplog.text
 
 
-def test_a_bundle_that_is_removed_is_named(tmp_path):
+def test_removed_tensorflow_checkpoint_is_named(tmp_path):
     values = {"table": TABLE, "bias": np.zeros(2)}
     prefix = checkpoints.save(tmp_path, 20, values, format_name="tensorflow")
     reader = kte.load_checkpoint(prefix)

@@ -1,4 +1,4 @@
-"""Checkpoints of variables whose parts several hosts have written."""
+"""Tests checkpoints of variables whose shards are written by several hosts."""
 
 import os
 import pathlib
@@ -12,7 +12,7 @@ import pytest
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges, boxes_of_run
-from keras_tpu_estimator.files.atomic import checksum, pieces
+from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.checkpoints.saving import save_into
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
@@ -25,7 +25,7 @@ VALUES = {"up/kernel": KERNEL, "up": BIAS, "step_size": np.float32(0.5)}
 
 
 def spread(value, *counts):
-    """Cut into so many parts along each dimension, dealt to two hosts."""
+    """Divides a value into shards along each dimension, for two hosts."""
     hosts = {}
     for number in np.ndindex(*counts):
         size = np.array(value.shape) // counts
@@ -38,7 +38,7 @@ def spread(value, *counts):
 
 
 def write_shards(directory, step=20, scale=1):
-    """The files of a save, of which the parts are there."""
+    """Writes the shards of a save, without the main file."""
     saved = SaveFiles(os.path.join(directory, f"model.ckpt-{step}"))
     made = ShardFiles(
         saved,
@@ -48,7 +48,7 @@ def write_shards(directory, step=20, scale=1):
 
 
 def save(directory, step=20, scale=1, retention=None):
-    """A checkpoint with parts of two hosts."""
+    """Saves a checkpoint with shards of two hosts."""
     saved, values = write_shards(directory, step, scale)
     values["step_size"] = VALUES["step_size"]
     retention = retention or checkpoints.Retention()
@@ -57,7 +57,7 @@ def save(directory, step=20, scale=1, retention=None):
 
 
 def part_of(prefix, number):
-    """The file of a host."""
+    """The path of a host's file."""
     return SaveFiles.at(prefix).named(f"shard-{number}-of-2")
 
 
@@ -72,7 +72,7 @@ def damage(path):
     os.utime(path, (1, 1))
 
 
-def test_whole_values_come_back(tmp_path):
+def test_complete_values_are_read(tmp_path):
     prefix = save(tmp_path)
     assert sorted(os.listdir(tmp_path)) == [
         "checkpoint",
@@ -107,10 +107,10 @@ def test_whole_values_come_back(tmp_path):
         IndexRanges((4, 4), (4, 8)),
     ],
 )
-def test_parts_are_read_alone(tmp_path, monkeypatch, box, is_sharded):
-    # Rows of 32 bytes lie in several pieces.
-    monkeypatch.setattr(pieces, "_PIECE", 24)
-    monkeypatch.setattr(pieces, "_CHUNK", 8)
+def test_shards_are_read_separately(tmp_path, monkeypatch, box, is_sharded):
+    # Rows of 32 bytes span several pieces.
+    monkeypatch.setattr(checksum, "_PIECE", 24)
+    monkeypatch.setattr(checksum, "_CHUNK", 8)
     prefix = (
         save(tmp_path)
         if is_sharded
@@ -125,7 +125,7 @@ def test_parts_are_read_alone(tmp_path, monkeypatch, box, is_sharded):
         )
 
 
-def test_a_part_that_nobody_reads_may_be_missing(tmp_path):
+def test_unread_shard_may_be_missing(tmp_path):
     prefix = save(tmp_path)
     os.remove(part_of(prefix, 1))
     box = IndexRanges((0, 0), (3, 2))
@@ -134,7 +134,7 @@ def test_a_part_that_nobody_reads_may_be_missing(tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(5,), (4, 3), (3, 1, 2, 2)])
-def test_runs_are_cut_into_boxes(shape):
+def test_ranges_are_divided_into_boxes(shape):
     array = np.arange(np.prod(shape)).reshape(shape)
     for start in range(array.size):
         for stop in range(start + 1, array.size + 1):
@@ -155,7 +155,7 @@ def cut(path):
 
 
 def take_another(path):
-    """Takes the file of another checkpoint."""
+    """Replaces the file by that of another checkpoint."""
     directory = pathlib.Path(path).parent / "other"
     shutil.copy(part_of(save(directory, scale=2), 1), path)
 
@@ -169,7 +169,7 @@ def take_another(path):
         (take_another, r"is corrupt \(it belongs to another checkpoint"),
     ],
 )
-def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
+def test_corrupt_checkpoint_is_named_and_ignored(tmp_path, harm, reason):
     older = save(tmp_path, step=10)
     prefix = save(tmp_path)
     shard = part_of(prefix, 1)
@@ -183,19 +183,19 @@ def test_what_is_harmed_is_named_and_does_not_count(tmp_path, harm, reason):
     assert shard in verdict.problem
 
 
-def test_hosts_check_files_of_their_own(tmp_path):
+def test_hosts_check_only_their_files(tmp_path):
     prefix = save(tmp_path)
     damage(part_of(prefix, 1))
     assert formats.is_intact(prefix, host=0, hosts=2)
     assert not formats.is_intact(prefix, host=1, hosts=2)
-    # Nobody takes the part for the whole.
+    # No reader mistakes a shard for the complete value.
     assert not formats.is_intact(prefix)
 
 
-def test_a_save_that_was_killed_between_files(tmp_path):
+def test_save_killed_between_files_is_ignored(tmp_path):
     older = save(tmp_path, step=10)
     there = set(os.listdir(tmp_path))
-    # Again the same step, with other values, but no main file.
+    # The same step is saved again with other values, but without a main file.
     write_shards(tmp_path, step=10, scale=2)
     write_shards(tmp_path, step=20)
     assert checkpoints.latest_intact(tmp_path) == older
@@ -204,7 +204,7 @@ def test_a_save_that_was_killed_between_files(tmp_path):
     assert len(os.listdir(tmp_path)) == len(there) + 4
     newest = save(tmp_path, step=30)
     assert checkpoints.latest_intact(tmp_path) == newest
-    # Files without a checkpoint are gone.
+    # Files without a checkpoint are removed.
     assert {n for n in os.listdir(tmp_path) if "ckpt-30" not in n} == there
 
 
@@ -240,7 +240,7 @@ def test_other_files_are_not_followed(tmp_path):
     ("directory", "basename"),
     [("run", "model.ckpt"), ("50%b", "%b"), ("50%%", "100%%d-%")],
 )
-def test_percent_signs_are_no_formats(tmp_path, directory, basename):
+def test_percent_signs_are_not_format_strings(tmp_path, directory, basename):
     paths = ["a%b/kernel", "%", "%%0", "%1/%b", "a%b", "plain"]
     saved = SaveFiles(str(tmp_path / directory / f"{basename}-20"))
     made = ShardFiles(saved, {path: spread(KERNEL, 2, 2) for path in paths})
@@ -268,7 +268,7 @@ def test_behind_a_url(tmp_path):
 @pytest.mark.parametrize(
     "index", [np.s_[0:2,], np.s_[0:2, 0:4:2], np.s_[0:2, 0:4, 0:1]]
 )
-def test_slices_that_do_not_fit(tmp_path, index):
+def test_mismatched_slices_are_refused(tmp_path, index):
     reader = kte.load_checkpoint(save(tmp_path))
     with pytest.raises(ValueError, match="a slice of step 1 for each dimension"):
         reader.get_part("up/kernel", index)

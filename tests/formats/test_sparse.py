@@ -1,4 +1,4 @@
-"""A sparse file behaves as one in memory, without its zeros."""
+"""Tests that a sparse file behaves like a file in memory."""
 
 import io
 import os
@@ -10,7 +10,7 @@ from keras_tpu_estimator.files.formats.hdf5.writer import SparseFile
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_it_is_like_a_file_in_memory(seed):
+def test_sparse_file_is_like_a_file_in_memory(seed):
     rng = np.random.default_rng(seed)
     sparse, plain = SparseFile(), io.BytesIO()
     for _ in range(50):
@@ -29,7 +29,7 @@ def test_it_is_like_a_file_in_memory(seed):
     assert copy == plain.getvalue()
 
 
-def test_it_ends_where_it_is_told():
+def test_sparse_file_can_be_truncated():
     file = SparseFile()
     file.write(b"content")
     assert file.truncate(3) == 3

@@ -1,4 +1,4 @@
-"""Checkpoints in TensorFlow's format, of this package's making."""
+"""Tests checkpoints in TensorFlow's format that this package writes."""
 
 import os
 import resource
@@ -9,7 +9,7 @@ import sys
 import ml_dtypes
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf  # noqa: TID253 - reads what is written
+import tensorflow.compat.v1 as tf  # noqa: TID253 - reads the written files
 from helpers import some_slow
 
 import keras_tpu_estimator as kte
@@ -46,7 +46,7 @@ def save(directory, step, values=VALUES, **kwargs):
     return checkpoints.save(directory, step, values, format_name="tensorflow", **kwargs)
 
 
-def test_tensorflow_reads_it(tmp_path):
+def test_tensorflow_reads_our_checkpoint(tmp_path):
     prefix = save(tmp_path, 20)
     assert tf.train.latest_checkpoint(str(tmp_path)) == prefix
     reader = tf.train.NewCheckpointReader(prefix)
@@ -58,7 +58,7 @@ def test_tensorflow_reads_it(tmp_path):
         assert read.dtype == value.dtype
 
 
-def test_a_saver_restores_it(tmp_path):
+def test_saver_restores_our_checkpoint(tmp_path):
     prefix = save(tmp_path, 20)
     with tf.Graph().as_default(), tf.Session() as session:
         made = {
@@ -70,7 +70,7 @@ def test_a_saver_restores_it(tmp_path):
             assert np.array_equal(value, VALUES[name])
 
 
-def test_its_meta_file_makes_the_variables_and_a_saver(tmp_path):
+def test_meta_file_makes_the_variables_and_a_saver(tmp_path):
     values = VALUES | {"Dense Layer:0/kernel": np.ones(3)}
     prefix = save(tmp_path, 20, values)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -85,7 +85,7 @@ def test_its_meta_file_makes_the_variables_and_a_saver(tmp_path):
         assert read[name].dtype == value.dtype
 
 
-def test_it_is_read_like_any_other(tmp_path):
+def test_checkpoint_is_read_like_any_other(tmp_path):
     prefix = save(tmp_path, 20)
     assert checkpoints.latest_intact(tmp_path) == prefix
     assert sorted(kte.checkpoints.read(tmp_path)) == sorted([*VALUES, "global_step"])
@@ -101,13 +101,13 @@ def test_it_is_read_like_any_other(tmp_path):
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has other patterns.")
 @pytest.mark.parametrize("folder", ["a[b]", "a\\b", "a*b?", "[!a]"])
-def test_patterns_in_a_path_stand_for_themselves(tmp_path, folder):
+def test_patterns_in_a_path_are_literal(tmp_path, folder):
     prefix = save(tmp_path / folder, 20)
     assert kte.load_variable(prefix, "count") == 2**40
     assert checkpoints.latest_intact(tmp_path / folder) == prefix
 
 
-def test_one_of_either_format_takes_the_place_of_the_other(tmp_path):
+def test_each_format_replaces_the_other(tmp_path):
     prefix = checkpoints.save(tmp_path, 20, {"v": np.zeros(2)})
     assert save(tmp_path, 20, {"v": np.ones(2)}) == prefix
     assert sorted(os.listdir(tmp_path)) == [
@@ -121,7 +121,7 @@ def test_one_of_either_format_takes_the_place_of_the_other(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["checkpoint", "model.ckpt-20.h5"]
 
 
-def test_older_ones_are_removed_with_all_their_files(tmp_path):
+def test_old_checkpoints_are_removed_with_all_files(tmp_path):
     for step in range(3):
         prefix = save(tmp_path, step, retention=checkpoints.Retention(2))
     assert checkpoints.latest(tmp_path) == prefix
@@ -132,9 +132,9 @@ def test_older_ones_are_removed_with_all_their_files(tmp_path):
 
 @pytest.mark.parametrize("end", [".index", ".data-00000-of-00001"])
 @pytest.mark.parametrize("how", ["cut", "changed", "gone"])
-def test_a_damaged_one_is_passed_over(tmp_path, caplog, end, how):
+def test_corrupt_checkpoint_is_skipped(tmp_path, caplog, end, how):
     older, newer = (save(tmp_path, step) for step in (10, 20))
-    # What is known of it is about other files.
+    # Cached checks are about other files.
     file = tmp_path / (os.path.basename(newer) + end)
     content = file.read_bytes()
     file.unlink()
@@ -148,7 +148,7 @@ def test_a_damaged_one_is_passed_over(tmp_path, caplog, end, how):
 
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("end", some_slow(_ENDS, _ENDS[:2]))
-def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
+def test_killed_save_is_ignored_and_later_removed(tmp_path, end):
     first = save(tmp_path, 10)
     before = set(os.listdir(tmp_path))
     child = subprocess.run(
@@ -163,7 +163,7 @@ def test_a_killed_save_is_ignored_then_swept_up(tmp_path, end):
 
 
 @pytest.mark.parametrize("times", [1, 2, 3, 4])
-def test_a_failed_save_leaves_the_directory_as_it_was(tmp_path, monkeypatch, times):
+def test_failed_save_does_not_change_the_directory(tmp_path, monkeypatch, times):
     first = save(tmp_path, 10)
     before = {p.name: p.read_bytes() for p in tmp_path.iterdir()}
     replace, left = os.replace, iter(range(times - 1))
@@ -180,14 +180,14 @@ def test_a_failed_save_leaves_the_directory_as_it_was(tmp_path, monkeypatch, tim
     assert checkpoints.latest(tmp_path) == first
 
 
-def test_a_place_that_cannot_be_written_to_is_named(tmp_path):
+def test_unwritable_directory_is_named(tmp_path):
     (tmp_path / "nowhere").touch()
     saved = SaveFiles(str(tmp_path / "nowhere" / "model.ckpt-20"))
     with pytest.raises(OSError, match="nowhere"):
         tensorflow_format.write(saved, VALUES)
 
 
-def test_what_tensorflow_cannot_write_is_told_in_a_line(tmp_path):
+def test_values_that_tensorflow_cannot_write_are_an_error_of_one_line(tmp_path):
     saved = SaveFiles(str(tmp_path / "model.ckpt-20"))
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 16, hard))
@@ -203,7 +203,7 @@ def test_strings_are_an_error(tmp_path):
         save(tmp_path, 20, {"name": np.array(["a"])})
 
 
-def test_it_is_written_behind_a_url():
+def test_checkpoint_is_written_to_a_url():
     url = "memory://bucket/bundles"
     prefix = save(url, 20)
     save(url, 30, retention=checkpoints.Retention(1))

@@ -13,13 +13,13 @@ import pytest
 
 
 class Recorder:
-    """Has TensorFlow asked, and keeps its answers by what was asked."""
+    """Queries TensorFlow, and collects the answers by query."""
 
     def __init__(self) -> None:
         self.answers: dict[str, list] = {}
 
     def pytest_collection_finish(self) -> None:
-        """All that the tests import is there."""
+        """Starts recording after all test modules are imported."""
         oracle = sys.modules["metrics_oracle"]
 
         def stored() -> dict[str, list]:

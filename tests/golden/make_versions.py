@@ -34,7 +34,7 @@ def data():
 
 
 def input_fn(params):
-    """The examples in order, again and again, whose position is saved."""
+    """The examples in order, repeated, with a saved iterator state."""
     import tensorflow as tf
 
     dataset = tf.data.Dataset.from_tensor_slices(data()).repeat()
@@ -49,7 +49,7 @@ def predict_fn(params):
 
 
 def model_fn(features, labels, mode, params):
-    """A layer, and functions that newer JAX lowers in another way."""
+    """A layer, and functions that newer JAX releases lower differently."""
     y = keras.layers.Dense(1, kernel_initializer="ones")(features)
     if mode == kte.ModeKeys.PREDICT:
         gelu = ops.gelu(y - 4, approximate=False)
@@ -103,7 +103,7 @@ def receiver_fn():
 
 
 def only_step_2(model_dir):
-    """Leaves a directory as it was at step 2."""
+    """Restores the state of a directory at step 2."""
     for file in model_dir.iterdir():
         if not file.name.startswith("model.ckpt-2."):
             shutil.rmtree(file) if file.is_dir() else file.unlink()
@@ -114,14 +114,14 @@ def only_step_2(model_dir):
 
 
 def shorten(executable):
-    """Leaves the line that says what it is; the rest names this checkout."""
+    """Keeps the line that describes the file; the rest names this checkout."""
     with open(executable, "r+b") as file:
         file.readline()
         file.truncate(file.tell())
 
 
 def main(folder):
-    """Trains to step 4, and writes what was right then beside the files."""
+    """Trains to step 4, and writes the expected results next to the files."""
     import jax
 
     jax.config.update("jax_num_cpu_devices", CORES)

@@ -1,4 +1,4 @@
-"""Changes of attributes, of any value that programs keep."""
+"""Tests that changes of attributes are found, for any kind of value."""
 
 import collections
 import threading
@@ -15,7 +15,7 @@ class Some:
 
 
 def changes(value, change):
-    """The changes in an object with one value, and with another."""
+    """Returns the changes between an object with one value and with another."""
     some = Some()
     some.value, some.lock = value, threading.Lock()
     before = fingerprints(some)
@@ -25,7 +25,7 @@ def changes(value, change):
 
 
 def after(call):
-    """A change in place."""
+    """Returns a function that changes a value in place."""
 
     def change(value):
         call(value)
@@ -53,7 +53,7 @@ def after(call):
         (threading.Lock(), lambda value: 0),
     ],
 )
-def test_a_change_is_found(value, change):
+def test_changes_are_found(value, change):
     assert changes(value, change) == ["value"]
 
 
@@ -67,11 +67,11 @@ def test_a_change_is_found(value, change):
         ([1, 2], lambda value: [1, 2]),
     ],
 )
-def test_what_is_equal_or_no_data_has_not_changed(value, change):
+def test_equal_values_and_values_without_data_are_unchanged(value, change):
     assert not changes(value, change)
 
 
-def test_nothing_is_asked_of_other_objects():
+def test_methods_of_other_objects_are_not_called():
     class Tensor:
         def __len__(self):
             raise TypeError
@@ -79,7 +79,7 @@ def test_nothing_is_asked_of_other_objects():
     assert not changes(Tensor(), lambda value: Tensor())
 
 
-def test_a_list_may_contain_itself():
+def test_list_may_contain_itself():
     value = []
     value.append(value)
     assert changes(value, after(lambda value: value.append(1))) == ["value"]

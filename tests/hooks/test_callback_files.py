@@ -1,4 +1,4 @@
-"""Files of Keras's callbacks on the chief and on other processes."""
+"""Tests the files of Keras callbacks on the chief and on other processes."""
 
 import os
 
@@ -26,14 +26,14 @@ WRITERS = {
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_the_chief_writes_where_the_user_said(name):
+def test_chief_writes_to_the_given_paths(name):
     before = dict(vars(WRITERS[name]))
     with files_of_chief([WRITERS[name]]):
         assert vars(WRITERS[name]) == before
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_another_process_writes_to_a_directory_that_is_deleted(name, another_process):
+def test_other_processes_write_to_a_temporary_directory(name, another_process):
     writer = WRITERS[name]
     before = dict(vars(writer))
     with files_of_chief([keras.callbacks.History(), writer]):
@@ -45,14 +45,14 @@ def test_another_process_writes_to_a_directory_that_is_deleted(name, another_pro
     assert not os.path.exists(os.path.dirname(path))
 
 
-def test_two_writers_of_the_same_name_do_not_meet(another_process):
+def test_writers_with_the_same_name_have_different_paths(another_process):
     pair = [keras.callbacks.CSVLogger(f"{each}/log.csv") for each in "ab"]
     with files_of_chief(pair):
         first, second = (each.filename for each in pair)
         assert first != second
 
 
-def test_a_writer_is_restored_after_an_error(another_process):
+def test_writer_is_restored_after_an_error(another_process):
     logger = keras.callbacks.CSVLogger("log.csv")
     with pytest.raises(KeyError), files_of_chief([logger]):
         raise KeyError
@@ -82,7 +82,7 @@ def test_only_the_chief_sends_reports(another_process, monkeypatch):
 
 
 @pytest.mark.parametrize("chief", [False, True])
-def test_a_backup_is_refused_on_every_process(chief, monkeypatch):
+def test_backup_is_refused_on_every_process(chief, monkeypatch):
     backup = keras.callbacks.BackupAndRestore("backup")
     monkeypatch.setattr(callback_hook, "is_chief", lambda: chief)
     assert called_here([backup]) == (backup,)

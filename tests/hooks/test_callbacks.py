@@ -1,4 +1,4 @@
-"""Keras callbacks in an estimator's loops, compared with those of Keras."""
+"""Tests Keras callbacks in an estimator's loops against Keras's own loops."""
 
 import csv
 import math
@@ -21,7 +21,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.program.store import VariableStore
 
 X, Y = regression_data()
-STEPS = 4  # of a run, and of a pass over the data
+STEPS = 4  # The steps of a run, and of a pass over the data.
 
 
 def sgd(**kwargs):
@@ -39,7 +39,7 @@ def estimator(tmp_path, use_tpu):
 
 
 def fitted(callbacks, epochs, optimizer=sgd):
-    """What Keras makes of the same model, data and callbacks."""
+    """Fits the same model on the same data with Keras."""
     model = keras.Sequential(
         [
             keras.Input((3,)),
@@ -70,7 +70,7 @@ def trained(estimator, callbacks, epochs):
 
 
 class Recorder(keras.callbacks.Callback):
-    """Writes down every call, without looking at the model."""
+    """Records every call, without reading the model."""
 
     def __init__(self):
         super().__init__()
@@ -196,7 +196,7 @@ def test_calls_of_predict(estimator):
     [
         # Runs end at 4, 8, 12, 14.
         (0, 14, [(0, 8), (1, 12), (2, 14)]),
-        # A resumed training goes on with the epoch that was broken off.
+        # Resumed training continues the interrupted epoch.
         (14, 6, [(2, 18), (3, 20)]),
         # Runs longer than an epoch.
         (0, 4, [(0, 4)]),
@@ -218,7 +218,7 @@ def test_epochs_of_several_runs(tmp_path, start, steps, epochs):
 
 
 class Counts(keras.callbacks.Callback):
-    """Writes down what Keras's bars go by."""
+    """Records the numbers that Keras's progress bars use."""
 
     def __init__(self):
         super().__init__()
@@ -244,13 +244,13 @@ OPEN = 2**31 - 1
     "length, before, given, epochs, batches",
     [
         (8, 0, {"steps": 14}, [(0, 2), (1, 2)], [0, 3, 4, 7, 0, 3, 4, 5]),
-        # A resumed training counts those that were made before.
+        # Resumed training counts the earlier epochs.
         (8, 10, {"max_steps": 20}, [(1, 3), (2, 3)], [2, 5, 6, 9, 2, 3]),
         (None, 4, {"steps": 6}, [(0, 2), (1, 2)], [0, 3, 0, 1]),
         (None, 0, {}, [(0, OPEN), (1, OPEN)], [0, 3, 0, 3]),
     ],
 )
-def test_epochs_are_known(tmp_path, length, before, given, epochs, batches):
+def test_number_of_epochs_is_known(tmp_path, length, before, given, epochs, batches):
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     if before:
         estimator.train(repeated(X, Y), steps=before)
@@ -276,7 +276,7 @@ def test_evaluations_and_predictions_have_one_epoch(estimator, call):
     assert list(result) and seen == [1]
 
 
-def test_the_bars_of_keras(tmp_path, capsys):
+def test_progress_bars_of_keras(tmp_path, capsys):
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     bar = keras.callbacks.ProgbarLogger()
     hook = kte.hooks.CallbackHook(bar, steps_per_epoch=8)
@@ -290,7 +290,7 @@ def test_the_bars_of_keras(tmp_path, capsys):
     ]
 
 
-def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(tmp_path):
+def test_loss_of_an_epoch_is_the_mean_over_its_steps(tmp_path):
     losses = {"train_batch_end": [], "epoch_end": []}
 
     class Losses(keras.callbacks.Callback):
@@ -309,7 +309,7 @@ def test_the_loss_of_an_epoch_is_the_mean_over_its_steps(tmp_path):
 
 
 def stopping():
-    # The loss falls: by "max", the first epoch stays the best one.
+    # The loss decreases, so with "max" the first epoch stays the best one.
     return keras.callbacks.EarlyStopping(
         "loss", patience=2, mode="max", restore_best_weights=True
     )
@@ -347,7 +347,7 @@ def test_reduce_lr_on_plateau(estimator, tmp_path, use_tpu):
     assert estimator.get_variable_value(rate) == pytest.approx(0.00625)
 
 
-def test_a_learning_rate_that_was_set_is_restored(tmp_path):
+def test_changed_learning_rate_is_restored(tmp_path):
     model_fn = model_fn_of(linear, sgd)
     estimator = estimator_of(model_fn, tmp_path / "two")
     trained(estimator, [reducing()], epochs=4)
@@ -366,7 +366,7 @@ def test_a_learning_rate_that_was_set_is_restored(tmp_path):
         )
 
 
-def test_a_learning_rate_that_nothing_set_is_in_no_checkpoint(estimator):
+def test_unchanged_learning_rate_is_not_saved(estimator):
     trained(estimator, [Recorder(), stopping()], epochs=1)
     assert "sgd/learning_rate" not in estimator.get_variable_names()
 
@@ -387,7 +387,7 @@ def test_csv_logger(estimator, tmp_path):
             return list(csv.DictReader(file))
 
     def loggers(name):
-        # The rate that the one adds is logged by the other.
+        # The second callback logs the rate that the first one adds.
         logger = keras.callbacks.CSVLogger(str(tmp_path / name))
         return [reducing(), logger]
 
@@ -412,19 +412,19 @@ def test_terminate_on_nan_ends_training(tmp_path, use_tpu):
     names = [call[0] for call in recorder.calls]
     assert names.count("epoch_end") < 9
     assert names[-1] == "train_end"
-    # The last checkpoint has no NaN in it.
+    # The last checkpoint contains no NaN.
     assert estimator.get_variable_value("global_step") == 0
     assert math.isfinite(estimator.evaluate(batches_of(X, Y))["loss"])
 
 
-def test_terminate_on_nan_may_raise(tmp_path):
+def test_terminate_on_nan_raises_if_configured(tmp_path):
     estimator = estimator_of(model_fn_of(linear, diverging), tmp_path)
     terminate = keras.callbacks.TerminateOnNaN(raise_error=True)
     with pytest.raises(RuntimeError, match="NaN or Inf loss encountered"):
         trained(estimator, [terminate], epochs=9)
 
 
-def test_other_callbacks_leave_nan_an_error(tmp_path):
+def test_nan_stays_an_error_with_other_callbacks(tmp_path):
     estimator = estimator_of(model_fn_of(linear, diverging), tmp_path)
     with pytest.raises(kte.hooks.NanLossDuringTrainingError):
         trained(estimator, [Recorder()], epochs=9)
@@ -482,7 +482,7 @@ def test_tensorboard(estimator, tmp_path):
         for name in ("ours", "keras")
     )
     np.testing.assert_allclose(ours, expected, rtol=1e-4)
-    # Runs take the place of batches.
+    # Runs replace batches.
     (batches,) = scalars_of(tmp_path / "ours" / "train", "batch_loss")
     assert [step for step, _ in batches] == [1, 2]
     result = estimator.evaluate(batches_of(X, Y), hooks=[board("eval")])
@@ -511,7 +511,7 @@ def test_swap_ema_weights_around_an_evaluation(tmp_path, use_tpu):
 
 
 def test_swap_ema_weights_after_an_evaluation_in_the_same_process(tmp_path):
-    # The first trace is of EVAL: the optimizer's variables are of another.
+    # The first trace is in EVAL, so the optimizer has no variables yet.
     estimator = estimator_of(model_fn_of(linear, averaging), tmp_path)
     estimator.evaluate(batches_of(X, Y))
     trained(estimator, None, epochs=1)
@@ -572,8 +572,8 @@ def test_swap_ema_weights_at_each_epoch(tmp_path, use_tpu):
             strict=True,
         ):
             np.testing.assert_allclose(ours, expected, 1e-4, err_msg=shape)
-    # As in Keras, the averages are the model in the end, and are swapped with
-    # the weights between two epochs.
+    # As in Keras, the model ends with the averages, which are swapped with the
+    # weights between two epochs.
     assert_same_weights(estimator, model)
     raw = fitted([], epochs=2)
     on_the_way = kte.checkpoints.read(str(tmp_path / "model.ckpt-8"))
@@ -614,15 +614,15 @@ def test_model_checkpoint_at_steps(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["model.keras", "model.h5"])
-def test_a_whole_model_is_not_saved(estimator, tmp_path, name):
+def test_saving_a_complete_model_is_refused(estimator, tmp_path, name):
     checkpoint = keras.callbacks.ModelCheckpoint(str(tmp_path / name))
     with pytest.raises(NotImplementedError, match="save_weights_only=True"):
         trained(estimator, [checkpoint], epochs=1)
     assert not (tmp_path / name).exists()
 
 
-class Looking(keras.callbacks.Callback):
-    """Looks at the model after every run; may change it."""
+class Reading(keras.callbacks.Callback):
+    """Reads the model after every run, and may change it."""
 
     def __init__(self, change=lambda model: None):
         super().__init__()
@@ -635,8 +635,8 @@ class Looking(keras.callbacks.Callback):
         self.change(self.model)
 
 
-def test_the_model_has_the_weights_of_the_run(estimator):
-    looking = Looking()
+def test_model_has_the_weights_of_the_run(estimator):
+    looking = Reading()
     trained(estimator, [looking], epochs=3)
     for epochs, (step, kernel) in enumerate(looking.seen, 1):
         assert step == STEPS * epochs
@@ -648,7 +648,7 @@ def test_the_model_has_the_weights_of_the_run(estimator):
     )
 
 
-def test_what_a_callback_assigns_goes_into_the_loop(estimator):
+def test_training_continues_with_assigned_values(estimator):
     def restart(model):
         if int(model.global_step.value) == STEPS:
             model.set_weights([w * 0 for w in model.get_weights()])
@@ -660,11 +660,11 @@ def test_what_a_callback_assigns_goes_into_the_loop(estimator):
             session = run_context.session
             values.append(session.run(["global_step", "dense/kernel"]))
 
-    trained(estimator, [Looking(restart), Fetching()], epochs=2)
+    trained(estimator, [Reading(restart), Fetching()], epochs=2)
     assert [int(step) for step, _ in values] == [4, 8]
     np.testing.assert_array_equal(values[0][1], np.zeros((3, 1)))
     assert_same_weights(estimator, fitted([], epochs=1))
-    # Steps are counted by the loop, whatever is assigned.
+    # The loop counts steps independently of assigned values.
     assert estimator.get_variable_value("global_step") == 8
 
 
@@ -679,7 +679,7 @@ def test_one_value_for_two_variables_is_copied(estimator):
 
     momentum = model_fn_of(linear, lambda: sgd(momentum=0.9))
     estimator = estimator_of(momentum, estimator.model_dir)
-    trained(estimator, [Looking(share)], epochs=3)
+    trained(estimator, [Reading(share)], epochs=3)
     np.testing.assert_array_equal(
         estimator.get_variable_value("dense/bias"),
         estimator.get_variable_value("sgd/dense_bias_momentum"),
@@ -703,7 +703,7 @@ def test_weights_loaded_at_the_beginning(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["test", "predict"])
-def test_evaluate_and_predict_use_what_is_assigned_and_forget_it(estimator, mode):
+def test_evaluate_and_predict_use_assigned_values_only_once(estimator, mode):
     trained(estimator, None, epochs=1)
 
     class Zero(keras.callbacks.Callback):
@@ -735,7 +735,7 @@ def test_evaluate_and_predict_use_what_is_assigned_and_forget_it(estimator, mode
         ("on_predict_batch_end", 1),
     ],
 )
-def test_a_callback_may_ask_to_stop(tmp_path, event, runs):
+def test_callback_may_stop_training(tmp_path, event, runs):
     class Stop(Recorder):
         set_model = keras.callbacks.Callback.set_model
 
@@ -761,12 +761,12 @@ def test_a_callback_may_ask_to_stop(tmp_path, event, runs):
 
 
 def test_training_inside_predict(estimator):
-    # Two loops are open, and callbacks of both look at the model.
-    class LookingOn(Looking):
-        on_predict_batch_end = Looking.on_train_batch_end
+    # Two loops are active, and callbacks of both read the model.
+    class ReadingToo(Reading):
+        on_predict_batch_end = Reading.on_train_batch_end
 
     trained(estimator, None, epochs=1)
-    looking, training = LookingOn(), Looking()
+    looking, training = ReadingToo(), Reading()
     for _ in estimator.predict(
         batches_of(X), hooks=[looking], yield_single_examples=False
     ):
@@ -778,13 +778,13 @@ def test_training_inside_predict(estimator):
 def test_evaluating_inside_a_callback(estimator):
     estimators = [estimator]
 
-    class Evaluate(Looking):
+    class Evaluate(Reading):
         def on_epoch_end(self, epoch, logs=None):
             kernel = self.model.get_weights()[0]
-            estimators[0].evaluate(batches_of(X, Y), hooks=[LookingOn()])
+            estimators[0].evaluate(batches_of(X, Y), hooks=[ReadingToo()])
             np.testing.assert_array_equal(kernel, self.model.get_weights()[0])
 
-    class LookingOn(keras.callbacks.Callback):
+    class ReadingToo(keras.callbacks.Callback):
         def on_test_begin(self, logs=None):
             self.model.set_weights([w * 0 for w in self.model.get_weights()])
 
@@ -792,7 +792,7 @@ def test_evaluating_inside_a_callback(estimator):
     assert_same_weights(estimator, fitted([], epochs=2))
 
 
-def test_nothing_is_assigned_for_callbacks_that_do_not_look(estimator, monkeypatch):
+def test_values_are_copied_only_for_callbacks_that_read_them(estimator, monkeypatch):
     assigned = []
     assign = VariableStore.assign
     monkeypatch.setattr(
@@ -801,8 +801,8 @@ def test_nothing_is_assigned_for_callbacks_that_do_not_look(estimator, monkeypat
         lambda store, values: assigned.append(1) or assign(store, values),
     )
     trained(estimator, [keras.callbacks.History()], epochs=5)
-    # By `History`, which reads its model at the begin and each end of an
-    # epoch; and at the end of training.
+    # `History` reads its model at the start and end of each epoch. The model is also
+    # read at the end of training.
     counted = len(assigned)
     assigned.clear()
     trained(estimator, [Recorder()], epochs=5)
@@ -868,7 +868,7 @@ def test_several_optimizers(tmp_path):
         (keras.optimizers.schedules.CosineDecay(0.1, 99), TypeError),
     ],
 )
-def test_a_learning_rate_that_is_no_number(tmp_path, rate, error):
+def test_learning_rate_must_be_a_number(tmp_path, rate, error):
     model_fn = model_fn_of(linear, lambda: keras.optimizers.SGD(rate))
     estimator = estimator_of(model_fn, tmp_path)
     board = keras.callbacks.TensorBoard(str(tmp_path / "board"))
@@ -881,13 +881,13 @@ def test_a_learning_rate_that_is_no_number(tmp_path, rate, error):
         trained(estimator, [reducing()], epochs=3)
 
 
-def test_a_schedule_does_not_replace_a_number(tmp_path):
+def test_schedule_does_not_replace_a_number(tmp_path):
     def schedule(model):
         model.optimizer.learning_rate = keras.optimizers.schedules.CosineDecay(0.1, 9)
 
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     with pytest.raises(TypeError, match="set to a number"):
-        trained(estimator, [Looking(schedule)], epochs=1)
+        trained(estimator, [Reading(schedule)], epochs=1)
 
 
 def test_callbacks_change_the_learning_rate_in_fit():
@@ -920,7 +920,7 @@ def test_arguments_of_a_callback_hook(arguments, error, message):
         kte.hooks.CallbackHook(*arguments)
 
 
-def test_a_callback_class_is_no_callback(estimator):
+def test_callback_class_is_refused(estimator):
     with pytest.raises(TypeError, match="or keras.callbacks.Callback"):
         trained(estimator, [keras.callbacks.History], epochs=1)
 

@@ -1,5 +1,6 @@
 """Callbacks of one estimator on several threads see their own call."""
 
+import functools
 import logging
 import threading
 
@@ -16,7 +17,7 @@ from helpers import (
 )
 
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.device import shown_values
+from keras_tpu_estimator.engine.device import host_values
 
 X, Y = regression_data()
 STEPS = 16
@@ -128,11 +129,16 @@ def test_two_threads_make_one_set_of_variables(tmp_path):
 
 
 class Outliving(keras.callbacks.Callback):
-    """Looks while a training ends on another thread."""
+    """Looks while a training ends on another thread.
 
-    def __init__(self, training):
+    Args:
+        wait: Returns when the training has had time to interfere.
+    """
+
+    def __init__(self, training, wait=None):
         super().__init__()
         self.training = training
+        self.wait = wait or functools.partial(training.join, 3 * MOMENT)
         self.is_same = False
 
     def on_test_begin(self, logs=None):
@@ -142,11 +148,11 @@ class Outliving(keras.callbacks.Callback):
         kernel = self.model.trainable_variables[0]
         before = np.array(kernel)
         self.training.start()
-        self.training.join(3 * MOMENT)
+        self.wait()
         self.is_same = np.array_equal(np.array(kernel), before)
 
 
-def test_the_end_of_a_training_waits_for_who_looks(tmp_path):
+def test_training_ends_after_callbacks_that_read_its_model(tmp_path):
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     estimator.train(repeated(X, Y), max_steps=4)
     training = threading.Thread(
@@ -222,14 +228,20 @@ def test_a_training_in_a_callback_does_not_change_what_that_sees(tmp_path):
 
 
 def test_waiting_for_each_other_is_logged(tmp_path, monkeypatch, caplog):
-    monkeypatch.setattr(shown_values, "_PATIENCE_SECS", 0.01)
+    monkeypatch.setattr(host_values, "_PATIENCE_SECS", 0.01)
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     estimator.train(repeated(X, Y), max_steps=4)
     training = threading.Thread(
         target=estimator.train, args=[repeated(X, Y)], kwargs={"max_steps": 8}
     )
+    advice = "use a separate estimator for each of the two calls"
+
+    def wait():
+        while advice not in caplog.text and training.is_alive():
+            training.join(MOMENT)
+
     with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
-        looking = Outliving(training)
+        looking = Outliving(training, wait)
         estimator.evaluate(batches_of(X, Y), steps=1, hooks=[looking])
         training.join()
-    assert "use a separate estimator for each of the two calls" in caplog.text
+    assert advice in caplog.text

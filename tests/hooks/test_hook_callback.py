@@ -1,4 +1,4 @@
-"""Hooks inside the loops of plain Keras models."""
+"""Tests hooks in the loops of plain Keras models."""
 
 import os
 import pathlib
@@ -11,10 +11,12 @@ from helpers import linear, model_fn_of, regression_data
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import summary
 from keras_tpu_estimator.api.hooks.checkpoint_saver import CheckpointSaverHook
-from keras_tpu_estimator.api.hooks.nan_tensor import NanTensorHook
 from keras_tpu_estimator.api.hooks.profiler import ProfilerHook
-from keras_tpu_estimator.api.hooks.step_counter import StepCounterHook
-from keras_tpu_estimator.api.hooks.summary_saver import SummarySaverHook
+from keras_tpu_estimator.api.hooks.stopping import NanTensorHook
+from keras_tpu_estimator.api.hooks.summary_saver import (
+    StepCounterHook,
+    SummarySaverHook,
+)
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.base.mesh.cores import ONE_CORE
 
@@ -47,7 +49,7 @@ def fit(model, *hooks, **settings):
 
 
 class Recorder(kte.hooks.SessionRunHook):
-    """Writes down every call and what it asked for."""
+    """Records every call and its fetches."""
 
     def __init__(self, fetches=None, stop_at=None):
         self.calls, self.results = [], []
@@ -121,14 +123,14 @@ def test_fetches_of_optimizer_variables():
     )
 
 
-def test_a_run_is_an_execution():
+def test_run_has_the_steps_of_an_execution():
     recorder = Recorder("global_step")
     fit(keras_model(steps_per_execution=2), recorder)
     assert [int(step) for step in recorder.results] == [2, 4]
 
 
 @pytest.mark.parametrize("method", ["fit", "evaluate", "predict"])
-def test_a_hook_may_ask_to_stop(method):
+def test_hook_may_stop_fit(method):
     recorder = Recorder(stop_at=2)
     data = (X,) if method == "predict" else (X, Y)
     getattr(keras_model(), method)(
@@ -152,12 +154,12 @@ def test_predictions_are_fetched():
     np.testing.assert_array_equal(np.concatenate(recorder.results), predictions)
 
 
-def test_what_cannot_be_fetched_is_an_error():
+def test_unknown_fetches_are_an_error():
     with pytest.raises(KeyError, match="fetch 'acc'.*'loss', 'mae'"):
         fit(keras_model(), Recorder("acc"))
 
 
-def test_there_is_no_step_without_an_optimizer():
+def test_global_step_needs_an_optimizer():
     inputs = keras.Input((3,))
     model = keras.Model(inputs, keras.layers.Dense(1)(inputs))
     callback = kte.hooks.as_callback(Recorder("global_step"))
@@ -165,7 +167,7 @@ def test_there_is_no_step_without_an_optimizer():
         model.predict(X, verbose=0, callbacks=[callback])
 
 
-def test_a_callback_outlives_an_error():
+def test_callback_is_usable_after_an_error():
     class Failing(Recorder):
         def after_run(self, run_context, run_values):
             raise RuntimeError("on purpose")
@@ -188,17 +190,17 @@ def test_a_callback_outlives_an_error():
         kte.hooks.CallbackHook(keras.callbacks.History()),
     ],
 )
-def test_other_things_are_refused(wrong):
+def test_other_objects_are_refused(wrong):
     with pytest.raises(TypeError, match="must receive a SessionRunHook"):
         kte.hooks.as_callback(wrong)
 
 
-def test_our_nan_hook():
+def test_nan_hook_in_fit():
     with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="at step"):
         fit(keras_model(rate=1e18), NanTensorHook(), epochs=9)
 
 
-def test_our_saver(tmp_path):
+def test_checkpoint_saver_in_fit(tmp_path):
     model = keras_model()
     fit(model, CheckpointSaverHook(tmp_path, save_steps=3))
     names = sorted(file.name for file in tmp_path.glob("*.h5"))
@@ -209,7 +211,7 @@ def test_our_saver(tmp_path):
         np.testing.assert_array_equal(values[variable.path], variable.numpy())
 
 
-def test_our_summaries_and_rates(tmp_path, caplog):
+def test_summary_saver_and_step_counter_in_fit(tmp_path, caplog):
     writer = summary.EventWriter.for_dir(str(tmp_path))
     with caplog.at_level("INFO", "keras_tpu_estimator"):
         fit(
@@ -222,7 +224,7 @@ def test_our_summaries_and_rates(tmp_path, caplog):
 
 
 @pytest.mark.parametrize("path", [os.fsdecode, os.fsencode])
-def test_a_saved_step_is_found_under_any_kind_of_path(path, tmp_path):
+def test_saved_step_is_found_for_every_kind_of_path(path, tmp_path):
     class SaveOnce(kte.hooks.SessionRunHook):
         def end(self, session):
             session.save_checkpoint(path(tmp_path))
@@ -236,7 +238,7 @@ def test_a_saved_step_is_found_under_any_kind_of_path(path, tmp_path):
     ("method", "path"),
     [("fit", os.fspath), ("evaluate", os.fsencode), ("predict", pathlib.Path)],
 )
-def test_our_profiler(tmp_path, method, path):
+def test_profiler_in_fit(tmp_path, method, path):
     hook = ProfilerHook(save_steps=100, output_dir=path(tmp_path))
     data = (X,) if method == "predict" else (X, Y)
     getattr(keras_model(), method)(
@@ -259,7 +261,7 @@ def test_hooks_in_the_fit_of_an_estimator_model(cores):
     steps, kernels = zip(*recorder.results, strict=True)
     assert [int(step) for step in steps] == [1, 2, 3, 4, 5, 6]
     np.testing.assert_array_equal(kernels[-1], model.get_weights()[0])
-    # The names of predictions are those in Keras's logs.
+    # Predictions have the names of Keras's logs.
     predicting = Recorder("y")
     callbacks = [kte.hooks.as_callback(predicting)]
     predictions = model.predict(X, batch_size=64, verbose=0, callbacks=callbacks)

@@ -1,4 +1,4 @@
-"""Hooks by themselves: timers, the order of calls, savers and listeners."""
+"""Tests hooks without an estimator: timers, call order, savers, listeners."""
 
 import collections
 import types
@@ -22,7 +22,7 @@ Pair = collections.namedtuple("Pair", ["left", "right"])
 
 
 class Clock:
-    """A clock that passes only when told to."""
+    """A clock that advances only when a test moves it."""
 
     def __init__(self):
         self.now = 50.0
@@ -35,33 +35,33 @@ class Clock:
     "intervals",
     [{}, {"every_secs": 1, "every_steps": 1}, {"every_secs": None}],
 )
-def test_a_timer_has_one_interval(intervals):
+def test_timer_has_one_interval(intervals):
     with pytest.raises(ValueError, match="exactly one of `every_secs`"):
         kte.hooks.SecondOrStepTimer(**intervals)
 
 
-def test_a_timer_is_due_at_first():
+def test_timer_is_due_at_first():
     timer = kte.hooks.SecondOrStepTimer(every_steps=10)
     assert timer.should_trigger_for_step(7)
     assert timer.should_trigger_for_step(7)
     assert timer.elapsed_since_last(7) is None
 
 
-def test_a_timer_counts_steps():
+def test_timer_counts_steps():
     timer = kte.hooks.SecondOrStepTimer(every_steps=10)
     timer.update_last_triggered_step(7)
     due = [step for step in range(7, 30) if timer.should_trigger_for_step(step)]
     assert due == list(range(17, 30))
 
 
-def test_a_timer_is_not_due_twice_at_one_step():
+def test_timer_is_not_due_twice_at_one_step():
     timer = kte.hooks.SecondOrStepTimer(every_secs=0)
     timer.update_last_triggered_step(3)
     assert not timer.should_trigger_for_step(3)
     assert timer.should_trigger_for_step(4)
 
 
-def test_a_timer_counts_seconds():
+def test_timer_counts_seconds():
     clock = Clock()
     timer = kte.hooks.SecondOrStepTimer(every_secs=5.0, clock=clock)
     timer.update_last_triggered_step(1)
@@ -72,7 +72,7 @@ def test_a_timer_counts_seconds():
     assert not timer.should_trigger_for_step(1)
 
 
-def test_a_timer_tells_what_has_passed():
+def test_timer_returns_elapsed_steps_and_seconds():
     clock = Clock()
     timer = kte.hooks.SecondOrStepTimer(every_steps=5, clock=clock)
     timer.update_last_triggered_step(10)
@@ -83,7 +83,7 @@ def test_a_timer_tells_what_has_passed():
     assert timer.elapsed_since_last(20) == (0, 0.0)
 
 
-def test_a_timer_may_be_reset():
+def test_timer_may_be_reset():
     timer = kte.hooks.SecondOrStepTimer(every_steps=10)
     assert timer.last_triggered_step() is None
     assert timer.update_last_triggered_step(7) == (None, None)
@@ -111,7 +111,7 @@ VALUES = {"global_step": 4, "loss": 0.5, "dense/kernel": [1.0, 2.0]}
         (types.MappingProxyType({"a": ["loss"]}), {"a": [0.5]}),
     ],
 )
-def test_a_session_answers_in_the_nest_of_the_question(fetches, values):
+def test_session_keeps_the_structure_of_fetches(fetches, values):
     answer = Session(VALUES.__getitem__).run(fetches)
     assert answer == values
     assert type(answer) in (type(values), np.ndarray)
@@ -126,20 +126,20 @@ def test_a_session_answers_in_the_nest_of_the_question(fetches, values):
         (types.MappingProxyType({"a": Pair("x", [])}), {"x"}),
     ],
 )
-def test_a_run_knows_what_was_asked_for(fetches, names):
+def test_run_lists_all_fetches(fetches, names):
     hook = Recorder("a", [], fetches)
     run = HookList([hook], Session(VALUES.get)).before_run()
     assert {*run.fetches} == names
     assert len(run.fetches) == len(names)
 
 
-def test_a_session_answers_with_numpy():
+def test_session_returns_numpy_arrays():
     kernel = Session(VALUES.__getitem__).run("dense/kernel")
     assert isinstance(kernel, np.ndarray)
     np.testing.assert_array_equal(kernel, [1.0, 2.0])
 
 
-def test_a_session_knows_no_other_names():
+def test_session_refuses_unknown_names():
     with pytest.raises(KeyError, match="accuracy"):
         Session(VALUES.__getitem__).run(["loss", "accuracy"])
 
@@ -153,7 +153,7 @@ TENSORS = {
 
 
 def use(tensor):
-    """Passes a tensor, inside a nest, where a name is expected."""
+    """Passes a tensor inside a pytree where a name is expected."""
     kte.hooks.SessionRunArgs({"loss": ["loss", tensor]})
 
 
@@ -167,12 +167,12 @@ def test_tensors_are_fetched_by_name_only(kind):
         TENSORS[kind]()
 
 
-def test_a_session_takes_names_only():
+def test_session_accepts_only_names():
     with pytest.raises(TypeError, match="`fetches` must be given by name"):
         Session(VALUES.__getitem__).run(["loss", 3])
 
 
-def test_nothing_is_fed():
+def test_feed_dict_is_refused():
     assert kte.hooks.SessionRunArgs("loss", {}, None).fetches == "loss"
     with pytest.raises(ValueError, match="`feed_dict` .* `input_fn` yields"):
         kte.hooks.SessionRunArgs("loss", feed_dict={"x": 1})
@@ -192,7 +192,7 @@ def test_only_training_saves_and_evaluates(action):
 
 
 class Recorder(kte.hooks.SessionRunHook):
-    """Writes down every call."""
+    """Records every call."""
 
     def __init__(self, name, log, fetches=None):
         self.name, self.log, self.fetches = name, log, fetches
@@ -253,7 +253,7 @@ def test_values_are_those_after_the_run():
     assert log[-1] == ("a", "after", 0.25)
 
 
-def test_values_are_those_of_the_run_whatever_an_earlier_hook_does():
+def test_earlier_hooks_cannot_change_the_values_of_the_run():
     values, log = dict(VALUES), []
 
     class Halving(kte.hooks.SessionRunHook):
@@ -266,7 +266,7 @@ def test_values_are_those_of_the_run_whatever_an_earlier_hook_does():
     assert log[-1] == ("a", "after", 0.5)
 
 
-def test_a_hook_may_pass_on_the_original_arguments():
+def test_hook_may_return_the_original_arguments():
     class Passing(Recorder):
         def before_run(self, run_context):
             return run_context.original_args
@@ -278,7 +278,7 @@ def test_a_hook_may_pass_on_the_original_arguments():
 
 
 @pytest.mark.parametrize("phase", ["before_run", "after_run"])
-def test_any_hook_may_stop_and_the_others_are_still_called(phase):
+def test_other_hooks_are_called_after_a_stop_request(phase):
     log = []
     stopping = kte.hooks.SessionRunHook()
 
@@ -293,13 +293,13 @@ def test_any_hook_may_stop_and_the_others_are_still_called(phase):
     assert log == [("b", "before"), ("b", "after", None)]
 
 
-def test_every_run_has_a_context_of_its_own():
+def test_every_run_has_its_own_context():
     hooks = HookList([], Session(VALUES.get))
     hooks.before_run().context.request_stop()
     assert not hooks.before_run().after_run()
 
 
-def test_a_context_has_the_session():
+def test_context_has_the_session():
     session = Session(VALUES.get)
     seen = []
 
@@ -311,7 +311,7 @@ def test_a_context_has_the_session():
     assert seen == [session]
 
 
-def test_a_plain_hook_does_nothing():
+def test_base_hook_does_nothing():
     hooks = HookList([kte.hooks.SessionRunHook()], Session(VALUES.get))
     hooks.begin()
     hooks.after_create_session()
@@ -320,7 +320,7 @@ def test_a_plain_hook_does_nothing():
 
 
 @pytest.mark.parametrize("given", [None, [], (), iter(())])
-def test_no_hooks_are_an_empty_tuple(given):
+def test_missing_hooks_become_an_empty_tuple(given):
     assert validate_hooks(given) == ()
 
 
@@ -340,7 +340,7 @@ def test_other_hooks_are_refused(wrong):
 
 
 @pytest.mark.parametrize("wrong", [kte.hooks.SessionRunHook(), 3])
-def test_hooks_come_in_a_list(wrong):
+def test_hooks_must_be_in_a_list(wrong):
     with pytest.raises(
         TypeError, match=r"`evaluation_hooks` must be a list .*=\[hook\]"
     ):
@@ -350,7 +350,7 @@ def test_hooks_come_in_a_list(wrong):
 @pytest.mark.parametrize(
     "argument", ["training_hooks", "evaluation_hooks", "prediction_hooks"]
 )
-def test_a_wrong_hook_of_a_spec_is_named(argument):
+def test_error_names_the_invalid_hook_of_a_spec(argument):
     with pytest.raises(TypeError, match=f"All `{argument}` must be Session"):
         kte.TPUEstimatorSpec("infer", predictions=1.0, **{argument: ["hook"]})
 
@@ -364,7 +364,7 @@ def test_listeners_are_validated():
 
 
 class Listener(kte.hooks.CheckpointSaverListener):
-    """Writes down every call; may ask for a stop at one step."""
+    """Records every call, and may request a stop at one step."""
 
     def __init__(self, name, log, stop_at=None):
         self.name, self.log, self.stop_at = name, log, stop_at
@@ -384,7 +384,7 @@ class Listener(kte.hooks.CheckpointSaverListener):
 
 
 class SavingSession(Session):
-    """A session that only notes what it is to save."""
+    """A session that only records the steps to save."""
 
     def __init__(self, values, note, saved_step=None):
         super().__init__(values.__getitem__)
@@ -401,7 +401,7 @@ class SavingSession(Session):
 
 
 def saved_by(steps, saved_step=None, **arguments):
-    """Runs a saver over steps; what it saved, and where it stopped."""
+    """Runs a saver over steps; returns its saves and the step where it stopped."""
     now, saves = {"global_step": steps[0]}, []
     saver = CheckpointSaverHook("somewhere", **arguments)
     hooks = HookList([saver], SavingSession(now, saves.append, saved_step))
@@ -427,7 +427,7 @@ def saved_by(steps, saved_step=None, **arguments):
         ([5], 2, None, [5]),
     ],
 )
-def test_a_saver_saves_at_the_start_in_between_and_at_the_end(
+def test_saver_saves_at_the_start_between_and_at_the_end(
     steps, save_steps, saved_step, saves
 ):
     result = saved_by(steps, save_steps=save_steps, saved_step=saved_step)
@@ -435,11 +435,11 @@ def test_a_saver_saves_at_the_start_in_between_and_at_the_end(
 
 
 @pytest.mark.parametrize("save_secs, saves", [(0, [0, 1, 2, 3]), (3600, [0, 3])])
-def test_a_saver_goes_by_seconds(save_secs, saves):
+def test_saver_counts_seconds(save_secs, saves):
     assert saved_by(range(4), save_secs=save_secs) == (saves, 3)
 
 
-def test_a_saver_needs_one_interval():
+def test_saver_needs_one_interval():
     with pytest.raises(ValueError, match="exactly one"):
         CheckpointSaverHook("somewhere")
     with pytest.raises(ValueError, match="exactly one"):
@@ -476,20 +476,20 @@ def test_listeners_surround_every_save():
     "stop_at, saves, stopped",
     [
         (2, [0, 2], 2),
-        # The first save comes too early to stop, the last one too late.
+        # The first save is too early to stop, and the last one too late.
         (0, [0, 2, 4, 5], 5),
         (5, [0, 2, 4, 5], 5),
     ],
 )
-def test_a_listener_may_stop_training(stop_at, saves, stopped):
+def test_listener_may_stop_training(stop_at, saves, stopped):
     log = []
     listeners = [Listener("a", log, stop_at), Listener("b", log)]
     result = saved_by(range(6), save_steps=2, listeners=listeners)
     assert result == (saves, stopped)
-    # One that asks does not keep the others from being told.
+    # A stop request does not prevent calls of the other listeners.
     assert f"b after {stop_at}" in log
 
 
-def test_a_plain_listener_does_nothing():
+def test_base_listener_does_nothing():
     listener = kte.hooks.CheckpointSaverListener()
     assert saved_by(range(3), save_steps=2, listeners=[listener]) == ([0, 2], 2)

@@ -1,7 +1,7 @@
-"""A hook that is used in one training after the other begins again in each.
+"""Tests that a hook that is used in several train calls restarts in each.
 
-A `model_fn` is traced once, so that the hooks of its spec see several calls. In
-the original it ran, and made its hooks, in each call.
+A `model_fn` is traced once, so its spec's hooks are used in several calls. In the
+original it ran, and made new hooks, in each call.
 """
 
 import contextlib
@@ -38,7 +38,7 @@ class Losses(keras.callbacks.Callback):
         self.model.stop_training = len(self.epochs) == 2
 
 
-# Functions of the estimator that trains, and a directory to write to.
+# Functions of the estimator and of a directory to write to.
 HOOKS = {
     "SessionRunHook": lambda estimator, own: kte.hooks.SessionRunHook(),
     "CallbackHook": lambda estimator, own: kte.hooks.CallbackHook(Losses()),
@@ -94,7 +94,7 @@ HOOKS = {
 }
 
 
-def test_the_table_has_every_hook():
+def test_table_has_every_hook():
     exported = {
         name
         for name in kte.hooks.__all__
@@ -106,7 +106,7 @@ def test_the_table_has_every_hook():
 
 
 class Watch(kte.hooks.SessionRunHook):
-    """Notes the last step; may end a call by an error after its second run."""
+    """Records the last step, and may raise an error after the second run."""
 
     def __init__(self, is_failing=False):
         self.is_failing = is_failing
@@ -121,7 +121,7 @@ class Watch(kte.hooks.SessionRunHook):
 
 @pytest.fixture(scope="module")
 def estimator(tmp_path_factory):
-    """One that saves nothing, so that each training starts from step 0."""
+    """An estimator that saves nothing, so that training starts from step 0."""
     return estimator_of(
         model_fn_of(linear),
         tmp_path_factory.mktemp("model"),
@@ -131,7 +131,7 @@ def estimator(tmp_path_factory):
 
 
 def written(*folders):
-    """Steps of events, of profiles and of checkpoints in folders."""
+    """The steps of events, profiles and checkpoints in folders."""
     from tensorboard.backend.event_processing import event_file_loader
 
     files = [
@@ -164,7 +164,7 @@ def logged(records):
 
 @pytest.mark.rows(7)
 @pytest.mark.parametrize("name", HOOKS)
-def test_a_hook_begins_anew_in_each_training(name, estimator, tmp_path, caplog):
+def test_hook_restarts_in_each_training(name, estimator, tmp_path, caplog):
     def seen(is_new_each_time):
         own = str(tmp_path / f"{name}_{is_new_each_time}")
         results = []
@@ -190,7 +190,7 @@ def test_a_hook_begins_anew_in_each_training(name, estimator, tmp_path, caplog):
         assert seen(False) == seen(True)
 
 
-def test_hooks_of_a_spec_begin_anew_in_each_training(tmp_path, caplog):
+def test_hooks_of_a_spec_restart_in_each_training(tmp_path, caplog):
     own = str(tmp_path / "own")
     made = []
     base = model_fn_of(linear)
@@ -209,7 +209,7 @@ def test_hooks_of_a_spec_begin_anew_in_each_training(tmp_path, caplog):
     assert written(own)[0] == [2, 6, 8, 12, 14, 18]
 
 
-def test_the_second_saver_of_a_call_forgets_the_listeners_of_another(tmp_path):
+def test_second_saver_drops_listeners_of_an_earlier_call(tmp_path):
     class Listener(kte.hooks.CheckpointSaverListener):
         def __init__(self):
             self.steps = []

@@ -1,4 +1,4 @@
-"""Every hook in every mode, on one core and on eight: what a recorder sees."""
+"""Tests the calls and steps that every hook sees, in every mode."""
 
 import dataclasses
 import inspect
@@ -18,8 +18,8 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 
-# 35 batches of 16 and a part of one: on a TPU an evaluation has runs of 32 and
-# 4; elsewhere each batch is a run, because the recorder asks for it.
+# 35 batches of 16 and a smaller one. On a TPU an evaluation has runs of 32 and 4.
+# Elsewhere each batch is a run, because the recorder needs it.
 X, Y = regression_data(examples=565)
 FEW = X[:40]
 LOOP, STEPS = 4, 10
@@ -29,7 +29,7 @@ CORES = {"one core": False, "eight cores": True}
 
 
 class Recorder(kte.hooks.SessionRunHook):
-    """Writes down every call, the global step, and the kernel."""
+    """Records every call, the global step, and the kernel."""
 
     def __init__(self):
         self.calls, self.kernels = [], {}
@@ -104,13 +104,13 @@ TRAINING_ONLY = ("CheckpointSaverHook", "InMemoryEvaluatorHook")
 
 
 def runs_of(mode, use_tpu):
-    """How many runs there are."""
+    """The number of runs."""
     one_core = f"{mode} on one core"
     return RUNS[mode] if use_tpu else RUNS.get(one_core, RUNS[mode])
 
 
 def expected_calls(name, mode, use_tpu):
-    """The events that the recorder, which comes after the hook, must see."""
+    """The events that the recorder, which follows the hook, must see."""
     if mode == "train":
         last = LAST_STEP.get(name, STEPS)
         bounds = [*range(0, last, LOOP), last]
@@ -123,13 +123,13 @@ def expected_calls(name, mode, use_tpu):
     if name in TRAINING_ONLY:
         return ["begin"]
     runs = [("before", 0), ("after", 0)] * runs_of(mode, use_tpu)
-    # The run that finds the end of the input begins and does not end.
+    # The run at the end of the input begins but does not end.
     return ["begin", ("create", 0), *runs, ("before", 0), ("end", 0)]
 
 
 @pytest.fixture(scope="module", params=CORES)
 def estimator(request, tmp_path_factory):
-    """One that saves nothing, so that each training starts from step 0."""
+    """An estimator that saves nothing, so that training starts from step 0."""
     return estimator_of(
         model_fn_of(linear),
         tmp_path_factory.mktemp("model"),
@@ -139,7 +139,7 @@ def estimator(request, tmp_path_factory):
     )
 
 
-def test_the_table_has_every_hook():
+def test_table_has_every_hook():
     exported = {
         name
         for name in kte.hooks.__all__
@@ -147,14 +147,14 @@ def test_the_table_has_every_hook():
         or isinstance(getattr(kte.hooks, name), type)
         and issubclass(getattr(kte.hooks, name), kte.hooks.SessionRunHook)
     }
-    # The one cannot be made; the other is made of callbacks.
+    # The first cannot be instantiated; the second needs callbacks.
     assert set(HOOKS) == exported - {"FeedFnHook", "CallbackHook"}
 
 
 @pytest.mark.rows(31)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", HOOKS)
-def test_the_same_calls_and_steps(name, mode, estimator, tmp_path):
+def test_every_hook_has_the_same_calls_and_steps(name, mode, estimator, tmp_path):
     place, recorder = Place(estimator, str(tmp_path)), Recorder()
     hooks = [HOOKS[name](place), recorder]
     if mode != "train" and name in TRAINING_ONLY:
@@ -170,7 +170,7 @@ def test_the_same_calls_and_steps(name, mode, estimator, tmp_path):
 
 
 def gradient_descent():
-    """The kernel after each step, by NumPy."""
+    """The kernel after each step, computed with NumPy."""
     kernel, bias = np.zeros((3, 1), "float32"), np.zeros(1, "float32")
     kernels = [kernel]
     for step in range(STEPS):
@@ -186,7 +186,7 @@ KERNELS = gradient_descent()
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("cores", CORES)
-def test_hooks_of_the_spec_come_after_those_of_the_call(mode, cores, tmp_path):
+def test_hooks_of_the_spec_follow_those_of_the_call(mode, cores, tmp_path):
     calls = []
 
     class Named(kte.hooks.SessionRunHook):
@@ -248,7 +248,7 @@ ARGUMENTS = {
 
 
 @pytest.mark.parametrize("name", ARGUMENTS)
-def test_arguments_are_those_of_the_original(name):
+def test_arguments_match_the_original(name):
     parameters = inspect.signature(getattr(kte.hooks, name)).parameters
     written = [
         each.name

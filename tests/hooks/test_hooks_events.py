@@ -1,4 +1,4 @@
-"""`SummarySaverHook`, `StepCounterHook` and `ProfilerHook`: what they write."""
+"""Tests what `SummarySaverHook`, `StepCounterHook`, `ProfilerHook` write."""
 
 import glob
 import gzip
@@ -21,7 +21,7 @@ from helpers import (
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.api.hooks.session import Session
-from keras_tpu_estimator.api.hooks.step_counter import TrainingLogHook
+from keras_tpu_estimator.api.hooks.summary_saver import TrainingLogHook
 from keras_tpu_estimator.base.storage.growing_files import shown_at_end
 from keras_tpu_estimator.summary import EventWriter
 
@@ -42,7 +42,7 @@ def written(directory):
 
 
 def run(hook, steps):
-    """Makes runs that end at steps; the loss of each is its double."""
+    """Makes runs that end at steps, each with twice its step as the loss."""
     now = {"global_step": steps[0], "loss": 2.0 * steps[0], "b": np.ones(2)}
     hooks = HookList([hook], Session(now.__getitem__))
     hooks.begin()
@@ -66,7 +66,7 @@ def run(hook, steps):
     ],
 )
 @pytest.mark.parametrize("summary_op", [None, "loss", ["loss"], {"L": "loss"}])
-def test_summaries(arguments, steps, summary_op, tmp_path):
+def test_summaries_have_the_steps_of_the_hook(arguments, steps, summary_op, tmp_path):
     hook = kte.hooks.SummarySaverHook(
         **arguments, output_dir=tmp_path, summary_op=summary_op
     )
@@ -92,7 +92,7 @@ def test_summaries_of_a_training(tmp_path):
     assert written(tmp_path / "new") == {"dense/bias": values[::2]}
 
 
-def test_summaries_go_to_a_writer_that_is_given(tmp_path):
+def test_summaries_go_to_the_given_writer(tmp_path):
     writer = EventWriter(tmp_path / "given")
     hook = kte.hooks.SummarySaverHook(
         1, output_dir=tmp_path / "other", summary_writer=writer
@@ -134,14 +134,14 @@ def test_wrong_summaries(arguments, error, message):
         kte.hooks.SummarySaverHook(**arguments)
 
 
-def test_a_summary_is_one_number(tmp_path):
+def test_summary_must_be_one_number(tmp_path):
     hook = kte.hooks.SummarySaverHook(1, output_dir=tmp_path, summary_op="b")
     with pytest.raises(ValueError, match="'b' must be one number"):
         run(hook, [0, 1])
 
 
 class Clock:
-    """Replaces `time.monotonic`; half a second passes at each look."""
+    """Replaces `time.monotonic`; each call adds half a second."""
 
     def __init__(self):
         self.now = 10.0
@@ -152,32 +152,32 @@ class Clock:
 
 
 def counter(**arguments):
-    """A counter whose rate is known: an interval takes a second or so."""
+    """A counter with a known rate: an interval takes about a second."""
     hook = kte.hooks.StepCounterHook(**arguments)
     hook._timer._clock = Clock()
     return hook
 
 
-def test_rates(tmp_path, caplog):
+def test_rates_of_intervals(tmp_path, caplog):
     hook = counter(every_n_steps=10, output_dir=tmp_path)
     with caplog.at_level(logging.INFO, _LOGGER):
         run(hook, [0, 5, 10, 15, 25, 29, 40])
     # The first interval begins at step 5; each takes half a second.
     rates = [(15, 20.0), (25, 20.0), (40, 30.0)]
     assert written(tmp_path) == {"global_step/sec": rates}
-    # Threads of earlier tests may have something to tell, too.
+    # Threads of earlier tests may also log.
     told = [r.getMessage() for r in caplog.records if r.name == _LOGGER]
     assert told == [f"global_step/sec: {rate:g}" for _, rate in rates]
 
 
-def test_rates_by_the_clock(tmp_path):
+def test_rates_use_the_clock(tmp_path):
     hook = counter(every_n_steps=None, every_n_secs=0.9, output_dir=tmp_path)
     run(hook, [0, 1, 2, 3, 4, 5])
     assert [step for step, _ in written(tmp_path)["global_step/sec"]] == [3, 5]
 
 
 class Devices:
-    """Devices that take a second for each step, which the host waits for."""
+    """Devices that take a second for each step, for which the host waits."""
 
     def __init__(self):
         self.started = self.made = 0
@@ -198,7 +198,7 @@ class Devices:
 
 
 def rates_of(hook, runs):
-    """The rates of a hook that sees runs of some steps, of a second each."""
+    """The rates of a hook after runs of several steps of one second each."""
     devices, rates = Devices(), []
     hook._timer._clock = devices.clock
     hook._log = rates.append
@@ -210,7 +210,7 @@ def rates_of(hook, runs):
         hooked = hooks.before_run()
         hooked.start()
         devices.started += steps
-        devices.now += 0.001  # The host has done its part.
+        devices.now += 0.001  # The host has started the run.
         hooked.after_run()
         hooks.run_is_made()
     hooks.end()
@@ -218,30 +218,30 @@ def rates_of(hook, runs):
 
 
 @pytest.mark.parametrize("runs", [[10] * 4, [10, 10, 3], [4], [5, 5, 20, 1]])
-def test_rates_of_training_count_what_devices_take(runs):
+def test_rates_of_training_measure_device_time(runs):
     hook = TrainingLogHook(None, dict, None, every_n_steps=10)
     rates = rates_of(hook, runs)
     assert rates and np.allclose(rates, 1.0, rtol=0.01)
 
 
-def test_rates_count_what_devices_take():
+def test_rates_measure_device_time():
     hook = kte.hooks.StepCounterHook(every_n_steps=10)
     rates = rates_of(hook, [10] * 5)
     assert len(rates) == 4 and np.allclose(rates, 1.0, rtol=0.01)
 
 
-def test_a_subclass_may_record_something_else():
-    class Mine(kte.hooks.StepCounterHook):
+def test_subclass_may_record_other_values():
+    class Custom(kte.hooks.StepCounterHook):
         records = []
 
         def _log_and_record(self, elapsed_steps, elapsed_time, global_step):
             self.records.append((elapsed_steps, global_step))
 
-    run(Mine(every_n_steps=2), [0, 1, 2, 3, 8])
-    assert Mine.records == [(2, 3), (5, 8)]
+    run(Custom(every_n_steps=2), [0, 1, 2, 3, 8])
+    assert Custom.records == [(2, 3), (5, 8)]
 
 
-def test_steps_that_do_not_grow(caplog):
+def test_warns_if_steps_do_not_increase(caplog):
     run(kte.hooks.StepCounterHook(), [3] * 10)
     messages = [record.getMessage() for record in caplog.records]
     assert len(messages) == 5
@@ -249,13 +249,13 @@ def test_steps_that_do_not_grow(caplog):
 
 
 @pytest.mark.parametrize("arguments", [{"every_n_steps": None}, {"every_n_secs": 5}])
-def test_a_counter_has_one_interval(arguments):
+def test_counter_has_one_interval(arguments):
     with pytest.raises(ValueError, match="pass every_n_steps=None as well"):
         kte.hooks.StepCounterHook(**arguments)
 
 
 def profiles(directory):
-    """The steps at which profiles in a directory begin."""
+    """The first steps of the profiles in a directory."""
     paths = glob.glob(f"{directory}/plugins/profile/*_step_*/*.xplane.pb")
     return sorted(int(p.split("_step_")[1].split("/")[0]) for p in paths)
 
@@ -275,7 +275,7 @@ def test_profiles_of_a_training(arguments, starts, tmp_path):
     assert profiles(tmp_path / "new") == starts
 
 
-def test_a_profile_has_the_device_loop(tmp_path):
+def test_profile_contains_the_device_loop(tmp_path):
     hook = kte.hooks.ProfilerHook(save_steps=100, output_dir=tmp_path / "new")
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.train(repeated(X, Y), hooks=[hook], steps=12)
@@ -286,7 +286,7 @@ def test_a_profile_has_the_device_loop(tmp_path):
     assert any("train_steps" in name for name in names)
 
 
-def test_a_profile_that_finds_no_more_input_is_ended(tmp_path):
+def test_profile_ends_with_the_input(tmp_path):
     hook = kte.hooks.ProfilerHook(save_steps=1, output_dir=tmp_path / "new")
     estimator = estimator_of(model_fn_of(linear), tmp_path, iterations=2)
     estimator.train(batches_of(X, Y), hooks=[hook])  # Two loops.
@@ -294,7 +294,7 @@ def test_a_profile_that_finds_no_more_input_is_ended(tmp_path):
     jax.profiler.stop_trace()
 
 
-def test_a_profile_of_a_run_that_fails_is_ended_in_the_next_training(tmp_path):
+def test_next_training_ends_the_profile_of_a_failed_run(tmp_path):
     hook = kte.hooks.ProfilerHook(save_steps=1, output_dir=tmp_path / "new")
 
     class Failing(kte.hooks.SessionRunHook):
@@ -312,6 +312,6 @@ def test_a_profile_of_a_run_that_fails_is_ended_in_the_next_training(tmp_path):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"save_steps": 1, "save_secs": 1}])
-def test_a_profiler_has_one_interval(arguments):
+def test_profiler_has_one_interval(arguments):
     with pytest.raises(ValueError, match="exactly one of `every_secs`"):
         kte.hooks.ProfilerHook(**arguments)

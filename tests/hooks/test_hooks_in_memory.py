@@ -1,4 +1,4 @@
-"""`InMemoryEvaluatorHook`: evaluating while training continues undisturbed."""
+"""Tests that `InMemoryEvaluatorHook` evaluates without changing training."""
 
 import glob
 
@@ -22,7 +22,7 @@ HELD_OUT = regression_data(examples=37, seed=1)
 
 
 def restless(features, is_training):
-    """A network with moving averages and random numbers."""
+    """A network with batch statistics and random numbers."""
     x = keras.layers.Dense(4)(features)
     x = keras.layers.BatchNormalization()(x, training=is_training)
     x = keras.layers.Dropout(0.5, seed=3)(x, training=is_training)
@@ -30,7 +30,7 @@ def restless(features, is_training):
 
 
 def with_metrics(network):
-    """A model_fn whose EVAL alone has accumulators."""
+    """A model_fn that has accumulators only in EVAL."""
 
     def model_fn(features, labels, mode, params):
         if mode != kte.ModeKeys.EVAL:
@@ -73,7 +73,7 @@ def written(directory):
         (4, 2, 10, [0, 8, 10]),
     ],
 )
-def test_evaluates_at_the_start_in_between_and_at_the_end(
+def test_evaluates_at_the_start_between_and_at_the_end(
     iterations, every, steps, evaluated, tmp_path
 ):
     estimator = estimator_of(model_fn_of(linear), tmp_path, iterations=iterations)
@@ -83,7 +83,7 @@ def test_evaluates_at_the_start_in_between_and_at_the_end(
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_numbers_are_those_of_the_checkpoints(use_tpu, tmp_path):
+def test_results_match_evaluations_of_checkpoints(use_tpu, tmp_path):
     estimator = estimator_of(
         model_fn_of(restless),
         tmp_path,
@@ -103,7 +103,7 @@ def test_numbers_are_those_of_the_checkpoints(use_tpu, tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_training_goes_on_as_if_nothing_had_been(use_tpu, tmp_path):
+def test_evaluations_do_not_change_training(use_tpu, tmp_path):
     kernels = []
     for name in ("with", "without"):
         estimator = estimator_of(
@@ -118,7 +118,7 @@ def test_training_goes_on_as_if_nothing_had_been(use_tpu, tmp_path):
         np.testing.assert_array_equal(one, other)
 
 
-def test_no_checkpoint_is_needed(tmp_path):
+def test_evaluation_needs_no_checkpoint(tmp_path):
     estimator = estimator_of(
         model_fn_of(linear), tmp_path, config={"save_checkpoints_secs": None}
     )
@@ -128,7 +128,7 @@ def test_no_checkpoint_is_needed(tmp_path):
     assert not glob.glob(str(tmp_path / "*.h5"))
 
 
-def test_variables_that_only_the_evaluation_has(tmp_path):
+def test_evaluation_may_have_additional_variables(tmp_path):
     estimator = estimator_of(with_metrics(linear), tmp_path)
     hook = evaluator(estimator, every_n_iter=1)
     estimator.train(repeated(X, Y), hooks=[hook], steps=8)
@@ -140,7 +140,7 @@ def test_variables_that_only_the_evaluation_has(tmp_path):
     assert errors[8] == pytest.approx(result["mae"], rel=1e-5)
 
 
-def test_a_listener_may_evaluate_while_training_goes_on(tmp_path):
+def test_listener_may_evaluate_during_training(tmp_path):
     results = []
 
     class Evaluate(kte.hooks.CheckpointSaverListener):
@@ -155,7 +155,7 @@ def test_a_listener_may_evaluate_while_training_goes_on(tmp_path):
     assert results[2]["mae"] < results[1]["mae"] < results[0]["mae"]
 
 
-def test_steps_and_hooks_are_those_of_evaluate(tmp_path):
+def test_evaluation_uses_given_steps_and_hooks(tmp_path):
     log = []
 
     class Log(kte.hooks.SessionRunHook):
@@ -170,7 +170,7 @@ def test_steps_and_hooks_are_those_of_evaluate(tmp_path):
     assert log[0][1] == pytest.approx(expected, rel=1e-5)
 
 
-def test_a_hook_may_be_used_again(tmp_path):
+def test_hook_may_be_reused(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path, iterations=1)
     hook = evaluator(estimator, every_n_iter=2)
     estimator.train(repeated(X, Y), hooks=[hook], steps=3)
@@ -179,7 +179,7 @@ def test_a_hook_may_be_used_again(tmp_path):
 
 
 @pytest.mark.parametrize("every", [None, 0, -1])
-def test_an_interval_is_positive(every, tmp_path):
+def test_interval_must_be_positive(every, tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     with pytest.raises(ValueError, match=f"Invalid every_n_iter={every}"):
         evaluator(estimator, every_n_iter=every)

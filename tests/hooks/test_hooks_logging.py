@@ -1,4 +1,4 @@
-"""`LoggingTensorHook`: which lines it logs, and when."""
+"""Tests the lines that `LoggingTensorHook` logs, and their steps."""
 
 import logging
 import re
@@ -27,7 +27,7 @@ BIAS = np.array([0.00001, 2.0])
 
 @pytest.fixture
 def lines(caplog):
-    """Returns what has been logged, without times."""
+    """Returns the logged lines without times."""
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     return lambda: [
         re.sub(r" \(\d+\.\d{3} sec\)$", " (t)", record.getMessage())
@@ -36,7 +36,7 @@ def lines(caplog):
 
 
 def run(hook, runs):
-    """Makes runs of one step; the loss of each is a tenth of its number."""
+    """Makes runs of one step, each with a tenth of its number as the loss."""
     now = {"global_step": 0, "loss": np.float64(0), "bias": BIAS}
     hooks = HookList([hook], Session(now.__getitem__))
     hooks.begin()
@@ -61,13 +61,13 @@ def run(hook, runs):
         ({"at_end": True, "every_n_secs": 3600}, [0.1, 0.5]),
     ],
 )
-def test_runs_that_are_logged(arguments, expected, lines):
+def test_logged_runs(arguments, expected, lines):
     run(Logging("loss", **arguments), 5)
     values = [re.match("loss = ([0-9.]+)", line)[1] for line in lines()]
     assert [float(value) for value in values] == expected
 
 
-def test_every_use_starts_anew(lines):
+def test_hook_restarts_at_every_use(lines):
     hook = Logging(["loss"], every_n_iter=3)
     for _ in range(2):
         run(hook, 2)
@@ -84,7 +84,7 @@ def test_every_use_starts_anew(lines):
         (["bias"], "bias = [0.00001 2.     ] (t)"),
     ],
 )
-def test_lines(tensors, line, lines):
+def test_format_of_lines(tensors, line, lines):
     run(Logging(tensors, every_n_iter=1), 2)
     assert lines()[0] == line.removesuffix(" (t)").replace("0.2", "0.1").replace(
         "= 2", "= 1"
@@ -92,7 +92,7 @@ def test_lines(tensors, line, lines):
     assert lines()[1] == line
 
 
-def test_a_formatter_makes_the_line(lines):
+def test_formatter_formats_the_line(lines):
     seen = []
 
     def formatter(values):
@@ -105,7 +105,7 @@ def test_a_formatter_makes_the_line(lines):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_loops_of_a_training_are_logged(use_tpu, tmp_path, lines):
+def test_loops_of_training_are_logged(use_tpu, tmp_path, lines):
     values = []
     hook = Logging(
         ["global_step", "loss", "dense/bias"],
@@ -122,7 +122,7 @@ def test_loops_of_a_training_are_logged(use_tpu, tmp_path, lines):
     assert lines().count("line") == 3
 
 
-def test_an_evaluation_is_logged(tmp_path, lines):
+def test_evaluation_is_logged(tmp_path, lines):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.evaluate(batches_of(X, Y), hooks=[Logging({"L": "loss"}, at_end=True)])
     loss = np.mean(Y**2)
@@ -143,7 +143,7 @@ def test_an_evaluation_is_logged(tmp_path, lines):
         ({"every_n_iter": -1}, "Invalid every_n_iter=-1"),
     ],
 )
-def test_wrong_intervals(arguments, message):
+def test_invalid_intervals_are_refused(arguments, message):
     with pytest.raises(ValueError, match=message):
         Logging(["loss"], **arguments)
 
@@ -162,7 +162,7 @@ def test_tensors_are_given_by_name(kind):
         Logging(TENSORS[kind](), every_n_iter=1)
 
 
-def test_a_tensor_in_model_fn_is_refused_with_the_fix(tmp_path):
+def test_tensor_in_model_fn_is_refused_with_advice(tmp_path):
     def model_fn(features, labels, mode, params):
         loss = keras.ops.mean(features)
         hook = Logging({"loss": loss}, every_n_iter=1)

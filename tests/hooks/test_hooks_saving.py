@@ -1,4 +1,4 @@
-"""`CheckpointSaverHook` as users make it, and `FinalOpsHook`."""
+"""Tests `CheckpointSaverHook` as users make it, and `FinalOpsHook`."""
 
 import dataclasses
 import glob
@@ -33,7 +33,7 @@ def saver(directory, **arguments):
 
 
 class Listener(kte.hooks.CheckpointSaverListener):
-    """Notes the steps that are saved."""
+    """Records the saved steps."""
 
     def __init__(self):
         self.steps = []
@@ -60,7 +60,7 @@ def with_training_hook(hook):
 
 @pytest.mark.parametrize("config", [{}, NO_SAVING])
 @pytest.mark.parametrize("place", ["hooks", "spec"])
-def test_a_saver_takes_the_place_of_the_automatic_one(place, config, tmp_path):
+def test_saver_replaces_the_automatic_one(place, config, tmp_path):
     hook = saver(tmp_path)
     if place == "hooks":
         model_fn, hooks = model_fn_of(linear), [hook]
@@ -72,7 +72,7 @@ def test_a_saver_takes_the_place_of_the_automatic_one(place, config, tmp_path):
     assert saved_steps(tmp_path) == listener.steps == [0, 4, 8, 10]
 
 
-def test_another_directory(tmp_path):
+def test_saver_writes_to_another_directory(tmp_path):
     elsewhere = tmp_path / "else" / "where"
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.train(repeated(X, Y), hooks=[saver(elsewhere)], steps=6)
@@ -86,7 +86,7 @@ def test_another_directory(tmp_path):
     assert copy.train(repeated(X, Y), max_steps=6) is copy
 
 
-def test_training_goes_on_from_what_the_hook_saved(tmp_path):
+def test_training_resumes_from_the_hooks_checkpoint(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     for _ in range(2):
         hook = saver(tmp_path)
@@ -107,12 +107,12 @@ def test_two_savers_in_two_directories(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.train(repeated(X, Y), hooks=hooks, steps=4)
     assert saved_steps(tmp_path) == saved_steps(tmp_path / "copies") == [0, 4]
-    # Only one of the directories has the checkpoint from which training starts.
+    # Only one of the directories has the checkpoint that training resumes from.
     estimator.train(repeated(X, Y), hooks=[saver(tmp_path / "new")], steps=4)
     assert saved_steps(tmp_path / "new") == [4, 8]
 
 
-def test_the_name_of_checkpoints(tmp_path):
+def test_basename_of_checkpoints(tmp_path):
     hook = saver(tmp_path, checkpoint_basename="linear")
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.train(repeated(X, Y), hooks=[hook], steps=4)
@@ -120,7 +120,7 @@ def test_the_name_of_checkpoints(tmp_path):
     assert estimator.latest_checkpoint() == str(tmp_path / "linear-4")
 
 
-def test_how_many_stay_is_said_by_the_configuration(tmp_path):
+def test_configuration_limits_the_number_of_checkpoints(tmp_path):
     estimator = estimator_of(
         model_fn_of(linear), tmp_path, config={"keep_checkpoint_max": 2}
     )
@@ -128,7 +128,7 @@ def test_how_many_stay_is_said_by_the_configuration(tmp_path):
     assert saved_steps(tmp_path) == [12, 16]
 
 
-def test_listeners_of_train_are_told_in_that_call_only(tmp_path):
+def test_listeners_of_train_are_called_only_in_that_call(tmp_path):
     own, other = Listener(), Listener()
     hook = saver(tmp_path, listeners=[own])
     estimator = estimator_of(model_fn_of(linear), tmp_path)
@@ -143,7 +143,7 @@ def test_listeners_of_train_are_told_in_that_call_only(tmp_path):
 
 @dataclasses.dataclass
 class Counts(kte.hooks.CheckpointSaverListener):
-    """Counts its calls; equal to others with the same counts."""
+    """Counts its calls, and equals other listeners with the same counts."""
 
     begins: int = 0
     saves: int = 0
@@ -160,7 +160,7 @@ class Counts(kte.hooks.CheckpointSaverListener):
 
 
 @pytest.mark.parametrize("place", ["train", "spec", "hook", "both"])
-def test_a_listener_that_comes_twice_is_told_once(place, tmp_path):
+def test_duplicate_listener_is_called_once(place, tmp_path):
     one, other = Counts(), Counts()
     twice = [one, other, one]
     estimator = estimator_of(model_fn_of(linear), tmp_path)
@@ -190,7 +190,7 @@ def test_only_the_first_saver_has_the_listeners_of_train(tmp_path):
     assert listener.steps == [0, 4]
 
 
-def test_an_object_that_saves_is_refused(tmp_path):
+def test_saver_object_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`saver` must be None. .*keep_check"):
         saver(tmp_path, saver=object())
 
@@ -201,7 +201,7 @@ def test_listeners_of_a_saver_are_validated(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [Listener(), 5])
-def test_listeners_come_in_a_list(wrong, tmp_path):
+def test_listeners_must_be_in_a_list(wrong, tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     message = "`{0}` must be a list .*Received: .* Pass {0}=\\[listener\\]"
     with pytest.raises(TypeError, match=message.format("saving_listeners")):
@@ -212,7 +212,7 @@ def test_listeners_come_in_a_list(wrong, tmp_path):
         saver(tmp_path, listeners=wrong)
 
 
-def test_a_session_may_be_asked_to_save(tmp_path):
+def test_session_saves_on_request(tmp_path):
     class SaveAtOnce(kte.hooks.SessionRunHook):
         def after_run(self, run_context, run_values):
             assert run_context.session.saved_step(tmp_path) is None
@@ -265,7 +265,7 @@ def test_final_values_have_names(tmp_path):
 
 
 @pytest.mark.parametrize("feed_fn", [dict, None])
-def test_feeding_is_explained(feed_fn):
+def test_feed_fn_is_refused_with_advice(feed_fn):
     with pytest.raises(
         ValueError, match="`feed_fn` .* features that `input_fn` yields, or"
     ):

@@ -1,4 +1,4 @@
-"""Hooks that stop, or used to wait."""
+"""Tests hooks that stop training, and the hook that waited in the original."""
 
 import keras
 import numpy as np
@@ -17,7 +17,7 @@ from helpers import (
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.api.hooks.session import Session
-from keras_tpu_estimator.api.hooks.stop_at_step import steps_until_stop
+from keras_tpu_estimator.api.hooks.stopping import steps_until_stop
 
 X, Y = regression_data()
 StopAt = kte.hooks.StopAtStepHook
@@ -64,15 +64,15 @@ def test_stops_at_exactly_its_step(stop, use_tpu, tmp_path):
     assert step_of(estimator) == expected
 
 
-def test_stops_training_that_has_no_end(tmp_path):
+def test_stops_endless_training(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     hook = StopAt(num_steps=6)
-    for expected in (6, 12):  # Counted again each time.
+    for expected in (6, 12):  # Each call counts its own steps.
         estimator.train(repeated(X, Y), hooks=[hook])
         assert step_of(estimator) == expected
 
 
-def test_of_a_spec_stops_at_the_end_of_the_loop(tmp_path):
+def test_hook_of_a_spec_stops_at_the_end_of_the_loop(tmp_path):
     def model_fn(features, labels, mode, params):
         loss = squared_error(linear(features, True), labels)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.05))
@@ -105,7 +105,7 @@ def test_steps_until_stop(hooks, start, steps, expected):
 
 
 @pytest.mark.parametrize("arguments", [{}, {"num_steps": 1, "last_step": 1}])
-def test_one_way_to_say_where(arguments):
+def test_exactly_one_limit_is_required(arguments):
     with pytest.raises(ValueError, match="Exactly one of `num_steps` and `la"):
         StopAt(**arguments)
 
@@ -123,7 +123,7 @@ def test_stops_in_the_run_that_reaches_the_step(arguments, expected):
     assert stopped_at([StopAt(**arguments)], [5, 6, 8, 9, 12]) == expected
 
 
-def test_all_hosts_stop_by_themselves(tmp_path):
+def test_hook_for_several_hosts_is_a_stop_at_step_hook(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     hook = kte.hooks.make_stop_at_checkpoint_step_hook(estimator, 6)
     assert type(hook) is StopAt
@@ -146,12 +146,12 @@ def test_nan_is_an_error(value):
         stopped_at([hook], [4, 6, 7], value=value)
 
 
-def test_nan_is_a_reason_to_stop(caplog):
+def test_nan_may_stop_training(caplog):
     hook = kte.hooks.NanTensorHook("value", fail_on_nan_loss=False)
     assert stopped_at([hook], [4, 6, 7], value=NAN) == 6
     assert "NaN value during training" in caplog.text
     assert stopped_at([hook], [4, 6, 7], value=NAN[:1]) is None
-    # Infinity is no NaN.
+    # Infinity is not NaN.
     assert stopped_at([hook], [4, 6, 7], value=np.array(np.inf)) is None
 
 
@@ -168,7 +168,7 @@ def test_nan_in_a_variable_stops_training(tmp_path):
 
     estimator = estimator_of(model_fn, tmp_path, iterations=1)
     hook = kte.hooks.NanTensorHook("dense/kernel", fail_on_nan_loss=False)
-    # Stopping is fine, but what has become useless is not saved.
+    # Training may stop, but the useless values are not saved.
     with pytest.raises(
         kte.hooks.NanLossDuringTrainingError, match="must be finite after step 2"
     ):
@@ -176,13 +176,13 @@ def test_nan_in_a_variable_stops_training(tmp_path):
     assert step_of(estimator) == 0
 
 
-def test_nan_is_looked_for_under_a_name():
+def test_nan_hook_requires_a_name():
     with pytest.raises(TypeError, match=r"`loss_tensor` .*kte.identity\(x, na"):
         kte.hooks.NanTensorHook(np.float32(1))
 
 
 @pytest.mark.parametrize(("wait_until", "warned"), [(0, False), (5, False), (6, True)])
-def test_nobody_waits_for_a_step_that_cannot_come(wait_until, warned, caplog):
+def test_waiter_hook_does_not_wait(wait_until, warned, caplog):
     hook = kte.hooks.GlobalStepWaiterHook(wait_until)
     assert stopped_at([hook], [5, 6]) is None
     assert ("does not wait for global step 6" in caplog.text) == warned

@@ -1,4 +1,4 @@
-"""Tests of the progress line of a notebook, at times that the test sets."""
+"""Tests the progress line of a notebook with a simulated clock."""
 
 import sys
 import types
@@ -11,7 +11,7 @@ from keras_tpu_estimator.base.common import notebook, waiting
 
 
 def shown(runs, steps, batch_size=32, start=0):
-    """The lines for runs that end at some (step, second)."""
+    """The lines for runs that end at given steps and seconds."""
     lines, now = [], [100.0]
     display = NotebookProgress(
         start, steps, batch_size, "step", lines.append, lambda: now[0]
@@ -24,7 +24,7 @@ def shown(runs, steps, batch_size=32, start=0):
 
 
 def test_lines_of_training():
-    # Compiling, and then ten steps a second.
+    # The first run is compiled; then ten steps take a second.
     runs = [(10, 60.0), (20, 61.0), (30, 62.0), (100, 69.0)]
     texts, lines = shown(runs, steps=100)
     assert texts == [
@@ -38,12 +38,12 @@ def test_lines_of_training():
     assert 'value="0.3000"' in lines[3]._repr_html_()
 
 
-def test_runs_that_come_fast_are_not_all_shown():
+def test_fast_runs_are_not_all_shown():
     runs = [(n, 1 + n / 1000) for n in range(1, 1001)]
     assert len(shown(runs, steps=1000)[0]) < 10
 
 
-def test_an_open_end_and_an_unknown_batch():
+def test_line_without_a_limit_and_batch_size():
     texts, lines = shown([(15, 1.0), (20, 7203.0)], None, None, start=10)
     assert texts[0] == "step 10"
     assert texts[-1] == "step 20, loss 0.1235, 0.000694 steps/s, 2:00:03 in total"
@@ -51,7 +51,7 @@ def test_an_open_end_and_an_unknown_batch():
 
 
 class Shell:
-    """A shell of IPython, with a kernel or without one."""
+    """An IPython shell with or without a kernel."""
 
     def __init__(self, **kernel):
         self.execution_count = 1
@@ -91,7 +91,7 @@ def texts(place):
     return [repr(line) for line in place.lines]
 
 
-def test_one_place_for_each_cell_and_call(places):
+def test_each_cell_and_call_has_one_line(places):
     notebook.show(notebook.Line("one"))
     notebook.show(notebook.Line("two"))
     notebook.leave()
@@ -106,15 +106,15 @@ def test_one_place_for_each_cell_and_call(places):
 
 
 @pytest.mark.parametrize("is_shown", [True, False])
-def test_what_takes_its_time_is_shown_meanwhile(places, is_shown):
+def test_line_is_shown_during_a_long_run(places, is_shown):
     with waiting.Waiting(is_shown):
         waiting.tell("Compiling")
-    notebook.clear()  # There is nothing left to clear.
+    notebook.clear()  # Nothing remains to be cleared.
     told = [text for place in places.made for text in texts(place)]
     assert told == (["Compiling ...", ""] if is_shown else [])
 
 
-def test_text_is_no_markup():
+def test_markup_in_text_is_escaped():
     assert "&lt;b&gt;" in notebook.Line("<b>")._repr_html_()
     assert notebook.Line("")._repr_html_() == ""
 
@@ -125,12 +125,12 @@ def test_progress_is_on_in_a_notebook(places):
     assert isinstance(progress.started(0, 10, 4), NotebookProgress)
     shown = progress.prediction_started("auto", 4)
     assert isinstance(shown, NotebookProgress)
-    shown.hide()  # The user's output has another place.
+    shown.hide()  # The user's output is displayed separately.
     shown.show(3, None, is_end=True)
     assert repr(places.made[-1].lines[-1]).startswith("predicted batch 3, ")
 
 
-def test_a_terminal_of_ipython_is_no_notebook(monkeypatch):
+def test_ipython_terminal_is_not_a_notebook(monkeypatch):
     ipython = types.SimpleNamespace(get_ipython=Shell)
     monkeypatch.setitem(sys.modules, "IPython", ipython)
     assert not notebook.is_here()

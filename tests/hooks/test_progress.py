@@ -1,4 +1,4 @@
-"""The progress bars of calls, as a terminal shows them."""
+"""Tests the progress bars of calls as a terminal shows them."""
 
 import collections
 import contextlib
@@ -19,12 +19,12 @@ from keras_tpu_estimator.base.common import waiting
 
 OWN = logging.getLogger("keras_tpu_estimator")
 X, Y = regression_data(64)
-# Control sequences that move the cursor, and those that only color.
+# Control sequences that move the cursor, and sequences that only color.
 _SEQUENCE = re.compile(r"\x1b\[([\d;]*)([A-Za-z])|\x1b([78DM])|([\r\n\b])|(.)")
 
 
 def screen(written):
-    """The lines of a terminal that was sent this text."""
+    """The lines of a terminal that has received a text."""
     lines = collections.defaultdict(dict)
     row = column = 0
     kept = row, column
@@ -56,7 +56,7 @@ def _text(line):
 
 
 class Terminal:
-    """A pseudo terminal, and what it was sent."""
+    """A pseudo terminal that records its output."""
 
     def __init__(self):
         self._reader, writer = pty.openpty()
@@ -83,7 +83,7 @@ class Terminal:
 
 @pytest.fixture
 def terminal():
-    """A terminal, for tests `on_terminal`."""
+    """A terminal for tests with `on_terminal`."""
     keras.config.enable_interactive_logging()
     terminal = Terminal()
     yield terminal
@@ -93,7 +93,7 @@ def terminal():
 
 @pytest.fixture
 def logs_to(monkeypatch):
-    """Logs to a stream, and nowhere else."""
+    """Logs only to a stream."""
 
     def log_to(stream):
         monkeypatch.setattr(OWN, "handlers", [logging.StreamHandler(stream)])
@@ -104,7 +104,7 @@ def logs_to(monkeypatch):
 
 
 def on_terminal(test):
-    """Prints everything on the terminal, while the test itself runs."""
+    """Prints everything on the terminal during the test."""
 
     @functools.wraps(test)
     def run(*args, terminal, **kwargs):
@@ -118,7 +118,7 @@ def on_terminal(test):
 
 
 def estimator(directory, **settings):
-    """An estimator that makes four steps a loop."""
+    """An estimator with loops of four steps."""
     return estimator_of(model_fn_of(linear), directory, **settings)
 
 
@@ -128,13 +128,13 @@ def repeated(params):
 
 
 def bars(text):
-    """The positions that were drawn."""
+    """The positions of the bar that were drawn."""
     return re.findall(r"\d+/(?:\d+|Unknown)", text)
 
 
 @pytest.mark.parametrize("counted", [{"max_steps": 16}, {"steps": 8}])
 @on_terminal
-def test_a_resumed_training_shows_its_global_step(tmp_path, terminal, counted):
+def test_resumed_training_shows_its_global_step(tmp_path, terminal, counted):
     made = estimator(tmp_path)
     made.train(repeated, max_steps=8)
     assert bars(terminal.written)[-1] == "8/8"
@@ -145,7 +145,7 @@ def test_a_resumed_training_shows_its_global_step(tmp_path, terminal, counted):
     assert re.match(r"16/16 ━+ \d+s \d+[mu]?s/step - loss: \d", line)
 
 
-def test_a_step_lasts_as_long_as_those_since_the_start(monkeypatch):
+def test_step_time_is_the_mean_since_the_start(monkeypatch):
     now = [100.0]
     monkeypatch.setattr("time.time", lambda: now[0])
     bar = progress._Bar(500, 500)
@@ -174,7 +174,7 @@ def test_evaluate_has_a_bar(tmp_path, terminal, steps, shown):
 
 
 @on_terminal
-def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path, terminal):
+def test_evaluation_during_training_has_its_own_line(tmp_path, terminal):
     hook = kte.hooks.InMemoryEvaluatorHook
     made = estimator(tmp_path)
     made.train(repeated, [hook(made, batches_of(X, Y), every_n_iter=8)], max_steps=8)
@@ -185,9 +185,7 @@ def test_an_evaluation_while_training_has_a_line_of_its_own(tmp_path, terminal):
 
 @pytest.mark.parametrize("end", ["\n", " ", ""])
 @on_terminal
-def test_predict_leaves_alone_what_its_caller_prints(
-    tmp_path, terminal, monkeypatch, end
-):
+def test_predict_keeps_its_callers_output(tmp_path, terminal, monkeypatch, end):
     monkeypatch.setattr(progress, "_PASSING_AFTER_SECS", 0.0)
     made = estimator(tmp_path)
     expected = ""
@@ -201,7 +199,7 @@ def test_predict_leaves_alone_what_its_caller_prints(
 
 
 @on_terminal
-def test_a_prediction_that_is_left_leaves_nothing(tmp_path, terminal, monkeypatch):
+def test_abandoned_prediction_removes_its_bar(tmp_path, terminal, monkeypatch):
     monkeypatch.setattr(progress, "_PASSING_AFTER_SECS", 0.0)
     predictions = estimator(tmp_path).predict(batches_of(X))
     next(predictions)
@@ -211,25 +209,25 @@ def test_a_prediction_that_is_left_leaves_nothing(tmp_path, terminal, monkeypatc
 
 
 @on_terminal
-def test_a_fast_prediction_has_no_bar(tmp_path, terminal, monkeypatch):
+def test_fast_prediction_has_no_bar(tmp_path, terminal, monkeypatch):
     monkeypatch.setattr(progress, "_PASSING_AFTER_SECS", 600.0)
     list(estimator(tmp_path).predict(batches_of(X)))
     assert "Unknown" not in terminal.written
 
 
-def test_nothing_is_drawn_for_others(tmp_path, capsys):
+def test_nothing_is_drawn_without_a_terminal(tmp_path, capsys):
     for setting in ("auto", False):
         made = estimator(tmp_path, config={"progress": setting})
         made.evaluate(batches_of(X, Y))
         list(made.predict(batches_of(X)))
-    # There is no terminal whose lines could be kept.
+    # Without a terminal, no line can be drawn below the output.
     made = estimator(tmp_path, config={"progress": True})
     list(made.predict(batches_of(X)))
     assert capsys.readouterr().out == ""
 
 
 class Stopped(kte.hooks.SessionRunHook):
-    """Does something after the run that comes to step 8."""
+    """Calls a function after the run that reaches step 8."""
 
     def __init__(self, action):
         self._action = action
@@ -251,7 +249,7 @@ def lines_beside_bars(terminal):
 
 
 @on_terminal
-def test_a_signal_is_logged_on_a_line_of_its_own(tmp_path, terminal, logs_to):
+def test_signal_is_logged_on_its_own_line(tmp_path, terminal, logs_to):
     logs_to(terminal.stream)
     hook = Stopped(lambda: signal.raise_signal(signal.SIGINT))
     with pytest.raises(SystemExit):
@@ -261,7 +259,7 @@ def test_a_signal_is_logged_on_a_line_of_its_own(tmp_path, terminal, logs_to):
 
 
 @on_terminal
-def test_an_error_begins_a_line(tmp_path, terminal):
+def test_error_starts_on_a_new_line(tmp_path, terminal):
     def fail():
         raise ValueError("broken")
 
@@ -273,7 +271,7 @@ def test_an_error_begins_a_line(tmp_path, terminal):
 
 @pytest.mark.parametrize("is_on_terminal", [True, False])
 @on_terminal
-def test_log_lines_end_the_bar_where_they_are_seen(
+def test_log_lines_on_the_terminal_end_the_bar(
     tmp_path, terminal, logs_to, is_on_terminal
 ):
     with open(tmp_path / "log", "w") as file:
@@ -284,7 +282,7 @@ def test_log_lines_end_the_bar_where_they_are_seen(
     assert others == (["Something."] if is_on_terminal else [])
 
 
-def test_a_terminal_keeps_what_it_was_sent():
+def test_screen_interprets_control_sequences():
     assert screen("a\r\nb\rc") == ["a", "c"]
     assert screen("ab\x1bD\x1b7\rbar\x1b8\x1bMc") == ["abc", "bar"]
     assert screen("ab\x1bD\x1b[2K\x1bM\r\nx") == ["ab", "x"]

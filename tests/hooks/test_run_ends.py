@@ -1,4 +1,4 @@
-"""Hooks decide where runs of training end if no loop length is set."""
+"""Tests that hooks determine the ends of runs if no loop length is set."""
 
 import itertools
 
@@ -6,7 +6,7 @@ import pytest
 from helpers import linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks.nan_tensor import NanLossHook
+from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.files.summary.event_file import read_scalars
 
@@ -14,7 +14,7 @@ X, Y = regression_data(examples=32)
 
 
 class Counting(kte.hooks.SessionRunHook):
-    """Keeps the steps at which runs end, and has some wanted."""
+    """Records the steps at which runs end, and requests some ends."""
 
     def __init__(self, every=None):
         self.every, self.ends = every, []
@@ -28,15 +28,15 @@ class Counting(kte.hooks.SessionRunHook):
         self.ends.append(int(run_context.session.run("global_step")))
 
 
-class Again(Counting):
-    """Does something else after runs, and says nothing of their ends."""
+class Other(Counting):
+    """Overrides `after_run` without `run_ends`."""
 
     def after_run(self, run_context, run_values):
         super().after_run(run_context, run_values)
 
 
 class AtEnd(kte.hooks.SessionRunHook):
-    """Wants nothing of runs."""
+    """Does nothing after runs."""
 
     def end(self, session):
         pass
@@ -67,7 +67,7 @@ def train(tmp_path, hooks, tpu_config=None, steps=12, **config):
         (AtEnd(), []),
         (Counting(), [6, 7, 8]),
         (Counting(4), [9, 13, 17]),
-        (Again(4), [6, 7, 8]),
+        (Other(4), [6, 7, 8]),
         (NanLossHook(), []),
         (kte.hooks.StopAtStepHook(last_step=9), [9]),
         (kte.hooks.StopAtStepHook(last_step=2), [6]),
@@ -81,11 +81,11 @@ def train(tmp_path, hooks, tpu_config=None, steps=12, **config):
         (RecordedSummariesHook(None, 10, list, losses=list), []),
     ],
 )
-def test_hooks_say_at_which_steps_they_are_wanted(hook, ends):
+def test_hooks_return_the_steps_that_they_need(hook, ends):
     assert [*itertools.islice(hook.run_ends(5), 3)] == ends
 
 
-def test_runs_end_where_a_hook_wants_it_and_where_checkpoints_are(tmp_path):
+def test_runs_end_where_hooks_need_it_and_at_checkpoints(tmp_path):
     hook = Counting(4)
     train(tmp_path, [hook], save_checkpoints_steps=5, keep_checkpoint_max=9)
     assert {4, 5, 8, 10, 12} <= {*hook.ends}
@@ -93,13 +93,13 @@ def test_runs_end_where_a_hook_wants_it_and_where_checkpoints_are(tmp_path):
         assert (tmp_path / f"model.ckpt-{step}.h5").exists()
 
 
-def test_a_number_that_is_chosen_is_kept(tmp_path):
+def test_chosen_loop_length_is_kept(tmp_path):
     hook = Counting()
     train(tmp_path, [hook], kte.TPUConfig(iterations_per_loop=5))
     assert hook.ends == [5, 10, 12]
 
 
-def test_the_loss_is_that_of_the_step(tmp_path, caplog):
+def test_loss_is_that_of_the_step(tmp_path, caplog):
     class Losses(kte.hooks.SessionRunHook):
         def __init__(self):
             self.losses = []
@@ -119,7 +119,7 @@ def test_the_loss_is_that_of_the_step(tmp_path, caplog):
     assert f"Loss for final step: {each.losses[-1]:.6g}." in caplog.text
 
 
-def test_summaries_of_losses_end_no_loop(tmp_path):
+def test_summaries_of_losses_do_not_end_loops(tmp_path):
     def runs_and_losses(tpu_config):
         hook = Counting(20)
         directory = tmp_path / str(tpu_config is None)

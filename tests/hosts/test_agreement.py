@@ -6,7 +6,7 @@ from keras_tpu_estimator.base.hosts import jax_internals, this_process
 from keras_tpu_estimator.base.hosts.agreement import Hosts, is_chief
 
 
-def test_a_process_alone():
+def test_single_process():
     hosts = Hosts.of_this_process(patience_secs=1)
     assert hosts == Hosts() and not hosts.are_several
     assert is_chief()
@@ -15,7 +15,7 @@ def test_a_process_alone():
         assert not call.is_with_others
 
 
-def test_hosts_are_those_that_were_joined(member, monkeypatch):
+def test_hosts_are_those_of_the_joined_cluster(member, monkeypatch):
     own = member(2, count=4)
     monkeypatch.setattr(this_process, "_settled", own)
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: ("a:1", 4, 2))
@@ -30,7 +30,7 @@ def test_runs_are_counted(hosts_of):
     assert hosts.membership.watch.runs == 2
 
 
-def test_an_error_in_a_call_is_told(hosts_of, member):
+def test_error_in_a_call_is_published(hosts_of, member):
     with pytest.raises(KeyError), hosts_of(1).call("train"):
         raise KeyError("name")
     assert member(0)._reported().text == (
@@ -38,8 +38,8 @@ def test_an_error_in_a_call_is_told(hosts_of, member):
     )
 
 
-def test_who_is_forked_off_is_alone(hosts_of, store, monkeypatch):
-    """Though it has what its parent had."""
+def test_forked_process_is_not_a_host(hosts_of, store, monkeypatch):
+    """A forked process has the objects of its parent."""
     hosts = hosts_of(1)
     assert hosts.are_several
     monkeypatch.setattr(os, "getpid", lambda: 0)

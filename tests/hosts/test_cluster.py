@@ -29,7 +29,7 @@ def test_addresses(address):
         "a b:80",
     ],
 )
-def test_what_is_no_address(address):
+def test_invalid_addresses_are_refused(address):
     with pytest.raises(ValueError, match="host:port, without .* '10.0.0.1:84"):
         Cluster(address, 2, 0)
 
@@ -46,11 +46,11 @@ def test_what_is_no_address(address):
         (("a:1", 2, True), TypeError, "`process_id` must be an int"),
     ],
 )
-def test_contradictions(values, exception, message):
+def test_contradictory_settings_are_refused(values, exception, message):
     with pytest.raises(exception, match=message):
         Cluster(*values)
 
 
-def test_a_process_alone_needs_no_address():
+def test_single_process_needs_no_address():
     assert Cluster("a:1", 1, 0) == Cluster()
     assert dataclasses.astuple(Cluster()) == (None, 1, 0)

@@ -1,4 +1,4 @@
-"""Talk of hosts, each a thread here, over a store in memory."""
+"""Tests exchanges between hosts. Each host is a thread with a store in memory."""
 
 import collections
 import itertools
@@ -12,7 +12,7 @@ from tests.hosts.saying import said
 
 @pytest.fixture
 def talking(member):
-    """Begins a conversation, as one of several hosts."""
+    """Starts an exchange as one of several hosts."""
 
     def begin(host, count=2, patience_secs=5.0):
         return HostExchange(member(host, count), "greetings", patience_secs)
@@ -20,7 +20,7 @@ def talking(member):
     return begin
 
 
-def test_a_process_alone_talks_with_itself():
+def test_single_process_exchanges_with_itself():
     with HostExchange(None, "greetings") as talk:
         assert talk.gather({"a": (1, 2)}) == [{"a": (1, 2)}]
         assert talk.from_chief(lambda: 3) == 3
@@ -48,7 +48,7 @@ def test_all_processes_receive_all_values(on_each, store, talking, count):
     assert folders == {"9", "10", "arrived"}
 
 
-def test_nothing_is_left_of_what_all_have_closed(on_each, store, talking):
+def test_closed_exchanges_leave_no_keys(on_each, store, talking):
     def say(host):
         with talking(host, 3) as talk:
             return talk.gather_bytes(bytes(1000))
@@ -58,7 +58,7 @@ def test_nothing_is_left_of_what_all_have_closed(on_each, store, talking):
         assert not said(store)
 
 
-def test_what_a_slow_host_has_yet_to_read_is_kept(on_each, store, member):
+def test_values_stay_until_a_slow_host_has_read_them(on_each, store, member):
     members = [member(host) for host in range(2)]
 
     def say(host):
@@ -82,7 +82,7 @@ def test_what_a_slow_host_has_yet_to_read_is_kept(on_each, store, member):
     assert "kte/agreed/farewells/1/closed" in said(store)
 
 
-def test_nobody_says_anything_after_the_end(store, talking):
+def test_no_exchange_after_the_end(store, talking):
     talk = talking(0)
     talk.close()
     talk.close()
@@ -91,13 +91,13 @@ def test_nobody_says_anything_after_the_end(store, talking):
     assert len(said(store)) == 1
 
 
-def test_the_end_without_a_coordinator(store, talking):
+def test_end_without_a_coordinator(store, talking):
     talk = talking(0)
     store.is_gone = True
     talk.close()
 
 
-def test_conversations_about_one_subject_are_several(on_each, member):
+def test_exchanges_about_one_subject_are_separate(on_each, member):
     def say(host):
         own = member(host)
         first, second = (HostExchange(own, "greetings") for _ in range(2))
@@ -106,7 +106,7 @@ def test_conversations_about_one_subject_are_several(on_each, member):
     assert on_each(say) == [[2, 2, 1, 1], [2, 2, 1, 1]]
 
 
-def test_the_chief_chooses_and_any_host_counts(on_each, talking):
+def test_chief_decides_and_any_host_can_request(on_each, talking):
     def say(host):
         talk = talking(host, 3)
         numbers = itertools.count(10 * host)
@@ -124,7 +124,7 @@ def test_the_chief_chooses_and_any_host_counts(on_each, talking):
     ]
 
 
-def test_what_differs_is_named_on_all_hosts(on_each, talking):
+def test_differences_are_named_on_all_hosts(on_each, talking):
     def check(host):
         talking(host).check_same({"model_dir": "/a", "steps": 5 + host})
 
@@ -137,7 +137,7 @@ def test_what_differs_is_named_on_all_hosts(on_each, talking):
 
 
 class Numbers:
-    """Numbers that have to be the same whenever hosts talk."""
+    """Numbers that must be equal in each exchange."""
 
     def __init__(self):
         self.numbers = []
@@ -155,7 +155,7 @@ class Numbers:
         return ValueError(f"not equal: {[each['numbers'] for each in said]}")
 
 
-def test_something_is_compared_in_each_round(on_each, talking):
+def test_each_round_compares_facts(on_each, talking):
     def say(host):
         talk = talking(host)
         talk.compared = numbers = Numbers()
@@ -171,7 +171,7 @@ def test_something_is_compared_in_each_round(on_each, talking):
         assert str(error) == "not equal: [[], [6]]"
 
 
-def test_the_chief_acts_alone_while_others_wait(on_each, hosts_of, store):
+def test_only_the_chief_acts_while_others_wait(on_each, hosts_of, store):
     def act(host):
         hosts = hosts_of(host, patience_secs=5.0)
 
@@ -190,7 +190,7 @@ def test_the_chief_acts_alone_while_others_wait(on_each, hosts_of, store):
     assert not said(store)
 
 
-def test_who_does_not_answer_is_named(member):
+def test_unresponsive_hosts_are_named(member):
     own = member(0)
     own.watch.silent_now = list
     with pytest.raises(
@@ -199,7 +199,7 @@ def test_who_does_not_answer_is_named(member):
         HostExchange(own, "greetings", 0.1).gather("hello")
 
 
-def test_more_patience_for_what_takes_longer(on_each, member):
+def test_patience_may_be_extended(on_each, member):
     def say(host):
         talk = HostExchange(member(host), "greetings", 0.0)
         if host:
@@ -212,8 +212,8 @@ def test_more_patience_for_what_takes_longer(on_each, member):
     assert on_each(say) == [[0, 1], [0, 1]]
 
 
-def test_who_is_busy_is_waited_for(on_each, hosts_of, caplog):
-    """However long that takes, as long as it is alive."""
+def test_busy_hosts_are_awaited(on_each, hosts_of, caplog):
+    """The other hosts wait while the busy host is alive."""
 
     def say(host):
         hosts = hosts_of(host, patience_secs=0.0)
@@ -230,7 +230,7 @@ def test_who_is_busy_is_waited_for(on_each, hosts_of, caplog):
     assert on_each(say) == [[0, 1], [0, 1]]
 
 
-def test_a_conversation_that_is_closed_ends_at_once(on_each, talking):
+def test_closed_exchange_ends_at_once(on_each, talking):
     def say(host):
         talk = talking(0, patience_secs=60.0)
         if host:
@@ -242,7 +242,7 @@ def test_a_conversation_that_is_closed_ends_at_once(on_each, talking):
     assert isinstance(error, HostError) and "has ended" in str(error)
 
 
-def test_who_has_ended_is_not_waited_for(member, talking):
+def test_ended_hosts_are_not_awaited(member, talking):
     member(1)._shutdown.leave_together(3, lambda: "others have failed")
     with pytest.raises(
         HostError,
@@ -252,10 +252,10 @@ def test_who_has_ended_is_not_waited_for(member, talking):
         talking(0, patience_secs=60.0).gather("hello")
 
 
-def test_a_value_from_before_the_end_of_a_program_counts(
+def test_values_from_before_the_end_of_a_host_are_used(
     on_each, member, talking, monkeypatch
 ):
-    """The process that has ended combined the values shortly before that."""
+    """The process combined the values shortly before it ended."""
 
     def say(host):
         talk = talking(host)
@@ -280,15 +280,15 @@ def test_a_value_from_before_the_end_of_a_program_counts(
     assert on_each(say) == [[0, 1], [0, 1]]
 
 
-def test_a_coordinator_that_is_gone_is_said_to_be(store, talking):
+def test_lost_coordinator_is_reported(store, talking):
     talk = talking(1)
     store.is_gone = True
     with pytest.raises(HostError, match="Host 0, which coordinates the othe"):
         talk.gather("hello")
 
 
-def test_a_round_has_four_requests_for_each_process(on_each, store, talking):
-    """However many processes there are."""
+def test_round_has_four_requests_for_each_process(on_each, store, talking):
+    """The number does not depend on the number of processes."""
     counts = {}
 
     def requests_of(count):
@@ -308,7 +308,7 @@ def test_a_round_has_four_requests_for_each_process(on_each, store, talking):
 
     for count in (2, 8, 24):
         counts[count] = requests_of(count)
-    # Reads that found nothing yet are not counted.
+    # Unsuccessful reads are not counted.
     assert all(count <= 4 * 20 for count in counts.values()), counts
 
 
@@ -332,7 +332,7 @@ class Counting:
         return counted
 
 
-def test_equal_values_travel_once(on_each, store, talking):
+def test_equal_values_are_sent_once(on_each, store, talking):
     """The result of a round does not grow with the number of processes."""
 
     def say(host):
@@ -343,7 +343,7 @@ def test_equal_values_travel_once(on_each, store, talking):
 
 
 def test_calls_of_different_kinds_are_named(on_each, talking):
-    """A call that only one host makes meets another call of the others."""
+    """One host makes another call than the others."""
 
     def say(host):
         talk = talking(host, 3)

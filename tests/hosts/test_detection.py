@@ -109,7 +109,7 @@ def test_some_of_the_arguments(arguments, message):
         (_SLURM | {"SLURM_NTASKS": "1", "SLURM_PROCID": "0"}, Cluster()),
     ],
 )
-def test_the_environment(variables, expected, found):
+def test_environment(variables, expected, found):
     assert found(variables) == expected
 
 
@@ -119,13 +119,13 @@ def test_the_environment(variables, expected, found):
         (_LAUNCHED | _tf_config("worker", 0), Cluster("127.0.0.1:5", 3, 1)),
         (_LAUNCHED | _SLURM, Cluster("127.0.0.1:5", 3, 1)),
         (_SLURM | _tf_config("worker", 0), Cluster("c:1", 3, 1)),
-        # It would otherwise be one of those that train.
+        # Otherwise it would be one of the training processes.
         (_SLURM | _tf_config("evaluator", 0), Cluster()),
         (_OPEN_MPI | _SLURM, Cluster("10.96.0.1:62624", 4, 3)),
         (_SLURM | {"TF_CONFIG": "{}"}, Cluster("node001:61441", 4, 2)),
     ],
 )
-def test_the_first_that_says_anything_is_believed(variables, expected, found):
+def test_first_source_with_settings_is_used(variables, expected, found):
     assert found(variables) == expected
 
 
@@ -180,7 +180,7 @@ def test_the_first_that_says_anything_is_believed(variables, expected, found):
             "JAX could not detect .*RuntimeError: Could not parse.* Pass coord",
         ),
         (
-            # Open MPI 5, which JAX does not know.
+            # JAX does not detect Open MPI 5.
             {"OMPI_COMM_WORLD_SIZE": "4", "OMPI_COMM_WORLD_RANK": "3"},
             RuntimeError,
             "only OMPI_COMM_WORLD_SIZE=4. Pass coordinator_address, num_proc",
@@ -192,7 +192,7 @@ def test_the_first_that_says_anything_is_believed(variables, expected, found):
         ),
     ],
 )
-def test_a_wrong_cluster(variables, exception, message, found):
+def test_invalid_cluster_is_refused(variables, exception, message, found):
     with pytest.raises(exception, match=message):
         found(variables)
 
@@ -203,7 +203,7 @@ def test_a_tpu_of_gke(found, monkeypatch):
 
 
 @pytest.mark.parametrize("method", ["is_env_present", "get_process_count"])
-def test_metadata_that_cannot_be_read(method, found, monkeypatch):
+def test_unreadable_metadata_is_an_error(method, found, monkeypatch):
     def fail(cls):
         raise ConnectionError("no server of metadata")
 
@@ -216,7 +216,7 @@ def test_metadata_that_cannot_be_read(method, found, monkeypatch):
 
 
 @pytest.mark.parametrize("cluster", [Cluster("other:9", 3, 1), Cluster("c:1", 3, 1)])
-def test_tf_config_may_say_the_same(cluster, found):
+def test_tf_config_may_have_the_same_settings(cluster, found):
     found(_tf_config("worker", 0))
     detection.check_tf_config(cluster)
 
@@ -239,7 +239,7 @@ def test_tf_config_may_say_the_same(cluster, found):
         ),
     ],
 )
-def test_tf_config_says_something_else(task, cluster, message, found):
+def test_different_tf_config_is_refused(task, cluster, message, found):
     found(_tf_config(*task))
     with pytest.raises(ValueError, match=message):
         detection.check_tf_config(cluster)

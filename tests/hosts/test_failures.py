@@ -25,11 +25,11 @@ def failed(host, error=None, subject="train"):
         (SystemExit(), "Host 1 has left train with exit code 0.", 0),
     ],
 )
-def test_the_text_and_code_of_an_error(error, text, code):
+def test_text_and_code_of_an_error(error, text, code):
     assert failed(1, error) == Failure(1, text, code)
 
 
-def test_a_failure_of_one_host_reaches_the_others(member):
+def test_other_hosts_see_a_failure(member):
     one, two = (member(host).failures for host in range(2))
     assert not two.of_others()
     one.publish("train/1", failed(0))
@@ -37,7 +37,7 @@ def test_a_failure_of_one_host_reaches_the_others(member):
     assert not one.of_others()
 
 
-def test_a_failure_of_all_hosts_ends_none(member, store):
+def test_failure_of_all_hosts_ends_none(member, store):
     three = [member(host, count=3).failures for host in range(3)]
     three[0].publish("train/1", failed(0))
     three[1].publish("train/1", failed(1, KeyError("another")))
@@ -49,7 +49,7 @@ def test_a_failure_of_all_hosts_ends_none(member, store):
     assert [each.of_others() for each in three] == [[], [], []]
 
 
-def test_each_call_is_one_of_its_own(member):
+def test_failures_belong_to_one_call(member):
     one, two = (member(host).failures for host in range(2))
     one.publish("train/1", failed(0))
     two.publish("train/2", failed(1))

@@ -1,4 +1,4 @@
-"""Two processes that really start, and one that waits in vain."""
+"""Tests two real processes, and one that waits in vain."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The private parts of JAX that this package uses have not changed."""
+"""Tests that the private parts of JAX that this package uses are unchanged."""
 
 import inspect
 import sys
@@ -21,7 +21,7 @@ def test_no_cluster_was_joined():
     assert jax_internals.joined_cluster() is None
 
 
-def test_what_was_joined(monkeypatch):
+def test_joined_cluster(monkeypatch):
     # `test_hosts_start.py` joins one.
     state = distributed.State()
     assert (state.num_processes, state.process_id) == (1, 0)
@@ -33,7 +33,7 @@ def test_what_was_joined(monkeypatch):
     assert jax_internals.joined_cluster() == ("a:1", 2, 0)
 
 
-def test_the_launchers_that_jax_knows():
+def test_launchers_of_jax():
     known = [each.__name__ for each in clusters.ClusterEnv._cluster_types]
     assert known == [
         "OmpiCluster",
@@ -59,16 +59,16 @@ def test_the_launchers_that_jax_knows():
     ],
 )
 @pytest.mark.parametrize("launcher", clusters.ClusterEnv._cluster_types)
-def test_what_a_launcher_is_asked(launcher, method, parameters):
+def test_methods_of_launchers(launcher, method, parameters):
     signature = inspect.signature(getattr(launcher, method))
     assert list(signature.parameters) == parameters
 
 
-def test_a_process_that_nobody_launched():
+def test_process_without_a_launcher():
     assert jax_internals.launcher() is None
 
 
-def test_a_launcher_that_environment_variables_tell_of(monkeypatch):
+def test_launcher_with_environment_variables(monkeypatch):
     assert jax_internals.launcher_of_environment() is None
     for name in ("JOB_ID", "STEP_NODELIST", "NTASKS", "PROCID", "LOCALID"):
         monkeypatch.setenv(f"SLURM_{name}", "1")
@@ -76,7 +76,7 @@ def test_a_launcher_that_environment_variables_tell_of(monkeypatch):
     assert found is clusters.SlurmCluster
 
 
-def test_a_cluster_is_forgotten(monkeypatch):
+def test_cluster_is_forgotten(monkeypatch):
     state = distributed.State()
     for name in ("client", "service", "preemption_sync_manager"):
         assert name in vars(distributed.State)
@@ -87,7 +87,7 @@ def test_a_cluster_is_forgotten(monkeypatch):
     assert jax_internals.joined_cluster() is None
     assert (state.num_processes, state.process_id) == (1, 0)
     assert state.service is state.preemption_sync_manager is None
-    # The state does not refer to it any more, and it is there nevertheless.
+    # The state no longer refers to it, but it still exists.
     assert sys.getrefcount(closed) == 3
 
 
@@ -125,7 +125,7 @@ def test_only_tpus_of_several_hosts_count(tpu, variables, counts, monkeypatch):
     assert jax_internals.launcher() is (tpu if counts else None)
 
 
-def test_the_store_of_the_coordination_service():
+def test_store_of_the_coordination_service():
     assert jax_internals.coordination_client() is None
     methods = dir(_jax.DistributedRuntimeClient)
     for name in (
@@ -138,6 +138,6 @@ def test_the_store_of_the_coordination_service():
         assert name in methods
 
 
-def test_the_collectives_of_a_cpu():
+def test_collectives_of_cpus():
     # Without them, several processes on CPUs could not train.
     assert jax.config.jax_cpu_collectives_implementation == "gloo"

@@ -18,7 +18,7 @@ sys.stdout.flush()
 
 @pytest.fixture(autouse=True)
 def marked(monkeypatch):
-    """This process has taken places."""
+    """The environment after this process has joined a cluster."""
     monkeypatch.delenv(parent_process.VARIABLE, raising=False)
     assert parent_process.taken() == []
     parent_process.mark([*PLACES, Cluster()])
@@ -26,15 +26,15 @@ def marked(monkeypatch):
     parent_process.unmark()
 
 
-def test_this_process_may_take_its_own_place():
-    """And so may what it becomes."""
+def test_process_may_join_by_its_own_environment():
+    """A program that replaces it by `exec` may also join."""
     assert parent_process.taken() == []
     parent_process.mark([])
     assert parent_process.taken() == []
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_what_it_starts_may_not():
+def test_child_processes_may_not_join():
     # Also through a shell.
     done = subprocess.run(
         ["sh", "-c", '"$0" -c "$1"; exit', sys.executable, _CODE],

@@ -1,4 +1,4 @@
-"""Tests of how a host reacts to failures of others, and how it ends."""
+"""Tests how a host reacts to failures of others, and how it ends."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from keras_tpu_estimator.base.hosts.shutdown import End
 
 @pytest.fixture
 def ends(monkeypatch):
-    """The exit codes of processes that end themselves, as ever, at once."""
+    """Records the exit codes of processes that end themselves."""
     codes = []
     monkeypatch.setattr(membership.logging, "shutdown", lambda: None)
 
@@ -30,13 +30,13 @@ def ends(monkeypatch):
 
 
 def fail(own, error, call="train/1"):
-    """Has a call fail on a host."""
+    """Makes a call fail on a host."""
     with pytest.raises(type(error)), own.reported_errors(call, "train"):
         raise error
 
 
 def at_exit(own):
-    """Ends a host's program."""
+    """Runs the exit handlers of a host."""
     try:
         own._at_exit()
     except SystemExit as end:
@@ -44,7 +44,7 @@ def at_exit(own):
     return None
 
 
-def test_what_fails_on_one_host_ends_the_others(member):
+def test_failure_of_one_host_ends_the_others(member):
     error = TypeError("a hook is wrong\nin detail")
     fail(member(1), error)
     assert "on host 1" in error.__notes__[0]
@@ -56,26 +56,26 @@ def test_what_fails_on_one_host_ends_the_others(member):
         member(0).check()
 
 
-def test_what_fails_on_all_ends_nobody(member):
+def test_failure_of_all_hosts_ends_no_process(member):
     for own in (hosts := [member(host) for host in range(2)]):
         fail(own, ValueError("NaN"))
     for own in hosts:
         own.check()
 
 
-def test_an_error_is_told_once(member, store):
+def test_error_is_published_once(member, store):
     own, error = member(1), ValueError("no")
     fail(own, error, "the checkpoint/1")
     fail(own, error, "train/1")
     assert [*store.values] == ["kte/failed/the checkpoint/1/1"]
 
 
-def test_who_ends_because_of_another_does_not_publish(member, store):
+def test_host_that_ends_because_of_another_does_not_publish(member, store):
     fail(member(0), HostError("Host 1 has failed."))
     assert not store.values
 
 
-def test_an_error_of_the_devices_names_who_is_gone(member, monkeypatch):
+def test_device_error_names_the_lost_host(member, monkeypatch):
     three = [member(host, count=3) for host in range(3)]
     watches = [own.watch for own in three]
     monkeypatch.setattr(
@@ -94,7 +94,7 @@ def test_an_error_of_the_devices_names_who_is_gone(member, monkeypatch):
     assert three[1].failures.of_others()
 
 
-def test_the_end_is_told_and_has_a_code(member, ends, caplog):
+def test_end_is_logged_and_has_a_code(member, ends, caplog):
     with pytest.raises(SystemExit):
         member(0)._end(Problem("Host 1 of 3 is gone.", 1))
     assert ends == [1]
@@ -104,8 +104,8 @@ def test_the_end_is_told_and_has_a_code(member, ends, caplog):
     )
 
 
-def test_nobody_ends_for_what_has_failed_everywhere(member, ends):
-    """Though one host was a moment earlier."""
+def test_failure_on_all_hosts_ends_no_host(member, ends):
+    """This holds although one host failed slightly earlier."""
     one, two = (member(host) for host in range(2))
     fail(one, ValueError("NaN"))
     problem = two.watch.look()
@@ -117,20 +117,20 @@ def test_nobody_ends_for_what_has_failed_everywhere(member, ends):
         two._end(two.watch.look())
 
 
-def test_an_own_error_that_was_caught_ends_this_host_with_others(member, on_each, ends):
+def test_caught_error_ends_this_host_with_the_others(member, on_each, ends):
     hosts = [member(host) for host in range(2)]
     fail(hosts[1], ValueError("no"))
     assert on_each(lambda host: at_exit(hosts[host])) == [1, 1]
 
 
-def test_who_has_left_a_cluster_does_not_end(member, ends, monkeypatch):
+def test_host_that_has_left_the_cluster_does_not_end(member, ends, monkeypatch):
     own = member(0)
     monkeypatch.setattr(jax_internals, "coordination_client", lambda: None)
     own._end(Problem("Host 0 is gone.", 0))
     assert at_exit(own) is None and not ends
 
 
-def test_who_is_about_to_end_is_left_alone(member, ends):
+def test_ending_host_is_not_ended_by_others(member, ends):
     own = member(1)
     fail(member(0), ValueError("no"))
     problem = own.watch.look()
@@ -139,7 +139,7 @@ def test_who_is_about_to_end_is_left_alone(member, ends):
     assert not ends
 
 
-def test_a_host_that_is_late_at_the_end_ends_with_a_message(member, ends, caplog):
+def test_late_host_ends_with_a_message(member, ends, caplog):
     own, other = member(0), member(1)
     for each in (own, other):
         each._shutdown._publish(End(0))
@@ -151,16 +151,16 @@ def test_a_host_that_is_late_at_the_end_ends_with_a_message(member, ends, caplog
     assert "Host 1 of 2 has not ended within" in caplog.text
 
 
-def test_nobody_waits_at_exit_after_a_failure(member, store, ends):
+def test_no_host_waits_at_exit_after_a_failure(member, store, ends):
     one, two = (member(host) for host in range(2))
     fail(two, ValueError("no"))
     assert at_exit(one) == 1
     assert at_exit(two) == 1
-    # It has caught its own error, but not the end of the other one.
+    # The host has caught its own error, but not the other's end.
     assert two._shutdown.ends()[1].problem is None
 
 
-def test_an_error_of_the_program_is_told_at_exit(member, ends):
+def test_error_of_the_script_is_published_at_exit(member, ends):
     own, other = member(1), member(0)
     own._program_end.error = KeyError("name")
     assert at_exit(own) == 1
@@ -173,13 +173,13 @@ def test_an_error_of_the_program_is_told_at_exit(member, ends):
     assert other._shutdown.ends()[0].problem.host == 1
 
 
-def test_an_error_that_nobody_has_told_of(member, ends):
+def test_unpublished_error_of_another_host(member, ends):
     own = member(1)
     own._program_end.error = HostError("Host 0 is gone.")
     assert at_exit(own) == 1
 
 
-def test_an_interrupt_has_a_code_of_its_own(member, ends):
+def test_interrupt_has_its_own_exit_code(member, ends):
     own = member(1)
     own._program_end.error = KeyboardInterrupt()
     assert at_exit(own) == 128 + signal.SIGINT
@@ -194,8 +194,8 @@ def test_all_leave_together(member, on_each, ends, monkeypatch):
     assert not ends and len(left) == 3
 
 
-def test_a_host_that_exits_by_itself_gives_its_code_to_all(member, ends):
-    """The others wait for what it does not say any more."""
+def test_exit_code_of_one_host_is_that_of_all(member, ends):
+    """The others wait for a value that the host never sends."""
     own, other = member(1), member(0)
     own._program_end.code = 3
     own._shutdown._publish(End(3))
@@ -206,7 +206,7 @@ def test_a_host_that_exits_by_itself_gives_its_code_to_all(member, ends):
     assert at_exit(own) == 3
 
 
-def test_a_host_whose_code_is_not_known_keeps_it(member, ends, monkeypatch):
+def test_host_with_an_unknown_exit_code_keeps_it(member, ends, monkeypatch):
     forgotten = []
     monkeypatch.setattr(jax_internals, "forget_cluster", lambda: forgotten.append(1))
     own, other = member(1), member(0)
@@ -219,7 +219,7 @@ def test_a_host_whose_code_is_not_known_keeps_it(member, ends, monkeypatch):
 
 
 @pytest.mark.usefixtures("ends")
-def test_an_exit_code_at_the_end_is_that_of_all(member, on_each, caplog):
+def test_exit_code_at_the_end_is_that_of_all(member, on_each, caplog):
     hosts = [member(host) for host in range(2)]
     hosts[1]._program_end.code = 3
     assert on_each(lambda host: at_exit(hosts[host])) == [3, 3]
@@ -231,7 +231,7 @@ def test_an_exit_code_at_the_end_is_that_of_all(member, on_each, caplog):
 
 
 @pytest.mark.usefixtures("ends")
-def test_a_late_host_is_reported_and_jax_aborts_nobody(member, caplog, monkeypatch):
+def test_late_host_is_reported_without_an_abort(member, caplog, monkeypatch):
     monkeypatch.setattr(jax.distributed, "shutdown", lambda: 1 / 0)
     own, other = member(0), member(1)
     own.shutdown_secs = -1
@@ -242,14 +242,14 @@ def test_a_late_host_is_reported_and_jax_aborts_nobody(member, caplog, monkeypat
     assert at_exit(other) == 1
 
 
-def test_a_program_that_continues_has_caught_its_exit(member):
+def test_continuing_script_has_caught_its_exit(member):
     own = member(0)
     own._program_end.code = 3
     own.number_of("train")
     assert own._program_end.code is None
 
 
-def test_an_exit_in_a_call_gives_its_code_to_all(member, ends):
+def test_exit_in_a_call_is_the_code_of_all(member, ends):
     own, other = member(1), member(0)
     fail(own, SystemExit(3))
     with pytest.raises(HostError, match="left train with exit") as caught:
@@ -259,27 +259,27 @@ def test_an_exit_in_a_call_gives_its_code_to_all(member, ends):
     assert at_exit(own) == 3
 
 
-def test_others_that_fail_do_not_change_an_own_code(member, ends):
+def test_failures_of_others_do_not_change_an_exit_code(member, ends):
     own, other = member(1), member(0)
     fail(other, ValueError("no"))
     own._program_end.code = 5
     assert at_exit(own) == 5
 
 
-def test_who_is_forked_off_says_nothing(member, store, ends, monkeypatch):
+def test_forked_process_publishes_nothing(member, store, ends, monkeypatch):
     own = member(1)
     monkeypatch.setattr(os, "getpid", lambda: 0)
     assert at_exit(own) is None
     assert not store.values and not ends
 
 
-def test_nobody_waits_at_exit_without_a_coordinator(member, store, ends):
+def test_no_host_waits_at_exit_without_a_coordinator(member, store, ends):
     own = member(1)
     store.is_gone = True
     assert at_exit(own) == 1
 
 
-def test_it_begins_and_leaves(member, monkeypatch):
+def test_membership_begins_and_ends(member, monkeypatch):
     own = member(0)
     registered = []
     monkeypatch.setattr(membership.atexit, "register", registered.append)

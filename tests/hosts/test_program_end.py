@@ -1,4 +1,4 @@
-"""Programs that end in different ways report how they end."""
+"""Tests that scripts report how they end."""
 
 import subprocess
 import sys
@@ -30,17 +30,17 @@ def ended(code):
     return done.stdout.strip(), done.returncode
 
 
-def test_its_own_end():
+def test_normal_end():
     assert ended("") == ("None None", 0)
 
 
-def test_an_error():
+def test_uncaught_error():
     known, code = ended("raise KeyError('name')")
     assert (known, code) == ("KeyError('name') None", 1)
 
 
-def test_an_error_that_was_shown_and_caught():
-    """As Jupyter does for each cell."""
+def test_error_that_was_shown_and_caught():
+    """Jupyter shows and catches the errors of each cell."""
     code = "sys.last_value = KeyError('name')"
     assert ended(code) == ("None None", 0)
 
@@ -72,7 +72,7 @@ def test_errors_at_a_prompt_end_nothing(monkeypatch):
     assert end.error is error
 
 
-def test_what_came_after_it_stays(monkeypatch):
+def test_later_hooks_are_kept(monkeypatch):
     before = sys.exit
     end = ProgramEnd()
     end.note()

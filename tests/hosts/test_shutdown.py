@@ -1,4 +1,4 @@
-"""Tests of how hosts end; each is a thread over a store in memory."""
+"""Tests how hosts end. Each host is a thread with a store in memory."""
 
 import pytest
 
@@ -28,7 +28,7 @@ def test_all_leave_together(three, on_each, codes):
     assert [three[0].ends()[host].code for host in range(3)] == [*codes]
 
 
-def test_one_exit_code_is_the_problem_of_all(three, on_each):
+def test_one_exit_code_concerns_all_hosts(three, on_each):
     def leave(host):
         own = three[host]
         return own.leave_together([None, 3, 0][host], own.problem)
@@ -38,7 +38,7 @@ def test_one_exit_code_is_the_problem_of_all(three, on_each):
     assert problem.text == "The program of host 1 has ended with exit code 3."
 
 
-def test_nobody_waits_long_for_a_late_host(three, on_each):
+def test_hosts_wait_only_briefly_for_a_late_host(three, on_each):
     def disconnect(host):
         return three[host].disconnect_together(-1.0)
 
@@ -53,7 +53,7 @@ def test_all_disconnect_together(three, on_each):
     assert on_each(lambda host: three[host].disconnect_together(9), 3) == [None] * 3
 
 
-def test_who_fails_keeps_the_others_from_it(three, on_each):
+def test_failing_host_prevents_the_common_end(three, on_each):
     def leave(host):
         own = three[host]
         if host == 1:
@@ -64,12 +64,12 @@ def test_who_fails_keeps_the_others_from_it(three, on_each):
         return problem
 
     assert on_each(leave, 3) == [FAILED, FAILED, FAILED]
-    # Whoever has come to its end has said so.
+    # The hosts that have ended have announced it.
     assert three[0].ends()[0].problem is None
     assert three[0].ends()[1].problem == FAILED
 
 
-def test_all_that_are_there_hear_of_it(three, on_each):
+def test_all_present_hosts_see_the_announcement(three, on_each):
     def announce_end(host):
         if host < 2:
             three[host].announce_end(GONE)
@@ -79,7 +79,7 @@ def test_all_that_are_there_hear_of_it(three, on_each):
     assert three[1].problem() == GONE
 
 
-def test_who_is_never_heard_of_is_not_waited_for_long(three, clock):
+def test_silent_host_is_awaited_only_briefly(three, clock):
     heard = three[0]._store.published_by_process
 
     def later(folder):
@@ -91,7 +91,7 @@ def test_who_is_never_heard_of_is_not_waited_for_long(three, clock):
     assert clock.now > shutdown.SHUTDOWN_SECS
 
 
-def test_what_has_happened_elsewhere_is_told_first(three, clock):
+def test_failures_elsewhere_are_reported_first(three, clock):
     of_two = Problem("Host 2 is stuck.", 2)
     clock.now = 0.0
     for host, problem in ((1, of_two), (0, FAILED)):
@@ -100,6 +100,6 @@ def test_what_has_happened_elsewhere_is_told_first(three, clock):
     assert three[1].problem() == FAILED
 
 
-def test_nobody_waits_without_a_coordinator(three, store):
+def test_no_host_waits_without_a_coordinator(three, store):
     store.is_gone = True
     three[0].announce_end(FAILED)

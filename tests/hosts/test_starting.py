@@ -1,4 +1,4 @@
-"""Joining a cluster, without one: what JAX would be told, and errors."""
+"""Tests joining a cluster with a fake JAX: its arguments, and errors."""
 
 import json
 import os
@@ -23,7 +23,7 @@ _HERE = ("10.0.0.1:8476", 4, 1)
 
 
 class FakeJax:
-    """Joins any cluster at once, and says what it was told."""
+    """Joins any cluster at once, and records the arguments."""
 
     def __init__(self):
         self.joined = None
@@ -36,11 +36,11 @@ class FakeJax:
 
 @pytest.fixture
 def fake_jax(monkeypatch):
-    """A JAX whose devices are untouched, and nothing that watches over it."""
+    """A fake JAX without initialized devices, and no watch."""
     fake = FakeJax()
     monkeypatch.setattr(Membership, "begin", lambda self: None)
     monkeypatch.setattr(this_process, "_settled", None)
-    # Put back at the end, whatever it is by then.
+    # Restored at the end, independently of its value then.
     monkeypatch.setenv(parent_process.VARIABLE, "")
     monkeypatch.setattr(jax.distributed, "initialize", fake.initialize)
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: fake.joined)
@@ -56,7 +56,7 @@ def fake_jax(monkeypatch):
 
 @pytest.fixture
 def launched(monkeypatch):
-    """The environment of a process of four."""
+    """The environment of one of four processes."""
     for name, value in zip(
         ("KTE_COORDINATOR_ADDRESS", "KTE_NUM_PROCESSES", "KTE_PROCESS_ID"),
         _HERE,
@@ -69,14 +69,14 @@ def tf_config(task_type, index, **cluster):
     return json.dumps({"cluster": cluster, "task": {"type": task_type, "index": index}})
 
 
-def test_a_process_alone_starts_nothing(fake_jax):
+def test_single_process_joins_nothing(fake_jax):
     kte.initialize()
     kte.initialize(num_processes=1)
     assert starting.ensure_started() == Cluster()
     assert not fake_jax.calls
 
 
-def test_what_jax_is_told(fake_jax):
+def test_arguments_that_jax_receives(fake_jax):
     kte.initialize(*_HERE, initialization_timeout=20)
     assert fake_jax.calls == [
         (
@@ -97,7 +97,7 @@ def test_jax_asks_a_launcher_for_devices(fake_jax, monkeypatch):
     assert fake_jax.calls[0][1]["cluster_detection_method"] is None
 
 
-def test_a_launcher_that_does_not_answer_is_not_asked(fake_jax, monkeypatch):
+def test_unavailable_launcher_is_ignored(fake_jax, monkeypatch):
     def fail():
         raise ConnectionError
 
@@ -127,7 +127,7 @@ def test_another_cluster_is_an_error(other, fake_jax):
         kte.initialize(*other)
 
 
-def test_alone_is_alone(fake_jax, launched):
+def test_explicit_single_process(fake_jax, launched):
     kte.initialize(num_processes=1)
     assert starting.ensure_started() == Cluster()
     with pytest.raises(ValueError, match="is a single process, and the arg"):
@@ -140,59 +140,59 @@ def test_the_environment_is_joined(fake_jax, launched):
     assert [cluster for cluster, _ in fake_jax.calls] == [_HERE]
 
 
-def test_what_the_program_joined_is_honoured(fake_jax):
+def test_cluster_joined_by_the_script_is_used(fake_jax):
     jax.distributed.initialize(*_HERE)
     assert starting.ensure_started() == Cluster(*_HERE)
     kte.initialize(*_HERE)
     assert len(fake_jax.calls) == 1
 
 
-def test_what_would_be_joined_is_told_without_joining(fake_jax, launched):
+def test_detected_cluster_is_returned_without_joining(fake_jax, launched):
     assert starting.known_cluster() == Cluster(*_HERE)
     assert not fake_jax.calls
     kte.initialize(num_processes=1)
     assert starting.known_cluster() == Cluster()
 
 
-def test_what_was_joined_is_told(fake_jax):
+def test_joined_cluster_is_returned(fake_jax):
     assert starting.known_cluster() == Cluster()
     kte.initialize(*_HERE)
     assert starting.known_cluster() == Cluster(*_HERE)
 
 
-def test_what_the_program_has_joined_is_told_without_a_word(fake_jax):
+def test_cluster_joined_by_the_script_is_returned_silently(fake_jax):
     jax.distributed.initialize(*_HERE)
     assert starting.known_cluster() == Cluster(*_HERE)
     assert this_process._settled is None
 
 
-def test_what_only_a_server_knows_is_not_asked_for(fake_jax, monkeypatch):
+def test_servers_are_not_queried(fake_jax, monkeypatch):
     monkeypatch.setattr(jax_internals, "launcher", lambda: pytest.fail("asked"))
     assert starting.known_cluster() == Cluster()
 
 
 @pytest.fixture
 def child(fake_jax, monkeypatch):
-    """A process that was started by one of four, which is process 1."""
+    """A child of process 1 of four."""
     monkeypatch.setenv(parent_process.VARIABLE, "1,10.0.0.1:8476 4 1")
 
 
 @pytest.mark.usefixtures("child")
 @pytest.mark.parametrize("given", [(), _HERE])
-def test_a_child_joins_nobody(given, fake_jax, launched):
+def test_child_does_not_join(given, fake_jax, launched):
     kte.initialize(*given)
     kte.initialize()
     kte.initialize(*_HERE)
     assert starting.ensure_started() == Cluster()
     assert not fake_jax.calls
-    # A configuration has the values of its parent.
+    # A configuration has the values of the parent process.
     assert starting.known_cluster() == Cluster(*_HERE)
     with pytest.raises(ValueError, match="arguments define process 2 of 4"):
         kte.initialize("10.0.0.1:8476", 4, 2)
 
 
 @pytest.mark.usefixtures("child")
-def test_a_child_of_tf_config_joins_nobody(fake_jax, monkeypatch):
+def test_child_with_tf_config_does_not_join(fake_jax, monkeypatch):
     addresses = {"chief": ["c:1"], "worker": ["10.0.0.1:8476", "w:1", "w:2"]}
     monkeypatch.setenv("TF_CONFIG", tf_config("worker", 0, **addresses))
     monkeypatch.setenv(parent_process.VARIABLE, "1,c:1 4 1")
@@ -201,21 +201,21 @@ def test_a_child_of_tf_config_joins_nobody(fake_jax, monkeypatch):
 
 
 @pytest.mark.usefixtures("child")
-def test_a_child_of_what_nothing_tells_of(fake_jax, monkeypatch):
-    """Its parent was told by arguments."""
+def test_child_of_a_process_configured_by_arguments(fake_jax, monkeypatch):
+    """The parent received its cluster as arguments."""
     monkeypatch.setenv("OMPI_COMM_WORLD_SIZE", "4")
     assert starting.ensure_started() == Cluster()
 
 
 @pytest.mark.usefixtures("child")
-def test_a_child_may_join_others(fake_jax):
-    """As those of a launcher inside of a launcher."""
+def test_child_may_join_another_cluster(fake_jax):
+    """An inner launcher starts such processes."""
     kte.initialize("10.0.0.1:9999", 2, 1)
     assert len(fake_jax.calls) == 1
     assert parent_process.taken() == []
 
 
-def test_an_estimator_joins(monkeypatch):
+def test_estimator_joins(monkeypatch):
     config = kte.RunConfig()
 
     def join():
@@ -228,13 +228,13 @@ def test_an_estimator_joins(monkeypatch):
         )
 
 
-def test_places_are_taken_for_children(fake_jax, launched):
+def test_children_see_that_the_parent_has_joined(fake_jax, launched):
     kte.initialize("10.0.0.1:9999", 2, 1)
     _, *taken = os.environ[parent_process.VARIABLE].split(",")
     assert taken == ["10.0.0.1:9999 2 1", "10.0.0.1:8476 4 1"]
 
 
-def test_who_is_alone_by_choice_takes_its_place(fake_jax, launched):
+def test_explicit_single_process_is_also_marked(fake_jax, launched):
     kte.initialize(num_processes=1)
     assert os.environ[parent_process.VARIABLE].endswith(",10.0.0.1:8476 4 1")
 
@@ -245,7 +245,7 @@ def test_tf_config_is_joined(fake_jax, monkeypatch):
     assert starting.ensure_started() == Cluster("c:1", 2, 1)
 
 
-def test_an_evaluator_joins_nothing(fake_jax, launched, monkeypatch):
+def test_evaluator_does_not_join(fake_jax, launched, monkeypatch):
     addresses = {"chief": ["c:1"], "worker": ["w:1"]}
     monkeypatch.setenv("TF_CONFIG", tf_config("evaluator", 0, **addresses))
     with pytest.raises(ValueError, match="this is a single process; otherwise"):
@@ -264,7 +264,7 @@ def test_tf_config_names_other_processes(fake_jax, monkeypatch):
         starting.ensure_started()
 
 
-def test_devices_that_are_in_use_are_an_error(launched):
+def test_initialized_devices_are_an_error(launched):
     jax.devices()
     with pytest.raises(
         RuntimeError,
@@ -278,7 +278,7 @@ def test_devices_that_are_in_use_are_an_error(launched):
     ("process", "missing"),
     [(0, "At least one other process did not"), (1, "Process 0 or another")],
 )
-def test_nobody_comes(process, missing, fake_jax, monkeypatch):
+def test_timeout_of_joining(process, missing, fake_jax, monkeypatch):
     for_ever = threading.Event()
     monkeypatch.setattr(jax.distributed, "initialize", lambda *_, **__: for_ever.wait())
     monkeypatch.setattr(threading.Thread, "join", lambda self, timeout=None: None)
@@ -312,13 +312,13 @@ def test_errors_of_jax_are_raised(fake_jax, monkeypatch):
         "shutdown_timeout_seconds",
     ],
 )
-def test_time_outs_are_positive(name):
+def test_timeouts_must_be_positive(name):
     with pytest.raises(ValueError, match=f"`{name}` must be positive"):
         kte.initialize(**{name: 0})
 
 
-def test_jax_has_the_arguments():
-    # Those that `FakeJax` takes whatever they are.
+def test_jax_accepts_the_arguments():
+    # `FakeJax` accepts any arguments.
     with pytest.raises(RuntimeError, match="must be called before"):
         jax.devices()
         jax.distributed.initialize(
@@ -346,7 +346,7 @@ def test_jax_has_the_arguments():
 def test_processes_that_were_started_differently_do_not_join(
     fake_jax, launched, changed, received
 ):
-    """Without this check they would hang at the end of the program."""
+    """Without this check they would hang at exit."""
     versions = {
         "number of processes": 4,
         "version of keras_tpu_estimator": kte.__version__,

@@ -52,7 +52,7 @@ def _with(cluster, task_type, index):
         {"task": {"index": "0"}},
     ],
 )
-def test_a_process_alone(tf_config, task_of):
+def test_single_process(tf_config, task_of):
     task = task_of(tf_config)
     assert _shown(task) == ("worker", 0, True, 1, 0, 0)
     assert task.cluster_spec == {}
@@ -73,7 +73,7 @@ def test_a_process_alone(tf_config, task_of):
         (_with(_MASTER, "ps", 0), ("ps", 0, False, 2, 1, 2)),
     ],
 )
-def test_a_process_of_a_cluster(tf_config, expected, task_of):
+def test_process_of_a_cluster(tf_config, expected, task_of):
     task = task_of(tf_config)
     assert _shown(task) == expected
     alone = expected[0] == "evaluator"
@@ -81,20 +81,20 @@ def test_a_process_of_a_cluster(tf_config, expected, task_of):
 
 
 @pytest.mark.parametrize("tf_config", ["", {"environment": "cloud"}])
-def test_a_process_of_a_cluster_without_tf_config(tf_config, task_of):
+def test_process_of_a_cluster_without_tf_config(tf_config, task_of):
     chief, worker = (task_of(tf_config, Cluster("c:1", 4, number)) for number in (0, 3))
     assert _shown(chief) == ("worker", 0, True, 4, 0, 0)
     assert _shown(worker) == ("worker", 3, False, 4, 0, 3)
     assert worker.cluster_spec == {}
 
 
-def test_an_evaluator_is_none_of_them(task_of):
+def test_evaluator_is_outside_the_cluster(task_of):
     evaluator = task_of(_with(_CHIEF, "evaluator", 0), Cluster())
     assert _shown(evaluator) == ("evaluator", 0, False, 0, 0, None)
 
 
 @pytest.mark.parametrize(("cluster", "address"), [(_CHIEF, "c:1"), (_MASTER, "m:1")])
-def test_the_address_of_the_chief(cluster, address, task_of):
+def test_address_of_the_chief(cluster, address, task_of):
     assert task_of(_with(cluster, "worker", 0)).chief_address == address
 
 
@@ -240,6 +240,6 @@ def test_no_model_dir(task_of):
         ),
     ],
 )
-def test_contradictions(tf_config, exception, message, task_of):
+def test_contradictory_settings_are_refused(tf_config, exception, message, task_of):
     with pytest.raises(exception, match=message):
         task_of(tf_config)

@@ -14,7 +14,7 @@ HERE = ("10.0.0.1:8476", 4, 1)
 
 @pytest.fixture
 def joined(store, monkeypatch):
-    """The program has called `jax.distributed.initialize`."""
+    """Simulates a call of `jax.distributed.initialize`."""
     monkeypatch.setattr(this_process, "_settled", None)
     monkeypatch.setenv(parent_process.VARIABLE, "")
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: HERE)
@@ -24,16 +24,16 @@ def joined(store, monkeypatch):
     return begun
 
 
-def test_what_the_program_has_joined_is_settled(joined, store):
+def test_cluster_joined_by_the_script_is_settled(joined, store):
     own = this_process.membership()
     assert own.cluster == Cluster(*HERE) and own.store.client is store
     assert this_process.settled() is own
     assert joined == [own]
-    # Its children are none of the hosts.
+    # Its children are not hosts.
     assert os.environ[parent_process.VARIABLE].endswith(",10.0.0.1:8476 4 1")
 
 
-def test_what_the_program_has_left_is_not(joined, monkeypatch):
+def test_left_cluster_is_forgotten(joined, monkeypatch):
     this_process.membership()
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: None)
     monkeypatch.setattr(jax_internals, "coordination_client", lambda: None)
@@ -41,12 +41,12 @@ def test_what_the_program_has_left_is_not(joined, monkeypatch):
     assert not joined and parent_process.VARIABLE not in os.environ
 
 
-def test_a_cluster_of_one_is_none(joined, monkeypatch):
+def test_cluster_of_one_process_is_none(joined, monkeypatch):
     monkeypatch.setattr(jax_internals, "joined_cluster", lambda: ("a:1", 1, 0))
     assert this_process.membership() is None
 
 
-def test_who_is_forked_is_alone(joined, monkeypatch):
+def test_forked_process_is_single(joined, monkeypatch):
     this_process.membership()
     forgotten = []
     monkeypatch.setattr(jax_internals, "forget_cluster", lambda: forgotten.append(HERE))
@@ -55,7 +55,7 @@ def test_who_is_forked_is_alone(joined, monkeypatch):
     assert this_process.settled() == Alone(Cluster(*HERE))
 
 
-def test_who_is_forked_before_may_join(monkeypatch):
+def test_process_forked_earlier_may_join(monkeypatch):
     monkeypatch.setattr(this_process, "_settled", None)
     this_process._is_alone_when_forked()
     assert this_process.settled() is None

@@ -1,4 +1,4 @@
-"""Tests of a host's view of the others while its clock runs."""
+"""Tests a host's view of the others with a simulated clock."""
 
 import pytest
 
@@ -12,7 +12,7 @@ def three(member):
 
 
 def looked(watches, clock, seconds, silent=()):
-    """The view of each host after some seconds, if it looks every second."""
+    """The view of each host after several seconds, if it checks every second."""
     problems = {}
     for _ in range(seconds):
         clock.now += 1
@@ -24,11 +24,11 @@ def looked(watches, clock, seconds, silent=()):
     return problems
 
 
-def test_nothing_is_wrong_with_those_who_beat(three, clock):
+def test_hosts_with_heartbeats_are_healthy(three, clock):
     assert looked(three, clock, 30) == {}
 
 
-def test_who_is_silent_is_gone(three, clock):
+def test_silent_host_is_gone(three, clock):
     assert looked(three, clock, 2) == {}
     assert looked(three, clock, 9, silent=[1]) == {}
     problems = looked(three, clock, 4, silent=[1])
@@ -40,7 +40,7 @@ def test_who_is_silent_is_gone(three, clock):
         assert problem.host == 1 and not problem.is_reachable
 
 
-def test_who_is_behind_is_stuck(three, clock):
+def test_host_that_falls_behind_is_stuck(three, clock):
     for each in three:
         each.runs = 5
     three[2].runs = 4
@@ -51,14 +51,14 @@ def test_who_is_behind_is_stuck(three, clock):
     assert "started 4 runs on its devices, and others 5, for 10 sec" in problems[0].text
 
 
-def test_who_catches_up_is_not(three, clock):
+def test_host_that_catches_up_is_not_stuck(three, clock):
     for turn in range(5):
         three[0].runs = three[1].runs = turn + 1
         three[2].runs = turn
         assert looked(three, clock, 8) == {}
 
 
-def test_who_is_busy_is_neither_gone_nor_stuck(three, clock):
+def test_busy_host_is_neither_gone_nor_stuck(three, clock):
     three[0].runs = three[1].runs = 1
     with three[2].busy("reads a checkpoint"):
         assert three[0].is_busy(2) == "reads a checkpoint"
@@ -68,24 +68,24 @@ def test_who_is_busy_is_neither_gone_nor_stuck(three, clock):
     assert looked(three, clock, 10).keys() == {0, 1, 2}
 
 
-def test_who_is_gone_is_so_whatever_it_did(three, clock):
+def test_busy_host_may_be_gone(three, clock):
     with three[2].busy("reads a checkpoint"):
         assert looked(three[:2], clock, 20).keys() == {0, 1}
 
 
-def test_nobody_is_known_to_be_busy_without_a_coordinator(three, store):
+def test_no_host_is_busy_without_a_coordinator(three, store):
     store.is_gone = True
     with three[2].busy("reads a checkpoint"):
         assert three[0].is_busy(2) is None
 
 
-def test_all_waiting_for_their_devices_is_fine(three, clock):
+def test_all_hosts_may_wait_for_devices(three, clock):
     for each in three:
         each.runs = 3
     assert looked(three, clock, 100) == {}
 
 
-def test_a_lost_coordinator_ends_at_once(three, clock, store):
+def test_lost_coordinator_ends_the_host_at_once(three, clock, store):
     store.is_gone = True
     (problem,) = looked(three[:1], clock, 1).values()
     assert problem.host == 0
@@ -94,14 +94,14 @@ def test_a_lost_coordinator_ends_at_once(three, clock, store):
     )
 
 
-def test_who_is_known_to_be_silent_is_gone_at_once(three, clock, monkeypatch):
+def test_host_reported_as_silent_is_gone_at_once(three, clock, monkeypatch):
     looked(three, clock, 2)
     looked(three, clock, 7, silent=[2])
     monkeypatch.setattr(watch.time, "sleep", lambda secs: pytest.fail("slept"))
     assert three[0].silent_now() == [2]
 
 
-def test_the_thread_goes_on_until_it_is_stopped(store):
+def test_thread_runs_until_it_is_stopped(store):
     problems = []
 
     def end(problem):
@@ -118,5 +118,5 @@ def test_the_thread_goes_on_until_it_is_stopped(store):
     assert not own._thread.is_alive()
 
 
-def test_a_watch_that_was_never_started_is_stopped(three):
+def test_unstarted_watch_can_be_stopped(three):
     three[0].stop()

@@ -13,14 +13,14 @@ def ids(steps=2, size=3, length=5, dtype="int32"):
     return np.zeros((steps, size, length), dtype)
 
 
-def test_sizes_and_steps_do_not_count():
+def test_digest_ignores_batch_sizes_and_steps():
     one, other = form({"x": ids()}), form({"x": ids(4, 7)})
     assert one == other and one.digest == other.digest
-    # Devices have 32 bits for either.
+    # Devices use 32 bits for both dtypes.
     assert form({"x": ids(dtype="int64")}) == one
 
 
-def test_all_else_does():
+def test_digest_depends_on_everything_else():
     x = ids()
     forms = [
         form({"x": x}),
@@ -35,7 +35,7 @@ def test_all_else_does():
     assert len({each.digest for each in forms}) == len(forms)
 
 
-def test_what_differs_is_named():
+def test_differences_are_named():
     facts = [
         form({"x": ids(), "y": ids()}).facts,
         None,
@@ -53,7 +53,7 @@ def test_what_differs_is_named():
     assert "host 1" not in message and "PyTreeDef" not in message
 
 
-def test_nests_are_named_if_names_are_equal():
+def test_structures_are_named_if_names_are_equal():
     facts = [form((ids(),)).facts, form([ids()]).facts]
     assert "For the structure of features and labels, host 0 has PyTreeDef" in str(
         mismatch_error(facts)

@@ -8,7 +8,7 @@ from helpers import estimator_of, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs import pipeline
-from keras_tpu_estimator.engine.inputs.sources import Stream, source_of
+from keras_tpu_estimator.engine.inputs.request import Stream, source_of
 
 grain = pytest.importorskip(
     "grain", reason="Grain, which the extra `[test]` installs, is missing"
@@ -20,16 +20,16 @@ X, Y = regression_data(EXAMPLES)
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second also save states."""
+    """Makes calls of less than a second also save iterator states."""
     monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
 
 
 class Crash(Exception):
-    """An error that interrupts a run."""
+    """An error that interrupts training."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):
-    """Raises when the checkpoint of a step has been saved."""
+    """Raises an error after the checkpoint of a step."""
 
     acts_last = True
 
@@ -39,7 +39,7 @@ class CrashAt(kte.hooks.SessionRunHook):
 
 
 class Rows:
-    """Examples as Grain's loaders take them."""
+    """Examples with the interface that Grain's loaders need."""
 
     def __len__(self):
         return EXAMPLES
@@ -48,7 +48,7 @@ class Rows:
         return X[index], Y[index]
 
     def __repr__(self):
-        # A state has it, and is refused where it is another one.
+        # Grain saves it with the state and compares it when restoring.
         return "Rows()"
 
 
@@ -67,7 +67,7 @@ def loader(size):
 
 
 def map_dataset(size):
-    """It is shuffled otherwise in each epoch, and has as many as are used."""
+    """A dataset that is shuffled differently in each epoch."""
     data = grain.MapDataset.source(Rows()).seed(3).shuffle().repeat(10)
     return data.random_map(Noise()).batch(size, drop_remainder=True)
 
@@ -125,7 +125,7 @@ def input_fn_of(name):
 
 @pytest.mark.rows(3)
 @pytest.mark.parametrize("name", INPUTS)
-def test_interrupted_and_resumed_as_if_never(name, tmp_path, caplog):
+def test_interrupted_training_resumes_equally(name, tmp_path, caplog):
     caplog.set_level("INFO", "keras_tpu_estimator")
     whole, parts = (new_estimator(tmp_path / str(n)) for n in range(2))
     whole.train(input_fn_of(name), max_steps=STEPS)
@@ -140,7 +140,7 @@ def test_interrupted_and_resumed_as_if_never(name, tmp_path, caplog):
         np.testing.assert_array_equal(value, expected[path], err_msg=path)
 
 
-def test_the_end_of_a_loader_is_the_end_of_training(tmp_path):
+def test_training_ends_with_the_loader(tmp_path):
     sampler = grain.samplers.SequentialSampler(EXAMPLES)
     estimator = new_estimator(tmp_path, batch=8)
     estimator.train(
@@ -154,7 +154,7 @@ def test_the_end_of_a_loader_is_the_end_of_training(tmp_path):
     assert estimator.get_variable_value("global_step") == EXAMPLES // 8
 
 
-def test_evaluated_and_predicted_in_order(tmp_path):
+def test_evaluation_and_prediction_keep_the_order(tmp_path):
     def input_fn(params):
         size = params["batch_size"]
         return grain.MapDataset.source(Rows()).batch(size).to_iter_dataset()
@@ -166,7 +166,7 @@ def test_evaluated_and_predicted_in_order(tmp_path):
     np.testing.assert_allclose(loss, np.mean((rows - Y) ** 2), 1e-5)
 
 
-def test_a_state_of_another_loader_is_not_taken():
+def test_state_of_another_loader_is_ignored():
     stream = Stream(loader(8))
     items = stream.items()
     next(items)
@@ -198,15 +198,15 @@ def examples_of_loader():
         (examples_of_loader, r"grain\.transforms\.Batch\("),
     ],
 )
-def test_examples_are_no_batches(make, way):
+def test_single_examples_are_refused(make, way):
     with pytest.raises(TypeError, match=f"yields single examples.*{way}"):
         source_of(make())
-    # As the message says.
+    # The fix that the message gives.
     assert isinstance(source_of(iter(make())), Stream)
 
 
 class Pairs(grain.IterDataset):
-    """Batches that Grain knows nothing of."""
+    """Batches of a class that Grain does not define."""
 
     def __iter__(self):
         return iter([(X[:8], Y[:8])])
@@ -224,13 +224,13 @@ class Pairs(grain.IterDataset):
         Pairs,
     ],
 )
-def test_what_may_be_batches_is_taken(make):
+def test_objects_that_may_be_batches_are_accepted(make):
     assert isinstance(source_of(make()), Stream)
 
 
 @pytest.fixture
 def unparsed():
-    """Flags as they are in a script or a notebook."""
+    """Makes absl's flags unparsed, as in a script or a notebook."""
     was_parsed = flags.FLAGS.is_parsed()
     flags.FLAGS.unparse_flags()
     yield
@@ -241,7 +241,7 @@ def unparsed():
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_flags_are_left_alone_by_others(name, unparsed):
+def test_only_grain_inputs_parse_flags(name, unparsed):
     source_of(iter([1]))
     assert not flags.FLAGS.is_parsed()
     source_of(INPUTS[name](8))

@@ -1,4 +1,4 @@
-"""Items made ahead on a thread: in order, with errors, without leaks."""
+"""Tests items that a thread prepares: order, errors and leaks."""
 
 import itertools
 import threading
@@ -8,15 +8,15 @@ import types
 import pytest
 from helpers import open_when_joined
 
-from keras_tpu_estimator.engine.inputs import infeed as infeed_module
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs import pipeline as infeed_module
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 
-# Only for what would never end.
+# Only for waits that would never end.
 PATIENCE_SECS = 60
 
 
 def producer(items):
-    """A function that returns items, then None."""
+    """A function that returns items and then None."""
     iterator = iter(items)
     return lambda: next(iterator, None)
 
@@ -26,7 +26,7 @@ def infeed_threads():
 
 
 def wait_until(condition):
-    """Waits for another thread, with an end."""
+    """Waits for another thread, with a time limit."""
     end = time.monotonic() + PATIENCE_SECS
     while not condition():
         assert time.monotonic() < end
@@ -34,7 +34,7 @@ def wait_until(condition):
 
 
 def is_waited_in(infeed):
-    """Whether a thread waits for room, or for an item."""
+    """Whether a thread waits for room or for an item."""
     return bool(infeed._changed._waiters)
 
 
@@ -49,12 +49,12 @@ def no_thread_is_left():
 def test_items_come_in_order_and_end(depth, count):
     with Infeed(producer(range(count)), depth) as infeed:
         assert list(infeed) == list(range(count))
-        # An end stays one.
+        # The end is permanent.
         assert list(infeed) == []
         assert next(infeed, "over") == "over"
 
 
-def test_items_are_gathered_while_they_come():
+def test_ready_items_are_gathered():
     with Infeed(producer(range(9)), depth=50) as infeed:
         assert not infeed.gather(5, PATIENCE_SECS)
         assert infeed.has_ready(5)
@@ -62,7 +62,7 @@ def test_items_are_gathered_while_they_come():
         assert list(infeed) == list(range(9))
 
 
-def test_items_that_do_not_come_are_not_waited_for():
+def test_take_ready_does_not_wait_for_items():
     goes_on = threading.Event()
 
     def produce():
@@ -77,14 +77,14 @@ def test_items_that_do_not_come_are_not_waited_for():
         assert list(infeed) == [2]
 
 
-def test_items_that_are_false_are_no_end():
+def test_falsy_items_do_not_end_the_infeed():
     items = [0, False, "", (), 1]
     with Infeed(producer(items)) as infeed:
         assert list(infeed) == items
 
 
 @pytest.mark.parametrize("depth", [1, 3])
-def test_only_so_many_items_are_made_ahead(depth):
+def test_number_of_prefetched_items_is_limited(depth):
     made = []
 
     def produce():
@@ -92,21 +92,21 @@ def test_only_so_many_items_are_made_ahead(depth):
         return made[-1]
 
     with Infeed(produce, depth) as infeed:
-        # One more is in the producer's hand.
+        # The producer has made one more item.
         wait_until(lambda: is_waited_in(infeed))
         assert len(made) == depth + 1
         assert next(infeed) == 0
         wait_until(lambda: len(made) == depth + 2)
 
 
-def test_how_many_are_made_ahead_may_depend_on_them():
+def test_prefetch_limit_may_depend_on_the_items():
     made = []
 
     def produce():
         made.append(len(made))
         return made[-1]
 
-    # Of the numbers from 2 on, only one may wait.
+    # From number 2 on, only one item may wait.
     with Infeed(produce, lambda number: 3 if number < 2 else 1) as infeed:
         wait_until(lambda: is_waited_in(infeed))
         assert made == [0, 1, 2]
@@ -122,7 +122,7 @@ def test_items_are_made_on_another_thread():
 @pytest.mark.parametrize(
     "error", [ValueError("wrong"), KeyboardInterrupt(), SystemExit(1)]
 )
-def test_an_error_comes_as_itself_after_the_items_before_it(error):
+def test_error_is_raised_after_the_items_before_it(error):
     def produce():
         count = next(counts)
         if count == 2:
@@ -141,7 +141,7 @@ def test_an_error_comes_as_itself_after_the_items_before_it(error):
     assert next(counts) == 3
 
 
-def test_an_error_at_once():
+def test_error_in_the_first_item_is_raised():
     def produce():
         raise OSError("no such file")
 
@@ -150,19 +150,19 @@ def test_an_error_at_once():
             next(infeed)
 
 
-def test_a_consumer_waits_for_an_item():
+def test_consumer_waits_for_an_item():
     release = threading.Event()
 
     def produce():
         release.wait(PATIENCE_SECS)
         return "late"
 
-    # Nobody asks this who does not wait.
+    # Only a consumer that must wait calls this.
     with Infeed(produce, is_cancelled=release.set) as infeed:
         assert next(infeed) == "late"
 
 
-def test_the_time_of_waiting_is_told_once(monkeypatch):
+def test_waiting_time_is_returned_once(monkeypatch):
     clock = types.SimpleNamespace(now=0.0)
     clock.monotonic = lambda: clock.now
     monkeypatch.setattr(infeed_module, "time", clock)
@@ -179,14 +179,16 @@ def test_the_time_of_waiting_is_told_once(monkeypatch):
     with Infeed(produce, is_cancelled=two_seconds_pass) as infeed:
         next(infeed)
         waited = clock.now
-        wait_until(lambda: is_waited_in(infeed))  # For room: all is there.
+        wait_until(
+            lambda: is_waited_in(infeed)
+        )  # The producer waits for room, so all items are ready.
         clock.now += 100
         next(infeed)
         assert infeed.take_waited_secs() == waited >= 2
         assert infeed.take_waited_secs() == 0
 
 
-def test_closing_while_the_queue_is_full_drops_what_waits():
+def test_closing_a_full_queue_drops_its_items():
     made = []
 
     def produce():
@@ -201,7 +203,7 @@ def test_closing_while_the_queue_is_full_drops_what_waits():
     assert next(infeed, "over") == "over"
 
 
-def test_closing_does_not_wait_for_ever_for_a_producer(monkeypatch):
+def test_closing_does_not_wait_forever_for_a_producer(monkeypatch):
     monkeypatch.setattr(infeed_module, "_PATIENCE_SECS", 0.02)
     inside, release = threading.Event(), threading.Event()
 
@@ -221,7 +223,7 @@ def test_closing_does_not_wait_for_ever_for_a_producer(monkeypatch):
     assert next(infeed, "over") == "over"
 
 
-def test_closing_waits_for_a_producer_that_is_nearly_done(monkeypatch):
+def test_closing_waits_briefly_for_a_producer(monkeypatch):
     inside, release = threading.Event(), threading.Event()
 
     def produce():
@@ -245,7 +247,7 @@ def test_closing_twice_and_after_the_end():
     assert list(infeed) == []
 
 
-def test_leaving_the_block_by_an_error_closes():
+def test_error_in_the_block_closes_the_infeed():
     with pytest.raises(RuntimeError, match="elsewhere"):
         with Infeed(lambda: 1):
             raise RuntimeError("elsewhere")

@@ -1,4 +1,4 @@
-"""The ways of calling `input_fn`, end to end."""
+"""Tests the ways of calling `input_fn`, end to end."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.device import mode_devices
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.sources import source_of
+from keras_tpu_estimator.engine.inputs.request import source_of
 from keras_tpu_estimator.engine.inputs.stacking import Stacker, StackSize
 
 
@@ -42,7 +42,7 @@ def test_every_way_trains_on_eight_cores(way, tmp_path):
 
 
 def stacker_of(steps, stack_size):
-    """Stacks so many steps of 12 bytes."""
+    """A stacker of a number of steps of 12 bytes."""
     example = Batch(np.ones((1, 3), "float32"), None)
     return Stacker((example.repeated(1) for _ in range(steps)), stack_size)
 
@@ -52,14 +52,14 @@ def stacker_of(steps, stack_size):
     [
         (18, StackSize(9 * 12), [9, 9, 2]),
         (18, StackSize(11), [1] * 20),
-        (18, StackSize(7 * 12), [1] * 20),  # So few are not worth a copy.
-        (12, StackSize(11 * 12), [6, 6, 6, 2]),  # Twelve in equal parts.
+        (18, StackSize(7 * 12), [1] * 20),  # So few steps are not worth a copy.
+        (12, StackSize(11 * 12), [6, 6, 6, 2]),  # Twelve steps in equal stacks.
         (30, StackSize(1e9), [20]),
-        # At least eight, as long as these are not too large.
+        # At least eight, unless these are too large.
         (18, StackSize(7 * 12, most=8 * 12), [6, 6, 6, 2]),
     ],
 )
-def test_large_stacks_come_in_equal_parts(wanted, stack_size, expected):
+def test_large_loops_are_divided_into_equal_stacks(wanted, stack_size, expected):
     source = stacker_of(20, stack_size)
     taken = list(iter(lambda: source.take(wanted), None))
     assert [batch.steps for batch in taken] == expected
@@ -77,7 +77,7 @@ def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
         def after_run(self, context, values):
             losses.append([float(value) for value in values.results])
 
-    # All steps of x and y, eight, and each by itself.
+    # Stacks of all steps of x and y, of eight, and of one.
     for limit in (2**23, 8 * 16 * 4 * 4, 3 * 16 * 4 * 4):
         monkeypatch.setattr(mode_devices, "_ON_CPU", StackSize(limit))
         estimator = estimator_of(
@@ -91,7 +91,7 @@ def test_a_loop_larger_than_the_limit_is_one_loop(tmp_path, monkeypatch):
 
 
 def training_steps(input_fn, model_dir, **settings):
-    """The arguments of model_fn, as a host_call receives them, in two steps."""
+    """Returns the arguments of model_fn in two steps, from a host_call."""
 
     def model_fn(features, labels, mode, params):
         spec = model_fn_of(linear)(features, labels, mode, params)
@@ -108,7 +108,7 @@ def training_steps(input_fn, model_dir, **settings):
     return seen
 
 
-def test_a_stream_may_fill_the_same_arrays_again(tmp_path):
+def test_stream_may_refill_the_same_arrays(tmp_path):
     def input_fn(params):
         x, y = np.zeros((4, 3), "float32"), np.zeros((4, 1), "float32")
         for number in range(2):
@@ -119,7 +119,7 @@ def test_a_stream_may_fill_the_same_arrays_again(tmp_path):
     assert [x.max() for x, _ in seen] == [0, 1]
 
 
-def test_a_loader_may_make_lists_of_its_pairs(tmp_path):
+def test_loader_may_yield_pairs_as_lists(tmp_path):
     x, y = regression_data(examples=4)
     seen = training_steps(lambda params: iter([[x, y], [x, y]]), tmp_path)
     np.testing.assert_array_equal(seen[1][1], y)
@@ -135,7 +135,7 @@ FEATURES = {"x": BATCH_X}
     [[PAIR, PAIR], [PAIR] * 3, [FEATURES, FEATURES], [BATCH_X], []],
     ids=["two pairs", "three pairs", "two dicts", "one array", "nothing"],
 )
-def test_a_list_of_batches_is_refused(tmp_path, batches):
+def test_list_of_batches_is_refused(tmp_path, batches):
     with pytest.raises(
         ValueError,
         match=r"must have length 2.* length \d.* Return iter\(batches\)",
@@ -153,14 +153,14 @@ def test_a_list_of_batches_is_refused(tmp_path, batches):
     ],
     ids=["arrays", "dicts", "a dict", "a tuple"],
 )
-def test_a_list_of_two_is_a_pair(pair):
+def test_list_of_two_is_a_pair(pair):
     (item,) = source_of(pair).items()
     example = Batch.of(item)
     assert jax.tree.structure(example.features) == jax.tree.structure(pair[0])
     assert jax.tree.structure(example.labels) == jax.tree.structure(pair[1])
 
 
-def test_the_first_batch_of_an_iterator_is_not_trained_on_for_ever(tmp_path):
+def test_first_batch_of_an_iterator_is_not_repeated(tmp_path):
     make_iterator = tf.compat.v1.data.make_one_shot_iterator
     data = tf.data.Dataset.from_tensor_slices(regression_data(examples=8))
 
@@ -186,7 +186,7 @@ def test_predict_fills_up_every_smaller_batch(tmp_path):
     np.testing.assert_array_equal(np.stack([row["x"] for row in rows]), x)
 
 
-def test_every_batch_on_another_axis_is_shared_evenly(tmp_path):
+def test_every_batch_on_another_axis_is_divided_evenly(tmp_path):
     x, y = regression_data(examples=12)
     estimator = estimator_of(model_fn_of(linear), tmp_path, True, batch_axis=[1, 0])
     with pytest.raises(ValueError, match="along axis 1 of `batch_axis`"):
@@ -194,7 +194,7 @@ def test_every_batch_on_another_axis_is_shared_evenly(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["train", "evaluate"])
-def test_few_parts_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
+def test_few_stacks_of_a_loop_wait_for_the_devices(tmp_path, monkeypatch, mode):
     waiting, losses = [], []
     run = DeviceLoop.run
 

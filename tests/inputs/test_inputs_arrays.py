@@ -1,4 +1,4 @@
-"""Arrays of kinds that devices do not know as they are, and other dicts."""
+"""Tests arrays that devices do not support unchanged, and other mappings."""
 
 import collections
 import functools
@@ -17,7 +17,7 @@ X = np.arange(4)
 
 
 def batch_of(features, is_stream):
-    """The only batch of an input that returns, or yields, these features."""
+    """Returns the only batch of an input that returns or yields these features."""
     request = InputRequest(
         "eval",
         undivided(4),
@@ -52,7 +52,7 @@ def test_bytes_may_be_in_any_order(dtype, is_stream):
         "datetime64[s]",
     ],
 )
-def test_what_devices_do_not_hold_is_named(dtype, is_stream):
+def test_error_names_dtypes_that_devices_lack(dtype, is_stream):
     with pytest.raises(ValueError, match=r"features\['x'\] must contain numbers"):
         batch_of({"x": X.astype(dtype)}, is_stream)
 
@@ -83,14 +83,14 @@ def test_keys_of_several_kinds_are_an_error(is_stream):
 @pytest.mark.parametrize(
     "lists", [[1.0, 2.0], [[1, 2], [3]], collections.UserDict(ids=[[True]])]
 )
-def test_lists_of_numbers_are_no_tensors(lists, is_stream):
+def test_lists_of_numbers_are_refused(lists, is_stream):
     with pytest.raises(ValueError, match="Received a list of numbers.*asarray"):
         batch_of({"x": X, "tokens": lists}, is_stream)
 
 
 @either
 @pytest.mark.parametrize("labels", [[0, 1], [[0], [1]], [np.int64(0), np.float32(1)]])
-def test_lists_of_numbers_are_called_by_their_names(labels, is_stream):
+def test_error_names_lists_of_numbers(labels, is_stream):
     with pytest.raises(ValueError, match="as `labels`, which would be 2"):
         batch_of((X, labels), is_stream)
     with pytest.raises(ValueError, match=r"as `features\['a'\]\['b'\]`"):
@@ -98,7 +98,7 @@ def test_lists_of_numbers_are_called_by_their_names(labels, is_stream):
 
 
 @either
-def test_lists_of_arrays_and_tuples_of_numbers_are_nests(is_stream):
+def test_lists_of_arrays_and_tuples_of_numbers_are_pytrees(is_stream):
     got = batch_of({"x": [X, X], "rates": (0.5, 2)}, is_stream)
     assert [each.shape for each in got["x"]] == [(1, 4)] * 2
     assert [float(each.value[0]) for each in got["rates"]] == [0.5, 2.0]

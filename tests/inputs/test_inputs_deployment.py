@@ -1,4 +1,4 @@
-"""Tests of the calls of `input_fn`: number, arguments, and cores."""
+"""Tests the number, arguments and cores of the calls of `input_fn`."""
 
 import dataclasses
 import functools
@@ -20,9 +20,9 @@ from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
 from keras_tpu_estimator.engine.device import mode_devices as mode_devices_module
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
-from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.batch import Batch
 from keras_tpu_estimator.engine.inputs.deployment import Deployment, TPUContext
+from keras_tpu_estimator.engine.inputs.input_shapes import BatchAxes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 
 TRAIN, EVAL, PREDICT = (
@@ -40,7 +40,7 @@ X, Y = regression_data(examples=64)
 
 @pytest.fixture
 def on(monkeypatch):
-    """Makes placements on cores that this machine does not have."""
+    """Makes placements on simulated cores."""
 
     def made(topology, way=PER_HOST_1, sliced=False, **settings):
         cores = dataclasses.replace(all_cores(), topology=topology)
@@ -62,7 +62,7 @@ def on(monkeypatch):
 
 
 def params_of_calls(mode_devices, mode, user_params=None):
-    """The params of all calls of input_fn in a mode."""
+    """The params of all input_fn calls in a mode."""
     seen = []
 
     def input_fn(params):
@@ -82,7 +82,7 @@ def shard_calls(first, count, total, size):
     return [(size, first + i, total, 1) for i in range(count)]
 
 
-# Calls as (batch size, index, total, cores fed).
+# The calls, as (batch size, index, total, cores fed).
 CALLS = [
     (PER_SHARD, TRAIN, ONE_HOST, shard_calls(0, 8, 8, 8)),
     (PER_SHARD, TRAIN, SECOND_OF_TWO, shard_calls(4, 4, 8, 8)),
@@ -130,7 +130,7 @@ def test_sliced_is_for_evaluation_and_prediction(on, way):
         call = params["context"].current_input_fn_deployment()
         assert call[1:] == (0, 1, 8)
         assert mode_devices.layout(mode).is_split
-    # Training is called in its own way.
+    # The setting does not apply to training.
     plain = params_of_calls(on(ONE_HOST, way), TRAIN)
     sliced = params_of_calls(mode_devices, TRAIN)
     assert [each["batch_size"] for each in sliced] == [
@@ -154,7 +154,7 @@ def test_one_core_is_called_once_without_a_context(on, mode, settings, way):
     assert params_of_calls(mode_devices, mode) == [{"batch_size": SIZE}]
 
 
-def test_without_a_batch_size_there_is_no_key(on):
+def test_params_have_no_batch_size_without_one(on):
     mode_devices = on(ONE_HOST, use_tpu=False, batch_sizes=dict.fromkeys((EVAL,), None))
     assert params_of_calls(mode_devices, EVAL, {"rate": 1}) == [{"rate": 1}]
 
@@ -181,7 +181,7 @@ def test_sliced_batches_are_divisible_by_the_cores(on, mode):
         on(ONE_HOST, sliced=True, batch_sizes=sizes).check(mode)
 
 
-def test_the_context_in_input_fn():
+def test_context_in_input_fn():
     call = Deployment(index=2, total=4, replicas=8, batch_size=16)
     context = TPUContext(THIRD_OF_FOUR, call)
     assert context.num_replicas == 32
@@ -194,7 +194,7 @@ def test_the_context_in_input_fn():
         _ = context.device_assignment
 
 
-def test_the_devices_of_replicas():
+def test_device_assignment_of_replicas():
     topology = Topology(num_replicas=8, num_hosts=2, host_index=1, cores_per_replica=4)
     assigned = TPUContext(topology).device_assignment
     assert (assigned.num_replicas, assigned.num_cores_per_replica) == (8, 4)
@@ -212,7 +212,7 @@ def test_the_devices_of_replicas():
     assert assigned.topology == topology
 
 
-def test_the_context_in_model_fn():
+def test_context_in_model_fn():
     context = TPUContext(THIRD_OF_FOUR)
     assert context.num_replicas == 32
     assert context.num_hosts == 4
@@ -267,7 +267,7 @@ def opened(mode_devices, mode, returned):
         ],
     ],
 )
-def test_forms_that_a_way_forbids(on, way, mode, returned, message):
+def test_invalid_results_of_each_setting_are_refused(on, way, mode, returned, message):
     with pytest.raises(TypeError, match=message):
         opened(on(ONE_HOST, way), mode, returned)
 
@@ -285,17 +285,17 @@ def test_forms_that_a_way_forbids(on, way, mode, returned, message):
         (BROADCAST, TRAIN, dataset),
     ],
 )
-def test_forms_that_a_way_allows(on, way, mode, returned):
+def test_valid_results_of_each_setting(on, way, mode, returned):
     with opened(on(ONE_HOST, way), mode, returned) as pipe:
         batch = pipe.take(1)
     assert (batch.steps, batch.examples) == (1, 64)
 
 
-def test_batches_of_a_host_go_round_its_cores(on):
+def test_batches_of_a_host_are_distributed_to_its_cores_in_turn(on):
     with opened(on(ONE_HOST, PER_HOST_2), EVAL, dataset) as pipe:
         np.testing.assert_array_equal(pipe.take(2).features, X[None])
         assert pipe.take(2) is None
-    # Four cores of this host; the two batches left are one smaller step.
+    # This host has four cores; the two remaining batches form a smaller step.
     half = on(SECOND_OF_TWO, PER_HOST_2)
     batches = [X[start : start + 8] for start in range(0, 48, 8)]
     with opened(half, EVAL, lambda size: iter(batches)) as pipe:
@@ -304,7 +304,7 @@ def test_batches_of_a_host_go_round_its_cores(on):
         assert pipe.take(9) is None
 
 
-def test_batches_of_calls_for_each_core_are_in_order_of_the_cores(on):
+def test_batches_of_per_core_calls_are_in_order_of_the_cores(on):
     def input_fn(params):
         index = params["context"].current_input_fn_deployment()[1]
         while True:
@@ -318,7 +318,7 @@ def test_batches_of_calls_for_each_core_are_in_order_of_the_cores(on):
 
 
 def tpu_estimator(model_fn, model_dir, way=PER_HOST_1, sliced=False, **more):
-    """An estimator on eight cores; batches of sixteen."""
+    """An estimator on eight cores with batches of sixteen."""
     config = kte.TPUConfig(
         iterations_per_loop=2,
         per_host_input_for_training=way,
@@ -347,7 +347,7 @@ def endless(params):
         (BROADCAST, True, 2),
     ],
 )
-def test_what_model_fn_sees_of_an_evaluation(tmp_path, way, sliced, own):
+def test_rows_that_model_fn_sees_in_evaluation(tmp_path, way, sliced, own):
     def model_fn(features, labels, mode, params):
         context = params["context"]
         if mode == EVAL:
@@ -363,7 +363,7 @@ def test_what_model_fn_sees_of_an_evaluation(tmp_path, way, sliced, own):
     estimator.train(endless, steps=1)
     result = estimator.evaluate(endless, steps=2)
     assert set(seen) == {(own, own)}
-    # Each core evaluates the same rows, or its own.
+    # Each core evaluates the same rows or its own rows.
     rows = slice(2) if way == PER_HOST_2 else slice(16)
     weights = estimator.get_variable_value("dense/kernel")
     bias = estimator.get_variable_value("dense/bias")
@@ -372,7 +372,7 @@ def test_what_model_fn_sees_of_an_evaluation(tmp_path, way, sliced, own):
 
 
 def transposed_model_fn(seen):
-    """A model of features and weights whose batch is their last axis."""
+    """A model of features and weights with the batch on the last axis."""
 
     def model_fn(features, labels, mode, params):
         seen.append((features["w"].shape, features["x"].shape, labels.shape))
@@ -393,7 +393,7 @@ def transposed(params):
     return {"x": X[:16].T, "w": weights}, Y[:16].T
 
 
-def test_batch_axes_are_given_back_in_model_fn(tmp_path):
+def test_batch_axes_are_restored_in_model_fn(tmp_path):
     seen = []
     estimator = tpu_estimator(
         transposed_model_fn(seen), tmp_path / "moved", batch_axis=[0, 1, 1]
@@ -442,7 +442,7 @@ WRONG_AXES = {
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL])
 @pytest.mark.parametrize("name", WRONG_AXES)
-def test_wrong_batch_axes(on, mode, name):
+def test_invalid_batch_axes_are_refused(on, mode, name):
     axes, features, message = WRONG_AXES[name]
     mode_devices = on(ONE_HOST, batch_axis=axes)
     returned = features, X[:12].T
@@ -459,7 +459,7 @@ def test_a_host_divides_by_its_own_cores(on):
 
 @pytest.mark.parametrize("way", [PER_SHARD, PER_HOST_2, BROADCAST])
 def test_other_ways_ignore_batch_axes(on, way):
-    # Not even the number of axes is looked at.
+    # Even the number of axes is ignored.
     mode_devices = on(ONE_HOST, way, batch_axis=[1, 1, 1])
     for mode in (TRAIN, EVAL):
         with opened(mode_devices, mode, forever) as pipe:
@@ -467,7 +467,7 @@ def test_other_ways_ignore_batch_axes(on, way):
 
 
 @pytest.mark.parametrize("settings", [{"use_tpu": False}, {"eval_on_tpu": False}])
-def test_one_core_has_the_axes_where_they_were(tmp_path, settings):
+def test_one_core_keeps_the_axes(tmp_path, settings):
     def model_fn(features, labels, mode, params):
         seen.append((features["x"].shape, labels.shape, params["batch_size"]))
         return model(features, labels, mode, params)
@@ -507,7 +507,7 @@ def test_one_core_predicts_with_other_axes(tmp_path, has_labels):
     np.testing.assert_allclose(rows, X[:11].sum(axis=1), rtol=1e-5)
 
 
-def test_axes_go_to_the_front_and_back():
+def test_axes_are_moved_to_the_front_and_back():
     example = Batch({"a": X.T, "b": X}, Y)
     axes = BatchAxes([-1, 0, 0])
     moved = axes.to_front(example)
@@ -520,7 +520,7 @@ def test_axes_go_to_the_front_and_back():
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
-def test_input_fn_takes_params(on, use_tpu, mode):
+def test_input_fn_receives_params(on, use_tpu, mode):
     mode_devices = on(ONE_HOST, use_tpu=use_tpu)
     request = mode_devices.request(mode, {}, repeat=True, chunk=1)
     for input_fn in (
@@ -533,7 +533,7 @@ def test_input_fn_takes_params(on, use_tpu, mode):
             Pipeline(input_fn, request)
 
 
-def test_input_fn_is_a_function(on):
+def test_input_fn_must_be_a_function(on):
     request = on(ONE_HOST).request(TRAIN, {}, repeat=True, chunk=1)
     with pytest.raises(TypeError, match="Pass the function itself"):
         Pipeline(X, request)
@@ -541,7 +541,7 @@ def test_input_fn_is_a_function(on):
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
-def test_input_fn_is_given_what_it_names(on, use_tpu, mode):
+def test_input_fn_receives_the_arguments_that_it_names(on, use_tpu, mode):
     seen = []
 
     def input_fn(mode, config, params, input_context, other="default"):
@@ -555,14 +555,14 @@ def test_input_fn_is_given_what_it_names(on, use_tpu, mode):
     assert seen == [(mode, mode_devices.config.tpu_config, None, "default")]
 
 
-def test_what_nothing_gives_is_pythons_error(on):
+def test_unknown_required_argument_raises_pythons_error(on):
     request = on(ONE_HOST).request(TRAIN, {}, repeat=True, chunk=1)
     with pytest.raises(TypeError, match="missing 1 required.*'data_dir'"):
         Pipeline(lambda params, data_dir: X, request)
 
 
 class Reader:
-    """An input_fn that is an object, or a method."""
+    """An input_fn that is an object or a method."""
 
     def __call__(self, params, mode):
         return self.read(params, mode)
@@ -589,11 +589,11 @@ def read_in_own_mode(params, mode):
         Reader().read,
         functools.partial(read, X),
         functools.partial(read, data=X),
-        # Arguments that the user has bound stay.
+        # Bound arguments keep their values.
         functools.partial(read_in_own_mode, mode="own"),
     ],
 )
-def test_any_callable_will_do(on, input_fn):
+def test_any_callable_is_accepted(on, input_fn):
     request = on(ONE_HOST).request(EVAL, {}, repeat=False, chunk=1)
     with Pipeline(input_fn, request) as pipe:
         np.testing.assert_array_equal(pipe.take(1).features, X[None])

@@ -1,19 +1,19 @@
-"""Batches without examples: no steps of training and evaluation."""
+"""Tests that batches without examples are not steps."""
 
 import functools
 import itertools
 
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - a form of input
+import tensorflow as tf  # noqa: TID253 - one of the kinds of input
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.common.params import with_additional
 from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.engine.inputs import checks, datasets
 from keras_tpu_estimator.engine.inputs import pipeline as pipeline_module
-from keras_tpu_estimator.engine.inputs.axes import BatchAxes
 from keras_tpu_estimator.engine.inputs.deployment import input_plan, undivided
+from keras_tpu_estimator.engine.inputs.input_shapes import BatchAxes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 
@@ -33,7 +33,7 @@ SIZES = [
 
 @pytest.fixture(autouse=True)
 def stack_short_datasets(monkeypatch):
-    """Lets short datasets be read as long ones are."""
+    """Makes short datasets be read like long ones."""
     monkeypatch.setattr(datasets, "_WORTH_STACKING", 0)
 
 
@@ -48,7 +48,7 @@ def opened(input_fn, mode=TRAIN, size=4, start=None, plan=None, **settings):
 
 
 def taken(pipe, steps=2):
-    """All stacks to the end of the input."""
+    """Returns all stacks until the end of the input."""
     with pipe:
         return list(iter(lambda: pipe.take(steps), None))
 
@@ -88,13 +88,13 @@ FORMS = {
 @pytest.mark.parametrize("chunk", [1, 2, 5])
 @pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
 @pytest.mark.parametrize("sizes", SIZES)
-def test_they_are_left_out(sizes, make, chunk):
+def test_empty_batches_are_skipped(sizes, make, chunk):
     batches = taken(opened(lambda: make(sizes), EVAL, chunk=chunk), chunk)
     assert sizes_of(batches) == [size for size in sizes if size]
 
 
 @pytest.mark.parametrize("make", FORMS.values(), ids=FORMS)
-def test_an_input_of_nothing_else_is_empty(make):
+def test_input_of_empty_batches_is_empty(make):
     assert taken(opened(lambda: make([0, 0, 0]), TRAIN, chunk=2)) == []
 
 
@@ -102,21 +102,21 @@ def test_an_input_of_nothing_else_is_empty(make):
 @pytest.mark.parametrize(
     "arrays", [X[:0], {"x": X[:0]}, (X[:0], Y[:0]), ({"x": X[:0]}, None)]
 )
-def test_arrays_without_examples_are_no_batch(arrays, repeat):
+def test_empty_arrays_are_not_a_batch(arrays, repeat):
     assert taken(opened(lambda: arrays, repeat=repeat)) == []
 
 
-def test_one_of_fixed_shape_is_left_out():
+def test_empty_batch_of_fixed_shape_is_skipped():
     data = tf.data.Dataset.from_tensors((X[:0], Y[:0])).repeat(5)
     assert taken(opened(lambda: data, chunk=2)) == []
 
 
-def test_prediction_answers_each_of_them():
+def test_prediction_has_a_result_for_each_empty_batch():
     batches = taken(opened(lambda: stream([0, 4, 0, 2]), PREDICT), 1)
     assert sizes_of(batches) == [0, 4, 0, 2]
 
 
-def test_they_need_no_dtype_and_no_shape():
+def test_empty_batches_need_no_dtype_and_shape():
     lists = iter([(X[:4], Y[:4]), (np.array([]), np.array([])), (X[4:6], Y[4:6])])
     assert sizes_of(taken(opened(lambda: lists))) == [4, 2]
 
@@ -129,7 +129,7 @@ def test_labels_without_features_are_an_error():
 
 @pytest.mark.parametrize("table", [TABLE, TABLE[:4]])
 @pytest.mark.parametrize("size", [None, 4])
-def test_a_tensor_of_the_same_for_all_is_told_from_them(table, size):
+def test_shared_tensors_are_distinguished_from_empty_batches(table, size):
     def of(rows):
         return {"a": table, "x": X[rows]}, Y[rows]
 
@@ -138,18 +138,18 @@ def test_a_tensor_of_the_same_for_all_is_told_from_them(table, size):
     assert sizes_of(batches) == [4, 4, 1]
 
 
-def test_an_empty_tensor_of_the_same_for_all_is_no_empty_batch():
+def test_empty_shared_tensor_does_not_make_a_batch_empty():
     features = {"none": TABLE[:0], "x": X[:4]}
     batches = taken(opened(lambda: iter([(features, Y[:4])] * 2), EVAL))
     assert sizes_of(batches) == [4, 4]
 
 
-def test_tensors_without_columns_are_no_empty_batch():
+def test_tensors_without_columns_do_not_make_a_batch_empty():
     features = {"none": np.ones((4, 0), "float32")}
     assert sizes_of(taken(opened(lambda: iter([features] * 3)))) == [4, 4, 4]
 
 
-def test_the_batch_may_be_on_another_axis():
+def test_batch_may_be_on_another_axis():
     parts = [np.moveaxis(x, 0, 1) for x, _ in stream([4, 0, 4])]
     axes = BatchAxes((1,))
     batches = taken(opened(lambda: iter(parts), axes=axes))
@@ -157,7 +157,7 @@ def test_the_batch_may_be_on_another_axis():
 
 
 @pytest.mark.parametrize("way", ["PER_SHARD_V1", "PER_HOST_V2"])
-def test_cores_with_batches_of_their_own_get_the_next_ones(way):
+def test_cores_with_their_own_batches_skip_empty_ones(way):
     plan = input_plan(TRAIN, kte.InputPipelineConfig[way], Topology(2), batch_size=8)
     sizes = [4, 0, 0, 4, 4, 0, 4, 0]
     calls = len(plan.calls)
@@ -166,7 +166,7 @@ def test_cores_with_batches_of_their_own_get_the_next_ones(way):
 
 
 class Loader:
-    """Its state is the number of batches that were read."""
+    """A loader whose state is the number of batches that were read."""
 
     sizes = [2, 0, 2, 0, 0, 2] * 3
 
@@ -189,7 +189,7 @@ class Loader:
 @pytest.mark.parametrize("used", [1, 2, 5, 8])
 @pytest.mark.parametrize("chunk", [1, 4])
 @pytest.mark.parametrize("make", [Loader, lambda: dataset(Loader.sizes)])
-def test_who_resumes_reads_no_example_twice(make, chunk, used, monkeypatch):
+def test_resuming_reads_no_example_twice(make, chunk, used, monkeypatch):
     monkeypatch.setattr(pipeline_module, "_DELAY_SECS", 0.0)
     first = opened(make, size=2, chunk=chunk)
     read = 0
@@ -204,7 +204,7 @@ def test_who_resumes_reads_no_example_twice(make, chunk, used, monkeypatch):
     np.testing.assert_array_equal(np.concatenate([*labels, []]), expected)
 
 
-def test_nothing_else_for_ever_is_an_error(monkeypatch):
+def test_endless_empty_batches_are_an_error(monkeypatch):
     monkeypatch.setattr(checks, "_MOST_EMPTY", 10)
     with pytest.raises(ValueError, match="10 consecutive batches without examples"):
         taken(opened(lambda: itertools.repeat((X[:0], Y[:0]))))

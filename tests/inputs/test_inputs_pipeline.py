@@ -1,4 +1,4 @@
-"""Tests of the results of `input_fn`, and the stacks of steps made of them."""
+"""Tests the results of `input_fn`, and their stacks of steps."""
 
 import collections
 import dataclasses
@@ -35,7 +35,7 @@ Three = collections.namedtuple("Three", ["first", "second", "third"])
 
 
 def pipeline(returned, size=4, mode=TRAIN, plan=None, **settings):
-    """A pipeline over what one call of input_fn returned."""
+    """A pipeline over the result of one input_fn call."""
     request = InputRequest(
         mode=mode,
         plan=plan or undivided(size),
@@ -46,19 +46,19 @@ def pipeline(returned, size=4, mode=TRAIN, plan=None, **settings):
 
 
 def split(size):
-    """The plan of a call whose batches two cores share."""
+    """The plan of a call whose batches are divided between two cores."""
     way = kte.InputPipelineConfig.PER_HOST_V1
     return input_plan(TRAIN, way, Topology(2), size)
 
 
 def taken(pipe, steps=2):
-    """All stacks to the end of the input."""
+    """Returns all stacks until the end of the input."""
     with pipe:
         return list(iter(lambda: pipe.take(steps), None))
 
 
 def rows(batches, of=lambda batch: batch.features):
-    """The examples of stacks, one after the other."""
+    """The examples of stacks in order."""
     parts = [step for batch in batches for step in of(batch)]
     return np.concatenate(parts)
 
@@ -73,7 +73,7 @@ def dataset(size=4, drop=False, x=X, y=Y):
 
 
 class OwnTensor:
-    """A tensor of another library, known to NumPy by its protocol."""
+    """A tensor of another library that implements NumPy's protocol."""
 
     def __init__(self, value):
         self._value = value
@@ -83,7 +83,7 @@ class OwnTensor:
 
 
 class OwnLoader:
-    """Iterable without being an iterator, as data loaders are."""
+    """An iterable that is not an iterator, like data loaders."""
 
     def __iter__(self):
         for x, y in generator():
@@ -135,7 +135,7 @@ def test_streams_keep_their_order_and_lose_nothing(make, chunk):
 
 @pytest.fixture(autouse=True)
 def stack_short_datasets(monkeypatch):
-    """Lets short datasets be read as long ones are."""
+    """Makes short datasets be read like long ones."""
     monkeypatch.setattr(datasets, "_WORTH_STACKING", 0)
 
 
@@ -151,11 +151,11 @@ def stack_short_datasets(monkeypatch):
         (lambda: tf.data.Dataset.from_tensors((X, None)), False),
     ],
 )
-def test_batches_that_differ_in_size_only_are_stacked(make, stackable):
+def test_batches_that_differ_only_in_size_are_stacked(make, stackable):
     assert datasets.can_be_stacked(make()) == stackable
 
 
-def test_a_short_dataset_is_not_worth_stacking(monkeypatch):
+def test_short_dataset_is_not_stacked_by_tensorflow(monkeypatch):
     monkeypatch.setattr(datasets, "_WORTH_STACKING", 4)
     assert not datasets.can_be_stacked(dataset())
     assert datasets.can_be_stacked(dataset().repeat(2))
@@ -182,7 +182,7 @@ def test_batches_of_any_sizes_are_stacked(sizes, chunk):
     np.testing.assert_array_equal(labels, Y[: sum(sizes)])
 
 
-def test_batches_of_one_known_size_stay_where_tensorflow_has_them():
+def test_batches_of_a_known_size_are_not_copied_from_tensorflow():
     data = dataset(drop=True).repeat(8).take(22)
     batches = taken(pipeline(data, chunk=5, repeat=False), 5)
     assert [batch.steps for batch in batches] == [5, 5, 5, 5, 2]
@@ -192,7 +192,7 @@ def test_batches_of_one_known_size_stay_where_tensorflow_has_them():
         assert not batch.features.flags.writeable
 
 
-def test_no_batch_of_a_stack_is_read_ahead_by_itself():
+def test_batches_of_a_stack_are_not_prefetched_separately():
     data = dataset(drop=True).prefetch(3).prefetch(tf.data.AUTOTUNE)
     ahead = taken(pipeline(data, chunk=2, repeat=False))
     at_once = taken(pipeline(dataset(drop=True), chunk=2, repeat=False))
@@ -202,7 +202,7 @@ def test_no_batch_of_a_stack_is_read_ahead_by_itself():
     assert b"BatchDataset" in graph and b"PrefetchDataset" not in graph
 
 
-def test_only_the_end_of_a_dataset_is_looked_at():
+def test_only_the_end_of_a_dataset_is_inspected():
     plain = dataset()
     assert without_prefetch(plain) is plain
     assert without_prefetch(plain.prefetch(1).prefetch(2)) is plain
@@ -210,9 +210,9 @@ def test_only_the_end_of_a_dataset_is_looked_at():
     assert without_prefetch(mapped) is mapped
 
 
-def test_a_dataset_of_large_batches_is_not_copied():
+def test_dataset_of_large_batches_is_not_copied():
     data = dataset(drop=True).repeat(3)
-    # No two of 4 rows of 3 floats and an integer.
+    # The limit is less than two batches of 4 rows of 3 floats and an integer.
     request = {"chunk": 4, "stack_size": StackSize(100), "repeat": False}
     batches = taken(pipeline(data, **request), 4)
     assert [batch.steps for batch in batches] == [1] * len(batches)
@@ -221,7 +221,7 @@ def test_a_dataset_of_large_batches_is_not_copied():
 
 
 @pytest.mark.parametrize("chunk", [1, 4])
-def test_a_users_arrays_are_copied_before_the_next_batch(chunk):
+def test_user_arrays_are_copied_before_the_next_batch(chunk):
     def filled():
         x, y = np.empty((4, 3), "float32"), np.empty(4, "int32")
         for number in range(6):
@@ -267,14 +267,14 @@ def test_any_number_of_steps_can_be_taken(drop, chunk):
 
 
 @pytest.mark.parametrize("make", [generator, dataset])
-def test_a_smaller_last_batch_comes_by_itself(make):
+def test_smaller_last_batch_is_a_separate_stack(make):
     batches = taken(pipeline(make(size=5), size=5, chunk=4), steps=4)
     shapes = [batch.features.shape for batch in batches]
     assert shapes == [(2, 5, 3), (1, 2, 3)]
     np.testing.assert_array_equal(rows(batches), X)
 
 
-def test_no_more_is_stacked_from_so_many_bytes_on():
+def test_bytes_of_a_stack_are_limited():
     # Eight batches of 3 floats and an integer.
     limited = pipeline(
         generator(size=1), size=1, chunk=12, stack_size=StackSize(8 * 16)
@@ -294,14 +294,14 @@ def test_no_more_is_stacked_from_so_many_bytes_on():
         ([X, Y], (Y,)),
     ],
 )
-def test_nests_keep_their_structure(features, labels):
+def test_pytrees_keep_their_structure(features, labels):
     with pipeline((features, labels), size=12) as pipe:
         batch = pipe.take(1)
-    assert_same_nest(batch.features, features)
-    assert_same_nest(batch.labels, labels)
+    assert_same_pytree(batch.features, features)
+    assert_same_pytree(batch.labels, labels)
 
 
-def assert_same_nest(stacked, nest):
+def assert_same_pytree(stacked, nest):
     assert type(stacked) is type(nest)
     if isinstance(nest, dict):
         assert list(stacked) == sorted(nest)
@@ -311,19 +311,19 @@ def assert_same_nest(stacked, nest):
     if isinstance(nest, tuple | list):
         assert len(stacked) == len(nest)
         for left, right in zip(stacked, nest, strict=True):
-            assert_same_nest(left, right)
+            assert_same_pytree(left, right)
     elif nest is not None:
         np.testing.assert_array_equal(stacked, nest[None])
 
 
 @pytest.mark.parametrize("chunk", [1, 2])
-def test_nests_of_a_dataset_keep_their_structure(chunk):
+def test_pytrees_of_a_dataset_keep_their_structure(chunk):
     nest = ({"pair": Pair(X, Y), "x": X}, {"label": Y})
     data = tf.data.Dataset.from_tensor_slices(nest).batch(12, True)
     with pipeline(data, size=12, chunk=chunk) as pipe:
         batch = pipe.take(1)
-    assert_same_nest(batch.features, nest[0])
-    assert_same_nest(batch.labels, nest[1])
+    assert_same_pytree(batch.features, nest[0])
+    assert_same_pytree(batch.labels, nest[1])
 
 
 FEATURES_ONLY = {
@@ -338,7 +338,7 @@ FEATURES_ONLY = {
 
 
 @pytest.mark.parametrize("name", FEATURES_ONLY)
-def test_features_alone_have_no_labels(name):
+def test_only_features_mean_no_labels(name):
     returned = FEATURES_ONLY[name]
     with pipeline(returned, size=12) as pipe:
         batch = pipe.take(1)
@@ -359,7 +359,7 @@ PAIRS = {
 
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("make", PAIRS.values(), ids=PAIRS)
-def test_two_are_features_and_labels(make, chunk):
+def test_pairs_are_features_and_labels(make, chunk):
     with pipeline(make(), size=12, chunk=chunk) as pipe:
         batch = pipe.take(1)
     np.testing.assert_array_equal(batch.features, X[None])
@@ -378,20 +378,20 @@ def test_two_are_features_and_labels(make, chunk):
         (lambda: tf.data.Dataset.from_tensors((X, Y, Y)), "tuple of length 3"),
     ],
 )
-def test_three_or_one_are_an_error(make, received, chunk):
+def test_tuples_of_one_or_three_are_an_error(make, received, chunk):
     expected = pytest.raises(ValueError, match=f"length 2.*Received a {received}")
     with expected, pipeline(make(), size=12, chunk=chunk) as pipe:
         pipe.take(1)
 
 
 @pytest.mark.parametrize("empty", [{}, ([], Y), ({}, Y), None])
-def test_no_feature_is_an_error(empty):
+def test_missing_features_are_an_error(empty):
     with pipeline(empty) as pipe:
         with pytest.raises(ValueError, match="at least one feature"):
             pipe.take(1)
 
 
-def test_arrays_are_repeated_if_asked():
+def test_arrays_are_repeated_on_request():
     with pipeline((X, Y), size=12, repeat=True) as pipe:
         for steps in (3, 2):
             batch = pipe.take(steps)
@@ -399,7 +399,7 @@ def test_arrays_are_repeated_if_asked():
             np.testing.assert_array_equal(rows([batch]), np.tile(X, (steps, 1)))
 
 
-def test_arrays_come_once_if_asked():
+def test_arrays_are_read_once_on_request():
     (batch,) = taken(pipeline((X, Y), size=12, repeat=False))
     assert batch.steps == 1
     np.testing.assert_array_equal(batch.features[0], X)
@@ -409,7 +409,7 @@ def test_streams_are_never_repeated():
     assert len(rows(taken(pipeline(generator(), repeat=True)))) == 12
 
 
-def test_arrays_train_for_ever_and_evaluate_once(tmp_path):
+def test_arrays_repeat_in_training_and_are_evaluated_once(tmp_path):
     x, y = regression_data(examples=16)
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.train(lambda params: (x, y), steps=6)
@@ -422,10 +422,10 @@ def test_arrays_train_for_ever_and_evaluate_once(tmp_path):
 
 
 class OwnError(Exception):
-    """An error of a user's own pipeline."""
+    """An error of a user's pipeline."""
 
 
-def test_errors_of_generators_come_as_themselves():
+def test_errors_of_generators_are_raised_unchanged():
     error = OwnError("no such file")
 
     def failing():
@@ -444,7 +444,7 @@ def test_errors_of_generators_come_as_themselves():
 
 
 @pytest.mark.parametrize(("drop", "chunk"), [(False, 1), (True, 2)])
-def test_errors_of_datasets_come_as_themselves(drop, chunk):
+def test_errors_of_datasets_are_raised_unchanged(drop, chunk):
     x = np.where(X == X[-1], np.nan, X)
     checked = dataset(drop=drop, x=x).map(
         lambda x, y: (tf.debugging.check_numerics(x, "spoiled"), y)
@@ -456,7 +456,7 @@ def test_errors_of_datasets_come_as_themselves(drop, chunk):
     assert "mode 'train', after 2 steps" in info.value.__notes__[0]
 
 
-def test_errors_of_input_fn_itself_come_as_themselves():
+def test_errors_of_input_fn_itself_are_raised_unchanged():
     def input_fn(params):
         raise OwnError("early")
 
@@ -536,7 +536,7 @@ WRONG_TENSORS = {
 
 @pytest.mark.parametrize("chunk", [1, 2])
 @pytest.mark.parametrize("name", WRONG_TENSORS)
-def test_wrong_tensors_are_named(name, chunk):
+def test_invalid_tensors_are_named(name, chunk):
     make, message = WRONG_TENSORS[name]
     with pipeline(make(), plan=split(2), chunk=chunk) as pipe:
         with pytest.raises(ValueError, match=message):
@@ -545,7 +545,7 @@ def test_wrong_tensors_are_named(name, chunk):
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**63 - 1])
 @pytest.mark.parametrize("make", ["dataset", "generator", "arrays"])
-def test_integers_that_devices_would_cut_off_are_named(make, value):
+def test_integers_that_devices_would_truncate_are_named(make, value):
     ids = np.arange(8)
     ids[5] = value
     features = {"id": ids, "x": X[:8]}
@@ -561,14 +561,14 @@ def test_integers_that_devices_would_cut_off_are_named(make, value):
         taken(pipe)
 
 
-def test_wide_integers_that_fit_are_taken():
+def test_wide_integers_that_fit_are_accepted():
     ids = np.array([2**31 - 1, -(2**31), 0, 7])
     (batch,) = taken(pipeline(iter([ids, ids])))
     np.testing.assert_array_equal(batch.features, [ids, ids])
 
 
 @pytest.mark.parametrize("chunk", [1, 2])
-def test_lengths_are_compared_without_a_size_too(chunk):
+def test_lengths_are_also_compared_without_a_batch_size(chunk):
     data = tf.data.Dataset.from_tensors((X[:2], Y[:1]))
     plan = dataclasses.replace(split(2), calls=undivided(None).calls)
     with pipeline(data, plan=plan, chunk=chunk, checks_size=False) as pipe:
@@ -612,7 +612,7 @@ WRONG_LATER_BATCHES = {
 
 
 @pytest.mark.parametrize("name", WRONG_LATER_BATCHES)
-def test_later_batches_are_like_the_first(name):
+def test_later_batches_must_match_the_first(name):
     later, message = WRONG_LATER_BATCHES[name]
     batches = [{"x": X[:4], "y": Y[:4]}, later]
     with pipeline(iter(batches)) as pipe:
@@ -625,7 +625,7 @@ LENGTHS = [3, 3, 3, 2, 2, 3, 1]
 
 
 def of_lengths(make):
-    """Batches of four rows, whose lengths change from batch to batch."""
+    """Batches of four rows with changing lengths."""
     batches = [X[:4, :length] + n for n, length in enumerate(LENGTHS)]
     if make == "generator":
         return iter(batches)
@@ -637,7 +637,7 @@ def of_lengths(make):
 
 @pytest.mark.parametrize("make", ["dataset", "generator"])
 @pytest.mark.parametrize("chunk", [1, 3, 5])
-def test_batches_are_stacked_as_long_as_shapes_are_equal(make, chunk):
+def test_batches_are_stacked_while_shapes_are_equal(make, chunk):
     pipe = pipeline(of_lengths(make), chunk=chunk)
     batches = taken(pipe, steps=chunk)
     rows = [batch.step(n) for batch in batches for n in range(batch.steps)]
@@ -654,7 +654,7 @@ def test_only_the_last_batch_may_be_smaller(sizes):
         taken(pipeline(X[:size] for size in sizes))
 
 
-def test_any_sizes_come_if_none_was_asked_for():
+def test_any_sizes_are_accepted_without_a_batch_size():
     sizes = [2, 4, 4, 1]
     made = pipeline((X[:size] for size in sizes), size=None, checks_size=False)
     batches = taken(made)
@@ -665,14 +665,14 @@ def test_any_sizes_come_if_none_was_asked_for():
 @pytest.mark.parametrize(
     "sparse",
     [
-        # A missing id need not be zero.
+        # Missing ids may have another value than zero.
         lambda: tf.sparse.from_dense(np.eye(4, dtype="int32")),
         lambda: tf.sparse.from_dense([["a", ""]] * 4),
         lambda: tf.ragged.constant([[1], [2, 3], [], [4]]),
     ],
 )
 @pytest.mark.parametrize("chunk", [1, 2])
-def test_tensors_that_are_not_dense_are_an_error(sparse, chunk):
+def test_tensors_must_be_dense(sparse, chunk):
     data = tf.data.Dataset.from_tensors({"x": sparse()})
     with pytest.raises(TypeError, match=r"\['x'\] must be a dense tensor"):
         taken(pipeline(data, chunk=chunk))
@@ -681,7 +681,7 @@ def test_tensors_that_are_not_dense_are_an_error(sparse, chunk):
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_sparse_floats_have_zeros(dtype):
     x = tf.cast(np.eye(4), dtype)
-    # The order of cells is any.
+    # The order of the cells does not matter.
     sparse = tf.sparse.from_dense(x)
     cells, values = sparse.indices[::-1], sparse.values[::-1]
     sparse = tf.SparseTensor(cells, values, sparse.dense_shape)
@@ -692,7 +692,7 @@ def test_sparse_floats_have_zeros(dtype):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_smaller_last_batch_is_predicted_as_it_is(tmp_path, use_tpu):
+def test_smaller_last_batch_is_predicted_without_padding(tmp_path, use_tpu):
     x, y = regression_data(examples=21)
     estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu, batch=8)
     estimator.train(batches_of(x[:16], y[:16]), max_steps=2)
@@ -705,7 +705,7 @@ def test_a_smaller_last_batch_is_predicted_as_it_is(tmp_path, use_tpu):
     )
 
 
-def test_a_batch_larger_than_asked_is_fine_on_one_core(tmp_path):
+def test_one_core_accepts_batches_larger_than_the_batch_size(tmp_path):
     x, y = regression_data(examples=32)
     for use_tpu in (False, True):
         estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu)
@@ -718,7 +718,7 @@ def test_a_batch_larger_than_asked_is_fine_on_one_core(tmp_path):
 
 
 @pytest.mark.parametrize("is_generator", [False, True])
-def test_a_missing_batch_size_is_named(is_generator):
+def test_missing_batch_size_is_named(is_generator):
     def read(params):
         return X[: params["batch_size"]]
 

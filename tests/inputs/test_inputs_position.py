@@ -1,4 +1,4 @@
-"""Reading an input on from where another run of training was."""
+"""Tests that an input continues where another run of training stopped."""
 
 import functools
 import itertools
@@ -39,12 +39,12 @@ EXAMPLES = 800
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second also save states."""
+    """Makes calls of less than a second also save iterator states."""
     monkeypatch.setattr(pipeline_module, "_DELAY_SECS", 0.0)
 
 
 class Loader:
-    """A loader with the protocol of PyTorch's StatefulDataLoader."""
+    """A loader with the interface of PyTorch's StatefulDataLoader."""
 
     def __init__(self, size=SIZE):
         self.size = size
@@ -65,7 +65,7 @@ class Loader:
 
 
 class GrainIterator:
-    """An iterator with the protocol of Grain's."""
+    """An iterator with Grain's interface."""
 
     def __init__(self, size=SIZE):
         self._rows = iter(range(0, EXAMPLES, size))
@@ -89,21 +89,21 @@ class GrainIterator:
 
 
 class Failing(Loader):
-    """A loader whose state cannot be had."""
+    """A loader whose `state_dict` raises an error."""
 
     def state_dict(self):
         raise NotImplementedError("not this time")
 
 
 class Opaque(Loader):
-    """A loader whose state holds what cannot be saved."""
+    """A loader whose state contains an unsavable object."""
 
     def state_dict(self):
         return {"next": object()}
 
 
 class Forgetful(Loader):
-    """A loader that does not take its state back."""
+    """A loader that ignores a restored state."""
 
     def load_state_dict(self, state):
         raise KeyError("version")
@@ -148,7 +148,7 @@ def pipeline(input_fn, start=None, chunk=1, replicas=1, way="PER_HOST_V1"):
 
 
 def examples(pipe, steps, at_once=4):
-    """The examples of so many steps, or of all."""
+    """Returns the examples of a number of steps, or of all steps."""
     taken = []
     while steps is None or steps > 0:
         batch = pipe.take(at_once if steps is None else min(at_once, steps))
@@ -161,13 +161,13 @@ def examples(pipe, steps, at_once=4):
 
 @pytest.mark.parametrize("chunk", [1, 10])
 @pytest.mark.parametrize("source", INPUTS)
-def test_each_example_comes_once(source, chunk, tmp_path):
-    """Two times interrupted, and read ahead each time."""
+def test_each_example_is_read_once(source, chunk, tmp_path):
+    """Reading is interrupted twice, each time after reading ahead."""
     seen, start = [], None
     for used, ahead in ((24, 12), (36, 8), (20, 0)):
         with pipeline(INPUTS[source], start, chunk) as pipe:
             seen += examples(pipe, 12)
-            pipe.position(12)  # Asks for a restore point soon.
+            pipe.position(12)  # Requests a restore point soon.
             seen += examples(pipe, used - 12)
             examples(pipe, ahead)
             start = saved_and_read(tmp_path, pipe.position(used))
@@ -179,7 +179,7 @@ def test_each_example_comes_once(source, chunk, tmp_path):
     assert (seen == sorted(seen)) == (source != "shuffled")
 
 
-def test_of_an_input_with_a_state_little_is_read_again():
+def test_input_with_a_state_rereads_few_batches():
     loaders = [Loader(SIZE * 2) for _ in range(2)]
     with pipeline(lambda params: loaders[0]) as pipe:
         examples(pipe, 40)
@@ -204,7 +204,7 @@ def test_of_an_input_with_a_state_little_is_read_again():
         ("PER_SHARD_V1", 2, 1, False),
     ],
 )
-def test_other_cores(way, before, after, is_same, caplog):
+def test_input_continues_on_other_cores(way, before, after, is_same, caplog):
     def input_fn(params):
         yield from np.arange(EXAMPLES).reshape(-1, params["batch_size"])
 
@@ -218,7 +218,7 @@ def test_other_cores(way, before, after, is_same, caplog):
 
 
 @pytest.mark.parametrize("suffix", ["/../x", "a/b", "\\x"])
-def test_a_state_writes_no_files_elsewhere(suffix):
+def test_state_with_path_separators_is_refused(suffix):
     dataset = Dataset(tf.data.Dataset.range(3).batch(1))
     state = dataset.state_of(iter(dataset.items()))
     state["tf.data"] |= {suffix: b"content"}
@@ -226,7 +226,7 @@ def test_a_state_writes_no_files_elsewhere(suffix):
         dataset.items(state)
 
 
-def test_a_state_of_other_cores_is_not_taken():
+def test_state_of_other_cores_is_ignored():
     with pipeline(shuffled, None, replicas=2, way="PER_HOST_V2") as pipe:
         examples(pipe, 12)
         start = pipe.position(12)
@@ -242,7 +242,7 @@ def arrays(params):
 @pytest.mark.parametrize(
     "other", [functools.partial(shuffled, seed=1), generator, arrays]
 )
-def test_another_input_is_counted(caplog, other):
+def test_batches_of_another_input_are_skipped(caplog, other):
     with pipeline(in_order, chunk=10) as pipe:
         examples(pipe, 24)
         start = pipe.position(20)
@@ -253,7 +253,7 @@ def test_another_input_is_counted(caplog, other):
     assert "could not be restored" in caplog.text
 
 
-def test_bookmarks_cost_a_small_share_of_the_time():
+def test_restore_points_take_a_small_share_of_the_time():
     now, made = [0.0], []
     restore_points = RestorePoints(RestorePoint(), is_wanted=True, clock=lambda: now[0])
 
@@ -269,7 +269,7 @@ def test_bookmarks_cost_a_small_share_of_the_time():
     assert 4 <= len(made) <= 5
 
 
-def test_bookmarks_are_made_when_wanted_and_kept_until_used():
+def test_requested_restore_points_are_kept_until_used():
     restore_points = RestorePoints(RestorePoint(), clock=lambda: 0.0)
     restore_points.add(pytest.fail)
     assert restore_points.newest(8).steps == 0
@@ -283,7 +283,7 @@ def test_bookmarks_are_made_when_wanted_and_kept_until_used():
     ]
 
 
-def test_at_first_no_bookmarks_are_made():
+def test_no_restore_points_are_made_at_first():
     now = [0.0]
     restore_points = RestorePoints(
         RestorePoint(), True, None, 5.0, clock=lambda: now[0]
@@ -294,7 +294,7 @@ def test_at_first_no_bookmarks_are_made():
     assert restore_points.newest(8).steps == 8
 
 
-def test_a_large_state_is_not_kept(caplog):
+def test_large_state_is_not_kept(caplog):
     restore_points = RestorePoints(RestorePoint(), True, max_bytes=2**20)
     large = RestorePoint(1, 0, Packed("", (bytes(3 << 20),)))
     restore_points.add(lambda: large)
@@ -303,14 +303,14 @@ def test_a_large_state_is_not_kept(caplog):
     restore_points.add(pytest.fail)
 
 
-def test_without_states_none_is_asked_for(caplog):
+def test_no_state_is_requested_if_disabled(caplog):
     restore_points = RestorePoints(RestorePoint(), True, max_bytes=0)
     restore_points.add(pytest.fail)
     assert restore_points.newest(8) == RestorePoint()
     assert not caplog.records
 
 
-def test_a_large_state_is_told_once(caplog):
+def test_large_state_is_logged_once(caplog):
     caplog.set_level("INFO", "keras_tpu_estimator")
     restore_points = RestorePoints(RestorePoint(), True, 2**30, clock=lambda: 0.0)
     for step in (1, 2):
@@ -328,20 +328,20 @@ def test_a_large_state_is_told_once(caplog):
         {"bytes": 1, "array": {"dict": [], "tuple": 3}},
     ],
 )
-def test_packed_values_come_back(value):
+def test_packed_values_are_restored(value):
     assert unpack(pack(value)) == value
 
 
 @pytest.mark.parametrize("dtype", ["float32", "int64", "bool", "complex64"])
 @pytest.mark.parametrize("shape", [(), (0,), (2, 3)])
-def test_packed_arrays_come_back(dtype, shape):
+def test_packed_arrays_are_restored(dtype, shape):
     array = np.ones(shape, dtype)
     came = unpack(pack({"a": array}))["a"]
     np.testing.assert_array_equal(came, array, strict=True)
     assert came.flags.writeable
 
 
-def test_tensors_of_pytorch_come_back_as_such(monkeypatch):
+def test_packed_pytorch_tensors_are_restored(monkeypatch):
     class Tensor:
         __module__ = "torch"
 
@@ -358,20 +358,20 @@ def test_tensors_of_pytorch_come_back_as_such(monkeypatch):
 
 
 @pytest.mark.parametrize("value", [object(), {1, 2}, np.array(["a"]), len])
-def test_what_cannot_be_packed_is_named(value):
+def test_unpackable_values_are_named(value):
     with pytest.raises(TypeError, match="Remove it from the state"):
         pack({"a": [value]})
 
 
 def saved_and_read(directory, position):
-    """A position as it comes back from beside a checkpoint."""
+    """Saves a position with a checkpoint and reads it."""
     saved = SaveFiles(str(directory / "model.ckpt-1"))
     write_position(saved, position)
     saving.save_into(saved, 1, {}, retention=checkpoints.Retention())
     return read_position(saved.prefix)
 
 
-def test_positions_come_back(tmp_path):
+def test_saved_positions_are_read(tmp_path):
     prefix = str(tmp_path / "model.ckpt-1")
     assert read_position(prefix) is None
     states = pack([{"x": b"abc", "y": b""}])

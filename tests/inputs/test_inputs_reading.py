@@ -1,14 +1,14 @@
-"""Reading what an `input_fn` returned, item by item."""
+"""Tests reading the result of `input_fn` item by item."""
 
 import threading
 
-import tensorflow as tf  # noqa: TID253 - a form of input
+import tensorflow as tf  # noqa: TID253 - one of the kinds of input
 
 from keras_tpu_estimator.engine.inputs.batch_source import SourceReader
 from keras_tpu_estimator.engine.inputs.datasets import Dataset
 
 
-def test_a_dataset_that_ends_slowly_is_not_waited_for(monkeypatch):
+def test_closing_does_not_wait_for_a_slow_dataset(monkeypatch):
     may_end, has_ended = threading.Event(), threading.Event()
 
     class SlowToEnd:

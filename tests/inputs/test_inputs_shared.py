@@ -1,9 +1,9 @@
-"""Tensors without a batch axis: where they are allowed, and where not."""
+"""Tests where tensors without a batch axis are allowed."""
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - a form of input
+import tensorflow as tf  # noqa: TID253 - one of the kinds of input
 from helpers import estimator_of, regression_data, squared_error
 from keras import ops
 
@@ -19,12 +19,12 @@ TABLE = np.arange(20, dtype="float32").reshape(10, 2)
 
 
 def with_table(x, table=TABLE):
-    """A table first, then a scalar, and the examples last."""
+    """Features with a table, a scalar and the examples, in this order."""
     return {"a_table": table, "rate": np.float32(0.5), "x": x}
 
 
 def batches(params):
-    """Those of some steps, the last one smaller."""
+    """The batches of several steps, with a smaller last batch."""
     size = params["batch_size"]
     for start in range(0, len(X), size):
         rows = slice(start, start + size)
@@ -46,7 +46,7 @@ def as_dataset(params):
 
 
 def stacked_by_tf(params):
-    """Without a scalar, `tf.data` stacks the batches by itself."""
+    """Makes tf.data stack the batches, without a scalar."""
     without = as_dataset(params).map(
         lambda features, labels: (
             {name: features[name] for name in ("a_table", "x")},
@@ -80,7 +80,7 @@ def model_fn_of(seen):
 
 
 @pytest.mark.parametrize("input_fn", [batches, as_dataset, stacked_by_tf])
-def test_one_core_takes_them_whole(tmp_path, monkeypatch, input_fn):
+def test_one_core_receives_complete_shared_tensors(tmp_path, monkeypatch, input_fn):
     monkeypatch.setattr(datasets, "_WORTH_STACKING", 0)
     seen = []
     estimator = estimator_of(model_fn_of(seen), tmp_path)
@@ -119,7 +119,7 @@ def on_cores(seen, model_dir, way, batch=16, **settings):
     )
 
 
-def test_each_core_has_a_broadcast_tensor_whole(tmp_path):
+def test_each_core_receives_a_complete_broadcast_tensor(tmp_path):
     seen = []
     estimator = on_cores(seen, tmp_path, BROADCAST)
     estimator.train(batches, steps=9)
@@ -131,14 +131,14 @@ def test_each_core_has_a_broadcast_tensor_whole(tmp_path):
 
 
 def numbered(params):
-    """Endless batches, each with another rate."""
+    """Endless batches with different rates."""
     size = params["batch_size"]
     for number in range(16):
         features = with_table(X[:size], TABLE + number)
         yield features | {"rate": np.float32(number)}, Y[:size]
 
 
-def test_each_core_has_that_of_its_own_batch(tmp_path):
+def test_each_core_receives_the_shared_tensor_of_its_batch(tmp_path):
     seen = []
     estimator = on_cores(seen, tmp_path, PER_HOST_2)
     estimator.train(numbered, steps=9)
@@ -149,7 +149,7 @@ def test_each_core_has_that_of_its_own_batch(tmp_path):
     assert set(seen) == {((10, 2), (), (2, 3), 2)}
 
 
-def test_calls_for_single_cores_have_them_too(tmp_path):
+def test_per_core_calls_may_have_shared_tensors(tmp_path):
     def input_fn(params):
         return with_table(X[:2]), Y[:2]
 
@@ -158,8 +158,8 @@ def test_calls_for_single_cores_have_them_too(tmp_path):
     assert set(seen) == {((10, 2), (), (2, 3), 2)}
 
 
-def test_a_rest_of_equal_ones_is_one_step(tmp_path):
-    """Thirty-seven rows in twos: two whole steps, and one of five rows."""
+def test_remainder_with_equal_shared_tensors_is_one_step(tmp_path):
+    """37 rows in batches of two are two full steps and one step of five rows."""
     seen = []
     estimator = on_cores(seen, tmp_path, PER_HOST_2)
     loss = estimator.evaluate(batches)["loss"]
@@ -169,7 +169,7 @@ def test_a_rest_of_equal_ones_is_one_step(tmp_path):
     )
 
 
-def test_a_rest_of_different_ones_is_an_error():
+def test_remainder_with_different_shared_tensors_is_an_error():
     parts = [({"rate": Unbatched(np.float32(n))}, None) for n in range(2)]
     whole, _ = joined_of_cores(parts, cores=2)
     np.testing.assert_array_equal(whole["rate"].value, [0, 1])
@@ -191,7 +191,7 @@ def test_micro_batches_need_the_axis(tmp_path):
         estimator.train(batches)
 
 
-def test_scalars_alone_are_an_error(tmp_path):
+def test_only_scalars_are_an_error(tmp_path):
     estimator = estimator_of(model_fn_of([]), tmp_path)
     with pytest.raises(ValueError, match="At least one tensor must have the"):
         estimator.train(lambda params: {"rate": np.float32(1)}, steps=1)
@@ -206,12 +206,12 @@ def example(x, table, labels=None):
     ("size", "shapes", "shared"),
     [
         (4, [(4, 9), (4, 9), (3, 9)], "table"),
-        (4, [(4, 4), (3, 4)], None),  # Told in the second batch.
+        (4, [(4, 4), (3, 4)], None),  # The second batch shows which tensor changes.
         (None, [(4, 4)], ""),
-        (9, [(4, 7)], "x"),  # The first length, if none is that asked for.
+        (9, [(4, 7)], "x"),  # The first length, if none equals the batch size.
     ],
 )
-def test_who_has_the_batch(size, shapes, shared):
+def test_tensors_with_the_batch_axis_are_found(size, shapes, shared):
     finder = BatchFinder(size)
     found = [set(finder.shared_in(example(x, table))) for x, table in shapes]
     if shared is None:
@@ -221,7 +221,7 @@ def test_who_has_the_batch(size, shapes, shared):
         assert found == [expected] * len(shapes)
 
 
-def test_most_tensors_tell_the_size():
+def test_most_frequent_length_is_the_batch_size():
     finder = BatchFinder(9)
     found = finder.shared_in(example(4, 7, np.zeros(4)))
     assert set(found) == {"features['table']"}
@@ -233,22 +233,22 @@ def test_images_may_have_the_batch_last():
     assert set(found) == {"features['x']"}
     found = BatchFinder(None).shared_in(Batch({"x": images[:4]}, labels))
     assert not found
-    # What has no such axis is a mistake, which is told later.
+    # A tensor without such an axis is a mistake that is reported later.
     found = BatchFinder(None).shared_in(Batch({"x": images[..., :3]}, labels))
     assert not found
 
 
-def test_labels_have_the_batch_but_for_scalars():
+def test_labels_have_the_batch_unless_scalar():
     finder = BatchFinder(4)
     assert not finder.shared_in(example(4, 4, np.zeros(3)))
     found = BatchFinder(4).shared_in(example(4, 4, np.zeros(())))
     assert set(found) == {"labels"}
-    # Labels alone do not show which host has changed.
+    # Labels do not show which feature has changed.
     assert not finder.shared_in(example(4, 4, np.zeros(2)))
 
 
-def test_sequences_that_change_keep_the_batch_of_others():
-    """The first batch has as many rows as its sequences are long."""
+def test_changing_sequences_keep_the_batch_of_other_tensors():
+    """The first batch has as many rows as its sequences have elements."""
 
     def batch_of(rows, length):
         features = {

@@ -1,4 +1,4 @@
-"""Tests of an `input_fn` that uses PyTorch or Hugging Face."""
+"""Tests of `input_fn`s that use PyTorch or Hugging Face."""
 
 import subprocess
 import sys
@@ -11,11 +11,11 @@ from helpers import estimator_of, linear, model_fn_of, regression_data
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.sources import Stream, source_of
+from keras_tpu_estimator.engine.inputs.request import Stream, source_of
 
 
 def module(monkeypatch, name, *classes):
-    """A package with classes of these names."""
+    """Makes a package with classes of these names."""
     made = types.ModuleType(name)
     for kind, bases, attributes in classes:
         attributes = {"__module__": f"{name}.inner"} | attributes
@@ -24,24 +24,24 @@ def module(monkeypatch, name, *classes):
     return made
 
 
-def test_splits_of_hugging_face_are_told_apart_from_features(monkeypatch):
+def test_hugging_face_splits_are_refused(monkeypatch):
     datasets = module(monkeypatch, "datasets", ("DatasetDict", (dict,), {}))
     with pytest.raises(TypeError, match="contains several datasets. Select one"):
         source_of(datasets.DatasetDict(train=[1]))
 
 
 @pytest.mark.parametrize("kind", ["Dataset", "IterableDataset"])
-def test_rows_of_hugging_face_are_no_batches(kind, monkeypatch):
+def test_hugging_face_rows_are_refused(kind, monkeypatch):
     rows = {"__iter__": lambda self: iter([{"x": 1}])}
     datasets = module(monkeypatch, "datasets", (kind, (), rows))
     dataset = getattr(datasets, kind)()
     with pytest.raises(TypeError, match=f"{kind}, which yields single exampl"):
         source_of(dataset)
-    # As the message says.
+    # The fix that the message gives.
     assert isinstance(source_of(iter(dataset)), Stream)
 
 
-def test_datasets_of_pytorch_want_a_loader(monkeypatch):
+def test_pytorch_datasets_need_a_loader(monkeypatch):
     torch = module(
         monkeypatch,
         "torch",
@@ -61,7 +61,7 @@ def test_datasets_of_pytorch_want_a_loader(monkeypatch):
     assert isinstance(source_of(Iterable()), Stream)
 
 
-def test_a_dataset_by_another_library_is_what_it_is(monkeypatch):
+def test_datasets_of_other_libraries_are_streams(monkeypatch):
     mine = module(monkeypatch, "mine", ("Dataset", (), {"__iter__": lambda self: self}))
     module(monkeypatch, "datasets")
     assert isinstance(source_of(mine.Dataset()), Stream)
@@ -73,7 +73,7 @@ import torch
 from torch.utils.data import DataLoader, TensorDataset
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.engine.inputs.batch import Batch
-from keras_tpu_estimator.engine.inputs.sources import source_of
+from keras_tpu_estimator.engine.inputs.request import source_of
 
 values = torch.arange(6.0).reshape(3, 2)
 batch = Batch.of((values.bfloat16(), values.clone().requires_grad_()))
@@ -91,13 +91,13 @@ assert sizes == [2, 1], sizes
 """
 
 
-def test_tensors_of_pytorch_are_arrays():
+def test_pytorch_tensors_are_arrays():
     pytest.importorskip("torch", reason="PyTorch takes gigabytes")
     subprocess.run([sys.executable, "-c", WITH_TORCH], check=True)
 
 
-def test_tensors_of_bfloat16_are_read_by_their_bits(monkeypatch):
-    """PyTorch gives NumPy no bfloat16; what stands for it here does as much."""
+def test_bfloat16_tensors_are_read_by_their_bits(monkeypatch):
+    """PyTorch tensors of bfloat16 cannot become NumPy arrays, nor can this stand-in."""
 
     class Tensor:
         __module__ = "torch"
@@ -127,7 +127,7 @@ def test_tensors_of_bfloat16_are_read_by_their_bits(monkeypatch):
 
 
 @pytest.mark.parametrize("name", ["label", "targets"])
-def test_labels_among_the_features_are_told(name, tmp_path):
+def test_error_notes_labels_among_the_features(name, tmp_path):
     x, y = regression_data(16)
     estimator = estimator_of(
         model_fn_of(lambda x, training: linear(x["x"], training)), tmp_path
@@ -138,7 +138,7 @@ def test_labels_among_the_features_are_told(name, tmp_path):
     assert f"batch.pop({name!r})" in note
 
 
-def test_pairs_as_the_note_makes_them(tmp_path):
+def test_pairs_are_made_as_the_message_advises(tmp_path):
     x, y = regression_data(16)
     batches = [{"x": x[:8], "label": y[:8]}, {"x": x[8:], "label": y[8:]}]
     estimator = estimator_of(

@@ -1,4 +1,4 @@
-"""Steps copied once, into memory that is used again when it has no readers."""
+"""Tests that steps are copied once, into memory that is reused."""
 
 import gc
 
@@ -39,7 +39,7 @@ def test_buffers_are_aligned_and_writable(shape, dtype):
     assert array.all()
 
 
-def test_a_part_keeps_all_of_its_buffer():
+def test_slice_keeps_its_buffer():
     buffers = Buffers()
     part = buffers.empty((4, 4), FLOAT).reshape(2, 8)[1:].view("int32").T
     part[...] = 7
@@ -48,7 +48,7 @@ def test_a_part_keeps_all_of_its_buffer():
 
 
 @pytest.mark.parametrize("count", [1, 8])
-def test_memory_that_jax_reads_is_not_used_again(count):
+def test_memory_that_jax_reads_is_not_reused(count):
     buffers = Buffers()
     array = buffers.empty((8, 1024), FLOAT)
     array[...] = 1
@@ -56,7 +56,7 @@ def test_memory_that_jax_reads_is_not_used_again(count):
     mesh = jax.make_mesh((count,), ("x",), devices=jax.devices()[:count])
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
     on_device = jax.block_until_ready(jax.device_put(array, rows))
-    # Otherwise nothing is shown here.
+    # Otherwise this test shows nothing.
     assert address_on(on_device.addressable_data(0)) == own
     del array
     other = buffers.empty((8, 1024), FLOAT)
@@ -65,11 +65,11 @@ def test_memory_that_jax_reads_is_not_used_again(count):
     assert float(on_device.sum()) == 8 * 1024
     del on_device
     gc.collect()
-    jax.block_until_ready(jnp.zeros(()) + 1)  # When JAX lets go of it.
+    jax.block_until_ready(jnp.zeros(()) + 1)  # When JAX releases it.
     assert address(buffers.empty((8, 1024), FLOAT)) == own
 
 
-def test_programs_on_their_way_read_what_was_there():
+def test_running_programs_read_the_original_values():
     buffers = Buffers()
 
     @jax.jit
@@ -88,7 +88,7 @@ def test_programs_on_their_way_read_what_was_there():
 
 
 def refilled(count):
-    """Steps that all lie in one array, filled again for each."""
+    """Steps that share one array, which each step overwrites."""
     array = np.zeros((2, 3), "float32")
     for number in range(count):
         array[...] = number
@@ -103,13 +103,13 @@ def test_each_step_is_copied_before_the_next_is_made():
     assert all(is_ready(batch) for batch in batches)
 
 
-def test_buffers_of_steps_that_are_over_are_used_again():
+def test_buffers_of_finished_steps_are_reused():
     source = Stacker(refilled(40), stack_size=StackSize())
     addresses = {address(source.take(4).features["x"]) for _ in range(10)}
     assert len(addresses) == 1
 
 
-def test_what_may_stay_is_not_copied():
+def test_borrowed_stacks_are_not_copied():
     stack = Buffers().empty((4, 2, 16), FLOAT)
     stack[...] = np.arange(4)[:, None, None]
     pieces = [StackedSteps(stack, None, may_stay=True)]
@@ -120,7 +120,7 @@ def test_what_may_stay_is_not_copied():
     assert first.may_stay and rest.may_stay
 
 
-def test_what_programs_cannot_read_in_place_is_copied():
+def test_stacks_that_programs_cannot_read_are_copied():
     array = Buffers().empty((3, 4, 8), FLOAT)
     array[...] = np.arange(96).reshape(3, 4, 8)
     for unlike in (array[:, :, ::2], array.reshape(-1)[1:85].reshape(3, 4, 7)):
@@ -131,7 +131,7 @@ def test_what_programs_cannot_read_in_place_is_copied():
         np.testing.assert_array_equal(taken.features, unlike)
 
 
-def test_a_stack_has_as_many_steps_as_were_added():
+def test_stack_has_the_number_of_added_steps():
     example = Batch((np.ones((2, 3), "int32"), None), np.ones(2, "float64"))
     stack = Stack(Buffers(), example.repeated(1), steps=5)
     stack.add(example.repeated(2))
@@ -143,7 +143,7 @@ def test_a_stack_has_as_many_steps_as_were_added():
     assert batch.features[0].dtype == np.int32
 
 
-def test_old_memory_has_no_numbers_too_large_for_float32():
+def test_reused_memory_contains_no_overflowing_numbers():
     buffers, example = Buffers(), Batch({"x": np.ones(2)}, None).repeated(1)
     buffers.empty((4, 2), np.dtype("float64"))[:] = 1e300
     stack = Stack(buffers, example, steps=1, room=4)
@@ -158,7 +158,7 @@ def test_memory_of_many_sizes_is_not_kept(monkeypatch):
     for size in range(1000, 1100):
         buffers.empty((size,), FLOAT)
     kept = sum(each.nbytes for each in buffers._free)
-    # And what was given back since.
+    # And the memory that was returned since.
     assert 0 < kept <= 10_000 + 4 * 1100 + 64
 
 
@@ -169,7 +169,7 @@ def test_arrays_without_numbers_are_stacked():
     assert stack.stacked().features.shape == (2, 4, 0)
 
 
-def test_single_steps_lie_together_in_stacks():
+def test_single_steps_share_a_stack():
     def step(value, dtype=FLOAT, width=2):
         return StackedSteps({"x": np.full((1, 3, width), value, dtype)}, np.ones(1))
 
@@ -188,7 +188,7 @@ def test_single_steps_lie_together_in_stacks():
     assert [each.features["x"].dtype for each in others] == ["float32", "int32"]
 
 
-def test_values_of_steps_to_come_can_be_converted():
+def test_memory_of_future_steps_can_be_converted():
     wide = np.dtype("float64")
     buffers = Buffers()
     buffers.empty((4, 3), wide)[...] = 1e300

@@ -1,4 +1,4 @@
-"""Images whose batch is the last axis, as ResNet's `transpose_input` has it."""
+"""Tests images with the batch on the last axis, like ResNet's `transpose_input`."""
 
 import keras
 import numpy as np
@@ -65,7 +65,7 @@ def loss_of(tmp_path, transposed, use_tpu=True, **settings):
 
 @pytest.fixture(scope="module")
 def expected(tmp_path_factory):
-    """The loss of the same images with the batch first, on one core."""
+    """The loss of the same images with the batch on the first axis, on one core."""
     return loss_of(tmp_path_factory.mktemp("first"), False, use_tpu=False)
 
 
@@ -77,12 +77,12 @@ def expected(tmp_path_factory):
     ],
     ids=["a batch for each core", "batch_axis"],
 )
-def test_transposed_input(tmp_path, expected, settings):
+def test_transposed_input_has_the_same_loss(tmp_path, expected, settings):
     loss = loss_of(tmp_path, True, **settings)
     assert loss == pytest.approx(expected, rel=1e-5)
 
 
-def test_without_batch_axis(tmp_path):
+def test_batch_on_the_last_axis_needs_batch_axis(tmp_path):
     with pytest.raises(
         ValueError, match="5 for features, but 32 for labels.*batch_axis"
     ):

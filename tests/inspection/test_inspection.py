@@ -15,7 +15,7 @@ from helpers import (
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.files import inspection
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.files.inspection import Directory
 
 
@@ -49,17 +49,17 @@ def test_info_of_a_checkpoint(trained, capsys):
     assert "model.ckpt-8" not in text
 
 
-def test_info_of_nothing(tmp_path, capsys):
+def test_info_of_an_empty_directory(tmp_path, capsys):
     with pytest.raises(SystemExit) as ended:
         main(["info", str(tmp_path)])
     assert ended.value.code == 2
     assert "There is no other checkpoint in" in capsys.readouterr().err
 
 
-def test_a_complete_training(tmp_path):
+def test_completed_training(tmp_path):
     checkpoints.save(str(tmp_path), 20, {"bias": [0.0]})
     assert not Directory.of(str(tmp_path)).is_complete
-    training_status.mark_complete(str(tmp_path), 20)
+    state_file.mark_complete(str(tmp_path), 20)
     assert Directory.of(str(tmp_path)).is_complete
 
 
@@ -91,7 +91,7 @@ def test_verify(format_name, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("steps", [(10,), (20,), (10, 20)])
-def test_verify_finds_what_is_listed_and_gone(steps, tmp_path, capsys):
+def test_verify_finds_listed_missing_checkpoints(steps, tmp_path, capsys):
     saved = {
         step: checkpoints.save(str(tmp_path), step, {"bias": [0.0]})
         for step in (10, 20)
@@ -110,7 +110,7 @@ def test_verify_finds_what_is_listed_and_gone(steps, tmp_path, capsys):
     assert ended.value.code == 2
 
 
-def test_what_retention_removes_is_not_missed(tmp_path, capsys):
+def test_checkpoints_removed_by_retention_are_not_missing(tmp_path, capsys):
     for step in (10, 20, 30):
         prefix = checkpoints.save(
             tmp_path, step, {}, retention=checkpoints.Retention(1)
@@ -119,7 +119,9 @@ def test_what_retention_removes_is_not_missed(tmp_path, capsys):
     assert capsys.readouterr().out == f"intact   {prefix}\n"
 
 
-def test_what_is_removed_during_verifying_is_not_missed(tmp_path, capsys, monkeypatch):
+def test_checkpoint_removed_during_verification_is_not_missing(
+    tmp_path, capsys, monkeypatch
+):
     checkpoints.save(tmp_path, 10, {})
 
     def read(prefix):

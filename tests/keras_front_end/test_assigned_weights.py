@@ -1,4 +1,4 @@
-"""Weights that `model_fn` assigns before it minimizes a loss."""
+"""Tests weights that `model_fn` assigns before it minimizes a loss."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ KERNEL = np.random.default_rng(2).normal(size=(3, 2)).astype("float32")
 
 
 def clipping(gradients):
-    """A `model_fn` with clipped weights, as those of a Wasserstein critic.
+    """A `model_fn` with clipped weights, like a Wasserstein critic.
 
     Args:
         gradients: Given an optimizer, a loss and variables, returns a train op.
@@ -49,8 +49,8 @@ WAYS = {
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("way", WAYS)
-def test_gradients_are_taken_at_what_was_assigned(way, use_tpu, tmp_path):
-    """As in TensorFlow, also of the weights that clipping has changed."""
+def test_gradients_are_taken_at_the_assigned_values(way, use_tpu, tmp_path):
+    """As in TensorFlow, clipped weights also have gradients."""
     estimator = estimator_of(clipping(WAYS[way]), tmp_path, use_tpu)
     estimator.train(lambda params: iter([({"x": X}, Y)] * 3), max_steps=3)
     kernel = KERNEL

@@ -1,4 +1,4 @@
-"""Masks of tensors that attention reads."""
+"""Tests the masks of tensors that attention layers read."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ IDS = np.array([[1, 2, 0, 0], [3, 1, 2, 0], [1, 0, 0, 0], [2, 2, 2, 2]])
 
 
 def network(ids, before):
-    """Means of words by attention, which leave out the padding."""
+    """Means of words by attention, which ignores the padding."""
     x = layers.Embedding(4, 3, mask_zero=True, name="words")(ids)
     if before:
         layers.MultiHeadAttention(2, 3, name="unused")(x, x)
@@ -38,7 +38,7 @@ def rows(made):
     )
 
 
-def test_a_layer_after_attention_is_masked(tmp_path):
+def test_layer_after_attention_is_masked(tmp_path):
     made = {}
     for before in (False, True):
         made[before] = estimator_of(
@@ -54,10 +54,10 @@ def test_a_layer_after_attention_is_masked(tmp_path):
 
 
 @pytest.mark.parametrize("key", [False, True])
-def test_the_masks_of_all_inputs_stay(key):
-    from keras_tpu_estimator.base.tracing import keras_internals
+def test_masks_of_all_inputs_are_kept(key):
+    from keras_tpu_estimator.base.tracing import keras_internals, keras_patches
 
-    keras_internals.keep_masks()
+    keras_patches.keep_masks()
     x = layers.Embedding(4, 3, mask_zero=True)(IDS)
     value = layers.Embedding(4, 3, mask_zero=True)(IDS)
     layer = layers.MultiHeadAttention(2, 3)

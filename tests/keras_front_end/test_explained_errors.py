@@ -1,4 +1,4 @@
-"""Errors inside a `model_fn` say what keys and inputs there are."""
+"""Tests that errors in a `model_fn` list the available keys and inputs."""
 
 import keras
 import numpy as np
@@ -15,7 +15,7 @@ def notes_of(error: Exception) -> str:
 
 
 def wide(width):
-    """Batches of features of another width than those of training."""
+    """Batches with wider features than in training."""
     return batches_of(np.ones((32, width), "float32"), Y)
 
 
@@ -61,7 +61,7 @@ def test_other_width_after_training(tmp_path):
             list(getattr(again, call)(wide(4)))
 
 
-def test_other_width_of_a_layer_from_outside(tmp_path):
+def test_other_width_of_a_layer_made_outside(tmp_path):
     layer = keras.layers.Dense(1)
     layer.build((None, 3))
     network = model_fn_of(lambda features, is_training: layer(features))
@@ -70,7 +70,7 @@ def test_other_width_of_a_layer_from_outside(tmp_path):
     assert "features: float32 of shape (16, 4)" in notes_of(caught.value)
 
 
-def test_other_errors_are_left_alone(tmp_path):
+def test_other_errors_have_no_notes(tmp_path):
     def model_fn(features, labels, mode, params):
         raise ValueError("own")
 

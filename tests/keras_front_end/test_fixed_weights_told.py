@@ -1,4 +1,4 @@
-"""A model that is trained, with a part that nothing trains, gets a warning."""
+"""Tests the warning about parts of a trained model that nothing trains."""
 
 import jax
 import jax.numpy as jnp
@@ -24,7 +24,7 @@ def trained(features_of, model_dir):
     estimator_of(model_fn_of(network), model_dir).train(repeated(X, Y), steps=1)
 
 
-def test_a_backbone_that_is_closed_over(tmp_path):
+def test_backbone_in_a_closure(tmp_path):
     with pytest.warns(
         UserWarning,
         match=r"neither trained nor saved: float32 of shape \(32, 16\) and "
@@ -35,7 +35,7 @@ def test_a_backbone_that_is_closed_over(tmp_path):
     assert len(caught) == 1
 
 
-def test_a_backbone_that_is_made_anew(tmp_path):
+def test_backbone_that_is_made_in_each_trace(tmp_path):
     def features_of(x):
         w = jax.random.normal(jax.random.key(0), (3, 32))
         return x @ w
@@ -60,7 +60,7 @@ def test_no_warning(features_of, tmp_path):
     trained(features_of, tmp_path)
 
 
-def test_a_backbone_of_nnx(tmp_path):
+def test_nnx_backbone(tmp_path):
     nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
     net = nnx.Linear(3, 32, rngs=nnx.Rngs(0))
     with pytest.warns(UserWarning, match=r"\(3, 32\), closed over"):
@@ -71,7 +71,7 @@ def test_a_backbone_of_nnx(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_backbone_of_equinox(tmp_path):
+def test_equinox_backbone(tmp_path):
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
     net = eqx.nn.Linear(3, 32, key=jax.random.key(0))
     with pytest.warns(UserWarning, match=r"\(32, 3\), closed over"):

@@ -1,4 +1,4 @@
-"""Preprocessing layers of Keras inside a `model_fn`."""
+"""Tests Keras preprocessing layers in a `model_fn`."""
 
 import keras
 import numpy as np
@@ -27,7 +27,7 @@ def train(layer, tmp_path):
         lambda: keras.layers.TextVectorization(vocabulary=["a"], name="own"),
     ],
 )
-def test_layers_of_the_host_are_for_input_fn(make, tmp_path):
+def test_host_layers_are_for_input_fn(make, tmp_path):
     with pytest.raises(ValueError, match=r"'own' in `model_fn`.*dataset\.map"):
         train(make(), tmp_path)
 
@@ -49,7 +49,7 @@ def test_layers_of_numbers_run_in_model_fn(make, tmp_path):
     assert train(make(), tmp_path).latest_checkpoint()
 
 
-def test_elsewhere_they_are_as_before(tmp_path):
+def test_layers_outside_model_fn_are_unchanged(tmp_path):
     layer = keras.layers.Hashing(8)
     expected = np.asarray(layer(NUMBERS))
     with pytest.raises(ValueError, match="Hashing"):

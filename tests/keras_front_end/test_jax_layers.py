@@ -1,4 +1,4 @@
-"""Keras's layers of JAX functions and of flax, made in `model_fn` or before."""
+"""Tests Keras layers of JAX functions and flax modules."""
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,7 @@ X, Y = regression_data()
 
 
 def jax_layer(**settings):
-    """A linear layer with a count of its calls, and numbers of Python."""
+    """A linear layer with a count of its calls, and Python numbers."""
 
     def call(params, state, inputs, training):
         outputs = inputs @ params["w"] + params["more"][0]
@@ -31,7 +31,7 @@ def trained(network, model_dir, **settings):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_layer_that_is_made_inside(use_tpu, tmp_path):
+def test_layer_made_in_model_fn(use_tpu, tmp_path):
     def network(features, is_training):
         return jax_layer()(features, training=is_training)
 
@@ -53,12 +53,12 @@ def test_a_layer_that_is_made_inside(use_tpu, tmp_path):
     }
     assert first["jax_layer/state.calls"] == 4
     assert np.any(first["jax_layer/more.0"])
-    # Of the seed alone.
+    # They depend only on the seed.
     for name, value in first.items():
         np.testing.assert_array_equal(value, second[name])
 
 
-def test_a_layer_that_was_made_before(tmp_path):
+def test_layer_made_before(tmp_path):
     def names(number):
         layer = jax_layer(name="own")
         layer.build((None, 3))

@@ -1,4 +1,4 @@
-"""Labels that broadcast against outputs get a warning."""
+"""Tests the warning about labels that broadcast against outputs."""
 
 import jax
 import keras
@@ -30,7 +30,7 @@ def test_an_estimator_warns(tmp_path, mode):
 
 
 def found(loss, outputs, labels):
-    """The shapes that meet in a loss."""
+    """The shapes that a loss combines."""
     traced = jax.make_jaxpr(loss)(outputs, labels)
     return [
         (each.labels, each.outputs)
@@ -61,7 +61,7 @@ def found(loss, outputs, labels):
         jax.checkpoint(squared),
     ],
 )
-def test_what_broadcasts(loss):
+def test_broadcast_labels_are_found(loss):
     assert found(loss, OUTPUTS, LABELS) == [((4,), (4, 1))]
     # The other way round.
     assert found(loss, LABELS, OUTPUTS) == [((4, 1), (4,))]
@@ -79,6 +79,6 @@ def test_what_broadcasts(loss):
         lambda y, labels: ops.mean(y * ops.ones(4)) + ops.mean(labels),
     ],
 )
-def test_what_is_meant(loss):
+def test_intended_shapes_are_accepted(loss):
     traced = jax.make_jaxpr(lambda y, labels: loss(y, labels))(OUTPUTS, LABELS)
     assert not crossings(traced, [False, True])

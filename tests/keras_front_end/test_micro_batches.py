@@ -1,4 +1,4 @@
-"""Gradients of micro-batches, accumulated: equal to those of the batch."""
+"""Tests that accumulated gradients of micro-batches equal those of the batch."""
 
 import functools
 
@@ -21,7 +21,7 @@ RATE = 0.1
 
 
 def train(model_fn, model_dir, micro_batches, use_tpu):
-    """An estimator's step over all examples at once."""
+    """Trains an estimator for one step with all examples."""
     estimator = estimator_of(
         model_fn,
         model_dir,
@@ -33,7 +33,7 @@ def train(model_fn, model_dir, micro_batches, use_tpu):
 
 
 def prepared(model_fn, micro_batches, x=X, y=Y, use_tpu=False):
-    """A model's step of training, and its initial values."""
+    """A model's training step and initial values."""
     model = EstimatorModel.from_model_fn(
         model_fn,
         {"use_tpu": use_tpu},
@@ -47,7 +47,7 @@ def prepared(model_fn, micro_batches, x=X, y=Y, use_tpu=False):
 
 @functools.partial(jax.jit, static_argnames=("step", "steps"))
 def stepped(step, values, x=X, y=Y, steps=1):
-    """The values after some steps over all examples, and the losses."""
+    """The values after several steps with all examples, and the losses."""
 
     def one(values, _):
         changed, outputs = step(values, x, y)
@@ -132,7 +132,7 @@ def clipping_by_hand(features, labels, mode, params):
 
 
 def penalizing(features, labels, mode, params):
-    """The gradient is differentiated again, with others in between."""
+    """A train op that differentiates a gradient."""
     variable = keras.Variable([[1.0], [-1.0], [0.5]], name="w")
     loss = ops.mean((features @ variable.value) ** 3 - labels)
     (first,) = kte.gradients(loss, variable)
@@ -143,7 +143,7 @@ def penalizing(features, labels, mode, params):
 
 
 def two_optimizers(features, labels, mode, params):
-    """One minimises, the other is given gradients."""
+    """Two optimizers: one minimizes, the other applies gradients."""
     x = keras.layers.Dense(4, activation="tanh", name="slow")(features)
     loss = ops.mean((keras.layers.Dense(1, name="fast")(x) - labels) ** 2)
     slow, fast = (
@@ -181,7 +181,7 @@ MODELS = [
         *(slow(model_fn, False) for model_fn in MODELS[2:]),
     ],
 )
-def test_they_equal_the_whole_batch(model_fn, use_tpu):
+def test_micro_batches_equal_the_full_batch(model_fn, use_tpu):
     (whole, losses), (parts, same_losses) = at_once_and_in_parts(
         model_fn, use_tpu, steps=2
     )
@@ -189,7 +189,7 @@ def test_they_equal_the_whole_batch(model_fn, use_tpu):
     np.testing.assert_allclose(losses, same_losses, rtol=1e-6)
 
 
-def test_second_derivatives_equal_the_whole_batch():
+def test_second_derivatives_equal_the_full_batch():
     (whole, _), (parts, _) = at_once_and_in_parts(penalizing)
     moved = np.asarray(whole["w"]) - [[1.0], [-1.0], [0.5]]
     assert np.abs(moved).max() > 1e-3
@@ -203,7 +203,7 @@ def numpy_step(reduce):
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_step_equals_numpy(reduction, use_tpu):
+def test_step_equals_numpy(reduction, use_tpu):
     def model_fn(features, labels, mode, params):
         weight = keras.Variable("zeros", (3, 1), name="w")
         error = (features @ weight.value - labels) ** 2
@@ -231,7 +231,7 @@ def test_model_fn_sees_a_micro_batch(tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_host_call_gets_every_example_in_order(use_tpu, tmp_path):
+def test_host_call_receives_every_example_in_order(use_tpu, tmp_path):
     calls = []
 
     def model_fn(features, labels, mode, params):
@@ -250,7 +250,7 @@ def test_host_call_gets_every_example_in_order(use_tpu, tmp_path):
     assert list(sizes) == ([2] * 32 if use_tpu else [16] * 4)
 
 
-def test_a_scalar_for_host_call_is_refused(tmp_path):
+def test_scalar_for_host_call_is_refused(tmp_path):
     def model_fn(features, labels, mode, params):
         spec = minimizing(features, labels, mode, params)
         host_call = (lambda loss: None, [spec.loss])
@@ -261,7 +261,7 @@ def test_a_scalar_for_host_call_is_refused(tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_what_is_assigned_goes_on_to_the_next(use_tpu):
+def test_next_micro_batch_sees_assigned_values(use_tpu):
     def model_fn(features, labels, mode, params):
         norm = keras.layers.BatchNormalization(momentum=0.5)
         outputs = keras.layers.Dense(1)(norm(features, training=True))
@@ -271,7 +271,7 @@ def test_what_is_assigned_goes_on_to_the_next(use_tpu):
     step, initial_values = prepared(model_fn, 4, use_tpu=use_tpu)
     values, _ = stepped(step, initial_values())
     mean = np.zeros(3)
-    # By core, micro-batch, row.
+    # The dimensions are core, micro-batch and row.
     for part in np.swapaxes(X.reshape(8 if use_tpu else 1, 4, -1, 3), 0, 1):
         mean = 0.5 * mean + 0.5 * part.mean((0, 1))
     np.testing.assert_allclose(
@@ -294,11 +294,11 @@ def test_micro_batches_draw_different_numbers(tmp_path):
 
     train(model_fn, tmp_path, 4, use_tpu=True)
     parts = {mask.tobytes() for mask in masks[0].reshape(32, -1)}
-    assert len(parts) > 16  # 64 patterns: some may come twice.
+    assert len(parts) > 16  # There are 64 patterns, so some may occur twice.
 
 
-def test_kerass_own_accumulation_spreads_over_steps(tmp_path):
-    """Both at once: micro-batches in a step, and an update every 2 steps."""
+def test_keras_accumulation_spans_steps(tmp_path):
+    """Both are combined: micro-batches in a step, and an update every 2 steps."""
     seen = []
 
     class Fetch(kte.hooks.SessionRunHook):
@@ -351,7 +351,7 @@ def compiled_step(model_fn, micro_batches, x, y):
     return jax.jit(step).lower(initial_values(), x, y).compile()
 
 
-def test_memory_follows_the_micro_batch():
+def test_memory_depends_on_the_micro_batch():
     x, y = np.ones((4096, 64), "float32"), np.ones((4096, 1), "float32")
 
     def model_fn(features, labels, mode, params):
@@ -367,7 +367,7 @@ def test_memory_follows_the_micro_batch():
     assert peak(16) < peak(1) / 4
 
 
-def test_a_micro_batch_costs_one_forward_and_backward_pass():
+def test_micro_batch_needs_one_forward_and_backward_pass():
     dots = [compiled_step(minimizing, k, X, Y).as_text().count(" dot(") for k in (1, 4)]
     assert dots[0] == dots[1] > 0
 
@@ -387,12 +387,12 @@ def test_small_gradients_are_summed_in_float32():
     assert float(values["w"]) == -264.0
 
 
-def test_a_batch_that_cannot_be_cut_is_refused(tmp_path):
+def test_indivisible_batch_is_refused(tmp_path):
     with pytest.raises(ValueError, match=r"8 examples.*=3.*drop_remainder"):
         train(minimizing, tmp_path, 3, use_tpu=True)
 
 
-def test_evaluation_and_prediction_have_whole_batches(tmp_path):
+def test_evaluation_and_prediction_have_full_batches(tmp_path):
     sizes = []
 
     def model_fn(features, labels, mode, params):
@@ -408,7 +408,7 @@ def test_evaluation_and_prediction_have_whole_batches(tmp_path):
     assert sizes == [("eval", 10, 10), ("infer", 10, 10)]
 
 
-def test_an_update_inside_model_fn_is_refused(tmp_path):
+def test_update_in_model_fn_is_refused(tmp_path):
     def model_fn(features, labels, mode, params):
         loss = ops.mean(error_of(features, labels))
         variables = kte.trainable_variables()
@@ -421,13 +421,13 @@ def test_an_update_inside_model_fn_is_refused(tmp_path):
         train(model_fn, tmp_path, 2, use_tpu=False)
 
 
-def test_reductions_of_requests_are_checked():
+def test_reductions_of_requests_are_validated():
     with pytest.raises(ValueError, match="'mean' or 'sum'"):
         kte.gradients(1.0, [], reduction="max")
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_summaries_and_named_tensors_are_of_the_whole_batch(tmp_path, use_tpu):
+def test_summaries_and_named_tensors_cover_the_full_batch(tmp_path, use_tpu):
     from tensorboard.backend.event_processing import event_accumulator
     from tensorboard.util import tensor_util
 
@@ -478,7 +478,7 @@ def test_summaries_and_named_tensors_are_of_the_whole_batch(tmp_path, use_tpu):
 
 
 class Fetches(kte.hooks.SessionRunHook):
-    """Keeps what each run has of some names."""
+    """Records the values of several names after each run."""
 
     def __init__(self, names):
         self.names, self.results = names, []
@@ -492,7 +492,7 @@ class Fetches(kte.hooks.SessionRunHook):
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("micro_batches", [1, 4])
-def test_named_scalars_are_those_of_the_batch(tmp_path, micro_batches, use_tpu):
+def test_named_scalars_are_means_over_the_batch(tmp_path, micro_batches, use_tpu):
     names = ("large", "unsigned", "count", "small", "any", "complex")
 
     def model_fn(features, labels, mode, params):

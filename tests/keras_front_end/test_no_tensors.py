@@ -1,4 +1,4 @@
-"""Host functions that want no tensors are called for every step."""
+"""Tests that host functions without tensors are called for every step."""
 
 import json
 
@@ -9,7 +9,7 @@ from helpers import batches_of, linear, regression_data, squared_error
 import keras_tpu_estimator as kte
 
 X, Y = regression_data()
-STEPS = 4  # Of 16 examples.
+STEPS = 4  # The batch has 16 examples.
 
 
 def estimator_with(model_dir, use_tpu, **fields):
@@ -86,7 +86,7 @@ def test_host_calls(tensors, use_tpu, tmp_path):
     assert counts == [STEPS, STEPS, STEPS]
 
 
-def test_the_spec_shows_what_it_was_given():
+def test_spec_shows_its_arguments():
     spec = kte.TPUEstimatorSpec(
         kte.ModeKeys.EVAL,
         loss=keras.ops.zeros(()),

@@ -1,4 +1,4 @@
-"""Objects in `params` reach `model_fn`, and are trained there."""
+"""Tests that objects in `params` reach `model_fn` and are trained."""
 
 import jax.numpy as jnp
 import keras
@@ -70,7 +70,7 @@ def test_layers_models_and_optimizers_in_params(use_tpu, tmp_path):
     assert "new" not in params
 
 
-def test_the_params_of_an_estimator_are_copies(tmp_path):
+def test_params_of_an_estimator_are_copies(tmp_path):
     params = params_of()
     estimator = estimator_of(model_fn, tmp_path, params=params)
     params["nested"]["sizes"].append("later")
@@ -82,7 +82,7 @@ def test_the_params_of_an_estimator_are_copies(tmp_path):
     assert estimator.params["nested"] == {"sizes": [1, 2]}
 
 
-def test_input_fn_is_given_them_too(tmp_path):
+def test_input_fn_also_receives_the_objects(tmp_path):
     params = params_of()
     seen = []
 

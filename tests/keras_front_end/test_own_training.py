@@ -1,4 +1,4 @@
-"""A `train_step` of a Keras model in a `model_fn` is reported as ignored."""
+"""Tests the warning about an ignored `train_step` of a Keras model."""
 
 import keras
 import pytest
@@ -8,7 +8,7 @@ X, Y = regression_data(32)
 
 
 class Own(keras.Model):
-    """Says itself how it is trained."""
+    """A model with its own `train_step`."""
 
     def __init__(self):
         super().__init__()
@@ -49,11 +49,11 @@ def test_training_warns(tmp_path, where):
     ) as caught:
         estimator.train(batches_of(X, Y), steps=1)
         estimator.train(batches_of(X[:8], Y[:8]), steps=1)
-    # Python shows one of them, unlike this block.
+    # Python shows only one warning, unlike this block.
     assert {each.filename for each in caught} == {__file__}
 
 
-def test_what_is_no_training_does_not(tmp_path, recwarn):
+def test_other_modes_do_not_warn(tmp_path, recwarn):
     estimator = estimator_of(model_fn_of(inside(Own)), tmp_path)
     estimator.evaluate(batches_of(X, Y))
     next(estimator.predict(batches_of(X)))

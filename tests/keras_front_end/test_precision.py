@@ -1,4 +1,4 @@
-"""Keras's dtype policy for the layers of a model_fn."""
+"""Tests Keras's dtype policy for the layers of a model_fn."""
 
 import warnings
 
@@ -17,7 +17,7 @@ MIXED = kte.RunConfig(dtype_policy="mixed_bfloat16")
 
 
 def model_of(seen):
-    """A model_fn that notes the dtypes of its activations and its loss."""
+    """A model_fn that records the dtypes of its activations and its loss."""
 
     def model_fn(features, labels, mode, params):
         x = keras.layers.Dense(8, activation="tanh")(features)
@@ -25,7 +25,7 @@ def model_of(seen):
         seen[mode] = [str(x.dtype), str(outputs.dtype)]
         if mode == kte.ModeKeys.PREDICT:
             return kte.TPUEstimatorSpec(mode, predictions={"y": outputs})
-        # Of the dtype of the layers, as a careless loss is.
+        # The loss has the dtype of the layers, which is a common mistake.
         loss = ops.mean((outputs - ops.cast(labels, outputs.dtype)) ** 2)
         seen[mode].append(str(loss.dtype))
         if mode == kte.ModeKeys.EVAL:
@@ -51,7 +51,7 @@ def model_of(seen):
 
 
 def trained(policy, model_dir, use_tpu, seen):
-    """An estimator that has trained, and its evaluation."""
+    """A trained estimator and its evaluation."""
     estimator = estimator_of(
         model_of(seen),
         model_dir,
@@ -109,7 +109,7 @@ def test_gradients_and_the_training_loss_are_float32():
     assert outputs["loss"].dtype == "float32"
 
 
-def test_the_policy_holds_while_model_fn_is_traced_only():
+def test_policy_applies_only_while_model_fn_is_traced():
     def model_fn(features, labels, mode, params):
         inside.append(keras.config.dtype_policy().name)
         raise ZeroDivisionError
@@ -123,7 +123,7 @@ def test_the_policy_holds_while_model_fn_is_traced_only():
     assert inside == ["mixed_bfloat16"] * 3
 
 
-def test_without_a_policy_keras_decides():
+def test_keras_decides_without_a_policy():
     def model_fn(features, labels, mode, params):
         outputs = keras.layers.Dense(1)(features)
         return kte.TPUEstimatorSpec(mode, predictions={"y": outputs})
@@ -155,7 +155,7 @@ def test_float32_overrides_the_policy_of_keras():
     assert predictions["y"].dtype == "float32"
 
 
-def arrays_alone(features):
+def only_arrays(features):
     """A model of JAX arrays, without layers."""
     return features @ kte.jax_params("w", lambda: np.zeros([3, 1], "float32"))
 
@@ -173,7 +173,7 @@ def layers_inside(features):
 
 
 POLICIES = [
-    (arrays_alone, "`model_fn` calls no layers"),
+    (only_arrays, "`model_fn` calls no layers"),
     (layers_made_outside("float32"), "the layers have 'float32'"),
     (layers_made_outside("mixed_bfloat16"), None),
     (layers_inside, None),
@@ -181,7 +181,7 @@ POLICIES = [
 
 
 @pytest.mark.parametrize(("model", "expected"), POLICIES)
-def test_a_policy_that_no_layer_has_warns_once(model, expected, tmp_path):
+def test_unused_policy_warns_once(model, expected, tmp_path):
     def model_fn(features, labels, mode, params):
         outputs = ops.cast(model(features), "float32")
         if mode == kte.ModeKeys.PREDICT:

@@ -1,4 +1,4 @@
-"""On several cores, what changes trained variables is the same on all."""
+"""Tests that updates of trained variables are equal on all cores."""
 
 import jax
 import keras
@@ -14,7 +14,7 @@ RATE = 0.1
 
 
 def kernel_after(train_op_of, model_dir, use_tpu=True, **config):
-    """The weights after a step over all examples, from zero."""
+    """The weights after a step with all examples, from zero."""
 
     def model_fn(features, labels, mode, params):
         layer = keras.layers.Dense(1, use_bias=False, kernel_initializer="zeros")
@@ -94,7 +94,7 @@ def beside_one_of_cross_shard_optimizer(loss, kernel):
         beside_one_of_cross_shard_optimizer,
     ],
 )
-def test_gradients_of_one_core_are_refused(train_op_of, tmp_path):
+def test_unreduced_gradients_are_refused(train_op_of, tmp_path):
     with pytest.raises(ValueError, match="wrap the optimizer") as info:
         kernel_after(train_op_of, tmp_path)
     assert "'dense/kernel'" in str(info.value)
@@ -103,7 +103,7 @@ def test_gradients_of_one_core_are_refused(train_op_of, tmp_path):
 @pytest.mark.parametrize(
     "train_op_of", [minimizing, local, local_after_another_reduction, of_keras]
 )
-def test_one_core_has_all_of_the_gradient(train_op_of, tmp_path):
+def test_one_core_needs_no_reduction(train_op_of, tmp_path):
     kernel = kernel_after(train_op_of, tmp_path, use_tpu=False)
     np.testing.assert_allclose(kernel, EXPECTED, rtol=1e-4)
 
@@ -150,7 +150,7 @@ REDUCED = [
 
 @pytest.mark.rows(4)
 @pytest.mark.parametrize("train_op_of", REDUCED)
-def test_gradients_that_are_reduced_in_any_way_train(train_op_of, tmp_path):
+def test_gradients_may_be_reduced_in_any_way(train_op_of, tmp_path):
     kernel = kernel_after(train_op_of, tmp_path)
     np.testing.assert_allclose(kernel, EXPECTED, rtol=1e-4)
 
@@ -166,7 +166,7 @@ def changing_statistics_only(loss, kernel):
     return seen.assign(loss)
 
 
-def test_a_train_op_that_only_collects_statistics(tmp_path):
+def test_train_op_may_only_collect_statistics(tmp_path):
     kernel = kernel_after(changing_statistics_only, tmp_path)
     np.testing.assert_array_equal(kernel, np.zeros_like(kernel))
     assert seen_in(tmp_path) == pytest.approx(np.mean(Y**2), rel=1e-5)
@@ -180,12 +180,12 @@ def drawing_random_numbers(loss, kernel):
 @pytest.mark.parametrize(
     "train_op_of", [lambda loss, kernel: loss, drawing_random_numbers]
 )
-def test_a_train_op_that_changes_nothing_is_refused(train_op_of, tmp_path):
+def test_train_op_without_updates_is_refused(train_op_of, tmp_path):
     with pytest.raises(ValueError, match="changes nothing"):
         kernel_after(train_op_of, tmp_path)
 
 
-def test_an_average_whose_decay_differs_is_refused(tmp_path):
+def test_average_with_different_decays_is_refused(tmp_path):
     def train_op_of(loss, kernel):
         wrapped = kte.CrossShardOptimizer(sgd())
         averages = kte.ExponentialMovingAverage(0.9, num_updates=loss)
@@ -195,7 +195,7 @@ def test_an_average_whose_decay_differs_is_refused(tmp_path):
         kernel_after(train_op_of, tmp_path)
 
 
-def test_statistics_that_differ_are_averaged(tmp_path):
+def test_different_statistics_are_averaged(tmp_path):
     def train_op_of(loss, kernel):
         changing_statistics_only(loss, kernel)
         return kte.CrossShardOptimizer(sgd()).minimize(loss)

@@ -1,4 +1,4 @@
-"""Values that cores assign to one variable are combined, for every dtype."""
+"""Tests how values that cores assign to one variable are combined."""
 
 import itertools
 
@@ -29,7 +29,7 @@ BEGINNINGS = {
     "float32": 0.5,
     "complex64": 0.5 + 2j,
 }
-# Of float16 there, the numbers are 32 apart.
+# In float16, numbers there are 32 apart.
 UNITS = dict.fromkeys(BEGINNINGS, 1) | {"float16": 32}
 LAYOUTS = {
     "one core": lambda: ONE_CORE,
@@ -91,7 +91,7 @@ def of_core(dtype, parts):
 
 
 def together(aggregation, dtype, values):
-    """The definition, in numbers of any size."""
+    """The combined value by definition, in exact numbers."""
     if len(values) == 1:
         return values[0]
     is_float = dtype_of(dtype).kind not in "biu"
@@ -119,7 +119,7 @@ def together(aggregation, dtype, values):
         *(slow("infer", 1, "eight cores"), ("infer", 1, "one replica")),
     ],
 )
-def test_what_cores_assign_follows_the_definition(layout, mode, micro_batches):
+def test_assigned_values_are_combined_by_definition(layout, mode, micro_batches):
     cores = LAYOUTS[layout]()
     x = np.repeat(X, micro_batches)
     model = EstimatorModel.from_model_fn(
@@ -152,7 +152,7 @@ def test_what_cores_assign_follows_the_definition(layout, mode, micro_batches):
         )
 
 
-def test_nothing_is_sent_of_what_is_equal_on_all_cores():
+def test_equal_values_are_not_communicated():
     variables = {
         name: keras.Variable(0, dtype=dtype, aggregation=aggregation)
         for name, dtype, aggregation in (
@@ -172,6 +172,6 @@ def test_nothing_is_sent_of_what_is_equal_on_all_cores():
         )(values)
 
     names = [e.primitive.name for e in counted(all_cores()).jaxpr.eqns]
-    # The mean of one, and the changes of all in another.
+    # One variable has a mean, and another the sum of changes.
     assert sum(name.startswith("psum") for name in names) == 2
     assert not counted(ONE_CORE).jaxpr.eqns

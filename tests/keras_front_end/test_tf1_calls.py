@@ -1,4 +1,4 @@
-"""TensorFlow left over in a Keras `model_fn` is refused, and named."""
+"""Tests that remaining TensorFlow calls in a Keras `model_fn` are refused."""
 
 import inspect
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow  # noqa: TID253 - what is left over
+import tensorflow  # noqa: TID253 - a TF1 call that remains
 import tensorflow.compat.v1 as tf  # noqa: TID253
 from helpers import (
     batches_of,
@@ -75,7 +75,7 @@ def gone(features, is_training):
 
 
 def loss_of_version_1(features, is_training):
-    tf = tensorflow  # Its losses are those of Keras.
+    tf = tensorflow  # Its losses are Keras's.
     return tf.losses.softmax_cross_entropy(features, features)
 
 
@@ -91,7 +91,7 @@ def losses_of_layers(features, is_training):
 
 @pytest.fixture(autouse=True)
 def as_installed(monkeypatch) -> None:
-    """TensorFlow without what other tests may have added to it."""
+    """TensorFlow without changes by other tests."""
     for module in (tensorflow, tensorflow.compat.v1, tf):
         for name in ("contrib", "estimator"):
             monkeypatch.delattr(module, name, raising=False)
@@ -121,7 +121,7 @@ def as_installed(monkeypatch) -> None:
         ),
     ],
 )
-def test_the_name_the_line_and_the_counterpart_are_said(
+def test_error_has_the_name_line_and_counterpart(
     network, number, name, counterpart, tmp_path
 ) -> None:
     text = message(network, tmp_path)
@@ -132,14 +132,14 @@ def test_the_name_the_line_and_the_counterpart_are_said(
     assert "kte.tf1.model_fn" in text
 
 
-def test_what_is_to_be_left_out_is_said_to_be(tmp_path) -> None:
+def test_error_says_what_to_leave_out(tmp_path) -> None:
     network = in_keras(lambda x: tf.contrib.framework.fuse_op(x))
     text = message(network, tmp_path)
     assert "XLA fuses the operations of a step by itself. Or run" in text
 
 
 def in_keras(operation):
-    """A network that passes a dense layer's outputs through something."""
+    """A network that applies a function to a dense layer's outputs."""
     return lambda features, is_training: operation(linear(features, True))
 
 
@@ -164,13 +164,13 @@ def in_keras(operation):
         ("tf.train.AdamOptimizer.minimize", lambda x: ADAM.minimize(x)),
     ],
 )
-def test_every_kind_of_leftover_is_refused(name, operation, tmp_path) -> None:
+def test_every_kind_of_tf1_call_is_refused(name, operation, tmp_path) -> None:
     text = message(in_keras(operation), tmp_path)
     assert f"`{name}`" in text
     assert HERE in text
 
 
-def test_the_reason_is_said(tmp_path) -> None:
+def test_error_has_the_reason(tmp_path) -> None:
     assert "never be trained" in message(variable, tmp_path)
     assert "no longer has" in message(gone, tmp_path)
     assert "does not accept a JAX tensor" in message(alias, tmp_path)
@@ -189,12 +189,12 @@ def test_the_reason_is_said(tmp_path) -> None:
         (in_keras(lambda x: ADAM.minimize(x)), "tf.train.AdamOptimizer"),
     ],
 )
-def test_they_are_refused_without_eager_execution(network, name, tmp_path) -> None:
+def test_tf1_calls_are_refused_without_eager_execution(network, name, tmp_path) -> None:
     with tf.Graph().as_default():
         assert f"`{name}" in message(network, tmp_path)
 
 
-def test_the_error_keeps_its_cause(tmp_path) -> None:
+def test_error_keeps_its_cause(tmp_path) -> None:
     estimator = estimator_of(model_fn_of(alias), tmp_path)
     with pytest.raises(TF1CallError) as caught:
         estimator.train(batches_of(X, Y), steps=1)
@@ -202,7 +202,7 @@ def test_the_error_keeps_its_cause(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("mode", ["eval", "infer"])
-def test_leftovers_are_refused_in_every_mode(mode, tmp_path) -> None:
+def test_tf1_calls_are_refused_in_every_mode(mode, tmp_path) -> None:
     estimator = estimator_of(model_fn_of(variable), tmp_path)
     with pytest.raises(TF1CallError, match="tf.get_variable"):
         if mode == "eval":
@@ -211,7 +211,7 @@ def test_leftovers_are_refused_in_every_mode(mode, tmp_path) -> None:
             list(estimator.predict(batches_of(X)))
 
 
-def test_a_leftover_in_metric_fn_is_explained(tmp_path) -> None:
+def test_tf1_call_in_metric_fn_is_explained(tmp_path) -> None:
     def metric_fn(labels, outputs):
         return {"accuracy": tf.metrics.accuracy(labels, outputs)}
 
@@ -249,7 +249,7 @@ def test_other_uses_of_tensorflow_are_allowed(tmp_path) -> None:
     estimator.train(batches_of(X, Y), steps=1)
 
 
-def test_errors_of_tensorflow_itself_come_through(tmp_path) -> None:
+def test_errors_of_tensorflow_itself_are_raised_unchanged(tmp_path) -> None:
     def network(features, is_training):
         tensorflow.train.load_checkpoint(str(tmp_path / "absent"))
 
@@ -258,7 +258,7 @@ def test_errors_of_tensorflow_itself_come_through(tmp_path) -> None:
         estimator.train(batches_of(X, Y), steps=1)
 
 
-def test_errors_of_the_user_come_through(tmp_path) -> None:
+def test_errors_of_the_user_are_raised_unchanged(tmp_path) -> None:
     def network(features, is_training):
         return np.asarray(features)
 
@@ -268,7 +268,7 @@ def test_errors_of_the_user_come_through(tmp_path) -> None:
     assert not isinstance(caught.value, TF1CallError)
 
 
-def test_nothing_is_left_behind(tmp_path) -> None:
+def test_tensorflow_is_restored(tmp_path) -> None:
     message(variable, tmp_path)
     assert tensorflow.Variable(1.0).numpy() == 1
     assert tf.random_normal([2]).shape == (2,)
@@ -305,5 +305,5 @@ else:
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_one_that_imports_it_in_model_fn_is_refused_what_is_left() -> None:
+def test_tensorflow_imported_in_model_fn_is_also_refused() -> None:
     subprocess.run([sys.executable, "-c", IMPORTS_LATE], check=True)

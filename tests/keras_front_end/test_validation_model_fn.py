@@ -26,7 +26,7 @@ def run(estimator, mode, labels=Y):
 
 @pytest.fixture
 def model_dir(tmp_path):
-    """A directory that nothing may have been written to in the end."""
+    """A directory that must be empty at the end."""
     path = tmp_path / "model"
     yield path
     assert not path.exists()
@@ -59,7 +59,7 @@ def test_labels_not_taken(mode, use_tpu, model_dir):
     def model_fn(features, mode):
         raise AssertionError("it should not be called")
 
-    # Nor does it take `params`: labels are looked at first.
+    # It also lacks `params`, but labels are checked first.
     with pytest.raises(
         ValueError,
         match="does not take labels, but the input has labels. Add an "
@@ -149,7 +149,7 @@ def test_predictions_without_names_on_several_cores(model_dir):
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
-def test_specs_of_one_core_are_enough_on_one(mode, tmp_path):
+def test_estimator_specs_are_accepted_on_one_core(mode, tmp_path):
     def model_fn(features, labels, mode, params):
         return kte.EstimatorSpec(mode, predictions=features, loss=mean_square(features))
 
@@ -255,12 +255,12 @@ def test_specs_are_checked_in_model_fn(model_dir):
 
 
 class UserError(Exception):
-    """An exception that no library knows."""
+    """An exception that no library handles."""
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
-def test_errors_come_through(mode, use_tpu, model_dir):
+def test_errors_are_raised_unchanged(mode, use_tpu, model_dir):
     def model_fn(features, labels, mode, params):
         linear(features, False)
         raise error
@@ -277,7 +277,7 @@ def test_errors_come_through(mode, use_tpu, model_dir):
         assert raised.value is error
 
 
-def test_error_at_a_second_shape_comes_through(tmp_path):
+def test_error_at_a_second_shape_is_raised_unchanged(tmp_path):
     def model_fn(features, labels, mode, params):
         if len(features) != 16:
             raise UserError(f"{len(features)} examples")
@@ -287,11 +287,11 @@ def test_error_at_a_second_shape_comes_through(tmp_path):
     with pytest.raises(UserError, match="4 examples"):
         estimator.train(batches_of(np.tile(X, (2, 1))[:20], Y[:1].repeat(20, axis=0)))
     assert estimator.get_variable_value("global_step") == 0
-    assert_whole(tmp_path)
+    assert_finished(tmp_path)
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_estimator_survives_an_error(use_tpu, tmp_path):
+def test_estimator_is_usable_after_an_error(use_tpu, tmp_path):
     fails = [True]
 
     def model_fn(features, labels, mode, params):
@@ -308,8 +308,8 @@ def test_estimator_survives_an_error(use_tpu, tmp_path):
     assert estimator.get_variable_value("global_step") == 1
 
 
-def assert_whole(model_dir):
-    """Checks that a directory holds finished files only."""
+def assert_finished(model_dir):
+    """Checks that a directory contains only finished files."""
     names = {path.name for path in model_dir.iterdir()}
     expected = {"checkpoint", "model.ckpt-0.h5"}
     rest = {n for n in names if not n.startswith("events.out.tfevents")}

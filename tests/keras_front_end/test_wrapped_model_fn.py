@@ -1,4 +1,4 @@
-"""`estimator.model_fn` inside the model_fn of another estimator."""
+"""Tests `estimator.model_fn` inside another estimator's model_fn."""
 
 import keras
 import numpy as np
@@ -40,7 +40,7 @@ def original(model_dir, use_tpu=False):
 
 
 def with_metrics(estimator, model_dir, metric_fn, use_tpu=False):
-    """As `tf.estimator.add_metrics`."""
+    """Adds metrics like `tf.estimator.add_metrics`."""
 
     def wrapping(features, labels, mode, params, config):
         spec = estimator.model_fn(features, labels, mode, config)
@@ -86,8 +86,8 @@ def test_metrics_are_added_on_one_core(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["train", "eval", "infer"])
-def test_the_property_returns_estimator_specs(mode, tmp_path):
-    """As the original's, which is how an EstimatorSpec is asked for."""
+def test_model_fn_property_returns_estimator_specs(mode, tmp_path):
+    """The original's property also returns an EstimatorSpec."""
     estimator = original(tmp_path)
     seen = []
 
@@ -105,7 +105,7 @@ def test_the_property_returns_estimator_specs(mode, tmp_path):
     assert seen[-1].mode == mode
 
 
-def test_several_cores_train_it_and_want_another_spec_otherwise(tmp_path):
+def test_several_cores_train_and_otherwise_need_a_tpu_spec(tmp_path):
     wrapped = with_metrics(
         original(tmp_path / "plain", use_tpu=True),
         tmp_path / "wrapped",

@@ -52,7 +52,7 @@ def test_hosts_of_a_replica(replicas, hosts, expected):
         ([[0, 0], [1, 1], [1, 1]], 2),
     ],
 )
-def test_hosts_that_share_replicas_partly(replicas, hosts):
+def test_hosts_that_share_only_some_replicas_are_refused(replicas, hosts):
     with pytest.raises(ValueError, match="must have complete hosts"):
         _hosts_per_replica(mesh_of(replicas), "batch", hosts)
 
@@ -63,20 +63,20 @@ def half() -> Machine:
 
 
 @pytest.mark.parametrize("per_replica", [1, 2, 4])
-def test_the_cores_are_those_of_the_machine(per_replica):
+def test_mesh_has_the_cores_of_the_machine(per_replica):
     cores = all_cores(per_replica, machine=half())
     assert [*cores.mesh.devices.flat] == jax.devices()[4:]
     assert cores.topology.num_replicas == 4 // per_replica
 
 
-def test_one_core_is_that_of_the_machine():
+def test_single_core_is_that_of_the_machine():
     cores = all_cores(machine=Machine(tuple(jax.devices()[5:6])))
     placed = transfers.put_whole(cores, np.ones(2), cores.replicated)
     assert placed.devices() == {jax.devices()[5]}
 
 
 @pytest.mark.parametrize("sizes", [(1, 3), (3, 2)])
-def test_padding_of_parts_is_removed_without_any_change(sizes):
+def test_padding_of_shards_is_removed_exactly(sizes):
     cores = all_cores(machine=half())
     rows = np.arange(16, dtype="float32").reshape(1, 8, 2)
     rows[0, ::2, 0] = [-0.0, np.nan, np.inf, -0.0]
@@ -90,7 +90,7 @@ def test_padding_of_parts_is_removed_without_any_change(sizes):
 
 @pytest.fixture
 def distribution():
-    """Two replicas of two cores each, in Keras's words."""
+    """A Keras distribution with two replicas of two cores."""
     devices = keras.distribution.list_devices()[:4]
     mesh = keras.distribution.DeviceMesh((2, 2), ("batch", "model"), devices)
     layout_map = keras.distribution.LayoutMap(mesh)
@@ -102,7 +102,7 @@ def distribution():
 
 
 @pytest.mark.usefixtures("distribution")
-def test_a_distribution_is_laid_over_a_machine_elsewhere():
+def test_distribution_is_mapped_to_another_machine():
     assert all_cores().mesh.devices.tolist() == [
         jax.devices()[:2],
         jax.devices()[2:4],
@@ -130,12 +130,12 @@ def test_cores_of_replicas(cores, total, on_host):
 @pytest.mark.parametrize(
     ("cores", "total", "on_host"), [(3, 8, 4), (6, 12, 4), (8, 12, 4)]
 )
-def test_cores_that_are_of_no_whole_hosts(cores, total, on_host):
+def test_cores_of_incomplete_hosts_are_refused(cores, total, on_host):
     with pytest.raises(ValueError, match="or be that of several hosts"):
         check_cores_per_replica(cores, total, on_host)
 
 
-def test_who_reads_what():
+def test_data_that_each_host_reads():
     shared = Topology(2, 4, 3, cores_per_replica=8, hosts_per_replica=2)
     assert (shared.num_readers, shared.reader_index) == (2, 1)
     assert shared.replicas_per_host == 1
@@ -144,7 +144,7 @@ def test_who_reads_what():
     assert (alone.num_readers, alone.reader_index) == (4, 3)
 
 
-def test_a_board_is_as_large_as_the_host():
+def test_substitutes_have_the_size_of_the_host():
     devices = tuple(jax.devices())
     with pytest.raises(ValueError, match=r"as the host, 8\. Received: 2"):
         Machine(devices, substitutes=devices[:2])

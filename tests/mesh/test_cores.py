@@ -1,4 +1,4 @@
-"""Several cores: the same numbers as one, each with its own batch."""
+"""Tests that several cores have the results of one, each with its own batch."""
 
 import jax
 import keras
@@ -26,7 +26,7 @@ def two_layers(x, is_training):
 
 
 def loss_curve(use_tpu, model_dir, network=two_layers, **settings):
-    """The loss of every step, as a hook sees it."""
+    """The loss of every step, read by a hook."""
 
     class Losses(kte.hooks.SessionRunHook):
         def after_run(self, run_context, run_values):
@@ -50,7 +50,7 @@ def test_one_core_and_eight_have_the_same_loss_curve(tmp_path):
     eight, estimator = loss_curve(True, tmp_path / "eight")
     np.testing.assert_allclose(eight, one, rtol=1e-5)
     assert one[-1] < one[0] / 2
-    # And the last partial batch of an evaluation, 128 = 5 * 24 + 8.
+    # The evaluation has a partial last batch: 128 = 5 * 24 + 8.
     results = [
         estimator_of(
             model_fn_of(two_layers), tmp_path / "eight", use_tpu, batch=24
@@ -104,7 +104,7 @@ def test_batch_normalization_averages_its_statistics(tmp_path):
     )
 
 
-def test_state_of_other_kinds_stays_equal_on_all_cores(tmp_path):
+def test_other_state_stays_equal_on_all_cores(tmp_path):
     def network(x, is_training):
         counts = {
             (aggregation, dtype): keras.Variable(
@@ -136,7 +136,7 @@ def test_state_of_other_kinds_stays_equal_on_all_cores(tmp_path):
     assert values["none_int32"] == 0
 
 
-def test_cores_of_the_users_own_distribution(tmp_path):
+def test_cores_of_a_users_distribution_are_used(tmp_path):
     devices = keras.distribution.list_devices()[:4]
     keras.distribution.set_distribution(
         keras.distribution.DataParallel(devices=devices)
@@ -167,5 +167,5 @@ def test_training_moves_between_one_core_and_eight(tmp_path):
     assert estimator.get_variable_value("global_step") == 6
 
 
-def test_cores_know_what_devices_they_are():
+def test_cores_have_the_type_of_their_devices():
     assert all_cores().platform == ONE_CORE.platform == "cpu"

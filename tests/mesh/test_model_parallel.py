@@ -1,4 +1,4 @@
-"""A model over several cores is the model of one core."""
+"""Tests that a model on several cores equals the model on one core."""
 
 import contextlib
 import functools
@@ -71,7 +71,7 @@ def accuracy(labels, logits):
 
 
 def estimator_of(network, model_dir, cores, tpu=None, **settings):
-    """An estimator with so many cores in a replica; `None` for one core."""
+    """An estimator with a number of cores per replica; `None` for one core."""
     config = kte.RunConfig(
         tpu_config=kte.TPUConfig(LOOP, num_cores_per_replica=cores, **(tpu or {})),
         tf_random_seed=1,
@@ -93,7 +93,7 @@ def estimator_of(network, model_dir, cores, tpu=None, **settings):
 def trained(network, model_dir, cores, data=None, hooks=(), named=None, **settings):
     """The estimator after training, its metrics and its predictions.
 
-    Where `named` is given, the network sees what that makes of each batch.
+    The network receives each batch after the function `named`, if it is given.
     """
 
     def fed(input_fn):
@@ -131,7 +131,7 @@ def assert_equal(trained, other, atol=1e-6):
 
 @contextlib.contextmanager
 def replicas(number):
-    """Each a core of its own."""
+    """Makes replicas of one core each."""
     devices = keras.distribution.list_devices()[:number]
     keras.distribution.set_distribution(
         keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
@@ -194,7 +194,7 @@ def on_cores(tmp_path_factory):
     return run
 
 
-# With all eight in it, a replica is the only one.
+# With all eight cores there is only one replica.
 @pytest.mark.rows(2)
 @pytest.mark.parametrize(
     ("network", "cores"),
@@ -206,7 +206,7 @@ def on_cores(tmp_path_factory):
         *(slow(convolutions, cores) for cores in (4, 8)),
     ],
 )
-def test_as_one_core(network, cores, on_one_core, on_cores):
+def test_results_match_one_core(network, cores, on_one_core, on_cores):
     assert_equal(on_cores(network, cores), on_one_core(network))
 
 
@@ -219,7 +219,7 @@ def test_as_one_core(network, cores, on_one_core, on_cores):
         *((8, False), slow(8, True)),
     ],
 )
-def test_state_as_on_as_many_replicas_of_one_core(
+def test_state_matches_the_same_number_of_one_core_replicas(
     cores, shard_optimizer, on_cores, on_replicas
 ):
     spread = on_cores(with_state, cores, shard_optimizer=shard_optimizer)
@@ -227,7 +227,7 @@ def test_state_as_on_as_many_replicas_of_one_core(
 
 
 @pytest.mark.slow
-def test_shared_slots_of_single_cores(tmp_path, on_one_core):
+def test_single_cores_share_slots(tmp_path, on_one_core):
     spread = trained(mlp, tmp_path, 1, shard_optimizer=True)
     assert_equal(spread, on_one_core(mlp))
     assert per_core(spread[0], are_slots=True) <= 0.14
@@ -235,7 +235,7 @@ def test_shared_slots_of_single_cores(tmp_path, on_one_core):
 
 
 @pytest.mark.parametrize(("shared", "limit"), [(False, 0.27), (True, 0.14)])
-def test_what_one_core_holds(shared, limit, on_cores):
+def test_share_of_variables_on_one_core(shared, limit, on_cores):
     spread, *_ = on_cores(with_state, 4, shard_optimizer=shared)
     assert per_core(spread, are_slots=False) <= 0.28
     assert per_core(spread, are_slots=True) <= limit
@@ -254,7 +254,7 @@ def test_large_variables_are_split_by_default_and_named(tmp_path, caplog):
     assert "dense/kernel" not in caplog.text
 
 
-def test_a_distribution_of_keras_is_honoured(tmp_path, on_cores):
+def test_keras_distribution_is_used(tmp_path, on_cores):
     spread = on_cores(mlp, 4)
     devices = keras.distribution.list_devices()
     mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices)
@@ -291,7 +291,7 @@ def test_clear_session_between_calls(on_cores):
         {"remat": "activations"},
     ],
 )
-def test_with_options(settings, tmp_path, on_one_core):
+def test_results_match_one_core_with_options(settings, tmp_path, on_one_core):
     spread = trained(mlp, tmp_path, 4, layout_map=RULES, **settings)
     assert_equal(spread, on_one_core(mlp))
 
@@ -310,7 +310,7 @@ def test_callbacks_read_predict_and_assign(tmp_path):
     assert_equal(spread, one)
 
 
-def test_other_numbers_of_cores_go_on(tmp_path, on_one_core):
+def test_training_continues_on_other_numbers_of_cores(tmp_path, on_one_core):
     x, y = data_for(mlp)
     part = STEPS // 4
     for number, cores in enumerate((4, 8, None, 2), 1):
@@ -328,7 +328,7 @@ def test_other_numbers_of_cores_go_on(tmp_path, on_one_core):
         np.testing.assert_allclose(value, expected, atol=1e-6)
 
 
-def test_what_a_model_fn_is_told(tmp_path):
+def test_topology_that_model_fn_receives(tmp_path):
     seen = []
 
     def model_fn(features, labels, mode, params):
@@ -398,7 +398,7 @@ def test_groups_are_refused(tmp_path):
         ({"out/bias": ("batch",)}, "must name the axes"),
     ],
 )
-def test_rules_that_do_not_fit(rules, message, tmp_path):
+def test_mismatched_rules_are_refused(rules, message, tmp_path):
     x, y = data_for(mlp)
     estimator = estimator_of(mlp, tmp_path, 4, layout_map=rules)
     with pytest.raises(ValueError, match=message):
@@ -422,7 +422,7 @@ SHARED = {
 
 
 def networks_of_images(images, is_training):
-    """A network for each kind of images, which none of another changes."""
+    """A network for each kind of image."""
     logits = []
     for name in SHARED:
         with keras.name_scope(name):
@@ -435,7 +435,7 @@ LARGE = (transformer, convolutions, networks_of_images)
 
 
 def shared_by(cores, dims):
-    """Settings of so many cores that share features by these numbers."""
+    """The settings of cores that share features by the given numbers."""
     return {
         "cores": cores,
         "tpu": {
@@ -446,7 +446,7 @@ def shared_by(cores, dims):
 
 
 @pytest.mark.slow
-def test_inputs_that_cores_share(tmp_path):
+def test_cores_share_inputs(tmp_path):
     rng = np.random.default_rng(0)
     images = {
         name: rng.normal(size=(64, height, 12, 3)).astype("float32")
@@ -468,7 +468,7 @@ def test_inputs_that_cores_share(tmp_path):
 
 
 @pytest.mark.slow
-def test_inputs_of_which_cores_share_none(tmp_path, on_one_core):
+def test_inputs_that_cores_do_not_share(tmp_path, on_one_core):
     def of_halves(halves, is_training):
         return mlp(halves["whole"] + halves["unsaid"], is_training)
 
@@ -496,7 +496,7 @@ def test_inputs_of_which_cores_share_none(tmp_path, on_one_core):
         ([{"x": [1, 4, 1]}], r"for each dimension.*of shape \(8, 32\)"),
     ],
 )
-def test_dims_that_do_not_fit(dims, message, tmp_path):
+def test_mismatched_dims_are_refused(dims, message, tmp_path):
     x, y = data_for(dense)
     estimator = estimator_of(
         lambda features, is_training: dense(features["x"], is_training),
@@ -510,8 +510,8 @@ def test_dims_that_do_not_fit(dims, message, tmp_path):
         )
 
 
-def test_of_whole_variables_gradients_alone_are_gathered(tmp_path):
-    # A size that no other test has.
+def test_only_gradients_of_replicated_variables_are_gathered(tmp_path):
+    # No other test has this size.
     def network(x, is_training):
         hidden = layers.Dense(72, name="up")(x)
         return layers.Dense(CLASSES)(layers.LayerNormalization()(hidden))

@@ -1,4 +1,4 @@
-"""Sums and means over cores, of every dtype."""
+"""Tests sums and means over cores for every dtype."""
 
 import jax
 import keras
@@ -13,7 +13,7 @@ X, Y = regression_data()
 
 
 def on_cores(function, x, per_replica):
-    """The results of a function of each core's elements of an array."""
+    """Applies a function to each core's elements of an array."""
     cores = all_cores(per_replica=per_replica)
     per_core = cores.per_core(lambda x: function(cores, x[0]), (True,), False)
     return jax.jit(per_core)(x)
@@ -21,7 +21,7 @@ def on_cores(function, x, per_replica):
 
 @pytest.mark.parametrize("per_replica", [1, 2])
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32"])
-def test_means_are_not_too_large_on_the_way(dtype, per_replica):
+def test_means_do_not_overflow(dtype, per_replica):
     x = np.full(8 // per_replica, 40_000).astype(dtype)
     mean = on_cores(lambda cores, x: cores.mean(x), x, per_replica)
     assert mean.dtype == x.dtype
@@ -37,7 +37,7 @@ def test_sums_have_the_dtype_of_their_terms(dtype, per_replica):
     assert float(total) == sum(range(len(x)))
 
 
-def test_the_mean_of_integers_is_no_integer():
+def test_mean_of_integers_is_a_float():
     x = np.array([1, 2] * 4, "int32")
     assert float(on_cores(lambda cores, x: cores.mean(x), x, 1)) == 1.5
 
@@ -55,7 +55,7 @@ def test_model_fn_sums_and_averages_half_precision(tmp_path):
     assert estimator.get_variable_value("seen") == 40_000
 
 
-def test_a_layer_in_bfloat16_trains_where_replicas_have_two_cores(tmp_path):
+def test_bfloat16_layer_trains_on_replicas_of_two_cores(tmp_path):
     def network(x, is_training):
         return keras.layers.Dense(1, kernel_initializer="zeros", dtype="bfloat16")(x)
 

@@ -23,7 +23,7 @@ def layout(rules=RULES, **kwargs):
     [
         ("net/up/kernel", (3, 8), (None, "model")),
         ("up/bias", (8,), ("model",)),
-        # Whole paths have to match.
+        # Patterns must match complete paths.
         ("net/up/bias", (8,), ()),
         ("up/kernel_of_another", (3, 8), ()),
     ],
@@ -32,7 +32,7 @@ def test_rules(path, shape, axes):
     assert layout().axes(path, shape) == axes
 
 
-def test_a_slot_lies_as_its_variable():
+def test_slot_is_sharded_like_its_variable():
     slot = "adam/up_kernel_momentum"
     assert layout().axes(slot, (3, 8), "up/kernel") == (None, "model")
     assert layout().axes(slot, (3, 8)) == ()
@@ -43,12 +43,12 @@ def test_a_slot_lies_as_its_variable():
     [
         ((128, 256), (None, "model")),
         ((512, 256), ("model", None)),
-        # Of equal dimensions the last.
+        # The last of several equal dimensions.
         ((3, 3, 128, 128), (None, None, None, "model")),
-        # One that four cores can share, or none.
+        # A dimension that four cores can share, or none.
         ((1001, 256), (None, "model")),
         ((1001, 255), (None, None)),
-        # Small ones, and vectors, are whole.
+        # Small variables and vectors are replicated.
         ((8, 8), ()),
         ((100_000,), ()),
     ],
@@ -60,14 +60,14 @@ def test_large_variables_are_split_by_default(shape, axes):
 @pytest.mark.parametrize(
     ("path", "shape", "axes"),
     [
-        # The first dimension that is free and that two replicas can share.
+        # The first unsharded dimension that two replicas can share.
         ("up/kernel", (4, 8), ("batch", "model")),
         ("up/kernel", (3, 8), (None, "model")),
         ("other", (3, 8), (None, "batch")),
         ("other", (), ()),
     ],
 )
-def test_slots_are_shared_by_replicas(path, shape, axes):
+def test_replicas_share_slots(path, shape, axes):
     shared = layout(slots_are_shared=True)
     assert shared.axes("slot", shape, path) == axes
     assert "batch" not in shared.axes(path, shape)
@@ -99,12 +99,12 @@ def test_slots_are_shared_by_replicas(path, shape, axes):
         ),
     ],
 )
-def test_rules_that_do_not_fit(rules, shape, message):
+def test_mismatched_rules_are_refused(rules, shape, message):
     with pytest.raises(ValueError, match=message):
         layout(rules).axes("up", shape)
 
 
-def test_patterns_that_match_nothing():
+def test_patterns_without_a_match_are_refused():
     assert layout().unmatched({"up/kernel": 0}) == ["up/bias"]
     assert layout(rules=None).unmatched({}) == []
 
@@ -143,7 +143,7 @@ def test_axes_of_a_distribution_keep_their_names(on_three_axes):
     assert sharding.shard_shape((4, 8)) == (2, 4)
 
 
-def test_parts_are_made_of_whole_axes(on_three_axes):
+def test_shards_use_complete_axes(on_three_axes):
     cores = all_cores(layout_map=on_three_axes).as_one()
     x = jnp.zeros((4, 8))
     assert jax.jit(lambda x: cores.cut(x, [2, 2]))(x).shape == (4, 8)

@@ -1,7 +1,7 @@
-"""TensorFlow's own metrics, to compare with.
+"""TensorFlow's own metrics, as a reference.
 
-What they give is stored, as TensorFlow takes longer to make graphs than all
-else here. What is not stored, or comes from another release, it is asked for.
+Their results are stored, because TensorFlow takes longer to make graphs than everything
+else here. Results that are not stored, or come from another release, are computed.
 """
 
 import functools
@@ -19,7 +19,7 @@ STORED = pathlib.Path(__file__).parents[1] / "golden" / "metrics.json"
 
 
 def tf_values(names, *args, **kwargs):
-    """Values and updates of one batch, from TensorFlow.
+    """TensorFlow's values and updates for one batch.
 
     Args:
         names: Names of functions in `tf.compat.v1.metrics`.
@@ -36,7 +36,7 @@ def tf_values(names, *args, **kwargs):
 
 
 def live_values(names, *args, **kwargs):
-    """The same, computed now."""
+    """The same values, computed by TensorFlow now."""
     import tensorflow as tf
 
     def tensor(value):
@@ -53,7 +53,7 @@ def live_values(names, *args, **kwargs):
 
 
 def key_of(names, args, kwargs):
-    """The name of a comparison: a digest of all that it depends on."""
+    """The name of a comparison: a digest of everything that it depends on."""
     version, *_ = tensorflow_session.installed().values()
     told = [version, names, *args, *sorted(kwargs.items())]
     text = "\n".join(map(_text, told))
@@ -74,12 +74,12 @@ def _stored():
 
 
 def eager(names, *args, **kwargs):
-    """The same from this package, computed at once."""
+    """This package's values, computed eagerly."""
     return [getattr(metrics, name)(*args, **kwargs) for name in names]
 
 
 def compiled(names, *args, **kwargs):
-    """The same from this package, with arrays as traced values."""
+    """This package's values, with arrays as traced values."""
     arrays = {k: v for k, v in kwargs.items() if isinstance(v, np.ndarray)}
     indices = [
         index for index, value in enumerate(args) if isinstance(value, np.ndarray)

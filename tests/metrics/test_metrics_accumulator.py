@@ -43,7 +43,7 @@ STATISTICS = {
 
 @pytest.mark.rows(3)
 @pytest.mark.parametrize("statistics", STATISTICS.values(), ids=STATISTICS)
-def test_batches_add_up(statistics):
+def test_batches_are_accumulated(statistics):
     accumulator = Accumulator("metric")
     for rows in (slice(0, 20), slice(20, 40)):
         totals = accumulator.add(statistics(rows))
@@ -88,7 +88,7 @@ def made(monkeypatch):
     return paths
 
 
-def test_names_count_up(made):
+def test_names_are_numbered(made):
     metrics.mean([1.0])
     metrics.accuracy([1], [1])
     metrics.mean([1.0])
@@ -112,7 +112,7 @@ def test_given_names_are_kept(made, name):
     assert {path.split("/")[0] for path in made} == {"mine"}
 
 
-def test_a_default_name_is_the_functions_own(made):
+def test_default_name_is_the_functions_name(made):
     metrics.root_mean_squared_error([1.0], [2.0])
     metrics.recall_at_top_k([[1]], [[1]])
     metrics.mean_tensor([1.0])
@@ -140,7 +140,7 @@ def test_keras_metrics_have_other_paths(made, ours, theirs):
     assert paths.isdisjoint(made)
 
 
-def test_calls_outside_of_a_scope_are_independent():
+def test_calls_outside_a_scope_are_independent():
     batch = Average.of(np.float32([2, 4]), None)
 
     for _ in range(2):

@@ -29,7 +29,7 @@ def test_classes(num_classes, shape, is_weighted):
         ([], []),
     ],
 )
-def test_classes_that_do_not_occur(labels, predictions):
+def test_classes_without_examples(labels, predictions):
     labels = np.array(labels, "int32")
     predictions = np.array(predictions, "int32")
 

@@ -60,7 +60,7 @@ def test_divisions_by_zero(labels, predictions):
     assert_same(NAMES, np.array(labels), np.array(predictions))
 
 
-def test_everything_but_zero_is_positive():
+def test_every_nonzero_value_is_positive():
     labels = np.array([0, 1, -2, 3, 0, 0])
     predictions = np.float32([0.1, 0.0, -0.5, 0.3, 0.0, 0.4])
 

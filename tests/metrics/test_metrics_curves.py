@@ -91,7 +91,7 @@ def test_auc_at_given_thresholds(curve):
     )
 
 
-def test_auc_drops_a_last_dimension_of_one():
+def test_auc_removes_a_last_dimension_of_one():
     assert_same("auc", _labels[:, 0], _predictions[:, :1], _weights[:, 0])
 
 
@@ -116,8 +116,8 @@ def test_points_of_one_class(labels):
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_rounded_sums_break_no_ties(seed):
-    """Far fewer predictions than thresholds, with weights that round."""
+def test_rounded_sums_keep_ties(seed):
+    """There are far fewer predictions than thresholds, with inexact weights."""
     rng = np.random.default_rng(seed)
     labels = rng.integers(0, 2, size=12)
     predictions = rng.random(12).astype("float32")

@@ -66,7 +66,7 @@ def test_every_function_is_in_a_table():
 
 
 @pytest.mark.parametrize("name", metrics.__all__)
-def test_arguments_are_those_of_tensorflow(name):
+def test_arguments_match_tensorflow(name):
     import tensorflow as tf
 
     theirs = inspect.signature(getattr(tf.compat.v1.metrics, name)).parameters
@@ -101,7 +101,7 @@ def test_kinds_of_inputs(name):
 
 
 @pytest.mark.parametrize("name", ON_LABELS)
-def test_shapes_that_do_not_fit(name):
+def test_mismatched_shapes_are_refused(name):
     logits = np.zeros((5, 2), "float32")
 
     with pytest.raises(ValueError, match=r"\(5,\).*\(5, 2\).*argmax"):
@@ -109,7 +109,7 @@ def test_shapes_that_do_not_fit(name):
 
 
 @pytest.mark.parametrize("name", ON_LABELS)
-def test_weights_that_do_not_fit(name):
+def test_mismatched_weights_are_refused(name):
     values = (1,) if name == "mean_cosine_distance" else (5,)
     for shape in [(4,), (5, 2), (1, 5), (1, 1, 5)]:
         message = f"weights of shape {shape} for values of shape {values}"
@@ -120,14 +120,14 @@ def test_weights_that_do_not_fit(name):
 
 
 @pytest.mark.parametrize("name", ON_VALUES)
-def test_weights_that_do_not_fit_values(name):
+def test_weights_must_match_values(name):
     with pytest.raises(ValueError, match=r"shape \(3,\).*shape \(2,\)"):
         getattr(metrics, name)(
             values=[1.0, 2.0], weights=[1.0, 1.0, 1.0], **ON_VALUES[name]
         )
 
 
-def test_a_normalizer_that_does_not_fit():
+def test_mismatched_normalizer_is_refused():
     with pytest.raises(ValueError, match=r"normalizer.*\(5,\).*\(3,\)"):
         metrics.mean_relative_error(LABELS, PREDICTIONS, [1.0, 2.0, 3.0])
 
@@ -143,7 +143,7 @@ def test_small_unsigned_integers_do_not_wrap_around():
     "dtype", ["int8", "uint8", "int16", "uint16", "int32", "uint32", "int64"]
 )
 def test_classes_of_narrow_dtypes(dtype):
-    # There are more classes than some of them can say.
+    # Some dtypes cannot represent the number of classes.
     labels, found = np.array([[5], [8], [100]], dtype), [261, 8, 100]
     scores = np.zeros((3, 300), "float32")
     scores[range(3), found] = 1.0
@@ -151,7 +151,7 @@ def test_classes_of_narrow_dtypes(dtype):
     assert value == pytest.approx(2 / 3)
     value, _ = metrics.average_precision_at_k(labels, scores, k=1)
     assert value == pytest.approx(2 / 3)
-    # In no label, whatever is left of it in eight bits.
+    # No label has this class, even truncated to eight bits.
     for class_id in (256 + 5, 256 + 100):
         value, _ = metrics.recall_at_k(labels, scores, k=1, class_id=class_id)
         assert np.isnan(value)

@@ -12,7 +12,7 @@ _rng = np.random.default_rng(5)
 
 
 def _scores(*shape):
-    # Many scores are equal: the lower class wins.
+    # Many scores are equal, so the lower class wins.
     scores = _rng.integers(0, 4, size=(*shape, NUM_CLASSES))
     return scores.astype("float32")
 
@@ -68,7 +68,7 @@ def test_equal_labels_and_labels_out_of_range(labels):
     assert_same(ALL_AT_K, np.array(labels), scores, 2)
 
 
-def test_a_class_that_never_occurs_gives_nan():
+def test_class_without_examples_gives_nan():
     labels, scores = np.array([1]), np.float32([[3, 2, 0]])
 
     assert_same(AT_K, labels, scores, 1, class_id=2)
@@ -118,7 +118,7 @@ def test_bad_k(name, k):
 
 
 @pytest.mark.parametrize("labels", [(3,), (3, 2), (2, 1, 1), ()])
-def test_shapes_that_do_not_fit(labels):
+def test_mismatched_shapes_are_refused(labels):
     with pytest.raises(ValueError, match=r"\[\.\.\., num_labels\].*Received"):
         metrics.recall_at_k(np.zeros(labels, int), np.zeros((2, 3)), 1)
 

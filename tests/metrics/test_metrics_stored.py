@@ -1,4 +1,4 @@
-"""TensorFlow's stored numbers are those that it gives."""
+"""Tests that the stored results are those of TensorFlow."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ CALLS = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_they_are_what_tensorflow_gives(name):
+def test_stored_results_match_tensorflow(name):
     stored = tf_values([name], *CALLS[name])
     live = live_values([name], *CALLS[name])
     for ours, theirs in zip(stored[0], live[0], strict=True):

@@ -23,7 +23,7 @@ def test_tensors_are_scaled_together(clip_norm):
     assert clipped[1] is None
 
 
-def test_a_known_norm_is_used():
+def test_given_norm_is_used():
     (clipped,), norm = kte.clip_by_global_norm([ops.ones(2)], 1.0, use_norm=4.0)
     np.testing.assert_allclose(clipped, [0.25, 0.25])
     assert norm == 4.0
@@ -36,19 +36,19 @@ def test_zeros_stay_zeros():
 
 
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
-def test_what_is_not_finite_spoils_everything(bad):
+def test_nonfinite_gradient_makes_all_results_nan(bad):
     clipped, _ = kte.clip_by_global_norm([ops.ones(2), np.float32(bad)], 1.0)
     assert all(np.isnan(each).all() for each in clipped)
 
 
-def test_small_dtypes_keep_theirs_and_have_an_accurate_norm():
+def test_small_dtypes_are_kept_and_norm_is_accurate():
     tensor = ops.full((300,), 10.0, dtype="bfloat16")
     (clipped,), norm = kte.clip_by_global_norm([tensor], 1.0)
     assert clipped.dtype == "bfloat16"
     np.testing.assert_allclose(norm, 10 * np.sqrt(300), rtol=1e-6)
 
 
-def test_bad_lists_say_what_to_do():
+def test_invalid_lists_raise_errors_with_advice():
     with pytest.raises(TypeError, match="into a list"):
         kte.clip_by_global_norm(ops.ones(2), 1.0)
     with pytest.raises(ValueError, match="the loss depends"):
@@ -87,7 +87,7 @@ def trained(train_op, model_dir, use_tpu, micro_batches):
 
 
 def gradient(x, y):
-    """By the weights and the bias."""
+    """The gradient with respect to the weights and the bias."""
     residual = 1.0 - y
     return np.append(2 * x.T @ residual / len(x), 2 * residual.mean(0))
 
@@ -98,7 +98,7 @@ def clipped(vector):
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_kerass_global_clipnorm_is_of_the_whole_batch(use_tpu, micro_batches, tmp_path):
+def test_keras_global_clipnorm_uses_the_global_batch(use_tpu, micro_batches, tmp_path):
     w, b = trained(clipping_keras, tmp_path, use_tpu, micro_batches)
     whole = gradient(X, Y)
     assert np.linalg.norm(whole) > 0.5
@@ -107,7 +107,7 @@ def test_kerass_global_clipnorm_is_of_the_whole_batch(use_tpu, micro_batches, tm
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_by_hand_each_core_clips_its_share(micro_batches, tmp_path):
+def test_manual_clipping_clips_on_each_core(micro_batches, tmp_path):
     w, b = trained(clipping_each_core, tmp_path, True, micro_batches)
     parts = zip(np.split(X, 8), np.split(Y, 8), strict=True)
     shares = [clipped(gradient(x, y) / 8) for x, y in parts]

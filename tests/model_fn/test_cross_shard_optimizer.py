@@ -1,4 +1,4 @@
-"""Optimizers and gradients, against numbers worked out by hand."""
+"""Tests optimizers and gradients against results derived by hand."""
 
 import json
 
@@ -20,14 +20,14 @@ RATE = 0.1
 
 
 def train_once(model_fn, model_dir, steps=1, use_tpu=False):
-    """The variables after some steps over all examples at once."""
+    """Returns the variables after steps that each use all examples."""
     estimator = estimator_of(model_fn, model_dir, use_tpu, batch=64)
     estimator.train(repeated(X, Y), steps=steps)
     return kte.checkpoints.read(estimator.latest_checkpoint())
 
 
 def weights():
-    """The weights that the models here start from."""
+    """The initial weights of the models here."""
     return np.array([[1.0], [-1.0], [0.5]], "float32")
 
 
@@ -71,7 +71,7 @@ def test_adam_step_equals_numpy(tmp_path):
     assert values["adam/iteration"] == values["global_step"] == 3
 
 
-def test_weight_decay_as_a_sum_over_variables(tmp_path):
+def test_weight_decay_sums_over_variables(tmp_path):
     def decay(weight):
         return 0.5 * sum(ops.sum(v.value**2) for v in kte.trainable_variables())
 
@@ -164,7 +164,7 @@ def test_two_optimizers_train_a_small_gan(use_tpu, tmp_path):
         )
     )(d0, g0)
     np.testing.assert_allclose(values["critic"], d0 - 0.5 * d_gradient, rtol=1e-5)
-    # The first step of Adam is as long as the rate.
+    # Adam's first step has the size of the learning rate.
     np.testing.assert_allclose(
         values["generator"], g0 - 0.01 * np.sign(g_gradient), rtol=1e-4
     )
@@ -172,7 +172,7 @@ def test_two_optimizers_train_a_small_gan(use_tpu, tmp_path):
 
 @pytest.fixture(scope="module")
 def by_adafactor():
-    """What weights of Keras were before four steps, and are by path."""
+    """Returns Keras's weights before four steps, and after them by path."""
     layers = [keras.layers.Dense(4, name="a"), keras.layers.Dense(1, name="b")]
     model = keras.Sequential([keras.Input((X.shape[1],)), *layers])
     model.compile(keras.optimizers.Adafactor(RATE), "mse")
@@ -215,7 +215,7 @@ def test_adafactor_equals_keras(use_tpu, by_adafactor, tmp_path):
         np.testing.assert_allclose(values[path], value, rtol=1e-4, atol=1e-6)
 
 
-def test_several_optimizers_in_one(tmp_path):
+def test_one_wrapper_holds_several_optimizers(tmp_path):
     def optimizer():
         chosen = keras.optimizers.OptimizerMap(keras.optimizers.SGD(RATE), {})
         return keras.optimizers.MultiOptimizer(chosen)
@@ -225,7 +225,7 @@ def test_several_optimizers_in_one(tmp_path):
     np.testing.assert_allclose(values["w"], w, rtol=1e-5)
 
 
-def test_one_optimizer_for_two_lists(tmp_path):
+def test_one_optimizer_minimizes_two_lists(tmp_path):
     def model_fn(features, labels, mode, params):
         first = keras.Variable(1.0, name="first")
         second = keras.Variable(1.0, name="second")
@@ -246,7 +246,7 @@ def test_one_optimizer_for_two_lists(tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_gradient_penalty_is_differentiated_again(use_tpu, tmp_path):
+def test_gradient_penalty_is_differentiated(use_tpu, tmp_path):
     def loss_of(w, x=X, y=Y):
         return jnp.mean((x @ w) ** 3 - y)
 
@@ -269,7 +269,7 @@ def test_gradient_penalty_is_differentiated_again(use_tpu, tmp_path):
     )
 
 
-def test_requests_that_build_on_each_other(tmp_path):
+def test_gradients_of_gradients(tmp_path):
     def model_fn(features, labels, mode, params):
         w = keras.Variable(2.0, name="w")
         (first,) = kte.gradients(w.value**4, w)  # 4 w^3
@@ -337,7 +337,7 @@ def test_missing_wrapper_on_eight_cores_is_an_error(tmp_path):
         train_once(without_a_wrapper, tmp_path, use_tpu=True)
 
 
-def test_learning_rate_of_the_code_wins_over_the_checkpoint(tmp_path):
+def test_learning_rate_in_code_overrides_the_checkpoint(tmp_path):
     train_once(minimizing(lambda: keras.optimizers.SGD(RATE)), tmp_path)
     values = train_once(minimizing(lambda: keras.optimizers.SGD(RATE / 4)), tmp_path)
     w = weights() - RATE * loss_gradient(weights())
@@ -346,7 +346,7 @@ def test_learning_rate_of_the_code_wins_over_the_checkpoint(tmp_path):
     assert "sgd/learning_rate" not in values
 
 
-def test_optimizer_from_outside_serves_batches_of_two_sizes(tmp_path):
+def test_optimizer_made_outside_trains_two_batch_sizes(tmp_path):
     optimizer = keras.optimizers.SGD(RATE, momentum=0.9)
     estimator = estimator_of(
         minimizing(lambda: optimizer), tmp_path, batch=48, iterations=1
@@ -380,7 +380,7 @@ def test_optimizer_from_outside_serves_batches_of_two_sizes(tmp_path):
         (lambda o, loss: o.apply_gradients([]), ValueError, "none"),
     ],
 )
-def test_bad_calls_say_what_to_do(call, error, message, tmp_path):
+def test_invalid_calls_raise_errors_with_advice(call, error, message, tmp_path):
     def model_fn(features, labels, mode, params):
         _, outputs = outputs_of(features)
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(RATE))
@@ -429,20 +429,20 @@ def test_gradients_outside_training_are_errors(tmp_path):
         estimator.evaluate(repeated(X, Y), steps=1)
 
 
-def test_bad_wrappers_are_errors():
+def test_invalid_wrappers_are_errors():
     with pytest.raises(TypeError, match=r"keras\.optimizers\.Optimizer"):
         kte.CrossShardOptimizer("sgd")
     with pytest.raises(ValueError, match="'mean' or 'sum'"):
         kte.CrossShardOptimizer(keras.optimizers.SGD(), reduction="max")
 
 
-def test_a_wrong_reduce_dtype():
+def test_invalid_reduce_dtype_is_refused():
     with pytest.raises(ValueError, match="'float32', or None"):
         kte.CrossShardOptimizer(keras.optimizers.SGD(), reduce_dtype="int8")
 
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
-def test_cpus_reduce_in_float32_at_least(dtype, tmp_path):
+def test_cpus_reduce_in_at_least_float32(dtype, tmp_path):
     model_fn = minimizing(lambda: keras.optimizers.SGD(1.0), reduce_dtype=dtype)
     trained = train_once(model_fn, tmp_path, use_tpu=True)
     expected = weights() - loss_gradient(weights())
@@ -451,7 +451,7 @@ def test_cpus_reduce_in_float32_at_least(dtype, tmp_path):
 
 @pytest.mark.parametrize("make_cores", [lambda: ONE_CORE, all_cores])
 def test_compiled_step_has_one_forward_and_backward_pass(make_cores):
-    """Answering a gradient request must not cost a second pass."""
+    """A request for gradients does not add a second pass."""
 
     def model_fn(features, labels, mode, params):
         outputs = keras.layers.Dense(1)(keras.layers.Dense(32)(features))
@@ -502,7 +502,7 @@ def test_scaled_losses_are_refused(optimizer, tmp_path):
 
 
 def by_method(method):
-    """The idiom of official models: wrapped only where there are cores."""
+    """The idiom of the official models, which wrap the optimizer only on TPU cores."""
 
     def model_fn(features, labels, mode, params):
         _, outputs = outputs_of(features)
@@ -560,11 +560,13 @@ def test_minimize_with_a_bare_optimizer_on_cores():
         ),
     ],
 )
-def test_what_keras_optimizers_lack_says_what_to_call(tmp_path, method, advice):
+def test_methods_that_keras_optimizers_lack_raise_errors_with_advice(
+    tmp_path, method, advice
+):
     with pytest.raises(AttributeError, match=advice):
         train_once(by_method(method), tmp_path)
 
 
-def test_other_attributes_are_missing_as_ever(tmp_path):
+def test_other_attributes_raise_the_usual_error(tmp_path):
     with pytest.raises(AttributeError, match="'SGD' object has no attribute"):
         train_once(by_method(lambda optimizer, _: optimizer.rate), tmp_path)

@@ -1,4 +1,4 @@
-"""Export outputs show what they were made of, as the original's do."""
+"""Tests that export outputs expose their arguments, like the original's."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def test_scores_and_classes_of_a_classification():
     assert kte.export.ClassificationOutput(classes=names).scores is None
 
 
-def test_the_value_of_a_regression():
+def test_value_of_a_regression():
     assert kte.export.RegressionOutput(SCORES).value is SCORES
 
 

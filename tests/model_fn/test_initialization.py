@@ -1,4 +1,4 @@
-"""Initial values from checkpoints, by names that may differ."""
+"""Tests initial values from checkpoints whose names may differ."""
 
 import keras
 import numpy as np
@@ -19,7 +19,7 @@ WEIGHTS = {
 
 @pytest.fixture(scope="module")
 def of_tensorflow(tmp_path_factory):
-    """A checkpoint as TF1 programs left it."""
+    """A checkpoint in the format of TF1 scripts."""
     import tensorflow as tf
 
     path = str(tmp_path_factory.mktemp("tf1") / "bert_model.ckpt")
@@ -35,7 +35,7 @@ def of_tensorflow(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def of_ours(tmp_path_factory):
-    """The same in our format."""
+    """The same checkpoint in this package's format."""
     directory = str(tmp_path_factory.mktemp("ours"))
     values = {k: v for k, v in WEIGHTS.items() if k != "global_step"}
     return kte.checkpoints.save(directory, 7, values)
@@ -48,7 +48,7 @@ def estimator_starting(
     encoders=("encoder",),
     **settings,
 ):
-    """Encoders and a head; `initialize` is called when they are there."""
+    """An estimator of encoders and a head, which then calls `initialize`."""
 
     def model_fn(features, labels, mode, params):
         hidden = 0.0
@@ -103,7 +103,7 @@ MAPS = {
     each_once([False, True], ["of_ours", "of_tensorflow"]),
 )
 def test_training_starts_from_the_values(source, in_scaffold, tmp_path, request):
-    """An encoder for each form of map."""
+    """Training starts from a checkpoint's values, for each form of the map."""
     path = request.getfixturevalue(source)
 
     def initialize():
@@ -123,7 +123,7 @@ def test_training_starts_from_the_values(source, in_scaffold, tmp_path, request)
                 np.testing.assert_array_equal(start[own], value, own)
                 moved = first.get_variable_value(own)
                 assert not np.array_equal(moved, value)
-    # A checkpoint of its own comes first.
+    # The estimator's own checkpoint takes precedence.
     first.train(batches_of(X, Y), steps=1)
     assert first.get_variable_value("global_step") == 2
     again = estimator()
@@ -137,7 +137,7 @@ def test_training_starts_from_the_values(source, in_scaffold, tmp_path, request)
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_predictions_without_training_start_there_too(of_tensorflow, tmp_path, use_tpu):
+def test_predictions_without_training_use_the_values(of_tensorflow, tmp_path, use_tpu):
     estimator = estimator_starting(
         lambda: kte.init_from_checkpoint(of_tensorflow, {"bert/": "encoder/"}),
         tmp_path,
@@ -149,7 +149,7 @@ def test_predictions_without_training_start_there_too(of_tensorflow, tmp_path, u
     np.testing.assert_allclose(rows, hidden @ head, rtol=1e-4, atol=1e-5)
 
 
-def test_a_variable_itself_may_be_given(of_ours, tmp_path):
+def test_map_may_contain_a_variable(of_ours, tmp_path):
     def model_fn(features, labels, mode, params):
         layer = keras.layers.Dense(2, name="any")
         loss = keras.ops.mean(layer(features) ** 2)
@@ -162,7 +162,7 @@ def test_a_variable_itself_may_be_given(of_ours, tmp_path):
     np.testing.assert_array_equal(first["any/kernel"], WEIGHTS["bert/dense/kernel"])
 
 
-def test_an_average_starts_from_the_same_value(of_ours, tmp_path):
+def test_moving_average_starts_from_the_same_value(of_ours, tmp_path):
     def model_fn(features, labels, mode, params):
         layer = keras.layers.Dense(2, name="dense")
         loss = keras.ops.mean(layer(features) ** 2)
@@ -211,7 +211,7 @@ def test_an_average_starts_from_the_same_value(of_ours, tmp_path):
         (["bert/dense/kernel"], TypeError, "`assignment_map` must be a dict"),
     ],
 )
-def test_maps_that_do_not_fit(of_ours, assignment, error, message, tmp_path):
+def test_mismatched_maps_are_refused(of_ours, assignment, error, message, tmp_path):
     estimator = estimator_starting(
         lambda: kte.init_from_checkpoint(of_ours, assignment), tmp_path / "m"
     )
@@ -221,7 +221,7 @@ def test_maps_that_do_not_fit(of_ours, assignment, error, message, tmp_path):
 
 
 @pytest.mark.parametrize("in_scaffold", [False, True])
-def test_a_model_starts_from_its_own_checkpoint(tmp_path, in_scaffold):
+def test_model_starts_from_its_own_checkpoint(tmp_path, in_scaffold):
     first = estimator_starting(lambda: None, tmp_path / "a")
     first.train(batches_of(X, Y), steps=1)
     second = estimator_starting(
@@ -232,7 +232,7 @@ def test_a_model_starts_from_its_own_checkpoint(tmp_path, in_scaffold):
     assert second.train(batches_of(X, Y), steps=1).latest_checkpoint()
 
 
-def test_no_checkpoint_is_an_error(tmp_path):
+def test_missing_checkpoint_is_an_error(tmp_path):
     estimator = estimator_starting(
         lambda: kte.init_from_checkpoint(tmp_path / "none", {"/": "/"}),
         tmp_path,
@@ -241,6 +241,6 @@ def test_no_checkpoint_is_an_error(tmp_path):
         estimator.train(batches_of(X, Y), steps=1)
 
 
-def test_it_belongs_into_a_model_fn(of_ours):
+def test_call_outside_a_model_fn_is_an_error(of_ours):
     with pytest.raises(ValueError, match="was called outside a model_fn"):
         kte.init_from_checkpoint(of_ours, {"/": "/"})

@@ -1,4 +1,4 @@
-"""Models of flax, equinox and plain JAX do what layers of Keras do."""
+"""Tests that flax, equinox and plain JAX models match Keras layers."""
 
 import dataclasses
 from collections.abc import Callable
@@ -26,12 +26,12 @@ class Case:
     """A network in two frameworks.
 
     Attributes:
-        features: A batch for it.
-        network: A function of features, and of whether it is trained.
-        in_keras: The same in Keras, with the same initial values.
-        names: Paths of its variables by those that Keras's have.
-        rule: A rule of a layout about one of them.
-        keras_rule: The same for Keras's.
+        features: A batch for the network.
+        network: A function of the features and of `is_training`.
+        in_keras: The same network in Keras, with the same initial values.
+        names: The paths of the variables by the paths of Keras's variables.
+        rule: A layout rule for one of the variables.
+        keras_rule: The same rule for Keras's variable.
     """
 
     features: np.ndarray
@@ -43,12 +43,12 @@ class Case:
 
 
 def constant(value):
-    """An initializer of Keras."""
+    """A Keras initializer that returns these values."""
     return lambda shape, dtype: jnp.asarray(value, dtype).reshape(shape)
 
 
 def nnx_resnet():
-    """A convolution, a block with a shortcut, and a dense layer, all of nnx."""
+    """A convolution, a block with a shortcut, and a dense layer in nnx."""
     nnx = pytest.importorskip("flax.nnx", reason="flax is not installed")
 
     class Block(nnx.Module):
@@ -121,7 +121,7 @@ def nnx_resnet():
 
 
 def two_dense_layers(network, first, second, names, axes):
-    """A case of an MLP with one hidden layer."""
+    """The case of an MLP with one hidden layer."""
 
     def in_keras(features, is_training):
         del is_training
@@ -144,7 +144,7 @@ def two_dense_layers(network, first, second, names, axes):
 
 
 def equinox_mlp():
-    """An MLP of equinox, whose activation is also a leaf."""
+    """An equinox MLP, whose activation is also a leaf."""
     eqx = pytest.importorskip("equinox", reason="equinox is not installed")
 
     def make():
@@ -169,7 +169,7 @@ def equinox_mlp():
 
 
 def plain_mlp():
-    """The same in dicts and tuples."""
+    """The same MLP in dicts and tuples."""
 
     def init(key):
         shapes = (3, 8), (8, 1)
@@ -205,7 +205,7 @@ def case(request):
 
 
 def batches(case):
-    """The same batch again and again."""
+    """Repeats one batch."""
 
     def input_fn(params):
         del params
@@ -224,9 +224,9 @@ def adam():
 
 
 def trained(network, case, model_dir, steps=4, way="eight", split=None):
-    """An estimator that has trained on one core, eight, or four pairs.
+    """Returns an estimator that has trained on one core, eight, or four pairs.
 
-    Pairs share slots, and a variable, as the rule `split` of two says.
+    Pairs shard the optimizer state and one variable, according to the rule `split`.
     """
     rules = dict([split]) if way == "pairs" else None
     config = kte.RunConfig(
@@ -258,15 +258,15 @@ def values_of(estimator):
 
 
 @pytest.fixture(scope="module")
-def straight(case, tmp_path_factory):
-    """An estimator that has trained for six steps, on eight cores."""
+def uninterrupted(case, tmp_path_factory):
+    """An estimator that has trained for six steps in one call, on eight cores."""
     directory = tmp_path_factory.mktemp("straight")
     return trained(case.network, case, directory, 6)
 
 
 @pytest.mark.rows(5)
 @pytest.mark.parametrize("way", ["one", "eight", slow("pairs")])
-def test_numbers_are_those_of_keras(case, tmp_path, way):
+def test_results_match_keras(case, tmp_path, way):
     rules = case.rule, case.keras_rule
     directories = tmp_path / "own", tmp_path / "keras"
     networks = case.network, case.in_keras
@@ -278,7 +278,7 @@ def test_numbers_are_those_of_keras(case, tmp_path, way):
     assert values.keys() >= set(case.names.values())
     for keras_name, name in case.names.items():
         value, wanted = values[name], expected[keras_name]
-        # The kernels of equinox are the other way round.
+        # The kernels of equinox are transposed.
         wanted = wanted if value.shape == wanted.shape else wanted.T
         np.testing.assert_allclose(value, wanted, rtol=1e-5, atol=1e-5)
     (got,) = own.predict(one_batch(case), yield_single_examples=False)
@@ -288,16 +288,16 @@ def test_numbers_are_those_of_keras(case, tmp_path, way):
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_another_estimator_goes_on_bit_for_bit(case, straight, tmp_path):
+def test_another_estimator_continues_bit_for_bit(case, uninterrupted, tmp_path):
     trained(case.network, case, tmp_path, 3)
     resumed = trained(case.network, case, tmp_path, 6)
-    values, expected = values_of(resumed), values_of(straight)
+    values, expected = values_of(resumed), values_of(uninterrupted)
     assert values.keys() == expected.keys()
     for name, value in expected.items():
         np.testing.assert_array_equal(values[name], value, err_msg=name)
 
 
-def test_exports_predict_alike(case, straight, tmp_path):
+def test_exports_predict_the_same(case, uninterrupted, tmp_path):
     import tensorflow as tf
 
     receiver = kte.export.build_raw_serving_input_receiver_fn({"x": case.features})
@@ -306,11 +306,11 @@ def test_exports_predict_alike(case, straight, tmp_path):
         return case.network(features["x"], is_training)
 
     estimator = estimator_of(
-        model_fn_of(network), straight.model_dir, export_to_tpu=False
+        model_fn_of(network), uninterrupted.model_dir, export_to_tpu=False
     )
     folder = estimator.export_saved_model(tmp_path, receiver)
     serve = tf.saved_model.load(folder).signatures["serving_default"]
-    (expected,) = straight.predict(one_batch(case), yield_single_examples=False)
+    (expected,) = uninterrupted.predict(one_batch(case), yield_single_examples=False)
     np.testing.assert_allclose(
         serve(x=tf.constant(case.features))["y"],
         expected["y"],

@@ -1,4 +1,4 @@
-"""Nests of arrays as variables: their paths, dtypes, state and errors."""
+"""Tests pytrees of arrays as variables: paths, dtypes, state and errors."""
 
 import dataclasses
 import functools
@@ -22,7 +22,7 @@ X, Y = regression_data()
 )
 @dataclasses.dataclass
 class Linear:
-    """A layer as JAX's users write it."""
+    """A layer in the style of JAX users."""
 
     w: jax.Array
     b: jax.Array
@@ -30,7 +30,7 @@ class Linear:
 
 
 def init(key):
-    """A nest of all kinds of nodes."""
+    """A pytree with all kinds of nodes."""
     return {
         "layers": [Linear(jax.random.normal(key, (3, 1)), jnp.zeros(1))],
         "a/b": (jnp.ones(3, "bfloat16"), None, "text", 2.5, jnp.tanh),
@@ -69,7 +69,7 @@ def values_of(estimator, prefix="net/"):
     }
 
 
-def test_paths_are_those_of_the_nest(tmp_path):
+def test_variables_have_the_paths_of_the_pytree(tmp_path):
     before = values_of(trained(linear, tmp_path, 1))
     after = values_of(trained(linear, tmp_path, 3))
     changed = {name: not np.array_equal(before[name], after[name]) for name in before}
@@ -88,7 +88,7 @@ def test_paths_are_those_of_the_nest(tmp_path):
     assert dtypes["net/key"] == "uint32"
 
 
-def test_initial_values_are_of_the_seed(tmp_path):
+def test_seed_determines_initial_values(tmp_path):
     def first(name, seed):
         estimator = trained(linear, tmp_path / name, 1, seed=seed)
         return values_of(estimator)["net/layers/0/w"]
@@ -105,7 +105,7 @@ def test_initial_values_are_of_the_seed(tmp_path):
         lambda key, scale=1.0: {"w": scale * jax.random.normal(key, (3, 1))},
     ],
 )
-def test_what_makes_a_nest(made, tmp_path):
+def test_pytree_may_be_made_in_several_ways(made, tmp_path):
     def network(features, is_training):
         return features @ kte.jax_params("net", made)["w"]
 
@@ -114,7 +114,7 @@ def test_what_makes_a_nest(made, tmp_path):
     assert estimator.get_variable_value("net/w").dtype == "float32"
 
 
-def test_names_go_below_scopes_and_may_have_parts(tmp_path):
+def test_scopes_prefix_names_with_slashes(tmp_path):
     def network(features, is_training):
         made = {"w": jnp.zeros((3, 1))}
         with kte.variable_scope("outer"):
@@ -132,7 +132,7 @@ def test_names_go_below_scopes_and_may_have_parts(tmp_path):
 
 
 @pytest.mark.parametrize("trainable", [True, False, {"w": True, "b": False}])
-def test_what_is_trained(trainable, tmp_path):
+def test_trainable_selects_variables(trainable, tmp_path):
     def network(features, is_training):
         made = {"w": jnp.zeros((3, 1)), "b": {"c": jnp.zeros(1)}}
         p = kte.jax_params("net", made, trainable)
@@ -146,7 +146,7 @@ def test_what_is_trained(trainable, tmp_path):
 
 
 def averaging(features, is_training):
-    """A model with a moving average and a counter, as a step changes them."""
+    """A model with a moving average and a counter, which each step updates."""
     p = kte.jax_params("net", {"w": jnp.zeros((3, 1))})
     start = {"mean": jnp.zeros(3), "count": jnp.int32(0)}
     state = kte.jax_params("state", start, trainable=False)
@@ -173,7 +173,7 @@ def test_state_is_kept_and_averaged_over_the_cores(use_tpu, tmp_path):
     np.testing.assert_allclose(batch["y"], (X[:16] - got) @ w, rtol=1e-5, atol=1e-6)
 
 
-def test_state_of_an_evaluation_lasts_for_the_call(tmp_path):
+def test_state_in_evaluation_lasts_for_the_call(tmp_path):
     def network(features, is_training):
         w = kte.jax_params("net", {"w": jnp.zeros((3, 1))})["w"]
         seen = kte.jax_params("seen", {"n": jnp.float32(0)}, False)
@@ -187,7 +187,7 @@ def test_state_of_an_evaluation_lasts_for_the_call(tmp_path):
 
 
 @pytest.mark.parametrize("impl", ["threefry2x32", "rbg"])
-def test_keys_differ_between_cores_and_go_on(impl, tmp_path):
+def test_keys_differ_between_cores_and_steps(impl, tmp_path):
     def network(features, is_training):
         w = kte.jax_params("net", {"w": jnp.zeros((3, 1))})["w"]
         made = {"key": jax.random.key(0, impl=impl)}
@@ -197,13 +197,13 @@ def test_keys_differ_between_cores_and_go_on(impl, tmp_path):
 
     estimator = trained(network, tmp_path, 1, use_tpu=True)
     noise = [each["y"][0] for each in estimator.predict(batches_of(X[:32]))]
-    # Two steps of eight cores, with two rows each.
+    # Two steps on eight cores with two rows each.
     assert len(set(noise)) == 32
     again = [each["y"][0] for each in estimator.predict(batches_of(X[:32]))]
     assert noise == again
 
 
-def test_variables_are_shared_where_a_scope_says_so(tmp_path):
+def test_reused_scopes_share_variables(tmp_path):
     def tower(features):
         with kte.variable_scope("tower", reuse=kte.AUTO_REUSE):
             return features @ kte.jax_params("net", {"w": jnp.ones((3, 1))})["w"]
@@ -235,7 +235,7 @@ def test_gradients_clipping_and_micro_batches(micro_batches, tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_variables_that_a_trace_inside_makes(use_tpu, tmp_path):
+def test_variables_made_inside_a_nested_trace(use_tpu, tmp_path):
     def init(key):
         return {"w": jax.random.normal(key, (3, 1)), "key": key}
 
@@ -247,19 +247,19 @@ def test_variables_that_a_trace_inside_makes(use_tpu, tmp_path):
         directory = tmp_path / name
         return values_of(trained(network, directory, 2, use_tpu=use_tpu))
 
-    def anew(features, is_training):
-        # JAX keeps the traces of functions that are the same.
+    def made_per_call(features, is_training):
+        # JAX caches the traces of equal functions.
         return jax.checkpoint(lambda x: apply(x))(features)
 
     expected = values("plain", lambda features, _: apply(features))
-    again = values("again", anew)
+    again = values("again", made_per_call)
     for name, value in expected.items():
         np.testing.assert_allclose(again[name], value, rtol=1e-6)
     assert again.keys() == expected.keys()
 
 
 def failing(tmp_path, build):
-    """The error of a model_fn that does this."""
+    """Trains a model_fn that calls `build`."""
 
     def network(features, is_training):
         build()
@@ -306,18 +306,18 @@ def failing(tmp_path, build):
         ),
     ],
 )
-def test_errors(build, message, tmp_path):
+def test_invalid_calls_are_errors(build, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         failing(tmp_path, build)
 
 
 @pytest.mark.parametrize("function", [kte.jax_params, kte.assign_jax_params])
-def test_variables_are_made_in_a_model_fn(function):
+def test_variables_outside_a_model_fn_are_an_error(function):
     with pytest.raises(ValueError, match="outside a model_fn"):
         function("net", {"w": jnp.ones(1)})
 
 
-def test_what_a_function_raises_comes_through(tmp_path):
+def test_errors_of_init_are_raised_unchanged(tmp_path):
     def init(key):
         raise OSError("no such weights")
 
@@ -325,7 +325,7 @@ def test_what_a_function_raises_comes_through(tmp_path):
         failing(tmp_path, lambda: kte.jax_params("net", init))
 
 
-def test_cores_that_assign_trained_values_of_their_own_are_an_error(tmp_path):
+def test_different_trained_values_on_each_core_are_an_error(tmp_path):
     def network(features, is_training):
         p = kte.jax_params("net", {"w": jnp.zeros((3, 1))})
         kte.assign_jax_params("net", {"w": p["w"] + features[0, 0]})
@@ -335,7 +335,7 @@ def test_cores_that_assign_trained_values_of_their_own_are_an_error(tmp_path):
         trained(network, tmp_path, 1, use_tpu=True)
 
 
-def test_no_variables_to_train_names_the_way(tmp_path):
+def test_error_without_trained_variables_names_jax_params(tmp_path):
     w = jnp.zeros((3, 1))
     with pytest.raises(ValueError, match=r"kte.jax_params\(name, init\)"):
         trained(lambda features, _: features @ w, tmp_path, 1)
@@ -351,7 +351,7 @@ def keras_file(estimator, folder):
 
 
 @pytest.mark.parametrize("export", [export_of_layers, keras_file])
-def test_exports_that_want_layers_of_keras_say_so(tmp_path, export):
+def test_exports_that_need_keras_layers_are_refused(tmp_path, export):
     trained(linear, tmp_path, 1)
     estimator = estimator_of(
         model_fn_of(lambda x, is_training: linear(x["x"], is_training)),

@@ -1,4 +1,4 @@
-"""Learning rates that `model_fn` computes, in whatever form."""
+"""Tests all forms of learning rates that `model_fn` computes."""
 
 import functools
 import json
@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-import tensorflow.compat.v1 as tf  # noqa: TID253 - what is left over
+import tensorflow.compat.v1 as tf  # noqa: TID253 - a TF1 call that remains
 from helpers import estimator_of, model_fn_of, regression_data, repeated
 from keras import ops
 
@@ -19,7 +19,7 @@ SGD = keras.optimizers.SGD
 
 
 def inverse():
-    """0.1, 0.05, 0.033, ... as a tensor of the global step."""
+    """The rates 0.1, 0.05, 0.033, ... as a tensor of the global step."""
     return 0.1 / ops.cast(kte.get_global_step() + 1, "float32")
 
 
@@ -74,7 +74,7 @@ def network(features, is_training):
 
 
 def expected(rates):
-    """Kernel and bias after steps at these rates."""
+    """The kernel and bias after steps at these rates."""
     kernel, bias = np.zeros((3, 1)), np.zeros(1)
     for rate in rates:
         error = 2 * (X @ kernel + bias - Y) / len(X)
@@ -90,14 +90,14 @@ def train(optimizer, model_dir, steps=3, use_tpu=False, model_fn=None, **more):
 
 
 @pytest.mark.parametrize("optimizer", FORMS)
-def test_every_form_has_the_same_numbers(optimizer, tmp_path) -> None:
+def test_every_form_gives_the_same_results(optimizer, tmp_path) -> None:
     values = train(optimizer, tmp_path)
     kernel, bias = expected([0.1, 0.05, 0.1 / 3])
     np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
     np.testing.assert_allclose(values["dense/bias"], bias, rtol=1e-4)
 
 
-def test_every_form_has_them_over_all_cores(tmp_path) -> None:
+def test_every_form_gives_the_same_results_on_all_cores(tmp_path) -> None:
     def model_fn(features, labels, mode, params):
         losses, train_ops = [], []
         for form in FORMS:
@@ -119,14 +119,14 @@ def test_every_form_has_them_over_all_cores(tmp_path) -> None:
         np.testing.assert_allclose(values[f"{own}/bias"], bias, rtol=1e-4, err_msg=own)
 
 
-def test_it_goes_on_where_training_stopped(tmp_path) -> None:
+def test_rate_continues_after_training_stopped(tmp_path) -> None:
     train(of_tensor, tmp_path, steps=1)
     values = train(of_tensor, tmp_path, steps=2)
     kernel, _ = expected([0.1, 0.05, 0.1 / 3])
     np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
 
 
-def test_a_rate_of_the_batch_is_averaged_over_cores(tmp_path) -> None:
+def test_rate_from_the_batch_is_averaged_over_cores(tmp_path) -> None:
     def model_fn(features, labels, mode, params):
         y = network(features, True)
         loss = ops.mean((y - labels) ** 2)
@@ -138,7 +138,7 @@ def test_a_rate_of_the_batch_is_averaged_over_cores(tmp_path) -> None:
     np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
 
 
-def test_micro_batches_and_given_gradients_have_it(tmp_path) -> None:
+def test_micro_batches_and_given_gradients_use_the_rate(tmp_path) -> None:
     def model_fn(features, labels, mode, params):
         y = network(features, True)
         loss = ops.mean((y - labels) ** 2)
@@ -153,7 +153,7 @@ def test_micro_batches_and_given_gradients_have_it(tmp_path) -> None:
     np.testing.assert_allclose(values["dense/kernel"], kernel, rtol=1e-4)
 
 
-def test_several_optimizers_have_their_own(tmp_path) -> None:
+def test_each_optimizer_has_its_own_rate(tmp_path) -> None:
     def model_fn(features, labels, mode, params):
         y = network(features, True)
         loss = ops.mean((y - labels) ** 2)
@@ -175,7 +175,7 @@ def test_several_optimizers_have_their_own(tmp_path) -> None:
     np.testing.assert_allclose(values["dense/bias"], bias, rtol=1e-4)
 
 
-def test_it_is_reported(tmp_path) -> None:
+def test_rate_is_reported(tmp_path) -> None:
     made = model_fn_of(network, of_tensor)
     estimator = kte.TPUEstimator(
         made,
@@ -194,7 +194,7 @@ def test_it_is_reported(tmp_path) -> None:
     np.testing.assert_allclose(found, [0.1, 0.05, 0.1 / 3], rtol=1e-5)
 
 
-def test_a_model_does_not_read_it() -> None:
+def test_rate_cannot_be_read_outside_model_fn() -> None:
     model = EstimatorModel.from_model_fn(model_fn_of(network, of_tensor))
     model.fit(X, Y, batch_size=64, verbose=0)
     with pytest.raises(ValueError, match="cannot be read outside model_fn"):
@@ -208,12 +208,12 @@ def test_a_model_does_not_read_it() -> None:
         (lambda a, b: a, TypeError, r"no argument, .* \['a', 'b'\]"),
     ],
 )
-def test_what_is_no_rate_is_refused(rate, error, message, tmp_path) -> None:
+def test_invalid_rates_are_refused(rate, error, message, tmp_path) -> None:
     with pytest.raises(error, match=message):
         train(lambda: SGD(rate), tmp_path)
 
 
-def test_a_decay_of_tensorflow_is_refused(tmp_path) -> None:
+def test_tensorflow_decay_is_refused(tmp_path) -> None:
     def optimizer():
         step = kte.get_global_step()
         return SGD(tf.train.exponential_decay(0.1, step, 1, 0.5))
@@ -222,6 +222,6 @@ def test_a_decay_of_tensorflow_is_refused(tmp_path) -> None:
         train(optimizer, tmp_path)
 
 
-def test_outside_a_model_fn_keras_decides() -> None:
+def test_keras_checks_rates_outside_a_model_fn() -> None:
     with pytest.raises(ValueError, match="should be float"):
         SGD(jnp.float32(0.1))

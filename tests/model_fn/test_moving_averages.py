@@ -1,4 +1,4 @@
-"""Moving averages, against TensorFlow's."""
+"""Tests moving averages against TensorFlow's."""
 
 import functools
 
@@ -14,7 +14,7 @@ STEPS = 4
 
 
 def squared_error(outputs, labels):
-    """The loss; there are no labels in prediction."""
+    """The mean squared error, or `None` without labels."""
     if labels is None:
         return None
     return keras.ops.mean((outputs - labels) ** 2)
@@ -35,7 +35,7 @@ def model_fn(features, labels, mode, params):
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
     def scaffold_fn():
-        names = averages.variables_to_restore()  # As well as outside.
+        names = averages.variables_to_restore()  # `scaffold_fn` may also create them.
         return kte.Scaffold(variables_to_restore=names)
 
     return kte.TPUEstimatorSpec(
@@ -45,7 +45,7 @@ def model_fn(features, labels, mode, params):
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
-    """An estimator, and what its checkpoint of each step holds."""
+    """An estimator, and the values in its checkpoint of each step."""
 
     @functools.cache
     def run(use_tpu, counts):
@@ -69,7 +69,7 @@ def trained(tmp_path_factory):
 
 @pytest.mark.parametrize(("use_tpu", "counts"), each_once([False, True], [False, True]))
 @pytest.mark.parametrize("path", ["dense/kernel", "norm/gamma"])
-def test_averages_are_those_of_tensorflow(trained, path, counts, use_tpu):
+def test_averages_match_tensorflow(trained, path, counts, use_tpu):
     import tensorflow as tf
 
     _, steps = trained(use_tpu, counts)
@@ -80,7 +80,7 @@ def test_averages_are_those_of_tensorflow(trained, path, counts, use_tpu):
             0.8, num_updates=number if counts else None
         )
         variable = tf.Variable(steps[number][name])
-        theirs.apply([variable])  # Starts at the variable's value.
+        theirs.apply([variable])  # The average starts at the variable's value.
         variable.assign(steps[number + 1][path])
         theirs.apply([variable])
         np.testing.assert_allclose(
@@ -91,7 +91,7 @@ def test_averages_are_those_of_tensorflow(trained, path, counts, use_tpu):
         )
 
 
-def test_averages_are_evaluated_in_place_of_the_variables(trained):
+def test_evaluation_can_use_averages(trained):
     estimator, steps = trained(False, False)
     last = steps[-1]
     normed = (X - last["norm/moving_mean"]) / np.sqrt(
@@ -108,8 +108,8 @@ def test_averages_are_evaluated_in_place_of_the_variables(trained):
     np.testing.assert_allclose(loss, np.mean((expected - Y) ** 2), rtol=1e-4)
 
 
-def test_an_average_starts_where_its_variable_does(tmp_path):
-    """Also if the variable is assigned in the first step."""
+def test_average_starts_at_its_variables_value(tmp_path):
+    """This also holds if the first step assigns the variable."""
 
     def with_statistics(features, labels, mode, params):
         layer = keras.layers.BatchNormalization(momentum=0.5, name="norm")
@@ -136,8 +136,8 @@ def test_an_average_starts_where_its_variable_does(tmp_path):
     )
 
 
-def test_statistics_of_layers_are_averaged_as_global_variables(tmp_path):
-    """As ResNet and EfficientNet do, in training and in evaluation."""
+def test_layer_statistics_are_averaged_like_global_variables(tmp_path):
+    """ResNet and EfficientNet average them, and evaluate with the averages."""
     seen = []
 
     def with_statistics(features, labels, mode, params):
@@ -205,12 +205,12 @@ def test_keras_averages_can_be_evaluated(tmp_path):
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.1])
-def test_a_decay_is_a_share(decay):
+def test_decay_outside_zero_and_one_is_refused(decay):
     with pytest.raises(ValueError, match="`decay` must be .* between 0 and"):
         kte.ExponentialMovingAverage(decay)
 
 
-def test_averages_exist_in_a_model_fn_only():
+def test_averages_outside_a_model_fn_are_refused():
     with pytest.raises(ValueError, match="outside a model_fn"):
         kte.ExponentialMovingAverage(0.9).apply()
 

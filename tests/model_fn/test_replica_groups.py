@@ -1,4 +1,4 @@
-"""`group_assignment`: the cores that reduce their gradients together."""
+"""Tests `group_assignment`, the cores that reduce their gradients together."""
 
 import functools
 import shutil
@@ -47,7 +47,7 @@ def weights_after(groups, calls, model_dir, use_tpu=True):
 
 @pytest.fixture(scope="module")
 def by_default(tmp_path_factory):
-    """Weights without groups."""
+    """The weights without groups."""
 
     @functools.cache
     def run(calls, use_tpu=True):
@@ -66,7 +66,7 @@ def test_one_group_of_all_cores_is_the_default(calls, tmp_path, by_default):
 
 
 @pytest.mark.parametrize("groups", [[[0, 1], [2, 3]], [ALL], [[0]]])
-def test_groups_on_one_core_change_nothing(groups, tmp_path, by_default):
+def test_groups_on_one_core_have_no_effect(groups, tmp_path, by_default):
     weights = weights_after(groups, "minimize", tmp_path, use_tpu=False)
     expected = by_default("minimize", use_tpu=False)
     np.testing.assert_array_equal(weights, expected)
@@ -76,12 +76,12 @@ GROUPS = [[0, 2, 4, 6], [1, 3, 5, 7]]
 
 
 def of_first_group(x):
-    """The examples of 64 that cores 0, 2, 4 and 6 get."""
+    """The examples of 64 that cores 0, 2, 4 and 6 receive."""
     return x.reshape(8, 8, -1)[::2].reshape(32, -1)
 
 
 @pytest.mark.parametrize("calls", ["minimize", "apply_gradients"])
-def test_the_first_group_trains_a_model_of_its_own(calls, tmp_path, by_default):
+def test_first_group_trains_its_own_model(calls, tmp_path, by_default):
     weights = weights_after(GROUPS, calls, tmp_path / "groups")
     x, y = of_first_group(X[:64]), of_first_group(Y[:64])
     estimator = estimator_of(
@@ -93,7 +93,7 @@ def test_the_first_group_trains_a_model_of_its_own(calls, tmp_path, by_default):
     assert np.abs(weights - by_default(calls)).max() > 1e-3
 
 
-def test_sums_of_gradients_by_hand_are_those_of_a_group(tmp_path):
+def test_manual_sums_of_gradients_are_those_of_a_group(tmp_path):
     groups = [[core] for core in ALL]
     weights = weights_after(groups, "by hand", tmp_path / "groups")
     x, y = X[:8], Y[:8]
@@ -105,7 +105,7 @@ def test_sums_of_gradients_by_hand_are_those_of_a_group(tmp_path):
     np.testing.assert_allclose(weights, alone, rtol=1e-6)
 
 
-def test_evaluations_and_later_calls_have_the_model_of_the_first(tmp_path):
+def test_later_calls_use_the_model_of_the_first_group(tmp_path):
     model_fn, inside = model_of(GROUPS, "minimize"), []
 
     class Evaluating(kte.hooks.SessionRunHook):
@@ -128,7 +128,7 @@ def test_evaluations_and_later_calls_have_the_model_of_the_first(tmp_path):
         )
 
 
-def test_groups_need_batches_that_divide_by_the_cores(tmp_path):
+def test_groups_need_batches_divisible_by_the_cores(tmp_path):
     estimator = estimator_of(
         model_of(GROUPS, "minimize"), tmp_path, use_tpu=True, batch=64
     )
@@ -137,7 +137,7 @@ def test_groups_need_batches_that_divide_by_the_cores(tmp_path):
 
 
 @pytest.mark.parametrize("groups", [[[0, 1, 2, 3]], [[*ALL, 8, 9]]])
-def test_groups_of_other_cores_than_there_are(groups, tmp_path):
+def test_groups_of_missing_cores_are_refused(groups, tmp_path):
     with pytest.raises(ValueError, match="partition the 8 replicas"):
         weights_after(groups, "minimize", tmp_path)
 
@@ -155,6 +155,6 @@ def test_groups_of_other_cores_than_there_are(groups, tmp_path):
         ([[1, 2], [3, 4]], "each replica once"),
     ],
 )
-def test_malformed_groups_are_refused_at_once(groups, message):
+def test_constructor_refuses_malformed_groups(groups, message):
     with pytest.raises(ValueError, match=message):
         kte.CrossShardOptimizer(keras.optimizers.SGD(), group_assignment=groups)

@@ -1,4 +1,4 @@
-"""Tests of `Scaffold`, which acts before a program's first step."""
+"""Tests of `Scaffold`, which runs before the first step of training."""
 
 import functools
 
@@ -51,12 +51,12 @@ def test_init_fn_sets_initial_values(tmp_path, use_tpu):
     np.testing.assert_allclose([row["y"] for row in rows], X @ KERNEL, rtol=1e-5)
     assert calls == [(3, 1)]
     estimator.train(batches_of(X, Y), steps=1)
-    assert len(calls) == 2  # Another program.
+    assert len(calls) == 2  # Another estimator.
     first = kte.checkpoints.read(f"{tmp_path}/model.ckpt-0")
     np.testing.assert_array_equal(first["dense/kernel"], KERNEL)
 
 
-def test_init_fn_is_not_called_if_there_is_a_checkpoint(tmp_path):
+def test_init_fn_is_not_called_if_a_checkpoint_exists(tmp_path):
     plain = estimator_with(lambda mode: kte.Scaffold(), tmp_path)
     plain.train(batches_of(X, Y), steps=1)
 
@@ -68,7 +68,7 @@ def test_init_fn_is_not_called_if_there_is_a_checkpoint(tmp_path):
     assert again.get_variable_value("global_step") == 2
 
 
-def test_scaffold_fn_is_called_once_for_each_program(tmp_path):
+def test_scaffold_fn_is_called_once_in_each_mode(tmp_path):
     modes = []
     estimator = estimator_with(
         lambda mode: modes.append(mode) or kte.Scaffold(), tmp_path
@@ -81,7 +81,7 @@ def test_scaffold_fn_is_called_once_for_each_program(tmp_path):
 
 
 @pytest.mark.parametrize("in_memory", [True, False])
-def test_other_names_are_restored_in_evaluation(tmp_path, in_memory):
+def test_evaluation_restores_from_other_names(tmp_path, in_memory):
     class Halved(keras.layers.Layer):
         """Keeps half of another layer's kernel."""
 
@@ -124,7 +124,7 @@ def test_other_names_are_restored_in_evaluation(tmp_path, in_memory):
     np.testing.assert_array_equal(estimator.get_variable_value("dense/kernel"), kernel)
 
 
-def test_an_estimator_spec_may_have_a_scaffold(tmp_path):
+def test_estimator_spec_may_have_a_scaffold(tmp_path):
     def model_fn(features, labels, mode, params):
         spec = model_fn_of(linear)(features, labels, mode, params)
         return kte.EstimatorSpec(
@@ -139,7 +139,7 @@ def test_an_estimator_spec_may_have_a_scaffold(tmp_path):
     np.testing.assert_array_equal(first["dense/kernel"], KERNEL)
 
 
-def test_a_spec_makes_its_scaffold_when_converted():
+def test_converted_spec_makes_its_scaffold():
     spec = kte.TPUEstimatorSpec(
         "infer",
         predictions=np.ones(2),
@@ -154,7 +154,7 @@ def test_a_spec_makes_its_scaffold_when_converted():
     assert empty.as_estimator_spec().scaffold == kte.Scaffold()
 
 
-def test_settings_are_copied_where_there_are_none():
+def test_missing_settings_are_copied():
     base = kte.Scaffold(init_fn=set_kernel, variables_to_restore={"a": "b"})
     own = {"c": "d"}
     copy = kte.Scaffold(copy_from_scaffold=base, variables_to_restore=own)
@@ -179,12 +179,12 @@ def test_settings_are_copied_where_there_are_none():
         ),
     ],
 )
-def test_wrong_arguments(arguments, error, message):
+def test_invalid_arguments_are_refused(arguments, error, message):
     with pytest.raises(error, match=message):
         kte.Scaffold(**arguments)
 
 
-def test_arguments_about_graphs_are_named_in_a_warning():
+def test_warning_names_arguments_for_graphs():
     with pytest.warns(UserWarning, match="no effect.*init_op, ready_op") as w:
         kte.Scaffold(init_op="op", ready_op="op")
     assert w[0].filename == __file__
@@ -206,7 +206,7 @@ def test_arguments_about_graphs_are_named_in_a_warning():
         ),
     ],
 )
-def test_wrong_scaffolds_in_training(scaffold_fn, message, tmp_path):
+def test_invalid_scaffolds_are_refused_in_training(scaffold_fn, message, tmp_path):
     estimator = estimator_with(scaffold_fn, tmp_path)
     with pytest.raises(ValueError, match=message):
         estimator.train(batches_of(X, Y), steps=1)
@@ -215,7 +215,7 @@ def test_wrong_scaffolds_in_training(scaffold_fn, message, tmp_path):
 
 @pytest.mark.parametrize("where", ["scaffold_fn", "init_fn"])
 @pytest.mark.parametrize("use", [float, np.asarray, lambda loss: loss + 1])
-def test_tensors_of_model_fn_stay_there(where, use, tmp_path):
+def test_tensors_of_model_fn_are_refused_outside(where, use, tmp_path):
     def model_fn(features, labels, mode, params):
         loss = ops.mean(keras.layers.Dense(1)(features) ** 2)
 
@@ -238,7 +238,7 @@ def test_tensors_of_model_fn_stay_there(where, use, tmp_path):
 
 
 @pytest.mark.parametrize("method", ["run", "assign"])
-def test_unknown_variables_in_init_fn(method, tmp_path):
+def test_init_fn_refuses_unknown_variables(method, tmp_path):
     def init_fn(scaffold, session):
         getattr(session, method)({"kernel": "kernel"})
 
@@ -258,7 +258,7 @@ def test_unknown_variables_in_init_fn(method, tmp_path):
         ),
     ],
 )
-def test_names_that_cannot_be_restored(names, message, tmp_path):
+def test_invalid_variables_to_restore_are_refused(names, message, tmp_path):
     def scaffold_fn(mode):
         if mode == kte.ModeKeys.TRAIN:
             return kte.Scaffold()
@@ -277,6 +277,6 @@ def test_names_that_cannot_be_restored(names, message, tmp_path):
         ("scaffold", kte.EstimatorSpec),
     ],
 )
-def test_specs_check_their_scaffold(field, spec):
+def test_specs_validate_their_scaffold(field, spec):
     with pytest.raises(TypeError, match=f"`{field}` must be a"):
         spec("infer", predictions=np.ones(2), **{field: 3})

@@ -56,7 +56,7 @@ OPTIMIZERS = {
 
 
 @pytest.mark.parametrize("name", OPTIMIZERS)
-def test_slots_have_the_names_of_keras_and_of_the_original(name):
+def test_slots_have_names_of_keras_and_the_original(name):
     make, names = OPTIMIZERS[name]
     optimizer = make()
     kernel = keras.Variable([[1.0]], name="kernel")
@@ -74,13 +74,13 @@ def test_slots_have_the_names_of_keras_and_of_the_original(name):
     assert wrapped.get_slot(keras.Variable([1.0], name="x"), "m") is None
 
 
-def test_there_are_no_slots_before_the_first_step():
+def test_slots_do_not_exist_before_the_first_step():
     wrapped = kte.CrossShardOptimizer(keras.optimizers.Adam())
     assert wrapped.get_slot_names() == []
     assert wrapped.get_slot(keras.Variable(1.0), "m") is None
 
 
-def test_the_path_of_a_slot_leads_to_its_value(tmp_path):
+def test_value_of_a_slot_is_read_by_its_path(tmp_path):
     optimizer = keras.optimizers.SGD(0.1, momentum=0.9, name="sgd")
     wrapped, kernel, estimator = trained_with(optimizer, tmp_path)
     assert wrapped.get_slot_names() == ["momentum"]
@@ -89,7 +89,7 @@ def test_the_path_of_a_slot_leads_to_its_value(tmp_path):
     assert estimator.get_variable_value(path).shape == (3, 1)
 
 
-def test_slots_of_several_optimizers_in_one(tmp_path):
+def test_slots_of_several_optimizers(tmp_path):
     adam = keras.optimizers.Adam()
     several = keras.optimizers.MultiOptimizer(keras.optimizers.OptimizerMap(adam, {}))
     wrapped, kernel, _ = trained_with(several, tmp_path)
@@ -97,7 +97,7 @@ def test_slots_of_several_optimizers_in_one(tmp_path):
     assert wrapped.get_slot(kernel, "v") is slot([adam], kernel, "velocity")
 
 
-def test_slots_are_of_variables():
+def test_get_slot_requires_a_variable():
     wrapped = kte.CrossShardOptimizer(keras.optimizers.Adam())
     with pytest.raises(TypeError, match="keras.Variable"):
         wrapped.get_slot("dense/kernel", "m")

@@ -43,8 +43,8 @@ class Hook(kte.hooks.SessionRunHook):
     pass
 
 
-# Name: what is wrong, the exception, and what its message says about the field
-# NAME. In the order of the checks, as they are in TRAIN.
+# By name: the invalid fields, the exception, and its message about the field NAME.
+# The order is that of the checks in TRAIN.
 HOST_FUNCTIONS = {
     "neither tuple nor list": (
         of_two,
@@ -220,12 +220,12 @@ def refused(spec_class, name, mode=TRAIN, **more):
     ("spec_class", "name"),
     [(each, name) for each, cases in SPECS.items() for name in cases],
 )
-def test_refused(spec_class, name):
+def test_invalid_arguments_are_refused_by_name(spec_class, name):
     refused(spec_class, name)
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
-def test_names_of_metrics_are_checked_where_they_are_returned(name):
+def test_names_of_metrics_are_checked_when_returned(name):
     metric_ops = {name: (LOSS, LOSS)}
     spec = kte.EstimatorSpec(TRAIN, **ENOUGH[TRAIN], eval_metric_ops=metric_ops)
     assert list(spec.eval_metric_ops) == [name]
@@ -255,7 +255,7 @@ def test_first_mistake_is_reported(spec_class):
         ),
     ],
 )
-def test_missing_in_other_modes(mode, missing, message, spec_class):
+def test_missing_fields_are_refused_in_other_modes(mode, missing, message, spec_class):
     with pytest.raises(ValueError, match=message):
         spec_class(mode, **ENOUGH[mode] | {missing: None})
 
@@ -270,13 +270,13 @@ def test_missing_in_other_modes(mode, missing, message, spec_class):
         (PREDICT, "evaluation_hooks of wrong type"),
     ],
 )
-def test_what_a_mode_does_not_need_is_checked_too(mode, name, spec_class):
+def test_fields_that_a_mode_does_not_need_are_checked(mode, name, spec_class):
     refused(spec_class, name, mode)
 
 
 @pytest.mark.parametrize("spec_class", SPECS)
 @pytest.mark.parametrize("mode", ENOUGH)
-def test_enough(mode, spec_class):
+def test_required_fields_are_enough(mode, spec_class):
     spec = spec_class(mode, **ENOUGH[mode])
     assert spec.mode == mode
     assert (spec.predictions == {}) == (mode != PREDICT)
@@ -338,7 +338,7 @@ def test_host_functions(pair):
     assert spec.eval_metrics == spec.host_call == tuple(pair)
 
 
-def test_dict_with_wrong_keys_is_refused_when_called():
+def test_dict_with_wrong_keys_is_refused_at_the_call():
     spec = kte.TPUEstimatorSpec(EVAL, loss=LOSS, eval_metrics=(of_two, {"wrong": LOSS}))
     with pytest.raises(TypeError, match="unexpected keyword argument 'wrong'"):
         spec.as_estimator_spec()
@@ -372,7 +372,7 @@ def test_as_estimator_spec(mode):
     assert spec.eval_metric_ops == metrics
 
 
-def test_as_estimator_spec_checks_the_metrics():
+def test_as_estimator_spec_validates_metrics():
     spec = kte.TPUEstimatorSpec(
         EVAL, loss=LOSS, eval_metrics=(lambda: {"m": [1, 2]}, [])
     )
@@ -400,7 +400,7 @@ def test_replace():
         ({"eval_metric_ops": 3}, TypeError, "must be a dict .* type int"),
     ],
 )
-def test_replace_checks_again(changes, exception, message):
+def test_replace_validates_fields(changes, exception, message):
     spec = kte.EstimatorSpec(EVAL, loss=LOSS)
     with pytest.raises(exception, match=message):
         spec._replace(**changes)
@@ -425,7 +425,7 @@ def test_replace_of_a_tpu_spec():
     ],
     ids=lambda record: type(record).__name__,
 )
-def test_replacing_a_field_that_there_is_not(record):
+def test_replacing_an_unknown_field_is_an_error(record):
     name = type(record).__name__
     with pytest.raises(
         ValueError, match=rf"^{name} has no fields \['los'\] .*some of \['"
@@ -444,12 +444,12 @@ def test_metric_fn_with_an_argument_bound_by_a_partial():
     assert spec.eval_metrics.function is bound
 
 
-def test_no_train_ops_at_all():
+def test_empty_list_of_train_ops_is_refused():
     with pytest.raises(ValueError, match="Missing train_op"):
         kte.TPUEstimatorSpec("train", loss=np.float32(1), train_op=[])
 
 
-def test_metric_that_was_never_updated(tmp_path):
+def test_metric_without_an_update_is_refused(tmp_path):
     def model_fn(features, labels, mode, params):
         return kte.EstimatorSpec(
             mode,

@@ -1,4 +1,4 @@
-"""Names per scope, and variables that are shared, as in TF1."""
+"""Tests names in scopes, and variables that are shared as in TF1."""
 
 import logging
 import re
@@ -16,7 +16,7 @@ Dense = keras.layers.Dense
 
 
 def names_of(network, tmp_path, use_tpu=False):
-    """The names of the variables that a network has after a step."""
+    """The names of a network's variables after a step."""
     estimator = estimator_of(model_fn_of(network), tmp_path, use_tpu)
     estimator.train(repeated(X, Y), steps=1)
     return set(estimator.get_variable_names()) - {
@@ -50,7 +50,7 @@ def test_automatic_names_count_in_each_scope(tmp_path) -> None:
     }
 
 
-def test_layers_made_in_one_scope_and_called_in_another(tmp_path) -> None:
+def test_layer_names_follow_the_scope_of_the_call(tmp_path) -> None:
     def network(x, is_training):
         with keras.name_scope("a"):
             first = Dense(2, use_bias=False)
@@ -82,7 +82,7 @@ def shared(x, reuse=kte.AUTO_REUSE, units=1, name="net"):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_what_is_shared_trains_as_a_layer_called_twice(use_tpu, tmp_path) -> None:
+def test_shared_variables_train_like_a_layer_called_twice(use_tpu, tmp_path) -> None:
     def by_scope(x, is_training):
         return shared(x) - 0.5 * shared(-x)
 
@@ -106,7 +106,7 @@ def test_what_is_shared_trains_as_a_layer_called_twice(use_tpu, tmp_path) -> Non
         np.testing.assert_allclose(one[name], other[name], rtol=1e-5, atol=1e-6)
 
 
-def test_a_gan_shares_its_discriminator(tmp_path) -> None:
+def test_gan_shares_its_discriminator(tmp_path) -> None:
     def model_fn(features, labels, mode, params):
         with kte.variable_scope("generator"):
             made = Dense(3)(features)
@@ -120,7 +120,7 @@ def test_a_gan_shares_its_discriminator(tmp_path) -> None:
             [v for v in kte.trainable_variables() if v.path.startswith(scope)]
             for scope in ("generator/", "discriminator/")
         ]
-        # The objects of a second call stand for the same variables.
+        # The objects of the second call represent the same variables.
         groups[1] += layer.trainable_variables
         optimizer = kte.CrossShardOptimizer(keras.optimizers.SGD(0.1))
         train_op = [
@@ -142,7 +142,7 @@ def test_a_gan_shares_its_discriminator(tmp_path) -> None:
     }
 
 
-def test_inner_scopes_inherit_reuse_and_paths_may_be_long(tmp_path) -> None:
+def test_inner_scopes_inherit_reuse(tmp_path) -> None:
     def network(x, is_training):
         def block(x):
             with kte.variable_scope("b"):
@@ -189,13 +189,13 @@ def test_dropout_may_be_shared(tmp_path) -> None:
         (lambda x: shared(x, name="/"), ValueError, "`name` must be a path"),
     ],
 )
-def test_what_cannot_be_shared_is_refused(network, error, message, tmp_path) -> None:
+def test_invalid_sharing_is_refused(network, error, message, tmp_path) -> None:
     estimator = estimator_of(model_fn_of(lambda x, is_training: network(x)), tmp_path)
     with pytest.raises(error, match=message):
         estimator.train(repeated(X, Y), steps=1)
 
 
-def test_outside_a_model_fn_it_is_refused() -> None:
+def test_variable_scope_outside_a_model_fn_is_refused() -> None:
     with pytest.raises(ValueError, match="outside a model_fn"):
         with kte.variable_scope("a"):
             raise AssertionError
@@ -227,7 +227,7 @@ def pretrained(tmp_path):
         ),
     ],
 )
-def test_initial_values_are_counted(
+def test_initialized_variables_are_counted(
     head, level, message, pretrained, tmp_path, caplog
 ) -> None:
     def network(x, is_training):

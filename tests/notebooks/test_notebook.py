@@ -1,4 +1,4 @@
-"""A notebook, run by nbconvert: what its readers see."""
+"""Tests what readers of a notebook see, with nbconvert."""
 
 import json
 import os
@@ -28,7 +28,7 @@ def outputs(tmp_path_factory):
         ],
         env={
             **os.environ,
-            # The kernel is to know this checkout, and one device.
+            # The kernel uses this checkout and one device.
             "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
             "XLA_FLAGS": with_cores(1),
             "JUPYTER_PLATFORM_DIRS": "1",
@@ -43,7 +43,7 @@ def outputs(tmp_path_factory):
 
 
 def texts(outputs, *kinds):
-    """The texts of outputs of some kinds."""
+    """The texts of several kinds of outputs."""
     return [
         "".join(each.get("text") or each["data"]["text/plain"])
         for each in outputs
@@ -51,7 +51,7 @@ def texts(outputs, *kinds):
     ]
 
 
-def test_an_estimator_is_a_table(outputs):
+def test_estimator_is_shown_as_a_table_in_a_notebook(outputs):
     _, shown, *_ = outputs
     (result,) = [each for each in shown if each["output_type"] == "execute_result"]
     rows = re.findall(
@@ -77,20 +77,20 @@ def test_training_has_one_display(outputs):
     assert "\\b" not in json.dumps(trained)
 
 
-def test_the_log_is_brief(outputs):
+def test_log_is_short(outputs):
     lines = "".join(texts(outputs[2], "stream")).splitlines()
     reports = [line for line in lines if "loss = " in line]
-    # Thirty loops, in a second or two.
+    # Thirty loops take a second or two.
     assert 0 < len(reports) < 15
     assert "step = 3000" in reports[-1]
     assert all("examples/sec = " in report for report in reports)
 
 
-def test_copies_have_what_was_trained(outputs):
+def test_copies_have_the_trained_weights(outputs):
     (result,) = texts(outputs[3], "execute_result")
     assert result.count("3000") == 2
 
 
-def test_another_model_does_not_fit(outputs):
+def test_other_model_is_refused(outputs):
     told = "".join(texts(outputs[4], "stream"))
     assert "'inner/" in told and "in the checkpoint" in told

@@ -1,4 +1,4 @@
-"""Optimizers of optax: numbers, names of their state, reports and resuming."""
+"""Tests optax optimizers: results, state names, reports and resuming."""
 
 import json
 import types
@@ -38,12 +38,12 @@ def warm_up():
     return optax.linear_schedule(0.0, 0.1, 10)
 
 
-def weights_alone(params):
+def only_weights(params):
     return jax.tree.map(lambda each: each.ndim > 1, params)
 
 
 MAKE = {
-    "adamw": lambda: optax.adamw(0.05, mask=weights_alone),
+    "adamw": lambda: optax.adamw(0.05, mask=only_weights),
     "chain": lambda: optax.chain(optax.clip_by_global_norm(0.5), optax.adam(warm_up())),
     "injected": lambda: optax.inject_hyperparams(optax.sgd)(
         learning_rate=warm_up(), momentum=0.9
@@ -63,7 +63,7 @@ MAKE = {
 
 
 def by_hand(name, steps):
-    """The parameters and the state that optax's users would have."""
+    """The parameters and state after plain optax steps."""
     tx = MAKE[name]()
     params = START
     state = tx.init(params)
@@ -101,7 +101,7 @@ WAYS = {
 }
 
 
-# Optimizers that add up rounding errors in each step.
+# Optimizers that accumulate rounding errors.
 LOOSE = {"narrow": 0.05, "noise": 1e-3}
 
 
@@ -118,7 +118,7 @@ LOOSE = {"narrow": 0.05, "noise": 1e-3}
         slow("noise", "eight"),
     ],
 )
-def test_numbers_are_those_of_optax(name, way, tmp_path):
+def test_results_match_optax(name, way, tmp_path):
     values = values_of(trained(MAKE[name], tmp_path, **WAYS[way]))
     tolerance = LOOSE.get(name, 1e-4)
     params, state = by_hand(name, 6)
@@ -131,7 +131,7 @@ def test_numbers_are_those_of_optax(name, way, tmp_path):
     assert values["optax/iteration"] == 6
 
 
-def test_the_state_has_the_paths_of_the_variables(tmp_path):
+def test_state_has_the_paths_of_the_variables(tmp_path):
     make = MAKE["chain"]
     values = values_of(trained(make, tmp_path))
     _, state = by_hand("chain", 6)
@@ -149,7 +149,7 @@ def test_the_state_has_the_paths_of_the_variables(tmp_path):
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_another_estimator_goes_on_bit_for_bit(name, tmp_path):
+def test_another_estimator_continues_bit_for_bit(name, tmp_path):
     def batch(params):
         while True:
             yield X[:16], Y[:16]
@@ -172,7 +172,7 @@ def test_another_estimator_goes_on_bit_for_bit(name, tmp_path):
     ("name", "rates"),
     [("injected", [0.0, 0.01, 0.02]), ("chain", [np.nan] * 3)],
 )
-def test_learning_rates_are_reported_where_optax_tells_them(name, rates, tmp_path):
+def test_learning_rates_are_reported_if_optax_has_them(name, rates, tmp_path):
     estimator = estimator_of(
         model_fn_of(network, MAKE[name]),
         tmp_path,
@@ -212,7 +212,7 @@ def test_two_optimizers_by_name(tmp_path):
     }
 
 
-def test_gradients_of_ones_own_and_slots(tmp_path):
+def test_custom_gradients_and_slots(tmp_path):
     made = []
 
     def model_fn(features, labels, mode, params):
@@ -277,14 +277,14 @@ def test_layers_of_keras_with_constraints(tmp_path):
 
 
 @pytest.mark.parametrize("wrong", [optax.adam, types.SimpleNamespace(init=1)])
-def test_what_is_no_optimizer(wrong):
+def test_invalid_optimizers_are_refused(wrong):
     with pytest.raises(TypeError, match="or one of optax"):
         kte.CrossShardOptimizer(wrong)
     with pytest.raises(TypeError, match="`init` and `update`"):
         kte.optimizers.Optax(wrong)
 
 
-def test_paths_of_variables_that_begin_with_others(tmp_path):
+def test_paths_that_are_prefixes_of_others_are_refused(tmp_path):
     def nested(features, is_training):
         one = kte.jax_params("w", jnp.zeros((8, 1)))
         return features @ (one + kte.jax_params("w/b", jnp.zeros(1)))

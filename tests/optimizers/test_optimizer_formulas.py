@@ -1,4 +1,4 @@
-"""Each optimizer against the formulas of its paper, written out in NumPy."""
+"""Tests each optimizer against its paper's formulas in NumPy."""
 
 import functools
 
@@ -189,7 +189,7 @@ def same_again(optimizer):
 
 
 @pytest.mark.parametrize("case", CASES)
-def test_weights_and_slots_are_those_of_the_formulas(case):
+def test_weights_and_slots_match_the_formulas(case):
     _, formula = CASES[case]
     optimizer, variables = trained_by(case)
     slots = {each.path: each for each in optimizer.variables}
@@ -211,7 +211,7 @@ def test_weights_and_slots_are_those_of_the_formulas(case):
 
 @pytest.mark.rows(4)
 @pytest.mark.parametrize("case", CASES)
-def test_what_is_serialized_trains_alike(case, monkeypatch):
+def test_serialized_optimizers_train_the_same(case, monkeypatch):
     monkeypatch.setattr(Rate, "get_config", lambda self: {}, raising=False)
     with keras.saving.custom_object_scope({"Rate": Rate}):
         make, _ = CASES[case]
@@ -222,22 +222,22 @@ def test_what_is_serialized_trains_alike(case, monkeypatch):
         np.testing.assert_array_equal(variable, other[path])
 
 
-def test_lamb_without_decay_is_that_of_keras():
+def test_lamb_without_decay_matches_keras():
     ours = trained(kte.optimizers.LAMB(0.1, epsilon=1e-7))
     keras_own = trained(keras.optimizers.Lamb(0.1, epsilon=1e-7))
     for path, variable in ours.items():
         np.testing.assert_allclose(variable, keras_own[path], rtol=2e-5, atol=2e-6)
 
 
-def test_lamb_of_keras_has_its_decay_outside_of_the_ratio():
-    # Otherwise it would do, and this package would need none.
+def test_keras_lamb_has_its_decay_outside_the_ratio():
+    # Otherwise this package would not need its own.
     ours = trained(kte.optimizers.LAMB(0.1, weight_decay_rate=0.1))
     keras_own = trained(keras.optimizers.Lamb(0.1, weight_decay=0.1, epsilon=1e-6))
     difference = ours["dense/kernel"] - keras_own["dense/kernel"]
     assert np.abs(difference).max() > 1e-2
 
 
-def test_zero_gradients_move_nothing_and_give_no_nan():
+def test_zero_gradients_change_nothing():
     for make, _ in CASES.values():
         variable = keras.Variable(np.ones((4, 3), "float32"), name="bias")
         optimizer = make()
@@ -245,7 +245,7 @@ def test_zero_gradients_move_nothing_and_give_no_nan():
         np.testing.assert_allclose(variable, np.ones((4, 3)), atol=2e-3)
 
 
-def test_bfloat16_variables_stay_so():
+def test_bfloat16_variables_stay_bfloat16():
     for make, _ in CASES.values():
         variable = keras.Variable(np.ones((2, 3)), dtype="bfloat16", name="kernel")
         make().apply([keras.ops.ones((2, 3))], [variable])
@@ -253,7 +253,7 @@ def test_bfloat16_variables_stay_so():
         assert float(keras.ops.max(variable)) < 1
 
 
-def test_exclusions_look_in_paths_as_keras_does_not():
+def test_exclusions_match_paths_unlike_keras():
     def gamma_after(optimizer):
         with keras.name_scope("LayerNorm"):
             gamma = keras.Variable([1.0], name="gamma")

@@ -1,4 +1,4 @@
-"""The optimizers on one core and on eight, with shared slots, and resumed."""
+"""Tests optimizers on one and eight cores, with shared slots, and resumed."""
 
 import functools
 
@@ -36,7 +36,7 @@ def network(features, is_training):
 
 
 def model_fn_by(name, optimizers=None):
-    """A model_fn that trains by an optimizer, and shows it and a variable."""
+    """A model_fn that trains with an optimizer, and exposes it and a variable."""
 
     def model_fn(features, labels, mode, params):
         loss = keras.ops.mean((network(features, True) - labels) ** 2)
@@ -49,7 +49,7 @@ def model_fn_by(name, optimizers=None):
 
 
 def trained(name, model_dir, steps=8, use_tpu=True, optimizers=None, **config):
-    """An estimator after some steps, by an optimizer of a name."""
+    """An estimator after several steps with a named optimizer."""
     estimator = estimator_of(
         model_fn_by(name, optimizers), model_dir, use_tpu, config=config
     )
@@ -73,13 +73,13 @@ def assert_equal(found, expected, tolerance):
 
 @pytest.fixture(scope="module")
 def on_one_core(tmp_path_factory):
-    """Values after half of the steps and after all of them."""
+    """The values after half of the steps and after all steps."""
 
     @functools.cache
     def run(name):
         estimator = trained(name, tmp_path_factory.mktemp(name), 4, use_tpu=False)
         half = values_of(estimator)
-        # Four steps are once through the data.
+        # Four steps are one pass over the data.
         return half, values_of(estimator.train(repeated(X, Y), max_steps=8))
 
     return run
@@ -87,7 +87,7 @@ def on_one_core(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def on_eight_cores(tmp_path_factory):
-    """Values, and what `optimizers` of `model_fn_by` are."""
+    """The values, and the `optimizers` of `model_fn_by`."""
 
     @functools.cache
     def run(name):
@@ -100,7 +100,7 @@ def on_eight_cores(tmp_path_factory):
 
 @pytest.mark.rows(2)
 @pytest.mark.parametrize("name", some_slow(MAKE, ["clipped"]))
-def test_eight_cores_are_one(name, tmp_path, on_one_core, on_eight_cores):
+def test_eight_cores_match_one(name, tmp_path, on_one_core, on_eight_cores):
     half, expected = on_one_core(name)
     moved = expected["out/kernel"] - half["out/kernel"]
     assert np.abs(moved).max() > 1e-3
@@ -111,7 +111,7 @@ def test_eight_cores_are_one(name, tmp_path, on_one_core, on_eight_cores):
 
 
 @pytest.mark.parametrize("name", ["lamb", "sm3"])
-def test_norms_and_rows_are_those_of_whole_variables(name, tmp_path, on_one_core):
+def test_norms_and_rows_are_those_of_complete_variables(name, tmp_path, on_one_core):
     _, expected = on_one_core(name)
     config = kte.RunConfig(
         model_dir=str(tmp_path),
@@ -126,7 +126,7 @@ def test_norms_and_rows_are_those_of_whole_variables(name, tmp_path, on_one_core
 
 
 @pytest.mark.parametrize("name", MAKE)
-def test_what_is_resumed_is_what_went_on(name, tmp_path, on_eight_cores):
+def test_resumed_training_equals_uninterrupted_training(name, tmp_path, on_eight_cores):
     whole, _ = on_eight_cores(name)
     trained(name, tmp_path, steps=4)
     resumed = trained(name, tmp_path)
@@ -141,7 +141,7 @@ def test_slots_by_both_names(name, on_eight_cores):
         assert slot.path.endswith(f"/hidden_kernel_{own}")
 
 
-def test_a_rate_that_is_computed_and_micro_batches(tmp_path):
+def test_computed_rate_and_micro_batches(tmp_path):
     def half_of_a_step():
         step = keras.ops.cast(kte.get_global_step(), "float32")
         return kte.optimizers.LAMB(0.04 / (1 + keras.ops.minimum(step, 1.0)))

@@ -8,20 +8,20 @@ from keras_tpu_estimator.planning import topologies
 
 
 def mesh_of(topology):
-    """All cores of a topology along the axis "batch"."""
+    """A mesh of all cores of a topology along the axis "batch"."""
     return jax.sharding.Mesh(np.array(topology.machine().devices), ("batch",))
 
 
 def array(topology, shape, dtype="float32", spec=()):
-    """A shape that lies on the cores of a topology."""
+    """A shape sharded over the cores of a topology."""
     place = NamedSharding(mesh_of(topology), PartitionSpec(*spec))
     return jax.ShapeDtypeStruct(shape, dtype, sharding=place)
 
 
 def training(topology, rows, width=256, steps=3, depth=2):
-    """Steps of a small network with momentum, and what they take by kind.
+    """Steps of a small network with momentum, and their memory by kind.
 
-    On every core rows of its own, and the gradients summed.
+    Every core has its own rows, and the gradients are summed.
     """
     cores = topology.num_cores
 

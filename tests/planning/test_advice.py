@@ -11,7 +11,7 @@ from keras_tpu_estimator.planning.calls import fitting_options
 
 @dataclasses.dataclass(frozen=True)
 class FakeCall:
-    """As much of a `Call` as the search for options reads."""
+    """The part of a `Call` that the search for options reads."""
 
     config: kte.RunConfig
     mode: str = kte.ModeKeys.TRAIN

@@ -84,7 +84,7 @@ def test_asynchronous_collectives_count_once():
 
 
 def _fusions(chain):
-    """Two that hold the same gathering, as those of libtpu do."""
+    """Two fusions with the same all-gather, as libtpu writes them."""
     return "".join(
         f"%{name} (p: bf16[16,128]) -> bf16[128,128] {{\n"
         "  %p = bf16[16,128] parameter(0)\n"
@@ -106,7 +106,7 @@ def test_collectives_in_several_fusions_count_once(chain, count):
 
 
 def test_a_sliced_sum_is_a_reduce_scatter():
-    # As libtpu writes it, all of them under one number.
+    # libtpu writes all of them with one number.
     scattered = "".join(
         f"%all-reduce-scatter.{number} (p: bf16[16,128]) -> bf16[2,128] {{\n"
         "  %p = bf16[16,128] parameter(0)\n"
@@ -127,7 +127,7 @@ def test_a_sliced_sum_is_a_reduce_scatter():
     assert found.sent == 2 * _BYTES * 7 / 8
 
 
-def test_collectives_of_loops_count_in_each_round():
+def test_collectives_of_loops_count_in_each_iteration():
     module = hlo.parse(recorded.LOOPS)
     parts = loops.split(module, steps=3)
     (step,) = work.collectives(parts.step, cores=4)

@@ -46,7 +46,7 @@ def _cost(topology=V5E, rows=64, steps=3, **settings):
 def test_a_step_of_training(name):
     topology = topologies.parse(name)
     found, _ = _cost(topology)
-    # Two products of each layer, but that of the first one's input.
+    # Two products for each layer, except the gradient of the first input.
     assert found.flops == pytest.approx(2 * 64 * 256**2 * 5, rel=0.03)
     (reduced,) = found.collectives
     assert (reduced.kind, reduced.count) == ("all-reduce", 1)
@@ -95,7 +95,7 @@ def test_padding_and_unnamed_arguments_count():
 
 def test_the_peak_predicts_programs_that_do_not_fit():
     limit = V5E.chip.memory_left
-    # A row takes as much as the others: what is needed for some tells it.
+    # All rows take the same memory, so a few rows determine it.
     lowered, _ = lowering.training(V5E, 6_000_000, depth=1)
     with pytest.raises(DoesNotFitError) as raised:
         compiling.compiled(lowered, V5E)
@@ -154,7 +154,7 @@ def test_names_are_omitted_if_arguments_are_removed():
 
 
 class _Unreadable:
-    """A compiled program that says nothing of what is read."""
+    """A compiled program without readable text and statistics."""
 
     args_info = ()
 
@@ -198,7 +198,7 @@ def test_code_is_no_part_of_the_peak():
     assert Memory({}, 1, None, 4, limit=100).peak is None
 
 
-def test_calls_of_python_are_named():
+def test_python_callbacks_are_named():
     def called(x):
         with jax.named_scope("dense"):
             jax.debug.print("{}", x[0, 0])
@@ -220,7 +220,7 @@ def test_calls_of_python_are_named():
 def test_state_is_not_copied():
     found, _ = _cost()
     assert not found.state_copies
-    # A step that reads a whole array after it has written a part of it.
+    # This step reads a complete array after writing a slice of it.
     shape = (256, 256)
 
     def run(state, rows):
@@ -239,10 +239,13 @@ def test_state_is_not_copied():
 
 
 def test_a_step_that_is_limited_by_none_of_the_peaks():
-    peaks = {"compute": 1.0, "memory": 2.0, "network": 0.5}
-    assert Roofline(**peaks, compiler=7.0).by == "memory"
-    slow = Roofline(**peaks, compiler=9.0)
-    assert (slow.by, slow.at_best) == ("latency", 9.0)
+    peaks = {"compute": 1.0, "memory": 2.0, "network": 2.5}
+    assert Roofline(**peaks, compiler=5.9).by == "network"
+    slow = Roofline(**peaks, compiler=6.1)
+    assert (slow.by, slow.at_best) == ("operations", 6.1)
+    peaks = {"compute": 1.0, "memory": 2.0, "network": 7.0}
+    assert Roofline(**peaks, compiler=6.9).by == "network"
+    assert Roofline(**peaks).by == "network"
 
 
 def test_a_missing_estimate_makes_cycles_unknown():

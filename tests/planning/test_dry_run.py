@@ -117,7 +117,7 @@ def test_equal_calls_are_planned_once(tmp_path, dry_run):
 
 
 def reading(examples, size=3):
-    """A closure of the same code, whatever it reads."""
+    """A closure with the same code for any data."""
     return batches_of(
         np.zeros((examples, size), "float32"),
         np.zeros((examples, 1), "float32"),
@@ -138,7 +138,7 @@ def test_all_numbers_of_steps_have_one_program(tmp_path, dry_run):
     for steps in (1, 2, 4, 100, 200):
         own.train(reading(64), steps=steps)
     found = [(plan.steps, plan.call_steps) for plan in dry_run.found]
-    # In longer calls, the input of later loops is on the devices as well.
+    # In longer calls, the devices also hold the input of later loops.
     assert found == [(4, 1), (4, 100)]
 
 
@@ -226,7 +226,7 @@ def test_exports_are_skipped(tmp_path, dry_run):
     assert not os.path.exists(tmp_path / "e")
 
 
-def test_wrong_arguments(tmp_path, dry_run):
+def test_invalid_arguments_are_refused(tmp_path, dry_run):
     own = estimator(tmp_path)
     with pytest.raises(ValueError, match="both `steps` and `max_steps`"):
         own.train(batches_of(X, Y), steps=1, max_steps=1)

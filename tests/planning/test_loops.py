@@ -33,7 +33,7 @@ def test_one_step_is_the_complete_program():
     assert _runs(parts.step)["tanh.1"].times == 3 * 4
 
 
-def test_two_steps_in_one_round():
+def test_two_steps_in_one_iteration():
     parts = loops.split(hlo.parse(recorded.LOOPS), steps=6)
     assert parts.share == 0.5
 
@@ -52,7 +52,7 @@ def test_a_loop_of_another_length_is_not_over_steps():
     assert parts.share == 1 / 7
 
 
-def test_the_loop_over_steps_has_their_number_of_rounds():
+def test_loop_over_steps_has_one_iteration_per_step():
     again = recorded.LOOPS.replace(
         "  %last =",
         "  %short = (s32[], f32[8,128]{1,0}) while(%first), "
@@ -105,13 +105,13 @@ def test_fused_and_called_instructions_run():
         ("compare(%i.1, %nine), direction=LT", "not(%i.1)", None),
         ("%nine), direction=LT", "%nine), direction=GT", None),
         ("condition=%inner_condition", "condition=%missing", None),
-        # The number is in another place of the state.
+        # The counter has another position in the state.
         (
             "%i.1 = s32[] get-tuple-element(%p.1), index=0",
             "%i.1 = s32[] get-tuple-element(%p.1), index=1",
             None,
         ),
-        # XLA says it.
+        # XLA's annotation contains the count.
         (
             "body=%inner_body",
             'body=%inner_body, backend_config={"known_trip_count":{"n":"77"}}',

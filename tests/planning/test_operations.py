@@ -65,7 +65,7 @@ _ORIGINS_ENTRY = (
         (f"{_LOOP}/jvp()/while/body/closed_call/tanh", "", "tanh", False),
         ("assigned['a/dense/kernel']", "a/dense", "kernel", False),
         ("w", "", "w", False),
-        # Of a graph of TensorFlow, names are the user's, whatever they are.
+        # All names of a TensorFlow graph are the user's.
         (f"{_LOOP}/tf1_step/MatMul", "", "MatMul", False),
         (f"{_LOOP}/tf1_step/while/body/scan", "while/body", "scan", False),
         (f"{_LOOP}/tf1_step/gradients/Tanh_grad/TanhGrad", "", "Tanh", True),
@@ -107,7 +107,7 @@ def test_copies_have_the_name_of_their_origin(name, shown):
     assert str(operations.within(module, instruction)) == shown
 
 
-def test_a_circle_ends():
+def test_cycle_ends():
     module = hlo.parse(
         recorded.entry("%a = f32[2]{0} copy(%b)", "%b = f32[2]{0} copy(%a)")
     )

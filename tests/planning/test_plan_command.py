@@ -34,7 +34,7 @@ TRAINS = HEAD + "estimator.train(input_fn, steps=10)\n"
 
 @pytest.fixture
 def plan(tmp_path, capfd):
-    """Plans a script; its status and what is printed."""
+    """Plans a script; returns its status and output."""
 
     def plan(code, *arguments, topology="v5e:2x2"):
         script = tmp_path / "script.py"
@@ -224,7 +224,7 @@ def test_no_call(plan):
         (["info", "{script}", "--topology", "v5e:2x2"], "unrecognized"),
     ],
 )
-def test_wrong_arguments(tmp_path, capfd, arguments, said):
+def test_invalid_arguments_are_refused(tmp_path, capfd, arguments, said):
     script = tmp_path / "script.py"
     script.write_text(TRAINS)
     with pytest.raises(SystemExit) as ended:

@@ -95,7 +95,7 @@ def test_nothing_is_saved_by_default(tmp_path, folder, capsys):
 
 
 class _Parts(pickle.Unpickler):
-    """Unpickles without devices, and omits the parts that need one."""
+    """Unpickles without devices, and omits parts that need them."""
 
     def __init__(self, file, devices):
         super().__init__(file)
@@ -158,14 +158,14 @@ def test_another_process_has_the_same_key(tmp_path, folder):
     assert {*looked.stdout.split()} == stored
 
 
-def test_settings_of_the_compiler_count(tmp_path, folder, monkeypatch):
+def test_key_depends_on_compiler_settings(tmp_path, folder, monkeypatch):
     own = estimator(tmp_path)
     before, _ = looked_for(own, "train", "v5e:2x2")
     monkeypatch.setenv(
         "XLA_FLAGS", f"{os.environ['XLA_FLAGS']} --xla_cpu_enable_fast_math=1"
     )
     after, _ = looked_for(own, "train", "v5e:2x2")
-    # Those of a CPU leave a TPU's program as it is.
+    # CPU settings do not change a TPU program.
     assert after == before
     flag = "--xla_tpu_enable_latency_hiding_scheduler=true"
     monkeypatch.setenv("LIBTPU_INIT_ARGS", flag)

@@ -45,7 +45,7 @@ def test_an_error_has_the_largest_arrays_and_a_batch_size():
     assert "core of v5e:2x2 has 15.75 GiB for programs" in text
     assert f"A batch size of {error.batch_size} may fit" in text
     assert "of dense_" in text
-    # And it does, while not much more would.
+    # The suggested size fits, and a slightly larger one does not.
     assert error.batch_size % V5E.num_cores == 0
     share = error.batch_size / (rows * V5E.num_cores)
     assert 0.9 < share * error.used / error.limit < 1
@@ -131,7 +131,7 @@ def _eigenvalues_inside(x):
     ("function", "line"),
     [
         (_eigenvalues, "return jnp.linalg.eig(x)[0]  # The line."),
-        # Inside of what JAX compiles by itself.
+        # Inside a function that JAX compiles itself.
         (lambda x: jnp.linalg.eigvals(x), "(lambda x: jnp.linalg.eigvals(x),"),
         (_eigenvalues_inside, "return jax.lax.cond(x[0, 0] > 0"),
     ],

@@ -49,8 +49,8 @@ def text_of(stack, offset=1):
         ([TRAIN], ("train.py", 10)),
         ([TRAIN, MODEL, FLAX, JAX], ("model.py", 20)),
         ([MODEL, SPEC, JAX], ("model.py", 10)),
-        # This package has made the operation: a script's call of `train` is
-        # not where it comes from.
+        # This package has made the operation, so the script's call of `train` is not
+        # its origin.
         ([TRAIN, ENGINE], None),
         ([TRAIN, ENGINE, JAX], None),
         ([TRAIN, ENGINE, MODEL, SPEC, FLAX], ("model.py", 30)),
@@ -72,7 +72,7 @@ def test_programs_without_tables():
     assert lines.of(old) == SourceLine("/home/user/m.py", 7)
 
 
-def test_a_circle_of_frames_ends():
+def test_cycle_of_frames_ends():
     text = text_of([JAX, JAX]).replace("parent_frame_id=2", "parent_frame_id=9")
     lines = SourceLines.parse(text)
     assert lines.of("metadata={stack_frame_id=2}") is None

@@ -44,13 +44,13 @@ _OF_LIBTPU = ("JAX_PLATFORMS", "TPU_", "ALLOW_MULTIPLE_LIBTPU_LOAD")
         ("v5p-12288", "v5p:16x16x24", 6144, 1536),
         ("v6e-4", "v6e:2x2", 4, 1),
         ("v6e:2x2", "v6e:2x2", 4, 1),
-        # Two that are devices of their own.
+        # Two TensorCores that are separate devices.
         ("tpu7x:2x2x1", "tpu7x:2x2x1", 8, 1),
         ("tpu7x-16", "tpu7x:2x2x2", 16, 2),
         ("Ironwood 2x2x1", "tpu7x:2x2x1", 8, 1),
     ],
 )
-def test_names_that_users_know(name, canonical, cores, hosts):
+def test_names_of_slices(name, canonical, cores, hosts):
     topology = topologies.parse(name)
     assert topology.name == canonical
     assert topology == topologies.parse(canonical)
@@ -145,7 +145,7 @@ def _started():
 
 
 def test_programs_without_a_tpu_run_silently_on_the_cpu():
-    # At once, as libtpu would not have it by itself.
+    # The error is raised at once, unlike libtpu's.
     programs = [_started(), _started()]
     outputs = [program.communicate() for program in programs]
     assert outputs == [("cpu 3.0\n", "")] * 2
@@ -164,7 +164,7 @@ def test_topologies_that_libtpu_does_not_support():
 
 @pytest.fixture
 def environment(monkeypatch):
-    """Without what tells libtpu that there is no TPU."""
+    """Removes the settings that tell libtpu that no TPU exists."""
     for name in _backend._WITHOUT_TPU:
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("TPU_SKIP_MDS_QUERY", "1")

@@ -64,14 +64,14 @@ def _step(compiled, steps=1):
         (lambda x: jnp.sum(jnp.tanh(x) * 2 + x), [(512, 512)]),
     ],
 )
-def test_operations_are_those_of_xla(function, shapes):
+def test_operations_match_xla(function, shapes):
     compiled = _compiled(function, *shapes)
     step, _ = _step(compiled)
     expected = compiled.cost_analysis()["flops"]
     assert work.flops(step) == pytest.approx(expected, rel=0.02)
 
 
-def test_operations_of_inner_loops_count_in_each_round():
+def test_operations_of_inner_loops_count_in_each_iteration():
     def run(x, kernel):
         def inner(state, _):
             return jnp.tanh(state @ kernel), None
@@ -82,7 +82,7 @@ def test_operations_of_inner_loops_count_in_each_round():
     step, _ = _step(compiled)
     once = 2 * 128 * 256 * 256
     assert work.flops(step) == pytest.approx(7 * once, rel=0.02)
-    # Which XLA does not.
+    # XLA counts them only once.
     assert compiled.cost_analysis()["flops"] < 2 * once
 
 
@@ -97,7 +97,7 @@ def test_products_in_other_notations():
     assert work.flops(loops.split(hlo.parse(text), 1).step) == 2 * 2 * 3 * 5 * 7
 
 
-def test_an_array_is_read_and_written_once():
+def test_array_is_read_and_written_once():
     step, computations = _step(_compiled(jnp.tanh, (4096, 8192)))
     assert work.bytes_moved(step, computations) == 2 * 4096 * 8192 * 4
 

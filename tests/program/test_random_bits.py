@@ -1,4 +1,4 @@
-"""Random numbers by every generator of JAX."""
+"""Tests random numbers with every generator of JAX."""
 
 import jax
 import keras
@@ -26,7 +26,7 @@ def network(features, is_training):
 
 
 def trained(model_dir, steps=8, use_tpu=True, rate=0.01, **config):
-    """The variables after some steps."""
+    """The variables after several steps."""
     model_fn = model_fn_of(network, lambda: keras.optimizers.SGD(rate))
     estimator = estimator_of(model_fn, model_dir, use_tpu, config=config)
     estimator.train(repeated(X, Y), max_steps=steps)
@@ -50,15 +50,15 @@ def assert_same(found, expected):
 @pytest.mark.parametrize(
     ("name", "use_tpu"), each_once([*keras_patches.GENERATORS], [False, True])
 )
-def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
+def test_restart_continues_bit_for_bit(tmp_path, name, use_tpu):
     settings = {"random_bits": name, "use_tpu": use_tpu}
     whole = trained(tmp_path / "whole", **settings)
-    # Four steps are once through the data.
+    # Four steps are one pass over the data.
     trained(tmp_path / "part", steps=4, **settings)
     assert_same(trained(tmp_path / "part", **settings), whole)
 
 
-def test_each_generator_has_numbers_of_its_own(tmp_path):
+def test_each_generator_draws_different_numbers(tmp_path):
     kernels = {
         name: trained(tmp_path / str(name), 1, random_bits=name)["dense/kernel"]
         for name in (None, "threefry2x32", "rbg")
@@ -68,29 +68,29 @@ def test_each_generator_has_numbers_of_its_own(tmp_path):
 
 
 @pytest.mark.parametrize("name", keras_patches.BY_DEVICE)
-def test_the_default_of_jax_is_honoured(tmp_path, jax_default, name):
+def test_default_generator_of_jax_is_used(tmp_path, jax_default, name):
     expected = trained(tmp_path / "told", random_bits=name)
     jax_default(name)
     assert_same(trained(tmp_path / "default"), expected)
-    # A layer outside of any model_fn.
+    # A layer outside any model_fn.
     layer = keras.layers.Dense(4)
     assert layer(X).shape == (len(X), 4)
 
 
-def test_a_choice_is_more_than_the_default_of_jax(tmp_path, jax_default):
+def test_setting_overrides_the_default_of_jax(tmp_path, jax_default):
     expected = trained(tmp_path / "default")
     jax_default("rbg")
     assert_same(trained(tmp_path / "told", random_bits="threefry2x32"), expected)
 
 
-def test_initial_values_do_not_depend_on_where_they_are_made(tmp_path):
+def test_initial_values_do_not_depend_on_the_device(tmp_path):
     settings = {"random_bits": "rbg", "steps": 1, "rate": 0.0}
     one = trained(tmp_path / "one", use_tpu=False, **settings)
     eight = trained(tmp_path / "eight", **settings)
     assert_same(eight, one)
 
 
-def test_cores_draw_numbers_of_their_own(tmp_path):
+def test_cores_draw_different_numbers(tmp_path):
     def drawing(features, is_training):
         seen = keras.Variable(keras.ops.zeros(64), trainable=False, name="seen")
         if is_training:
@@ -102,17 +102,17 @@ def test_cores_draw_numbers_of_their_own(tmp_path):
         model_fn_of(drawing), tmp_path, True, config={"random_bits": "rbg"}
     )
     estimator.train(repeated(X, Y), steps=1)
-    # The mean of eight is closer to the middle than one.
+    # The mean of eight numbers is closer to the center than one number.
     spread = np.std(estimator.get_variable_value("seen"))
     assert spread == pytest.approx((1 / 12 / 8) ** 0.5, rel=0.3)
 
 
-def test_a_generator_that_jax_does_not_have(tmp_path):
+def test_unknown_generator_is_refused(tmp_path):
     with pytest.raises(ValueError, match="'unsafe_rbg', or None"):
         kte.RunConfig(random_bits="philox")
 
 
-def test_keys_of_ones_own_are_left_alone():
+def test_custom_keys_are_unchanged():
     key = jax.random.key(3, impl="threefry2x32")
     expected = jax.random.normal(key, (4,))
     with keras_patches.made_by("rbg"):
@@ -140,13 +140,13 @@ DRAWS = {
 }
 
 
-# Those that draw until something fits, one of which is in each run.
+# Samplers with rejection, of which each run has one.
 SELDOM = ("beta", "binomial")
 
 
 @pytest.mark.rows(3)
 @pytest.mark.parametrize("name", some_slow(DRAWS, SELDOM))
-def test_all_of_keras_draws_by_it(name, jax_default):
+def test_all_keras_functions_use_the_generator(name, jax_default):
     threefry = DRAWS[name](3)
     with keras_patches.made_by("rbg"):
         rbg = DRAWS[name](3)
@@ -155,6 +155,6 @@ def test_all_of_keras_draws_by_it(name, jax_default):
     np.testing.assert_array_equal(DRAWS[name](3), rbg)
 
 
-def test_none_of_keras_was_forgotten():
+def test_all_keras_functions_are_tested():
     functions = {n for n in dir(keras.random) if n.islower() and n[0] != "_"}
     assert functions == DRAWS.keys() - {"elastic_transform"}

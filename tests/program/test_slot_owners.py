@@ -20,14 +20,14 @@ class Made:
         ("dense/kernel/Adam", "dense/kernel"),
         ("dense/kernel/Adam_1", "dense/kernel"),
         ("dense/kernel/ExponentialMovingAverage", "dense/kernel"),
-        # Of another shape, or about none.
+        # Slots with another shape, or without a variable.
         ("adam/dense_bias_momentum", None),
         ("adam/iteration", None),
         ("dense/kernel", None),
         ("dense_1/kernel", None),
     ],
 )
-def test_owners(slot, owner):
+def test_owners_of_slots(slot, owner):
     paths = ("dense/kernel", "dense_1/kernel", "adam/iteration", slot)
     made = {path: Made(2, 3) for path in paths} | {"dense/bias": Made(3)}
     assert slot_owners(made).get(slot) == owner
@@ -47,7 +47,7 @@ def test_all_slots_of_keras(optimizer):
     assert slot_owners(variables) == dict.fromkeys(slots, "kernel")
 
 
-def test_what_the_state_of_optax_is_about():
+def test_owners_of_optax_state():
     class Adam:
         def init(self, params):
             return {"mu": params, "mean": keras.ops.zeros((1, 2))}
@@ -60,7 +60,7 @@ def test_what_the_state_of_optax_is_about():
     made.build([kernel])
     variables = {v.path: v for v in (kernel, *made.variables)}
     assert "adam/mean" in variables
-    # A variable of the model that has a slot's shape and name is none.
+    # A model variable with a slot's shape and name is not a slot.
     other = keras.Variable([[1.0, 2.0]], name="mu")
     assert slot_owners(variables | {"net/kernel": other}) == {
         "adam/mu/kernel": "kernel"

@@ -1,4 +1,4 @@
-"""Tests of the input of a step, and of its shards on the cores."""
+"""Tests the input of a step and its shards on the cores."""
 
 import jax
 import jax.numpy as jnp
@@ -27,7 +27,7 @@ def as_structs(nest):
 
 @pytest.mark.parametrize("is_split", [False, True])
 @pytest.mark.parametrize("micro_batches", [1, 2])
-def test_shapes_are_as_good_as_arrays(is_split, micro_batches):
+def test_shapes_are_equivalent_to_arrays(is_split, micro_batches):
     features, labels = inputs()
     if is_split or micro_batches > 1:
         del features["rates"]
@@ -38,7 +38,7 @@ def test_shapes_are_as_good_as_arrays(is_split, micro_batches):
     assert shaped.additional == made.additional
     parts = jax.tree.leaves(shaped.of_one_call(micro_batches))
     assert all(isinstance(part, jax.ShapeDtypeStruct) for part in parts)
-    # Wide numbers are narrow on devices, whoever tells of them.
+    # Wide dtypes become narrow on devices, for shapes and arrays.
     on_device = jax.tree.map(jnp.asarray, (features, labels))
     assert layout.step_input(*on_device).key == made.key
     cut = made.of_one_call(micro_batches)
@@ -46,7 +46,7 @@ def test_shapes_are_as_good_as_arrays(is_split, micro_batches):
 
 
 def linear_sum(reduction):
-    """A model whose loss is divided by the examples of all cores."""
+    """A model whose loss is divided by the number of examples of all cores."""
 
     def model_fn(features, labels, mode, params):
         context = params["context"]
@@ -89,7 +89,7 @@ def in_batches(x, y, size):
 
 
 def trained(x, y, size):
-    """The weights after one descent along each batch's mean gradient."""
+    """The weights after one gradient step with each batch's mean gradient."""
     kernel, bias = np.zeros((3, 1)), np.zeros(1)
     for rows, labels in in_batches(x, y, size):
         errors = 2 * (rows @ kernel + bias - labels) / len(rows)
@@ -103,7 +103,7 @@ def trained(x, y, size):
 @pytest.mark.parametrize(
     ("reduction", "rest"), each_once(["sum", "mean"], [1, 5, 12, 8])
 )
-def test_a_rest_is_the_batch_of_one_replica(tmp_path, reduction, rest):
+def test_remainder_is_the_batch_of_one_replica(tmp_path, reduction, rest):
     x, y = regression_data(examples=16 + rest)
     estimator = estimator_of(linear_sum(reduction), tmp_path, use_tpu=True)
     estimator.train(lambda params: in_batches(x, y, params["batch_size"]), steps=9)
@@ -116,7 +116,7 @@ def test_a_rest_is_the_batch_of_one_replica(tmp_path, reduction, rest):
     np.testing.assert_allclose(result["loss"], expected, rtol=1e-4)
 
 
-def test_a_rest_of_prediction_is_filled_up_for_all_cores(tmp_path):
+def test_remainder_in_prediction_is_padded_for_all_cores(tmp_path):
     x, y = regression_data(examples=21)
     estimator = estimator_of(linear_sum("mean"), tmp_path, use_tpu=True)
     rows = list(

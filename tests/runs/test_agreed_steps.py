@@ -1,4 +1,4 @@
-"""The next steps of an input that several hosts read, each a thread here."""
+"""Tests how hosts agree on the next steps of an input. Each host is a thread."""
 
 import numpy as np
 import pytest
@@ -12,14 +12,14 @@ from keras_tpu_estimator.runs.agreed_steps import AgreedSteps
 
 
 class Rooms:
-    """Device programs have room for all steps."""
+    """Device programs that have room for all steps."""
 
     def room(self, like):
         return like.steps
 
 
 class Batches(Rooms):
-    """Gives batches that were made before."""
+    """Returns prepared batches."""
 
     def __init__(self, *features):
         self.is_replicated = False
@@ -30,7 +30,7 @@ class Batches(Rooms):
 
 
 class Pipeline(Rooms):
-    """Gives stacked steps of some sizes, as far as they are equal at once."""
+    """Returns stacked steps of given sizes; a stack has steps of one size."""
 
     def __init__(self, first, sizes, is_replicated=False):
         self.is_replicated = is_replicated
@@ -52,7 +52,7 @@ class Pipeline(Rooms):
 
 @pytest.fixture
 def read(on_each, store, hosts_of):
-    """The steps that each host receives of its input, until it ends."""
+    """Returns the steps that each host receives until its input ends."""
 
     def run(mode, sizes, at_once=4, is_replicated=False, shared=None):
         store.values.clear()
@@ -78,7 +78,7 @@ def read(on_each, store, hosts_of):
         return [[*each] for each in zip(*steps, strict=True)]
 
     def without_padding(steps):
-        """Steps of all hosts as the devices get them."""
+        """Returns the steps of all hosts without the padding for devices."""
         is_part, agreed, _ = steps[0]
         if not agreed:
             return [(is_part, numbers) for is_part, _, numbers in steps]
@@ -91,7 +91,7 @@ def read(on_each, store, hosts_of):
     return run
 
 
-def test_one_host_reads_its_input_as_it_is():
+def test_single_host_does_not_change_its_input():
     steps = AgreedSteps("train", Pipeline(0, [4, 4, 3]), Hosts(), Topology(2))
     taken = [steps.take(5), steps.take(5), steps.take(5)]
     assert [each and each.stacked.examples for each in taken] == [4, 3, None]
@@ -99,14 +99,14 @@ def test_one_host_reads_its_input_as_it_is():
 
 
 @pytest.mark.parametrize("mode", ["train", "eval"])
-def test_equal_parts_stay_where_they_are(read, mode):
+def test_equal_steps_stay_on_their_hosts(read, mode):
     one, two = read(mode, [[2, 2, 2], [2, 2, 2]], at_once=2)
     assert one == [(True, [[0, 1], [2, 3]]), (True, [[4, 5]])]
     assert two == [(True, [[100, 101], [102, 103]]), (True, [[104, 105]])]
 
 
-def test_who_has_more_steps_ready_keeps_them(read):
-    """One host's last batch is smaller, and comes by itself."""
+def test_hosts_agree_on_the_smaller_number_of_ready_steps(read):
+    """One host's last batch is smaller and forms a separate stack."""
     one, two = read("eval", [[2, 2, 2], [2, 1]], at_once=4)
     assert one[0] == (True, [[0, 1]])
     assert two[0] == (True, [[100, 101]])
@@ -114,7 +114,7 @@ def test_who_has_more_steps_ready_keeps_them(read):
 
 
 @pytest.mark.parametrize("sizes", [[[4, 3], []], [[], [2, 2, 1]]])
-def test_a_host_without_any_examples(read, sizes):
+def test_host_without_examples_takes_part(read, sizes):
     one, two = read("eval", sizes)
     numbers = [n for is_part, steps in one for step in steps for n in step]
     assert one == two and len(numbers) == sum(map(sum, sizes))
@@ -136,7 +136,7 @@ def test_hosts_that_share_a_replica_read_the_same(read):
         assert "on hosts 2 to 3" in str(error)
 
 
-def test_sizes_that_do_not_divide_travel_too(read):
+def test_indivisible_batches_are_redistributed(read):
     one, two = read("train", [[3], [3]])
     assert one == two == [(False, [[0, 1, 2, 100, 101, 102]])]
 
@@ -151,12 +151,12 @@ def test_training_ends_with_the_first_input(read, caplog):
     )
 
 
-def test_unequal_last_batches_of_training_count(read):
+def test_unequal_last_batches_are_trained_on(read):
     one, two = read("train", [[4, 4], [4, 1]])
     assert one[1] == two[1] == (False, [[4, 5, 6, 7, 104]])
 
 
-def test_whole_batches_are_on_all_hosts(read):
+def test_replicated_batches_must_be_equal_on_all_hosts(read):
     one, two = read("train", [[2, 2], [2, 2]], is_replicated=True)
     assert not one[0][0] and len(one[0][1]) == 2
     for error in read("train", [[2], [3]], is_replicated=True):
@@ -166,7 +166,7 @@ def test_whole_batches_are_on_all_hosts(read):
 
 @pytest.fixture
 def taken(on_each, store, hosts_of):
-    """The batches of each host that were made before, or its error."""
+    """Returns the batches or the error of each host for prepared batches."""
 
     def run(*of_hosts, mode="train"):
         store.values.clear()
@@ -199,8 +199,8 @@ def padded(length, size=2, dtype="float32"):
         ({"x": padded(5)["ids"]}, "host 1 has nothing"),
     ],
 )
-def test_batches_differ_in_their_size_alone(other, told, mode, taken):
-    """Which is found when it happens, on all hosts."""
+def test_batches_may_differ_only_in_size(other, told, mode, taken):
+    """All hosts raise an error at the first batch with another difference."""
     for error in taken([padded(5)] * 2, [padded(5), other], mode=mode):
         assert isinstance(error, ValueError)
         assert (
@@ -209,12 +209,12 @@ def test_batches_differ_in_their_size_alone(other, told, mode, taken):
         )
 
 
-def test_a_host_without_batches_differs_from_none(taken):
+def test_host_without_batches_accepts_any_shape(taken):
     for batches in taken([padded(3, size=4)], [], mode="eval"):
         assert [each["ids"].shape for each in batches] == [(1, 4, 3)]
 
 
-def test_what_batches_are_like_is_looked_at_once(taken, monkeypatch):
+def test_element_spec_is_computed_once(taken, monkeypatch):
     made = []
     of = ElementSpec.of
     monkeypatch.setattr(
@@ -225,7 +225,7 @@ def test_what_batches_are_like_is_looked_at_once(taken, monkeypatch):
     assert len(made) == 2
 
 
-def test_examples_do_not_travel_through_the_coordinator(taken, store, monkeypatch):
+def test_coordinator_does_not_transfer_examples(taken, store, monkeypatch):
     sent, write = [], store.key_value_set_bytes
 
     def noted(key, value, *args):
@@ -242,17 +242,17 @@ def with_rate(size, *rates):
     return {"x": np.zeros((1, size, 3)), "rate": Unbatched(rates)}
 
 
-def test_shared_tensors_of_an_uneven_step_are_those_of_all_cores(taken):
+def test_shared_tensors_of_an_uneven_step_reach_all_cores(taken):
     batches = [with_rate(4, 0.5, 0.5)], [with_rate(2, 0.5, 0.5)]
     for (only,) in taken(*batches, mode="eval"):
         assert only["x"].shape == (1, 4, 3)
         np.testing.assert_array_equal(only["rate"].value, [[0.5] * 2])
-    # A host without examples learns them from the other one.
+    # A host without examples receives them from the other host.
     for (only,) in taken([with_rate(4, 0.5, 0.5)], [], mode="eval"):
         np.testing.assert_array_equal(only["rate"].value, [[0.5] * 2])
 
 
-def test_shared_tensors_of_an_uneven_step_are_equal(taken):
+def test_shared_tensors_of_an_uneven_step_must_be_equal(taken):
     batches = [with_rate(4, 0.5, 0.5)], [with_rate(2, 0.5, 0.25)]
     for error in taken(*batches):
         assert isinstance(error, ValueError)

@@ -20,8 +20,8 @@ from helpers import (
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.device.saving import on_host
-from keras_tpu_estimator.files.directory.background_writer import wait_for
+from keras_tpu_estimator.engine.device.host_values import on_host
+from keras_tpu_estimator.files.directory.location import wait_for
 from keras_tpu_estimator.files.formats.hdf5 import writer
 from keras_tpu_estimator.runs import saver
 from keras_tpu_estimator.runs.position_saver import PositionSaver
@@ -54,7 +54,7 @@ class AtStep(kte.hooks.SessionRunHook):
 
 @pytest.fixture
 def held(monkeypatch):
-    """Writing of step 2 takes until this is set."""
+    """An event that the writer of step 2 waits for."""
     gate = threading.Event()
     original = writer.write_file
 
@@ -68,7 +68,7 @@ def held(monkeypatch):
     gate.set()
 
 
-def test_training_goes_on_while_a_checkpoint_is_written(estimator, held, tmp_path):
+def test_training_continues_while_a_checkpoint_is_written(estimator, held, tmp_path):
     seen = []
 
     def look(_):
@@ -82,7 +82,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(estimator, held, tmp_pat
     assert checkpoints.step_of(tmp_path) == 5
 
 
-def test_what_is_written_is_what_the_values_were(estimator, held, tmp_path):
+def test_checkpoint_has_the_values_at_its_step(estimator, held, tmp_path):
     values = {}
 
     def note(session):
@@ -98,7 +98,7 @@ def test_what_is_written_is_what_the_values_were(estimator, held, tmp_path):
     assert np.any(kte.load_variable(tmp_path, "dense/kernel") != values["dense/kernel"])
 
 
-def test_a_snapshot_shares_no_memory_with_the_devices():
+def test_snapshot_shares_no_memory_with_devices():
     values = {"a": jax.numpy.ones(1000), "b": np.ones(1000)}
     on_devices = {path: np.asarray(value) for path, value in values.items()}
     snapshot = on_host(values)
@@ -107,7 +107,7 @@ def test_a_snapshot_shares_no_memory_with_the_devices():
         assert not np.shares_memory(value, on_devices[path])
 
 
-def test_the_latest_checkpoint_is_waited_for(estimator, held, tmp_path, monkeypatch):
+def test_latest_checkpoint_waits_for_the_writer(estimator, held, tmp_path, monkeypatch):
     seen = []
 
     def look(_):
@@ -118,7 +118,7 @@ def test_the_latest_checkpoint_is_waited_for(estimator, held, tmp_path, monkeypa
     assert seen == [str(tmp_path / "model.ckpt-2")]
 
 
-def test_a_hook_may_evaluate_what_is_being_written(estimator, tmp_path):
+def test_hook_may_evaluate_an_unfinished_checkpoint(estimator, tmp_path):
     steps = []
 
     def evaluate(_):
@@ -129,7 +129,7 @@ def test_a_hook_may_evaluate_what_is_being_written(estimator, tmp_path):
     assert steps == [2]
 
 
-def test_listeners_find_the_checkpoint(estimator, tmp_path):
+def test_listeners_find_the_checkpoint_on_disk(estimator, tmp_path):
     class Listener(kte.hooks.CheckpointSaverListener):
         steps = []
 
@@ -142,7 +142,7 @@ def test_listeners_find_the_checkpoint(estimator, tmp_path):
     assert Listener.steps == [0, 2, 4, 5]
 
 
-def test_a_hook_that_saves_finds_its_checkpoint(estimator, tmp_path):
+def test_hook_finds_the_checkpoint_that_it_saved(estimator, tmp_path):
     def save(session):
         session.save_checkpoint(tmp_path / "copies")
         assert os.listdir(tmp_path / "copies")
@@ -153,7 +153,7 @@ def test_a_hook_that_saves_finds_its_checkpoint(estimator, tmp_path):
 
 @pytest.fixture
 def full_disk(monkeypatch):
-    """Writing of every step but the first fails, while this is set."""
+    """An event that makes writing fail, except for the first step."""
     gate = threading.Event()
     gate.set()
     original = writer.write_file
@@ -168,7 +168,9 @@ def full_disk(monkeypatch):
     return gate
 
 
-def test_an_error_comes_out_before_the_next_checkpoint(estimator, full_disk, tmp_path):
+def test_writer_error_is_raised_before_the_next_checkpoint(
+    estimator, full_disk, tmp_path
+):
     steps = []
     hooks = [
         AtStep(2, lambda _: wait_for(tmp_path)),
@@ -180,18 +182,18 @@ def test_an_error_comes_out_before_the_next_checkpoint(estimator, full_disk, tmp
 
 
 @pytest.mark.parametrize("steps", [1, 2, 9])
-def test_an_error_of_the_writer_ends_training(estimator, full_disk, tmp_path, steps):
+def test_writer_error_stops_training(estimator, full_disk, tmp_path, steps):
     seen = []
     hooks = [AtStep(5, seen.append)]
     with pytest.raises(OSError, match="No space left"):
         estimator.train(repeated(X, Y), hooks=hooks, steps=steps)
     assert not seen
     assert estimator.latest_checkpoint() == str(tmp_path / "model.ckpt-0")
-    # Values in memory are those of no checkpoint, so the last one is read.
+    # No checkpoint has the values in memory, so the last one is read.
     assert estimator.evaluate(batches_of(X, Y))["global_step"] == 0
 
 
-def test_an_error_of_training_hides_that_of_the_writer_but_not_in_the_log(
+def test_training_error_is_raised_and_writer_error_logged(
     estimator, full_disk, caplog, monkeypatch
 ):
     def fail(_):
@@ -208,9 +210,7 @@ def test_an_error_of_training_hides_that_of_the_writer_but_not_in_the_log(
     assert "No space left" in caplog.text
 
 
-def test_an_error_of_training_waits_for_the_writer(
-    estimator, held, tmp_path, monkeypatch
-):
+def test_training_error_waits_for_the_writer(estimator, held, tmp_path, monkeypatch):
     def fail(_):
         open_when_joined(monkeypatch, held, "checkpoint-writer")
         raise RuntimeError("training failed")
@@ -254,7 +254,7 @@ def no_list(monkeypatch):
 
 @pytest.mark.parametrize("fails", [no_thread, no_position, no_retention, no_list])
 @pytest.mark.parametrize("is_caught", [False, True])
-def test_what_was_not_written_is_no_checkpoint(
+def test_failed_save_is_no_checkpoint(
     estimator, monkeypatch, tmp_path, fails, is_caught
 ):
     told = []
@@ -283,7 +283,7 @@ def test_what_was_not_written_is_no_checkpoint(
     assert estimator.evaluate(batches_of(X, Y))["global_step"] == step
 
 
-def test_no_directory_gets_values_after_a_nan(estimator, tmp_path):
+def test_no_checkpoint_is_written_after_a_nan(estimator, tmp_path):
     def save(session):
         session.save_checkpoint(tmp_path / "copies")
 

@@ -1,11 +1,11 @@
-"""Batches padded to their own longest row, in every mode."""
+"""Tests batches that are padded to their longest row, in every mode."""
 
 import logging
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - the usual input of this kind
+import tensorflow as tf  # noqa: TID253 - tf.data is the usual input of this kind
 from helpers import estimator_of
 from keras import ops
 
@@ -22,7 +22,7 @@ LONGEST = max(map(len, ROWS))
 
 
 def padded(length=None, repeat=1):
-    """An input_fn that pads to the longest row of each batch, or to one."""
+    """An input_fn that pads to each batch's longest row, or to a given length."""
 
     def input_fn(params):
         data = tf.data.Dataset.from_generator(
@@ -49,7 +49,7 @@ def generated(params):
 
 
 def masked(features, labels, mode, params):
-    """A mean over the ids that are no padding, and a value for each id."""
+    """The mean over ids that are not padding, and a value for each id."""
     ids = features["ids"]
     mask = ops.cast(ids > 0, "float32")[..., None]
     embedded = keras.layers.Embedding(9, 4)(ids) * mask
@@ -90,7 +90,7 @@ def assert_same(estimator, other):
 @pytest.mark.rows(2)
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("changing", [padded(), generated])
-def test_each_shape_gives_what_one_length_gives(tmp_path, changing, use_tpu):
+def test_each_shape_matches_a_fixed_length(tmp_path, changing, use_tpu):
     one = estimator_of(masked, tmp_path / "one", use_tpu, batch=8)
     one.train(padded(LONGEST), steps=99)
     estimator = estimator_of(masked, tmp_path / "many", use_tpu, batch=8)
@@ -119,7 +119,7 @@ class Steps(kte.hooks.SessionRunHook):
 
 
 @pytest.mark.slow
-def test_loops_have_as_many_steps_as_before(tmp_path):
+def test_loops_keep_their_number_of_steps(tmp_path):
     hook = Steps()
     estimator = estimator_of(masked, tmp_path, batch=8, iterations=3)
     estimator.train(generated, hooks=[hook])
@@ -141,7 +141,7 @@ def test_hooks_of_evaluate_see_each_batch(tmp_path):
 @pytest.mark.rows(3)
 @pytest.mark.parametrize("stop", [2, 4, 5])
 @pytest.mark.parametrize("input_fn", [padded(repeat=3), generated])
-def test_training_resumes_in_the_middle(tmp_path, monkeypatch, input_fn, stop):
+def test_training_resumes_between_shapes(tmp_path, monkeypatch, input_fn, stop):
     monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
     whole = estimator_of(masked, tmp_path / "whole", batch=8, iterations=2)
     whole.train(input_fn, max_steps=6)
@@ -198,13 +198,13 @@ def test_a_limit_of_shapes_raises(tmp_path):
         ValueError, match=r"at most 2 shapes.*at step 3: features\['ids'\]"
     ):
         estimator.train(lambda params: of_lengths([3, 4, 3, 5]))
-    # A smaller last batch is no other shape, and modes count their own.
+    # A smaller last batch is not a new shape, and each mode counts separately.
     assert estimator.evaluate(
         lambda params: (batch for size in (8, 5) for batch in of_lengths([6], size))
     )
 
 
-def test_shapes_that_were_compiled_are_kept(tmp_path):
+def test_compiled_shapes_are_cached(tmp_path):
     calls = []
 
     def model_fn(features, labels, mode, params):
@@ -226,7 +226,7 @@ def flat(features, labels, mode, params):
     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=optimizer.minimize(loss))
 
 
-def test_variables_of_a_changing_size_are_an_error(tmp_path):
+def test_variables_that_change_size_are_an_error(tmp_path):
     estimator = estimator_of(flat, tmp_path, batch=8)
     with pytest.raises(
         ValueError,
@@ -236,7 +236,7 @@ def test_variables_of_a_changing_size_are_an_error(tmp_path):
         estimator.train(lambda params: of_lengths([3, 4]))
 
 
-def test_more_variables_for_a_new_shape_are_an_error(tmp_path):
+def test_new_variables_for_a_new_shape_are_an_error(tmp_path):
     def model_fn(features, labels, mode, params):
         if features["ids"].shape[1] == 3:
             return masked(features, labels, mode, params)
@@ -252,7 +252,7 @@ def test_more_variables_for_a_new_shape_are_an_error(tmp_path):
         estimator.train(lambda params: of_lengths([3, 4]))
 
 
-def test_cores_with_their_own_batches_need_one_shape_a_step(tmp_path):
+def test_per_core_batches_need_one_shape_in_each_step(tmp_path):
     way = kte.InputPipelineConfig.PER_HOST_V2
     config = kte.RunConfig(
         model_dir=str(tmp_path),
@@ -273,7 +273,7 @@ def test_cores_with_their_own_batches_need_one_shape_a_step(tmp_path):
         )
 
 
-def test_micro_batches_of_each_shape(tmp_path):
+def test_micro_batches_support_each_shape(tmp_path):
     one = estimator_of(masked, tmp_path / "one", batch=8)
     one.train(generated, steps=5)
     config = {"micro_batches": 2}

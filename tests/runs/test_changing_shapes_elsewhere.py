@@ -1,4 +1,4 @@
-"""Shapes that change, with the other front ends, layouts, plans and exports."""
+"""Tests changing shapes with other front ends, layouts, plans and exports."""
 
 import logging
 
@@ -16,7 +16,7 @@ LONGEST = max(LENGTHS)
 
 
 def batches(fixed=None, size=8):
-    """Batches of other lengths, zero beyond each; or of one length."""
+    """Batches of several lengths, or zero-padded to one length."""
     rng = np.random.default_rng(0)
     for length in LENGTHS:
         ids = rng.integers(1, 9, (size, length)).astype("int32")
@@ -96,7 +96,7 @@ MAKE = {
 
 @pytest.mark.rows(2)
 @pytest.mark.parametrize("name", MAKE)
-def test_each_shape_gives_what_one_length_gives(tmp_path, name):
+def test_each_shape_matches_a_fixed_length(tmp_path, name):
     made = MAKE[name](tmp_path / "many")
     made.train(changing, steps=6)
     one = MAKE[name](tmp_path / "one")
@@ -113,7 +113,7 @@ def test_each_shape_gives_what_one_length_gives(tmp_path, name):
     np.testing.assert_allclose(rows, wanted, rtol=1e-4)
 
 
-def test_a_keras_model_of_a_model_fn_fits_each_shape():
+def test_keras_model_of_a_model_fn_fits_each_shape():
     losses = []
     for input_fn in (changing, padded):
         model = kte.EstimatorModel.from_model_fn(of_jax, seed=1)
@@ -129,7 +129,7 @@ def test_a_keras_model_of_a_model_fn_fits_each_shape():
     np.testing.assert_allclose(*losses, rtol=1e-5)
 
 
-def test_each_shape_looks_for_an_executable(tmp_path, caplog):
+def test_each_shape_has_an_executable(tmp_path, caplog):
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
 
     def made(name, **config):
@@ -152,7 +152,7 @@ def test_each_shape_looks_for_an_executable(tmp_path, caplog):
         np.testing.assert_array_equal(value, others[path])
 
 
-def test_parts_of_an_input_must_fit_each_shape(tmp_path):
+def test_shards_of_an_input_must_fit_each_shape(tmp_path):
     config = kte.RunConfig(
         model_dir=str(tmp_path),
         tpu_config=kte.TPUConfig(

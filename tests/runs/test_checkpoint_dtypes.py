@@ -1,4 +1,4 @@
-"""Checkpoints whose values have other dtypes than the model's variables."""
+"""Tests checkpoints whose dtypes differ from the model's variables."""
 
 import keras
 import ml_dtypes
@@ -17,7 +17,7 @@ from keras import ops
 import keras_tpu_estimator as kte
 
 X, Y = regression_data(size=8)
-# The values of a variable, by the dtype in which it was saved.
+# The values of a variable by its saved dtype.
 VALUES = {
     "bool": [True, False],
     "int8": [-3, 100],
@@ -36,7 +36,7 @@ def dtype_of(name):
 
 
 def model_fn_of(dtype, name="state", layer="dense"):
-    """A linear model, and a variable of some dtype beside it."""
+    """A linear model with an additional variable of a given dtype."""
 
     def model_fn(features, labels, mode, params):
         state = keras.Variable(
@@ -88,7 +88,7 @@ def estimator(dtype, model_dir, cores=None, warm=None, start=None, **names):
 
 @pytest.fixture(scope="module", params=["hdf5", "tensorflow"])
 def saved(request, tmp_path_factory):
-    """Copies a checkpoint whose variable was of a dtype, of step 3."""
+    """Copies a checkpoint of step 3 whose variable has a given dtype."""
     of_float32 = tmp_path_factory.mktemp("of float32")
     made = estimator("float32", of_float32)
     made.train(repeated(X, Y), steps=3)
@@ -140,7 +140,7 @@ FITTING = [
 
 @pytest.mark.rows(5)
 @pytest.mark.parametrize("stored, dtype", FITTING)
-def test_they_are_cast_where_they_fit(stored, dtype, saved, tmp_path, caplog):
+def test_values_that_fit_are_cast(stored, dtype, saved, tmp_path, caplog):
     saved(tmp_path, stored)
     expected = np.array(VALUES[stored]).astype(dtype_of(dtype)).astype(float)
     made = estimator(dtype, tmp_path)
@@ -155,7 +155,7 @@ def test_they_are_cast_where_they_fit(stored, dtype, saved, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("stored, dtype", [("float64", "float32"), ("int64", "int32")])
-def test_narrower_devices_are_not_told_of(stored, dtype, saved, tmp_path, caplog):
+def test_narrowing_for_devices_is_not_logged(stored, dtype, saved, tmp_path, caplog):
     saved(tmp_path, stored, [1, 2])
     state = state_of(estimator(dtype, tmp_path))
     np.testing.assert_array_equal(state, [1, 2])
@@ -198,7 +198,7 @@ def test_errors_name_the_variable_and_the_file(stored, dtype, saved, tmp_path):
     ("way", "dtypes"),
     each_once(["warm start", "init_from_checkpoint"], [*FITTING, *NOT_FITTING]),
 )
-def test_starting_from_them(way, dtypes, saved, tmp_path):
+def test_warm_start_casts_values(way, dtypes, saved, tmp_path):
     stored, dtype = dtypes
     (tmp_path / "old").mkdir()
     prefix = saved(tmp_path / "old", stored)
@@ -218,7 +218,7 @@ def test_starting_from_them(way, dtypes, saved, tmp_path):
     np.testing.assert_array_equal(got, expected)
 
 
-def test_parts_are_cast_and_named(tmp_path, caplog):
+def test_shards_are_cast_and_named(tmp_path, caplog):
     made = estimator("float32", tmp_path / "saved", cores=2)
     made.train(repeated(X, Y), steps=1)
     before = kte.checkpoints.read(made.latest_checkpoint())
@@ -249,7 +249,7 @@ def test_parts_are_cast_and_named(tmp_path, caplog):
 
 
 def averaging(dtype):
-    """A model that predicts with the value of another variable."""
+    """A model that predicts with the moving average of a variable."""
 
     def model_fn(features, labels, mode, params):
         state = keras.Variable(np.zeros(2), dtype=dtype, trainable=False, name="state")

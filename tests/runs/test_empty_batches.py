@@ -1,11 +1,11 @@
-"""Calls of an estimator whose input has batches without examples."""
+"""Tests inputs that contain batches without examples."""
 
 import queue
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - a form of input
+import tensorflow as tf  # noqa: TID253 - one of the kinds of input
 from helpers import (
     batches_of,
     each_once,
@@ -28,7 +28,7 @@ SIZES = (0, 16, 0, 16, 8, 0)
 
 
 def with_empty(x=X, y=Y, sizes=SIZES):
-    """Batches of 16, and a smaller one, and some without examples."""
+    """Batches of 16, a smaller batch, and batches without examples."""
 
     def input_fn(params):
         start = 0
@@ -55,7 +55,7 @@ def as_dataset(input_fn):
 
 
 def counting_model_fn(seen):
-    """A linear model, whose functions on the host see sizes of batches."""
+    """A linear model whose host functions record batch sizes."""
 
     def metric_fn(labels, outputs):
         seen.append(len(labels))
@@ -84,7 +84,7 @@ FORMS = [lambda input_fn: input_fn, as_dataset]
 
 
 @pytest.mark.parametrize(("use_tpu", "form"), each_once([False, True], FORMS))
-def test_they_change_no_number_of_an_evaluation(use_tpu, form, tmp_path):
+def test_evaluation_ignores_empty_batches(use_tpu, form, tmp_path):
     seen = []
     estimator = estimator_of(counting_model_fn(seen), tmp_path, use_tpu)
     expected = estimator.evaluate(batches_of(X, Y))
@@ -100,7 +100,7 @@ def test_they_change_no_number_of_an_evaluation(use_tpu, form, tmp_path):
         *each_once([True], [2, 1], FORMS),
     ],
 )
-def test_they_are_no_steps_of_training(use_tpu, micro_batches, form, tmp_path):
+def test_empty_batches_are_not_training_steps(use_tpu, micro_batches, form, tmp_path):
     sizes = (0, 16, 0, 16, 0)
     seen = []
     estimators = [
@@ -122,7 +122,7 @@ def test_they_are_no_steps_of_training(use_tpu, micro_batches, form, tmp_path):
     assert 0 not in seen
 
 
-def test_steps_are_those_of_examples(tmp_path):
+def test_steps_count_only_batches_with_examples(tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     result = estimator.evaluate(with_empty(), steps=2)
     expected = estimator.evaluate(batches_of(X, Y), steps=2)
@@ -130,7 +130,7 @@ def test_steps_are_those_of_examples(tmp_path):
 
 
 @pytest.mark.parametrize("form", [lambda input_fn: input_fn, as_dataset])
-def test_an_input_of_nothing_else_is_empty(form, tmp_path, caplog):
+def test_input_of_empty_batches_is_empty(form, tmp_path, caplog):
     input_fn = form(with_empty(sizes=(0, 0)))
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.train(input_fn)
@@ -141,7 +141,7 @@ def test_an_input_of_nothing_else_is_empty(form, tmp_path, caplog):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_prediction_has_no_rows_for_them(use_tpu, tmp_path):
+def test_prediction_has_no_rows_for_empty_batches(use_tpu, tmp_path):
     estimator = estimator_of(model_fn_of(linear), tmp_path, use_tpu)
     input_fn = features_of(with_empty())
     rows = list(estimator.predict(input_fn))
@@ -150,9 +150,9 @@ def test_prediction_has_no_rows_for_them(use_tpu, tmp_path):
     assert [len(batch["y"]) for batch in batches] == list(SIZES)
 
 
-def test_prediction_needs_no_batch_size_for_them(tmp_path):
+def test_empty_batches_need_no_batch_size_in_prediction(tmp_path):
     def network(x, is_training):
-        # It needs an example to know the other axis.
+        # The other axis is unknown without an example.
         return linear(x.reshape(len(x), -1), is_training)
 
     estimator = kte.TPUEstimator(
@@ -165,7 +165,7 @@ def test_prediction_needs_no_batch_size_for_them(tmp_path):
     assert [batch["y"].shape for batch in batches] == [(s, 1) for s in SIZES]
 
 
-def test_who_waits_for_the_answer_to_one_gets_it(tmp_path):
+def test_input_that_waits_for_an_empty_result_receives_it(tmp_path):
     answered = queue.SimpleQueue()
 
     def asking():
@@ -191,7 +191,7 @@ def test_who_waits_for_the_answer_to_one_gets_it(tmp_path):
         [(0,), (0, 0)],
     ],
 )
-def test_a_host_without_examples_has_no_part_of_a_step(sizes, on_each, hosts_of):
+def test_hosts_without_examples_contribute_nothing_to_a_step(sizes, on_each, hosts_of):
     cores = Topology(num_replicas=4, num_hosts=2)
     plan = input_plan("eval", kte.InputPipelineConfig.PER_HOST_V1, cores, batch_size=16)
 

@@ -1,4 +1,4 @@
-"""Objects that an estimator makes once, on several threads."""
+"""Tests that threads share the objects that an estimator makes once."""
 
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -7,7 +7,7 @@ from keras_tpu_estimator.runs.estimator_context import _MadeOnce
 
 
 class Estimator:
-    """An object with an attribute that takes time to make."""
+    """An object with an attribute that is slow to make."""
 
     def __init__(self, make):
         self.make = make
@@ -17,7 +17,7 @@ class Estimator:
         return self.make()
 
 
-def test_several_threads_get_one_object():
+def test_threads_share_one_object():
     together = threading.Barrier(2, timeout=9)
     made = Estimator(object)
 
@@ -30,7 +30,7 @@ def test_several_threads_get_one_object():
     assert first is second is made.runtime
 
 
-def test_no_estimator_waits_for_another():
+def test_estimators_do_not_wait_for_each_other():
     together = threading.Barrier(2, timeout=9)
     estimators = [Estimator(together.wait), Estimator(together.wait)]
     with ThreadPoolExecutor(2) as threads:

@@ -1,4 +1,4 @@
-"""`evaluate`: every example once, whatever the batch size and the cores."""
+"""Tests that `evaluate` counts every example once, on any number of cores."""
 
 import glob
 import os
@@ -65,7 +65,7 @@ def function_metric_fn(labels, logits):
 
 
 def numpy_metric_fn(labels, logits):
-    """Needs NumPy arrays, so it cannot be compiled."""
+    """A metric_fn that needs NumPy arrays, so it cannot be compiled."""
     right = np.asarray(logits).argmax(-1) == np.asarray(labels)
     return {"accuracy": kte.metrics.mean(right.astype("float32"))}
 
@@ -125,7 +125,7 @@ def test_metric_with_more_than_one_value(tmp_path):
     assert result["f1"].shape == (3,)
 
 
-def test_metrics_of_one_name_are_told_apart(tmp_path):
+def test_metrics_with_equal_names_are_distinguished(tmp_path):
     def metric_fn(labels, logits):
         means = {}
         for number in range(3):
@@ -157,7 +157,7 @@ def test_fewer_batches_than_steps_is_fine(tmp_path):
     assert result["accuracy"] == pytest.approx(accuracy(logits_of(estimator)))
 
 
-def test_many_runs_of_the_device_loop(tmp_path):
+def test_evaluation_takes_many_runs_of_the_loop(tmp_path):
     runs = []
 
     class Count(kte.hooks.SessionRunHook):
@@ -195,7 +195,7 @@ def test_estimator_spec_on_one_core(tmp_path):
         )
 
     estimator = estimator_of(model_fn, tmp_path, batch=32)
-    for _ in range(2):  # Accumulators start again.
+    for _ in range(2):  # Accumulators are reset.
         result = estimator.evaluate(batches_of(X, Y))
         assert result["mae"] == pytest.approx(np.abs(Y).mean(), rel=1e-5)
 

@@ -1,4 +1,4 @@
-"""Runs of `evaluate` end where hooks and callbacks ask for it."""
+"""Tests that runs of `evaluate` end where hooks and callbacks need it."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -34,7 +34,7 @@ def input_fn(params):
 
 
 class Seen(kte.hooks.SessionRunHook):
-    """Collects a tensor of each batch, and stops after some."""
+    """Collects a tensor of each batch, and stops after a number of batches."""
 
     def __init__(self, most=None):
         self.rows = []
@@ -50,14 +50,14 @@ class Seen(kte.hooks.SessionRunHook):
 
 
 class EverySecond(Seen):
-    """Asks for the end of every second run."""
+    """A hook that ends runs after every second batch."""
 
     def run_ends(self, start):
         return range(start + 2, 100, 2)
 
 
 class Batches(keras.callbacks.Callback):
-    """Counts the batches that it is called for."""
+    """Counts the batches that it receives."""
 
     def __init__(self):
         super().__init__()
@@ -72,33 +72,33 @@ def estimator(tmp_path):
     return estimator_of(model_fn, tmp_path, batch=4)
 
 
-def test_a_hook_sees_every_batch(estimator):
+def test_hook_sees_every_batch(estimator):
     hook = Seen()
     result = estimator.evaluate(input_fn, hooks=[hook])
     np.testing.assert_allclose(np.concatenate(hook.rows), X.ravel())
     assert result == estimator.evaluate(input_fn)
 
 
-def test_a_hook_stops_the_evaluation(estimator):
+def test_hook_stops_the_evaluation(estimator):
     hook = Seen(most=2)
     expected = estimator.evaluate(input_fn, steps=2)
     assert estimator.evaluate(input_fn, hooks=[hook]) == expected
     assert len(hook.rows) == 2
 
 
-def test_a_hook_chooses_how_long_runs_are(estimator):
+def test_hook_determines_the_length_of_runs(estimator):
     hook = EverySecond()
     estimator.evaluate(input_fn, hooks=[hook])
     assert [rows[-1] for rows in hook.rows] == [7, 15, 23]
 
 
-def test_a_callback_hears_of_every_batch(estimator):
+def test_callback_is_called_for_every_batch(estimator):
     callback = Batches()
     estimator.evaluate(input_fn, hooks=[callback])
     assert callback.count == 6
 
 
-def test_batches_of_other_sizes_are_runs_of_their_own(estimator):
+def test_batches_of_other_sizes_have_separate_runs(estimator):
     def uneven(params):
         for size in (4, 4, 3, 4, 1):
             yield X[:size], X[:size]
@@ -115,7 +115,7 @@ def test_without_hooks_runs_stay_long(estimator, caplog):
     assert sum("Evaluation [" in each for each in lines) == 1
 
 
-def test_on_a_tpu_runs_are_those_of_the_devices(tmp_path):
+def test_tpu_runs_have_the_length_of_the_device_loop(tmp_path):
     def loss_of(features, labels, mode, params):
         loss = ops.mean(kte.identity(features, "y"))
         return kte.TPUEstimatorSpec(mode, loss=loss)
@@ -127,7 +127,7 @@ def test_on_a_tpu_runs_are_those_of_the_devices(tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_several_runs_of_a_loop_compile_one_program(tmp_path, monkeypatch, use_tpu):
+def test_runs_of_a_loop_share_one_program(tmp_path, monkeypatch, use_tpu):
     compiled = []
 
     def note(event, seconds, fun_name="", **details):

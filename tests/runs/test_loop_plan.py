@@ -1,4 +1,4 @@
-"""The sizes of training loops, by count and by a clock that tests set."""
+"""Tests the sizes of training loops, by count and by a simulated clock."""
 
 import itertools
 
@@ -9,7 +9,7 @@ from keras_tpu_estimator.runs.plan import LoopPlan, LoopSpeed
 
 
 class Clock:
-    """A clock that passes only when told to."""
+    """A clock that advances only when a test moves it."""
 
     def __init__(self):
         self.now = 100.0
@@ -24,7 +24,7 @@ def plan_of(iterations, steps, clock=None):
 
 
 def sizes_run(iterations, steps, seconds_of, loops=None):
-    """The sizes of loops of which one of `n` steps takes `seconds_of(n)`."""
+    """Returns the sizes of loops if a loop of `n` steps takes `seconds_of(n)`."""
     clock = Clock()
     plan = plan_of(iterations, steps, clock)
     sizes = []
@@ -47,23 +47,23 @@ def sizes_run(iterations, steps, seconds_of, loops=None):
         ("1s", 0, []),
     ],
 )
-def test_a_count_gives_equal_loops_and_a_rest(iterations, steps, sizes):
+def test_count_gives_equal_loops_and_a_remainder(iterations, steps, sizes):
     assert list(plan_of(iterations, steps)) == sizes
 
 
-def test_a_count_without_end_goes_on():
+def test_count_without_a_limit_continues():
     endless = plan_of(3, None)
     assert list(itertools.islice(endless, 50)) == [3] * 50
 
 
 @pytest.mark.parametrize("seconds", [0.001, 10.0])
-def test_a_count_does_not_heed_the_clock(seconds):
+def test_count_ignores_the_clock(seconds):
     assert sizes_run(4, 12, lambda size: size * seconds) == [4, 4, 4]
 
 
-def test_a_duration_starts_with_one_step_and_grows_eightfold_at_most():
+def test_duration_starts_with_one_step_and_grows_at_most_eightfold():
     sizes = sizes_run("10s", None, lambda size: 0.1 * size, loops=8)
-    # The first loop has no duration: its start is unknown.
+    # The first loop has no duration because its start is unknown.
     assert sizes == [1, 1, 8, 64, 100, 100, 100, 100]
 
 
@@ -71,9 +71,7 @@ def test_a_duration_starts_with_one_step_and_grows_eightfold_at_most():
     ("step_seconds", "size", "chunk"),
     [(0.001, 100, 100), (0.1, 100, 100), (0.5, 20, 50), (30.0, 1, 50)],
 )
-def test_a_later_call_starts_with_the_speed_of_the_one_before(
-    step_seconds, size, chunk
-):
+def test_next_call_starts_with_the_measured_speed(step_seconds, size, chunk):
     clock, speed = Clock(), LoopSpeed()
     iterations = IterationsPerLoop.parse("10s")
     first = LoopPlan(iterations, None, clock, speed=speed)
@@ -85,23 +83,23 @@ def test_a_later_call_starts_with_the_speed_of_the_one_before(
     assert later.room == first.room
 
 
-def test_a_duration_is_not_exceeded_by_a_steady_loop():
+def test_steady_loop_does_not_exceed_its_duration():
     for step_seconds in (0.003, 0.07, 0.9):
         sizes = sizes_run("5s", None, lambda n, s=step_seconds: n * s, 20)
         assert sizes[-1] * step_seconds <= 5.0 < 2 * sizes[-1] * step_seconds
 
 
-def test_loops_of_a_duration_make_all_steps():
+def test_loops_of_a_duration_complete_all_steps():
     sizes = sizes_run("7s", 1000, lambda size: 0.2 + 0.03 * size)
     assert sum(sizes) == 1000
     assert len(sizes) < 12
 
 
-def test_a_step_longer_than_the_duration_is_a_loop():
+def test_step_longer_than_the_duration_is_one_loop():
     assert sizes_run("1s", 4, lambda size: 30.0 * size) == [1, 1, 1, 1]
 
 
-def test_a_duration_adapts_to_slower_steps():
+def test_duration_adapts_to_slower_steps():
     clock = Clock()
     plan = plan_of("8s", None, clock)
     for number, size in enumerate(itertools.islice(plan, 30)):
@@ -112,16 +110,16 @@ def test_a_duration_adapts_to_slower_steps():
     assert next(iter(plan)) == 8
 
 
-def test_a_clock_that_stands_still_is_survived():
+def test_stopped_clock_is_handled():
     assert sizes_run("1s", 20, lambda size: 0.0) == [1, 1, 8, 10]
 
 
-def test_the_rest_caps_a_timed_loop():
+def test_remaining_steps_limit_a_timed_loop():
     sizes = sizes_run("10s", 20, lambda size: 0.1 * size)
     assert sizes == [1, 1, 8, 10]
 
 
-def test_the_chunk_is_the_size_of_a_whole_loop():
+def test_chunk_has_the_size_of_a_full_loop():
     plan = plan_of(4, 10)
     assert [(size, plan.chunk) for size in plan] == [(4, 4), (4, 4), (2, 4)]
     assert plan_of("30s", 10).chunk == 50
@@ -130,11 +128,11 @@ def test_the_chunk_is_the_size_of_a_whole_loop():
 @pytest.mark.parametrize(
     "iterations, steps, room", [(4, 10, 4), (100, 3, 100), ("30s", 10, 100)]
 )
-def test_the_room_of_a_program_is_that_of_a_whole_loop(iterations, steps, room):
+def test_program_has_room_for_a_full_loop(iterations, steps, room):
     assert plan_of(iterations, steps).room == room
 
 
-def test_sizes_may_be_asked_for_ahead_of_runs():
+def test_sizes_may_be_read_ahead_of_runs():
     clock = Clock()
     plan = plan_of("10s", 6, clock)
     assert list(plan) == [1] * 6
@@ -144,7 +142,7 @@ def test_sizes_may_be_asked_for_ahead_of_runs():
 
 
 def followed(ends, steps, seconds_of, loops=None):
-    """The sizes of loops that end where hooks want it."""
+    """Returns the sizes of loops that end where hooks need it."""
     clock = Clock()
     plan = LoopPlan(None, steps, clock)
     plan.end_at(ends)
@@ -156,7 +154,7 @@ def followed(ends, steps, seconds_of, loops=None):
     return sizes
 
 
-def test_without_a_length_loops_end_where_they_are_wanted_to():
+def test_loops_without_a_length_end_where_hooks_need_it():
     sizes = followed([1, 3, 3, 10, 12], 14, lambda size: 2.0 * size)
     assert [*itertools.accumulate(sizes)] == [
         *(1, 3, 4, 5, 6, 7, 8, 10, 12),
@@ -164,7 +162,7 @@ def test_without_a_length_loops_end_where_they_are_wanted_to():
     ]
 
 
-def test_between_wanted_ends_loops_are_as_long_as_about_a_second_allows():
+def test_loops_between_ends_last_about_a_second():
     every = itertools.count(100, 100)
     quick = followed(every, None, lambda size: 1e-4 * size, loops=25)
     assert quick[-5:] == [100] * 5
@@ -174,7 +172,7 @@ def test_between_wanted_ends_loops_are_as_long_as_about_a_second_allows():
     }
 
 
-def test_a_chosen_length_is_kept_whatever_hooks_want():
+def test_chosen_length_overrides_hooks():
     plan = plan_of(4, 10)
     plan.end_at([1, 2, 3])
     assert list(plan) == [4, 4, 2]
@@ -187,7 +185,7 @@ def test_loops_reach_each_end_in_few_runs(every):
     assert sum(sizes) == 20 * every
     ended = {*itertools.accumulate(sizes)}
     assert ended >= {every * n for n in range(1, 21)}
-    # The distance of two ends, or about a second.
+    # Loops cover the distance of two ends, or about a second.
     assert max(sizes) == every or 1e-4 * max(sizes) <= 2
     assert len(sizes) < 500
 

@@ -1,4 +1,4 @@
-"""One training writes into a directory and starts from its checkpoint."""
+"""Tests that one training at a time writes into a directory."""
 
 import contextlib
 import gc
@@ -20,8 +20,8 @@ from keras_tpu_estimator.runs import training
 X, Y = regression_data()
 
 
-def test_a_successor_goes_on_from_the_last_save(tmp_path, monkeypatch):
-    """The predecessor saves once more before it lets the lock go."""
+def test_successor_continues_from_the_last_save(tmp_path, monkeypatch):
+    """The predecessor saves once more before it releases the lock."""
     predecessor = estimator_of(model_fn_of(linear), tmp_path)
     predecessor.train(repeated(X, Y), steps=4)
 
@@ -39,7 +39,7 @@ def test_a_successor_goes_on_from_the_last_save(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_no_data_are_kept_after_a_call(tmp_path, use_tpu):
+def test_data_is_released_after_a_call(tmp_path, use_tpu):
     data = []
 
     def input_fn(params):

@@ -1,4 +1,4 @@
-"""Estimators that are pickled, copied, forked off, and shown."""
+"""Tests estimators that are pickled, copied, forked and displayed."""
 
 import concurrent.futures
 import contextlib
@@ -23,7 +23,7 @@ X, Y = regression_data(32)
 
 
 def model_fn(features, labels, mode, params):
-    """A model_fn that pickle finds."""
+    """A model_fn that pickle can import."""
     return model_fn_of(linear)(features, labels, mode, params)
 
 
@@ -42,7 +42,7 @@ def with_cloudpickle(estimator):
 
 @pytest.mark.parametrize("copied", [pickled, copy.deepcopy, with_cloudpickle])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_copy_has_the_arguments_alone(tmp_path, copied, use_tpu):
+def test_copy_has_only_the_arguments(tmp_path, copied, use_tpu):
     estimator = trained(
         model_fn,
         tmp_path,
@@ -52,7 +52,7 @@ def test_a_copy_has_the_arguments_alone(tmp_path, copied, use_tpu):
     )
     expected = estimator.evaluate(batches_of(X, Y))
     other = copied(estimator)
-    # Neither values nor programs.
+    # A copy has neither values nor programs.
     assert vars(other._context).keys() < vars(estimator._context).keys()
     assert "runtime" not in vars(other._context)
     assert other.config == estimator.config
@@ -74,7 +74,7 @@ class Named(kte.TPUEstimator):
         self.name = "mine"
 
 
-def test_functions_without_a_name_are_refused_by_pickle_alone(tmp_path):
+def test_only_pickle_refuses_unnamed_functions(tmp_path):
     estimator = trained(model_fn_of(linear), tmp_path)
     message = "`model_fn` must be .* at the top level.*with cloudpickle"
     with pytest.raises(pickle.PicklingError, match=message):
@@ -84,7 +84,7 @@ def test_functions_without_a_name_are_refused_by_pickle_alone(tmp_path):
         assert copied(estimator).evaluate(batches_of(X, Y)) == expected
 
 
-def test_objects_that_are_called_are_pickled(tmp_path):
+def test_callable_objects_are_pickled(tmp_path):
     estimator = trained(functools.partial(model_fn), tmp_path)
     assert pickled(estimator).latest_checkpoint().endswith("ckpt-2")
 
@@ -100,13 +100,13 @@ def keras_estimator(directory, rank=None):
 
 
 @pytest.mark.parametrize("copied", [pickled, copy.deepcopy])
-def test_estimators_of_keras_models(tmp_path, copied):
+def test_estimators_of_keras_models_are_pickled(tmp_path, copied):
     estimator = keras_estimator(tmp_path).train(batches_of(X, Y), steps=2)
     expected = estimator.evaluate(batches_of(X, Y))
     assert copied(estimator).evaluate(batches_of(X, Y)) == expected
 
 
-def test_what_keras_does_not_pickle_is_refused(tmp_path):
+def test_models_that_keras_cannot_pickle_are_refused(tmp_path):
     estimator = keras_estimator(tmp_path, rank=2)
     with pytest.raises(pickle.PicklingError, match="LoRA.*Call from_keras in"):
         pickle.dumps(estimator)
@@ -125,11 +125,13 @@ CALLS = {
 
 @pytest.mark.parametrize("call", CALLS)
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs os.fork")
-def test_a_fork_of_what_has_computed_says_so_at_once(tmp_path, call):
+def test_fork_after_a_computation_raises_at_once(tmp_path, call):
     estimator = trained(model_fn_of(linear), tmp_path)
     read, write = os.pipe()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # JAX, and newer versions of Python.
+        warnings.simplefilter(
+            "ignore"
+        )  # Warnings of JAX and newer Python versions about forks.
         child = os.fork()
     if not child:
         signal.alarm(60)  # It would hang.
@@ -145,7 +147,7 @@ def test_a_fork_of_what_has_computed_says_so_at_once(tmp_path, call):
     assert os.waitpid(child, 0)[1] == 0
 
 
-def test_an_estimator_is_shown_as_a_table(tmp_path):
+def test_estimator_is_shown_as_a_table(tmp_path):
     estimator = trained(
         model_fn, tmp_path, params={"<rate>": 0.5}, log_step_count_steps=10
     )
@@ -166,7 +168,7 @@ def test_an_estimator_is_shown_as_a_table(tmp_path):
     assert table.count("<tr>") == len(rows)
 
 
-def test_what_is_shown_is_short_and_needs_no_directory(tmp_path):
+def test_repr_is_short_and_needs_no_directory(tmp_path):
     estimator = estimator_of(
         model_fn_of(linear),
         tmp_path / "none",
@@ -175,17 +177,17 @@ def test_what_is_shown_is_short_and_needs_no_directory(tmp_path):
     told = repr(estimator)
     assert "checkpoint" in told and "none" in told
     assert max(map(len, told.splitlines())) < 300
-    # The name, and a line for each row.
+    # The name and one line for each row.
     assert len(told.splitlines()) == 1 + estimator._repr_html_().count("<tr>")
 
 
 def evaluated(estimator):
-    """Evaluates in a separate process, which has to import this module."""
+    """Evaluates in a separate process, which imports this module."""
     return os.getpid(), estimator.evaluate(batches_of(X, Y))
 
 
-def test_a_spawned_process_evaluates(tmp_path):
-    """As macOS and Windows start processes, and Python from 3.14 on Linux."""
+def test_spawned_process_evaluates(tmp_path):
+    """macOS, Windows, and Python 3.14 on Linux spawn processes."""
     estimator = trained(model_fn, tmp_path)
     with concurrent.futures.ProcessPoolExecutor(
         1, multiprocessing.get_context("spawn")

@@ -1,4 +1,4 @@
-"""`predict`: a lazy stream with one result for each example."""
+"""Tests that `predict` is a lazy stream with one result for each example."""
 
 import collections
 import gc
@@ -51,7 +51,7 @@ def test_n_results_for_n_examples(examples, batch, use_tpu, tmp_path):
     )
 
 
-def test_whole_batches(tmp_path):
+def test_full_batches_are_yielded(tmp_path):
     estimator = estimator_of(doubling, tmp_path, batch=32)
     batches = list(estimator.predict(batches_of(X), yield_single_examples=False))
     assert [len(batch["sum"]) for batch in batches] == [32, 32, 6]
@@ -73,7 +73,7 @@ def test_predict_keys(keys, expected, tmp_path):
     assert set(row) == expected
 
 
-def test_predict_keys_match_whole_names(tmp_path):
+def test_predict_keys_match_complete_names(tmp_path):
     estimator = estimator_of(doubling, tmp_path)
     with pytest.raises(ValueError, match="`predict_keys` must be among"):
         next(estimator.predict(batches_of(X), predict_keys="summary"))
@@ -114,7 +114,7 @@ def test_nothing_happens_before_the_first_next(tmp_path):
     assert len(called) == 1
 
 
-def test_is_padding_is_there_when_asked_for(tmp_path):
+def test_is_padding_exists_if_requested(tmp_path):
     def model_fn(features, labels, mode, params):
         assert list(features) == ["x"] and len(features) == 1
         padding = features["is_padding"]
@@ -140,7 +140,7 @@ def test_is_padding_is_there_when_asked_for(tmp_path):
 
 
 def asking_for_padding(way):
-    """A model_fn that asks in one way, and only once."""
+    """A model_fn that requests the padding mask in one of several ways."""
 
     def model_fn(features, labels, mode, params):
         padding = way(features)
@@ -152,7 +152,7 @@ def asking_for_padding(way):
 
 
 def dicts_of(x):
-    """An input_fn of features with names."""
+    """An input_fn of named features."""
 
     def input_fn(params):
         for rows in batches_of(x)(params):
@@ -170,7 +170,7 @@ WAYS_OF_ASKING = {
 
 
 @pytest.mark.parametrize("way", WAYS_OF_ASKING.values(), ids=WAYS_OF_ASKING.keys())
-def test_padding_is_told_right_away(tmp_path, way):
+def test_padding_mask_is_available_at_once(tmp_path, way):
     calls = []
 
     def model_fn(features, labels, mode, params):
@@ -183,7 +183,7 @@ def test_padding_is_told_right_away(tmp_path, way):
     assert len(calls) == 1
 
 
-def test_padding_does_not_appear(tmp_path):
+def test_results_do_not_contain_padding(tmp_path):
     def check(features):
         assert list(features) == [*features.keys()] == ["x"]
         assert len(features) == len(features.values()) == 1
@@ -217,7 +217,7 @@ def test_features_are_mapped_with_plain_dicts(tmp_path):
     np.testing.assert_array_equal(rows, X / 2)
 
 
-def test_the_order_of_features_is_their_own(tmp_path):
+def test_features_keep_their_order(tmp_path):
     def model_fn(features, labels, mode, params):
         (first, _), kind = jax.tree.leaves(features), type(features)
         assert isinstance(features, dict) and kind is not dict
@@ -231,7 +231,7 @@ def test_the_order_of_features_is_their_own(tmp_path):
     np.testing.assert_array_equal(rows, X)
 
 
-def test_a_missing_feature_is_the_users_own_error(tmp_path):
+def test_missing_feature_raises_a_key_error(tmp_path):
     def model_fn(features, labels, mode, params):
         return doubling(features["is_missing"], labels, mode, params)
 
@@ -243,7 +243,7 @@ def test_a_missing_feature_is_the_users_own_error(tmp_path):
         next(estimator.predict(input_fn))
 
 
-def test_functional_model_takes_the_features(tmp_path):
+def test_functional_model_receives_the_features(tmp_path):
     inputs = {"x": keras.Input((3,), name="x")}
     network = keras.Model(inputs, keras.layers.Dense(1)(inputs["x"]))
 
@@ -322,11 +322,11 @@ def test_prediction_follows_an_endless_stream(tmp_path):
     stream = estimator.predict(input_fn)
     rows = [next(stream)["double"][0] for _ in range(40)]
     assert rows == [2 * (i // 8) for i in range(40)]
-    assert len(asked) <= 32  # Fed a little ahead, not all at once.
+    assert len(asked) <= 32  # The input is read a little ahead, but not completely.
 
 
 def tokens(features, labels, mode, params):
-    """Three rows for each example, one for each of its features."""
+    """Three rows for each example, one for each feature."""
     rows = ops.reshape(features, [-1])
     predictions = {"x": rows, "twice": 2 * rows}
     if "mixed" in params:
@@ -338,7 +338,7 @@ def tokens(features, labels, mode, params):
 def test_several_rows_for_each_example(use_tpu, tmp_path):
     estimator = estimator_of(tokens, tmp_path, use_tpu, batch=32)
     rows = [*estimator.predict(batches_of(X))]
-    # As TensorFlow 1.15.5 yields them: 70 examples of 3 rows, no padding.
+    # TensorFlow 1.15.5 also yields 70 examples of 3 rows without padding.
     assert [row["x"] for row in rows] == X.ravel().tolist()
     assert [row["twice"] for row in rows] == (2 * X.ravel()).tolist()
     batches = estimator.predict(batches_of(X), yield_single_examples=False)
@@ -378,7 +378,7 @@ def test_single_examples_need_rows(tmp_path):
 
 
 @pytest.mark.parametrize(("use_tpu", "cores"), [(False, 1), (True, 8)])
-def test_whole_batches_need_no_rows(use_tpu, cores, tmp_path):
+def test_full_batches_need_no_rows(use_tpu, cores, tmp_path):
     estimator = estimator_of(with_weights, tmp_path, use_tpu, batch=32)
     batches = estimator.predict(batches_of(X), yield_single_examples=False)
     sizes = []
@@ -388,7 +388,7 @@ def test_whole_batches_need_no_rows(use_tpu, cores, tmp_path):
     assert sizes == [32, 32, 6]
 
 
-def test_a_whole_batch_may_be_one_number(tmp_path):
+def test_result_of_a_batch_may_be_one_number(tmp_path):
     def model_fn(features, labels, mode, params):
         return kte.EstimatorSpec(mode, predictions=ops.sum(features))
 
@@ -399,7 +399,7 @@ def test_a_whole_batch_may_be_one_number(tmp_path):
         next(estimator.predict(batches_of(X)))
 
 
-def test_what_the_host_computes_may_have_no_rows(tmp_path):
+def test_host_call_results_may_have_no_rows(tmp_path):
     def model_fn(features, labels, mode, params):
         total = kte.outside_compilation(tf.reduce_sum, features)
         predictions = {"x": features, "total": total}
@@ -435,7 +435,7 @@ def test_host_call_sees_every_batch(tmp_path, use_tpu):
     assert {len(step) for _, step in seen} == {8 if use_tpu else 1}
 
 
-def test_errors_of_a_host_call_come_as_themselves(tmp_path):
+def test_errors_of_a_host_call_are_raised_unchanged(tmp_path):
     def fail(y):
         raise LookupError("mine")
 

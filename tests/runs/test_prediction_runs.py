@@ -1,4 +1,4 @@
-"""`predict` gives the devices several batches at once, as far as they came."""
+"""Tests that `predict` runs all batches that are ready at once."""
 
 import itertools
 import queue
@@ -51,10 +51,10 @@ def test_ready_batches_share_runs(tmp_path, runs, use_tpu):
     rows = [row["double"] for row in estimator.predict(batches_of(x))]
     np.testing.assert_array_equal(rows, 2 * x)
     assert sum(runs) == 50
-    assert runs[0] == 1  # The first results wait for nothing.
+    assert runs[0] == 1  # The first result does not wait for further batches.
 
 
-def test_a_batch_is_copied_once(tmp_path, monkeypatch):
+def test_batch_is_copied_once(tmp_path, monkeypatch):
     copied, add = [], Stack.add
     monkeypatch.setattr(
         Stack, "add", lambda self, steps: (copied.append(steps), add(self, steps))
@@ -62,12 +62,12 @@ def test_a_batch_is_copied_once(tmp_path, monkeypatch):
     estimator = estimator_of(doubling, tmp_path, batch=8)
     rows = [row["double"] for row in estimator.predict(batches_of(X))]
     np.testing.assert_array_equal(rows, 2 * X)
-    # The first batch lies by itself before the size of its runs is known.
+    # The first batch is separate because the size of its runs is unknown.
     assert len(copied) <= len(X) // 8 + 1
 
 
-def test_a_run_begins_while_the_caller_has_the_results_before(tmp_path, runs):
-    x = np.zeros((50, 8, 4096), "float32")  # Eight of them are a run.
+def test_next_run_begins_while_the_caller_has_results(tmp_path, runs):
+    x = np.zeros((50, 8, 4096), "float32")  # A run has eight batches.
     produced, yielded = 0, 0
 
     def input_fn(params):
@@ -82,13 +82,13 @@ def test_a_run_begins_while_the_caller_has_the_results_before(tmp_path, runs):
         if 20 < yielded <= 40:
             assert sum(runs) >= yielded + 1
         deadline = time.monotonic() + 10
-        # The ninth is produced after the eighth is ready.
+        # The ninth batch is produced after the eighth is ready.
         while produced < min(50, sum(runs) + 9) and time.monotonic() < deadline:
             time.sleep(0.001)
     assert yielded == 50 and max(runs) == 8
 
 
-def test_a_run_is_at_most_as_large_as_all_before():
+def test_run_is_at_most_as_large_as_all_previous_runs():
     sizes = RunSizes(clock=iter(range(0, 100)).__next__)
     with sizes.awaited(1):
         assert sizes.size == 1
@@ -101,7 +101,7 @@ def test_a_run_is_at_most_as_large_as_all_before():
     assert found == [1, 1, 2, 4, 8, 16, 32]
 
 
-def test_slow_runs_become_smaller():
+def test_slow_runs_are_shortened():
     times = iter([0.0, 0.0, 1.0, 2.0, 3.0, 4.0])
     sizes = RunSizes(clock=times.__next__)
     found = []
@@ -117,7 +117,7 @@ def padded(size):
     return Padded(StackedSteps(features, np.zeros((1, size), bool)), size)
 
 
-def test_rooms_follow_from_the_order_of_batches():
+def test_room_depends_on_the_order_of_batches():
     rooms = Rooms(lambda batch: 100)
     found = [rooms.of(padded(size)) for size in (8, 8, 5, 8, 5, 3)]
     assert found == [32, 32, 1, 32, 32, 1]
@@ -125,7 +125,7 @@ def test_rooms_follow_from_the_order_of_batches():
     assert Rooms(lambda batch: 100, is_single=True).of(padded(8)) == 1
 
 
-def test_the_input_may_wait_for_each_answer(tmp_path):
+def test_input_may_wait_for_each_result(tmp_path):
     answers = queue.Queue()
 
     def input_fn(params):
@@ -142,7 +142,7 @@ def test_the_input_may_wait_for_each_answer(tmp_path):
     assert count == 13
 
 
-def test_hooks_that_name_no_steps_get_each_batch(tmp_path, runs):
+def test_hooks_without_run_ends_see_each_batch(tmp_path, runs):
     class Counting(kte.hooks.SessionRunHook):
         seen = ()
 
@@ -161,7 +161,7 @@ def test_hooks_that_name_no_steps_get_each_batch(tmp_path, runs):
     )
 
 
-def test_hooks_that_name_steps_have_runs_end_there(tmp_path):
+def test_runs_end_at_steps_that_hooks_name(tmp_path):
     class AtSeventh(kte.hooks.SessionRunHook):
         def run_ends(self, start):
             return range(start + 7, 10_000, 7)
@@ -188,7 +188,7 @@ def numbered(features, labels, mode, params):
     return kte.TPUEstimatorSpec(mode, {"number": rows})
 
 
-def test_each_batch_follows_the_one_before(tmp_path):
+def test_batches_see_the_state_of_the_previous_batch(tmp_path):
     estimator = estimator_of(numbered, tmp_path, batch=8)
     for _ in range(2):
         rows = [row["number"] for row in estimator.predict(batches_of(X))]
@@ -212,7 +212,7 @@ def failing_at(place):
 
 
 @pytest.mark.parametrize("place", [0, 1, 23, 49])
-def test_the_batches_before_a_failing_one_have_results(tmp_path, place):
+def test_batches_before_a_failure_have_results(tmp_path, place):
     estimator = estimator_of(failing_at(place), tmp_path, False, batch=8)
     rows = []
     with pytest.raises(Exception, match="mine") as caught:
@@ -241,7 +241,7 @@ def test_host_calls_are_made_in_the_order_of_batches(tmp_path):
     ]
 
 
-def test_kept_results_do_not_keep_others(tmp_path):
+def test_results_do_not_keep_other_batches_in_memory(tmp_path):
     estimator = estimator_of(doubling, tmp_path, False, batch=8)
     batches = list(estimator.predict(batches_of(X), yield_single_examples=False))
     for batch in batches[1:]:
@@ -251,7 +251,7 @@ def test_kept_results_do_not_keep_others(tmp_path):
         assert base.nbytes == batch["double"].nbytes
 
 
-def test_lengths_that_change_share_runs(tmp_path):
+def test_changing_lengths_share_runs(tmp_path):
     def model_fn(features, labels, mode, params):
         return kte.TPUEstimatorSpec(mode, {"sum": ops.sum(features, -1)})
 
@@ -265,7 +265,7 @@ def test_lengths_that_change_share_runs(tmp_path):
     assert rows == [n for n in LENGTHS for _ in range(8)]
 
 
-def test_one_batch_of_arrays_comes_by_itself(tmp_path, runs, monkeypatch):
+def test_single_batch_of_arrays_has_its_own_run(tmp_path, runs, monkeypatch):
     estimator = estimator_of(doubling, tmp_path, batch=8)
     monkeypatch.setattr(DeviceLoop, "result_bytes", None)
     assert len(list(estimator.predict(lambda params: X[:8]))) == 8

@@ -1,4 +1,4 @@
-"""SIGTERM and SIGINT: the loop in flight, a checkpoint, and the end."""
+"""Tests that SIGTERM and SIGINT finish the loop, save and exit."""
 
 import os
 import signal
@@ -14,7 +14,7 @@ from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
-from keras_tpu_estimator.engine.inputs import infeed
+from keras_tpu_estimator.engine.inputs import pipeline
 from keras_tpu_estimator.runs.preemption import Preemption, StopSignals
 
 X, Y = regression_data()
@@ -39,7 +39,7 @@ class SignalAt(kte.hooks.SessionRunHook):
 
 @pytest.fixture(autouse=True)
 def usual_handlers():
-    """Those of a program in the foreground; in the background they differ."""
+    """The signal handlers of a foreground process; others ignore SIGINT."""
     before = {number: signal.getsignal(number) for number, _ in SIGNALS}
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -72,7 +72,7 @@ class Training(kte.hooks.SessionRunHook):
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_a_training_inside_a_hook_stops_as_well(number, code, tmp_path):
+def test_training_inside_a_hook_also_stops(number, code, tmp_path):
     before = handlers()
 
     def run(name, *hooks):
@@ -98,7 +98,7 @@ def test_a_training_inside_a_hook_stops_as_well(number, code, tmp_path):
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_the_training_around_stops_if_the_inner_one_has_ended(number, code, tmp_path):
+def test_outer_training_stops_after_the_inner_one_ends(number, code, tmp_path):
     class AtEnd(kte.hooks.SessionRunHook):
         def end(self, session):
             signal.raise_signal(number)
@@ -116,7 +116,7 @@ def test_the_training_around_stops_if_the_inner_one_has_ended(number, code, tmp_
 
 
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_the_loop_is_finished_and_saved(number, code, tmp_path, caplog):
+def test_loop_is_finished_and_saved(number, code, tmp_path, caplog):
     before = handlers()
     hook = SignalAt(number, 4)
     whole = new_estimator(tmp_path / "whole")
@@ -129,7 +129,7 @@ def test_the_loop_is_finished_and_saved(number, code, tmp_path, caplog):
     assert estimator.get_variable_value("global_step") == 8
     assert f"because of {number.name}" in caplog.text
     assert "model.ckpt-8" in caplog.text
-    # And another process continues as if nothing had been.
+    # Another process continues without a difference.
     resumed = new_estimator(tmp_path / "parts")
     resumed.train(repeated(X, Y), max_steps=12)
     for name in whole.get_variable_names():
@@ -138,7 +138,7 @@ def test_the_loop_is_finished_and_saved(number, code, tmp_path, caplog):
         )
 
 
-def test_in_its_last_loop_a_call_comes_to_its_end(tmp_path):
+def test_signal_in_the_last_loop_saves_no_iterator_state(tmp_path):
     estimator = new_estimator(tmp_path)
     with pytest.raises(SystemExit):
         estimator.train(
@@ -157,7 +157,7 @@ def test_without_checkpoints_nothing_is_saved(tmp_path, caplog):
     assert "No checkpoint exists" in caplog.text
 
 
-def test_an_interactive_session_is_not_ended(tmp_path, monkeypatch):
+def test_interactive_session_is_not_ended(tmp_path, monkeypatch):
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     estimator = new_estimator(tmp_path)
     hooks = [SignalAt(signal.SIGINT, 4)]
@@ -167,10 +167,10 @@ def test_an_interactive_session_is_not_ended(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("batches", "steps"), [(0, None), (4, 4), (6, 6)])
-def test_input_that_never_comes_is_not_waited_for(
+def test_signal_does_not_wait_for_a_blocked_input(
     batches, steps, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(infeed, "_PATIENCE_SECS", 0.01)
+    monkeypatch.setattr(pipeline, "_PATIENCE_SECS", 0.01)
     gone = threading.Event()
 
     def stuck(params):
@@ -187,11 +187,11 @@ def test_input_that_never_comes_is_not_waited_for(
     checkpoint = estimator.latest_checkpoint()
     assert (checkpoint is None) == (steps is None)
     if steps:
-        # What is there of a loop is not made before the rest of it comes.
+        # A loop does not start before its input is complete.
         assert estimator.get_variable_value("global_step") == 4
 
 
-def test_handlers_of_the_user_are_left_alone():
+def test_user_handlers_are_not_replaced():
     received = []
     before = signal.signal(signal.SIGTERM, lambda *args: received.append(1))
     try:
@@ -204,7 +204,7 @@ def test_handlers_of_the_user_are_left_alone():
         signal.signal(signal.SIGTERM, before)
 
 
-def test_another_thread_leaves_signals_alone(tmp_path):
+def test_other_threads_do_not_handle_signals(tmp_path):
     before = handlers()
     during = []
 
@@ -219,7 +219,7 @@ def test_another_thread_leaves_signals_alone(tmp_path):
 
 
 def ran(program, **names):
-    """What a program of its own printed, and its exit status."""
+    """Runs a script in a new process; returns its output and exit status."""
     for name, value in names.items():
         program = program.replace(name, str(value))
     return subprocess.run(
@@ -233,7 +233,7 @@ def ran(program, **names):
 
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize(("number", "code"), SIGNALS)
-def test_a_second_signal_stops_at_once(number, code):
+def test_second_signal_stops_at_once(number, code):
     result = ran(
         """
         import signal
@@ -254,7 +254,7 @@ def test_a_second_signal_stops_at_once(number, code):
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_the_main_thread_need_not_come_to_its_senses():
+def test_signals_are_handled_while_the_main_thread_blocks():
     result = ran(
         """
         import ctypes, os, signal, threading, time
@@ -279,7 +279,7 @@ def test_the_main_thread_need_not_come_to_its_senses():
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_forked_processes_do_as_usual():
+def test_forked_processes_use_default_handlers():
     result = ran(
         """
         import os, signal
@@ -299,7 +299,7 @@ def test_forked_processes_do_as_usual():
     assert "training stops" not in result.stderr
 
 
-def test_an_event_loop_keeps_its_own_wakeups():
+def test_event_loop_keeps_its_wakeups():
     reader, writer = socket.socketpair()
     with reader, writer:
         writer.setblocking(False)

@@ -20,8 +20,8 @@ from helpers import (
 )
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.api.hooks.step_counter import TrainingLogHook
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.api.hooks.summary_saver import TrainingLogHook
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.files.summary.metric_writer import SeveralWriters
 from keras_tpu_estimator.files.summary.metric_writers import JsonLines
 from keras_tpu_estimator.runs import training_hooks
@@ -34,7 +34,7 @@ def linear(features, is_training):
 
 
 def reporting(model_fn, model_dir, use_tpu=False, every=4, **run_config):
-    """An estimator that reports, with what it needs for that."""
+    """An estimator that logs metrics, and the tools to read them."""
     config = kte.RunConfig(
         model_dir=str(model_dir),
         tpu_config=kte.TPUConfig(iterations_per_loop=4),
@@ -60,7 +60,7 @@ def events(model_dir, tag):
 
 
 def with_metrics(features, labels, mode, params):
-    """Linear, with a schedule and metrics while it trains."""
+    """A linear model with a schedule and training metrics."""
     outputs = linear(features, True)
     loss = keras.ops.mean((outputs - labels) ** 2)
     schedule = keras.optimizers.schedules.PolynomialDecay(0.1, 10, 0.0)
@@ -82,7 +82,7 @@ def with_metrics(features, labels, mode, params):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_everything_is_reported_everywhere(tmp_path, caplog, use_tpu):
+def test_logs_and_summaries_have_all_metrics(tmp_path, caplog, use_tpu):
     estimator = reporting(with_metrics, tmp_path, use_tpu)
     with caplog.at_level(logging.INFO, "keras_tpu_estimator"):
         estimator.train(repeated(X, Y), steps=8)
@@ -100,7 +100,7 @@ def test_everything_is_reported_everywhere(tmp_path, caplog, use_tpu):
         "examples/sec",
     }
     rates = [report["learning_rate"] for report in reports]
-    # That of the last step of a loop: steps are counted from 0.
+    # The rate of a loop's last step: steps are counted from 0.
     np.testing.assert_allclose(rates, [0.1 * 0.7, 0.1 * 0.3], rtol=1e-5)
     for report in reports:
         np.testing.assert_allclose(report["labels"], Y.mean(), rtol=1e-5)
@@ -137,7 +137,7 @@ OWN_FIELDS = (
 @pytest.mark.parametrize(
     ("name", "is_traceable"), each_once([*OWN_FIELDS], [True, False])
 )
-def test_metrics_take_no_name_of_a_report(tmp_path, name, is_traceable):
+def test_metrics_with_reserved_names_are_refused(tmp_path, name, is_traceable):
     def metric_fn(labels):
         if not is_traceable:
             labels = np.asarray(labels)
@@ -157,7 +157,7 @@ def test_metrics_take_no_name_of_a_report(tmp_path, name, is_traceable):
         reporting(model_fn, tmp_path).train(repeated(X, Y), steps=4)
 
 
-def test_the_names_of_reports_may_be_those_of_other_metrics(tmp_path):
+def test_evaluation_metrics_may_use_reserved_names(tmp_path):
     def metric_fn(labels):
         return {"time": kte.metrics.mean(labels)}
 
@@ -175,12 +175,12 @@ def test_the_names_of_reports_may_be_those_of_other_metrics(tmp_path):
     [
         ([1], [1]),  # Shorter than an interval.
         ([3], [3]),
-        ([4], [4]),  # Nothing is left, and nothing doubled.
+        ([4], [4]),  # No value is missing or repeated.
         ([10], [4, 8, 10]),
         ([2, 1, 5], [2, 3, 7, 8]),
     ],
 )
-def test_the_end_reports_the_steps_that_are_left(tmp_path, calls, expected):
+def test_remaining_steps_are_reported_at_the_end(tmp_path, calls, expected):
     for steps in calls:
         reporting(with_metrics, tmp_path).train(repeated(X, Y), steps=steps)
     reports = lines(tmp_path)
@@ -190,7 +190,7 @@ def test_the_end_reports_the_steps_that_are_left(tmp_path, calls, expected):
         assert list(events(tmp_path, tag)) == expected
 
 
-def test_the_last_rate_does_not_count_what_is_done_at_the_end(tmp_path):
+def test_last_rate_excludes_work_after_training(tmp_path):
     steps = []
 
     class Look(kte.hooks.SessionRunHook):
@@ -202,12 +202,12 @@ def test_the_last_rate_does_not_count_what_is_done_at_the_end(tmp_path):
     assert steps == [2]
 
 
-def test_a_training_without_a_step_reports_nothing(tmp_path):
+def test_training_without_a_step_reports_nothing(tmp_path):
     reporting(with_metrics, tmp_path).train(lambda params: iter(()))
     assert not (tmp_path / "metrics.jsonl").exists()
 
 
-def test_the_last_report_is_of_the_steps_that_are_left(tmp_path):
+def test_last_report_covers_the_remaining_steps(tmp_path):
     def input_fn(params):
         for number in range(6):
             yield X[:16], np.full((16, 1), number, "float32")
@@ -217,7 +217,7 @@ def test_the_last_report_is_of_the_steps_that_are_left(tmp_path):
     np.testing.assert_allclose(means, [1.5, 4.5])
 
 
-def test_metrics_are_of_the_steps_since_the_last_report(tmp_path):
+def test_metrics_cover_the_steps_since_the_last_report(tmp_path):
     def input_fn(params):
         for number in range(8):
             yield X[:16], np.full((16, 1), number, "float32")
@@ -227,7 +227,7 @@ def test_metrics_are_of_the_steps_since_the_last_report(tmp_path):
     np.testing.assert_allclose(means, [np.mean([0, 1, 2, 3]), 5.5])
 
 
-def test_several_optimizers_have_their_rates_told_apart(tmp_path):
+def test_rates_of_several_optimizers_have_different_names(tmp_path):
     def model_fn(features, labels, mode, params):
         layers = [keras.layers.Dense(1, name=name) for name in ("a", "b")]
         loss = keras.ops.mean((sum(layer(features) for layer in layers) - labels) ** 2)
@@ -245,7 +245,7 @@ def test_several_optimizers_have_their_rates_told_apart(tmp_path):
     assert report["learning_rate/sgd_b"] == pytest.approx(0.2)
 
 
-def test_waiting_for_input_is_told(tmp_path, monkeypatch):
+def test_time_spent_waiting_for_input_is_reported(tmp_path, monkeypatch):
     seconds = itertools.count(step=4.0)
     clock = types.SimpleNamespace(monotonic=lambda: next(seconds))
     monkeypatch.setattr(training_hooks, "time", clock)
@@ -261,7 +261,7 @@ def test_nothing_is_written_without_summaries(tmp_path):
 
 
 @pytest.mark.parametrize("progress", [True, False, "auto"])
-def test_a_line_shows_the_progress_if_wanted(tmp_path, capsys, progress):
+def test_progress_line_is_shown_if_enabled(tmp_path, capsys, progress):
     keras.config.enable_interactive_logging()
     estimator = reporting(model_fn_of(linear), tmp_path, progress=progress)
     estimator.train(repeated(X, Y), steps=8)
@@ -273,7 +273,7 @@ def test_a_line_shows_the_progress_if_wanted(tmp_path, capsys, progress):
         assert not printed
 
 
-def test_open_ends_have_a_line_too(tmp_path, capsys):
+def test_training_without_a_limit_has_a_progress_line(tmp_path, capsys):
     estimator = reporting(model_fn_of(linear), tmp_path, progress=True)
     estimator.train(batches_of(X, Y))
     assert "4/Unknown" in capsys.readouterr().out
@@ -283,11 +283,11 @@ def logarithm(features, is_training):
     outputs = keras.layers.Dense(
         1, use_bias=False, kernel_initializer="ones", name="dense"
     )(features)
-    return keras.ops.log(outputs)  # The line to be found.
+    return keras.ops.log(outputs)  # The report must name this line.
 
 
 def positive_but(step):
-    """Batches of ones, but of numbers below zero in one step."""
+    """Batches of ones, except for one step with negative numbers."""
 
     def input_fn(params):
         for number in range(1, 9):
@@ -298,7 +298,7 @@ def positive_but(step):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_nan_is_told_with_its_step_and_variable(tmp_path, use_tpu):
+def test_nan_is_reported_with_its_step_and_variable(tmp_path, use_tpu):
     estimator = estimator_of(model_fn_of(logarithm), tmp_path, use_tpu)
     with pytest.raises(
         kte.hooks.NanLossDuringTrainingError,
@@ -322,7 +322,7 @@ def test_debugging_finds_the_operation(tmp_path, use_tpu):
         estimator.train(positive_but(6), steps=8)
 
 
-def test_debugging_changes_no_number(tmp_path):
+def test_debugging_does_not_change_results(tmp_path):
     kernels = []
     for debug_nans in (False, True):
         estimator = estimator_of(
@@ -341,7 +341,7 @@ def test_wrong_settings(field, value):
         kte.RunConfig(**{field: value})
 
 
-def test_a_notebook_gets_few_lines_of_all_that_files_get(tmp_path, caplog):
+def test_notebook_shows_only_some_reports(tmp_path, caplog):
     caplog.set_level(logging.INFO, "keras_tpu_estimator")
     clock = iter([0.0, 0.4, 0.9, 1.1, 1.5])
     hook = TrainingLogHook(
@@ -355,7 +355,7 @@ def test_a_notebook_gets_few_lines_of_all_that_files_get(tmp_path, caplog):
     estimator = estimator_of(model_fn_of(linear), tmp_path)
     estimator.train(repeated(X, Y), [hook], steps=20)
     told = [each for each in caplog.messages if each.startswith("loss = ")]
-    # One a second, and the last one at the end.
+    # One report per second, and the last one.
     assert [re.search(r"step = (\d+)", line)[1] for line in told] == [
         *("4", "16", "20")
     ]

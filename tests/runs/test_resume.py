@@ -1,4 +1,4 @@
-"""Interrupted and resumed: equal to a run that was not interrupted."""
+"""Tests that resumed training equals training that was not interrupted."""
 
 import glob
 import logging
@@ -26,16 +26,16 @@ STEPS = 12
 
 @pytest.fixture(autouse=True)
 def states_from_the_start(monkeypatch):
-    """Calls of less than a second also save states."""
+    """Makes calls of less than a second also save iterator states."""
     monkeypatch.setattr(pipeline, "_DELAY_SECS", 0.0)
 
 
 class Crash(Exception):
-    """An error that ends a run early."""
+    """An error that interrupts training."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):
-    """Raises at the end of a loop, when a checkpoint has been saved."""
+    """Raises an error after a loop whose checkpoint has been saved."""
 
     acts_last = True
 
@@ -48,7 +48,7 @@ class CrashAt(kte.hooks.SessionRunHook):
 
 
 class CrashInEnd(kte.hooks.SessionRunHook):
-    """Raises when training has come to its own end."""
+    """Raises an error after training has completed."""
 
     def end(self, session):
         raise Crash
@@ -82,7 +82,7 @@ def shuffled(params):
 
 
 def numbered(params):
-    """Batches that tf.data cannot save, and that are read in one by one."""
+    """Batches that are read one by one, because tf.data cannot save their state."""
     spec = tf.TensorSpec((None, 3)), tf.TensorSpec((None, 1))
     data = tf.data.Dataset.from_generator(
         lambda: repeated(X, Y)(params), output_signature=spec
@@ -177,7 +177,7 @@ def test_resuming_on_other_cores(source, use_tpu, tmp_path):
 
 
 def seen_by(estimator, input_fn, **arguments):
-    """The first feature of the batches that a call reads."""
+    """Returns the first feature of each batch that a call reads."""
     seen = []
 
     def watched(params):
@@ -189,7 +189,7 @@ def seen_by(estimator, input_fn, **arguments):
     return seen
 
 
-def test_a_call_that_has_ended_is_not_read_on(tmp_path):
+def test_completed_call_is_not_continued(tmp_path):
     estimator = new_estimator(tmp_path)
     for _ in range(2):
         seen = seen_by(estimator, repeated(X, Y), steps=8)
@@ -199,7 +199,7 @@ def test_a_call_that_has_ended_is_not_read_on(tmp_path):
 
 
 @pytest.mark.parametrize("save_every", [1, 100])
-def test_a_call_that_has_ended_but_for_a_hook_is_not_read_on(save_every, tmp_path):
+def test_call_with_a_failed_end_hook_is_not_continued(save_every, tmp_path):
     config = {"save_checkpoints_steps": save_every}
     estimator = new_estimator(tmp_path, config=config)
     with pytest.raises(Crash):
@@ -208,7 +208,7 @@ def test_a_call_that_has_ended_but_for_a_hook_is_not_read_on(save_every, tmp_pat
     assert 8 not in positions(tmp_path)
 
 
-def test_the_checkpoint_of_a_call_that_ends_has_never_a_position(tmp_path):
+def test_last_checkpoint_of_a_call_has_no_iterator_state(tmp_path):
     class Positions(kte.hooks.CheckpointSaverListener):
         def after_save(self, session, global_step):
             seen.append(positions(tmp_path))
@@ -216,12 +216,12 @@ def test_the_checkpoint_of_a_call_that_ends_has_never_a_position(tmp_path):
     seen = []
     estimator = new_estimator(tmp_path, config={"save_checkpoints_steps": 9})
     estimator.train(repeated(X, Y), steps=8, saving_listeners=[Positions()])
-    # That of the first checkpoint stays as long as it does.
+    # The iterator state of the first checkpoint stays as long as the checkpoint.
     assert seen == [[0], [0]]
     assert positions(tmp_path) == [0]
 
 
-def test_a_call_whose_last_steps_are_not_saved_is_read_on(tmp_path):
+def test_call_with_unsaved_last_steps_is_continued(tmp_path):
     whole = new_estimator(tmp_path / "whole")
     whole.train(repeated(X, Y), max_steps=STEPS)
     estimator = new_estimator(tmp_path / "parts")
@@ -233,7 +233,7 @@ def test_a_call_whose_last_steps_are_not_saved_is_read_on(tmp_path):
     assert_equal(variables(whole), variables(estimator))
 
 
-def test_resuming_in_the_same_process_reads_on(tmp_path):
+def test_resuming_in_the_same_process_continues_the_input(tmp_path):
     whole = new_estimator(tmp_path / "whole")
     whole.train(repeated(X, Y), max_steps=STEPS)
     estimator = new_estimator(tmp_path / "parts")
@@ -242,7 +242,7 @@ def test_resuming_in_the_same_process_reads_on(tmp_path):
     assert_equal(variables(whole), variables(estimator))
 
 
-def test_the_input_starts_anew_if_that_is_wanted(tmp_path, caplog):
+def test_input_restarts_if_requested(tmp_path, caplog):
     crash_at(new_estimator(tmp_path), repeated(X, Y), 4)
     config = {"resume_input": False}
     with caplog.at_level(logging.INFO):
@@ -251,14 +251,14 @@ def test_the_input_starts_anew_if_that_is_wanted(tmp_path, caplog):
     assert positions(tmp_path) == [0, 4]
 
 
-def test_another_batch_size_starts_anew_with_a_warning(tmp_path, caplog):
+def test_other_batch_size_restarts_the_input_with_a_warning(tmp_path, caplog):
     crash_at(new_estimator(tmp_path), repeated(X, Y), 4)
     seen = seen_by(new_estimator(tmp_path, batch=8), repeated(X, Y), steps=1)
     assert seen[0] == X[0, 0]
     assert "batches of 16 examples, now 8" in caplog.text
 
 
-def test_a_shorter_input_starts_anew_with_a_warning(tmp_path, caplog):
+def test_shorter_input_restarts_with_a_warning(tmp_path, caplog):
     crash_at(new_estimator(tmp_path), repeated(X, Y), 8)
 
     def shorter(params):
@@ -269,7 +269,7 @@ def test_a_shorter_input_starts_anew_with_a_warning(tmp_path, caplog):
     assert estimator.get_variable_value("global_step") == 11
 
 
-def test_an_input_that_had_ended_does_not_stay_ended(tmp_path, caplog):
+def test_exhausted_input_restarts(tmp_path, caplog):
     def four(params):
         yield from [(X[:16], Y[:16])] * 4
 
@@ -280,19 +280,19 @@ def test_an_input_that_had_ended_does_not_stay_ended(tmp_path, caplog):
     assert caplog.text.count("made no step") == 1
 
 
-def test_positions_go_with_their_checkpoints(tmp_path):
+def test_iterator_states_are_deleted_with_their_checkpoints(tmp_path):
     config = {"keep_checkpoint_max": 2, "save_checkpoints_steps": 1}
     estimator = new_estimator(tmp_path, iterations=1, config=config)
     crash_at(estimator, repeated(X, Y), 11)
     left = positions(tmp_path)
-    # Those of checkpoints that may be on their way are left to the next call.
+    # The next call deletes the states of checkpoints that may be unfinished.
     assert {10, 11} <= set(left) and len(left) <= 4
     config["save_checkpoints_steps"] = 100
     new_estimator(tmp_path, config=config).train(repeated(X, Y), steps=4)
     assert positions(tmp_path) in ([10, 11], [11])
 
 
-def test_a_damaged_position_is_an_error(tmp_path):
+def test_corrupt_iterator_state_is_an_error(tmp_path):
     crash_at(new_estimator(tmp_path), repeated(X, Y), 4)
     (position,) = tmp_path.glob("model.ckpt-4.input.*.zip")
     position.write_bytes(b"no zip")
@@ -301,7 +301,7 @@ def test_a_damaged_position_is_an_error(tmp_path):
 
 
 def counted(count):
-    """An input_fn that counts the batches it is asked for."""
+    """An input_fn that counts the requested batches."""
 
     def input_fn(params):
         for start in range(STEPS):
@@ -319,7 +319,9 @@ def counted(count):
         (lambda x, _: keras.layers.Dense(1)(x[:, :2]), "Restore the layer's"),
     ],
 )
-def test_another_model_is_told_before_the_input_is_read_again(tmp_path, other, message):
+def test_mismatched_model_is_reported_before_the_input_is_read(
+    tmp_path, other, message
+):
     config = {"save_checkpoints_steps": 4}
     estimator = estimator_of(model_fn_of(linear), tmp_path, config=config)
     crash_at(estimator, counted([]), 8)
@@ -327,16 +329,16 @@ def test_another_model_is_told_before_the_input_is_read_again(tmp_path, other, m
     count, another = [], estimator_of(model_fn_of(other), tmp_path)
     with pytest.raises(ValueError, match=message) as why:
         another.train(counted(count), steps=4)
-    # Those of a loop at most, where eight steps would be passed over.
+    # At most one loop is read, although resuming skips eight steps.
     assert len(count) <= 4
     assert not getattr(why.value, "__notes__", None)
-    # The right one continues, and nothing of the input is lost.
+    # The right model continues, and no input is lost.
     count.clear()
     estimator_of(model_fn_of(linear), tmp_path).train(counted(count), steps=4)
     assert count == [*range(12)]
 
 
-def test_another_shape_is_told_of_the_weight_before_its_slots(tmp_path):
+def test_shape_error_names_the_weight_before_its_slots(tmp_path):
     def network(units):
         return lambda x, _: keras.layers.Dense(1)(keras.layers.Dense(units)(x))
 

@@ -1,4 +1,4 @@
-"""Callbacks and hooks of a resumed call: equal to those of a straight one."""
+"""Tests that callbacks and hooks of a resumed call continue their state."""
 
 import collections
 import glob
@@ -33,11 +33,11 @@ STEPS = 48
 
 
 class Crash(Exception):
-    """An error that ends a run early."""
+    """An error that interrupts training."""
 
 
 class CrashAfter(kte.hooks.SessionRunHook):
-    """Raises when a step and its checkpoint are made."""
+    """Raises an error after a step and its checkpoint."""
 
     def __init__(self, step):
         self.step = step
@@ -71,7 +71,7 @@ class Halve(keras.callbacks.Callback):
 
 
 class BestWeights(keras.callbacks.EarlyStopping):
-    """A user's kind of early stopping, which begins in a way of its own."""
+    """A subclass of early stopping with its own `on_train_begin`."""
 
     def __init__(self):
         super().__init__(
@@ -87,7 +87,7 @@ class BestWeights(keras.callbacks.EarlyStopping):
 
 
 class StopAfterRuns(kte.hooks.SessionRunHook):
-    """Stops after so many runs, which it counts from `begin` on."""
+    """Stops after a number of runs, counted from `begin`."""
 
     def __init__(self, runs):
         self.runs = runs
@@ -190,7 +190,7 @@ def warnings_in(caplog, text):
         ("scheduler", 12),
     ],
 )
-def test_an_interrupted_run_equals_a_straight_one(name, steps_per_epoch, tmp_path):
+def test_interrupted_run_equals_an_uninterrupted_one(name, steps_per_epoch, tmp_path):
     def hooks():
         return [kte.hooks.CallbackHook(HOOKS[name](), steps_per_epoch)]
 
@@ -204,7 +204,7 @@ def test_an_interrupted_run_equals_a_straight_one(name, steps_per_epoch, tmp_pat
     assert name not in ("stopping", "best weights") or 8 < end < STEPS
 
 
-def test_a_hook_is_restored_after_it_has_begun(tmp_path):
+def test_hook_is_restored_after_begin(tmp_path):
     crash_after(tmp_path, [StopAfterRuns(5)], 12)
     train(tmp_path, [StopAfterRuns(5)])
     assert kte.load_variable(str(tmp_path), "global_step") == 20
@@ -219,8 +219,8 @@ def test_the_same_objects_resume_in_the_same_process(tmp_path):
 
 
 @pytest.mark.parametrize("steps_per_epoch", [None, 12])
-def test_a_signal_leaves_what_to_resume_from(steps_per_epoch, tmp_path):
-    """The best weights and half an epoch's means are for the call's end."""
+def test_signal_saves_the_state_to_resume(steps_per_epoch, tmp_path):
+    """The state holds the best weights and the means of half an epoch."""
 
     def hooks():
         callbacks = [plateau(), stopping(restore_best_weights=True)]
@@ -232,7 +232,7 @@ def test_a_signal_leaves_what_to_resume_from(steps_per_epoch, tmp_path):
                 signal.raise_signal(signal.SIGTERM)
 
     train(tmp_path / "straight", hooks())
-    # In the background, processes ignore some signals.
+    # Background processes ignore some signals.
     before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
     try:
         with pytest.raises(SystemExit):
@@ -252,7 +252,7 @@ def test_a_signal_leaves_what_to_resume_from(steps_per_epoch, tmp_path):
         {"resume_input": False},
     ],
 )
-def test_every_format_has_the_state_beside_it(settings, tmp_path):
+def test_every_format_saves_the_state(settings, tmp_path):
     hooks = lambda: [Halve()]  # noqa: E731
     crash_after(tmp_path, hooks(), 12, config=settings)
     assert state_of(tmp_path, 12)["Halve"].state["offered"] == {"seen": 3}
@@ -261,33 +261,33 @@ def test_every_format_has_the_state_beside_it(settings, tmp_path):
     assert hook.seen == 4
 
 
-def test_states_stay_and_go_with_their_checkpoints(tmp_path):
+def test_states_are_deleted_with_their_checkpoints(tmp_path):
     config = {"keep_checkpoint_max": 2}
     crash_after(tmp_path, [Halve()], 20, config=config)
     assert len(state_files_in(tmp_path)) == 2
     assert state_of(tmp_path, 16) and state_of(tmp_path, 20)
 
 
-def test_a_call_that_has_ended_leaves_no_state(tmp_path):
+def test_completed_call_leaves_no_state(tmp_path):
     halve = Halve()
     for steps in (8, 16):
         train(tmp_path, [halve], max_steps=steps)
-        # As Keras's `fit`, each call begins afresh.
+        # Each call starts without state, like Keras's `fit`.
         assert halve.seen == 2
         assert not state_of(tmp_path, steps)
 
 
-def test_without_state_there_is_no_file(tmp_path):
+def test_no_file_is_written_without_state(tmp_path):
     silent = keras.callbacks.LambdaCallback(on_epoch_end=lambda *_: None)
     hook = kte.hooks.StopAtStepHook(last_step=40)
     crash_after(tmp_path, [hook], 8)
     assert not state_files_in(tmp_path)
     crash_after(tmp_path, [silent], 12)
-    # It has the number of the epoch only.
+    # The state contains only the epoch number.
     assert {*state_of(tmp_path, 12)} == {"CallbackHook", "CrashAfter"}
 
 
-def test_an_unknown_state_warns_once(tmp_path, caplog):
+def test_unknown_state_warns_once(tmp_path, caplog):
     class Unknown(keras.callbacks.Callback):
         def __init__(self):
             super().__init__()
@@ -312,7 +312,7 @@ def test_an_unknown_state_warns_once(tmp_path, caplog):
     assert "get_state" in told[1] and "fixed" not in told[1]
 
 
-def test_what_extends_a_known_class_warns_of_its_own_alone(tmp_path, caplog):
+def test_subclass_warns_only_about_its_own_attributes(tmp_path, caplog):
     class Mine(keras.callbacks.EarlyStopping):
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)
@@ -331,25 +331,25 @@ def test_what_extends_a_known_class_warns_of_its_own_alone(tmp_path, caplog):
     assert told.startswith("Mine('loss') ") and "attributes told had" in told
 
 
-def test_other_callbacks_warn_and_begin_afresh(tmp_path, caplog):
+def test_other_callbacks_warn_and_start_without_state(tmp_path, caplog):
     crash_after(tmp_path, [stopping(), Halve()], 12)
     saved = state_of(tmp_path, 12)["EarlyStopping('loss')"]
     stop = stopping()
     other = keras.callbacks.EarlyStopping(monitor="learning_rate", mode="min")
-    # Another kind in front of them does not matter.
+    # A callback of another class before them does not matter.
     crash_after(tmp_path, [plateau(), other, stop], 13, iterations=1)
     assert stop.best <= saved.state["attributes"]["best"]
     assert other.best < 0.2
     (told,) = warnings_in(caplog, "differ from those of this call")
     assert "missing: Halve." in told
     caplog.clear()
-    # Which of two is the one before, nobody knows.
+    # Two callbacks of one class cannot be matched with one saved state.
     two = [stopping(), stopping()]
     crash_after(tmp_path, two, 16)
     assert len(warnings_in(caplog, "differ from those of this call")) == 1
 
 
-def test_two_of_a_class_are_told_apart_by_their_order(tmp_path):
+def test_two_callbacks_of_a_class_are_matched_by_order(tmp_path):
     def two():
         return [stopping(patience=9), stopping(patience=9, min_delta=100.0)]
 
@@ -359,7 +359,7 @@ def test_two_of_a_class_are_told_apart_by_their_order(tmp_path):
     assert second.wait == 3 and first.wait < 3
 
 
-def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
+def test_failed_save_keeps_the_previous_state(tmp_path, monkeypatch):
     write = position_saver.write_states
 
     def failing(saved, states):
@@ -373,7 +373,7 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
     assert state_of(tmp_path, 8)["Halve"].state["offered"] == {"seen": 2}
     assert not glob.glob(str(tmp_path / "*-12.*"))
     monkeypatch.undo()
-    # A killed process would have left this.
+    # A killed process leaves such a file.
     orphan = tmp_path / "model.ckpt-12.callbacks.0f0f0f0f.zip"
     orphan.write_bytes(b"KTESAVED0f0f0f0f")
     train(tmp_path, [Halve()])
@@ -382,7 +382,7 @@ def test_a_save_that_fails_leaves_the_one_before(tmp_path, monkeypatch):
     assert not orphan.exists()
 
 
-def test_a_corrupt_file_is_named(tmp_path):
+def test_error_names_the_corrupt_file(tmp_path):
     crash_after(tmp_path, [Halve()], 8)
     (path,) = [p for p in state_files_in(tmp_path) if "-8." in p]
     with open(path, "r+b") as file:
@@ -392,7 +392,7 @@ def test_a_corrupt_file_is_named(tmp_path):
         train(tmp_path, [Halve()])
 
 
-def test_a_state_that_cannot_be_saved_names_its_class(tmp_path):
+def test_error_names_the_class_with_an_unsavable_state(tmp_path):
     class Bad(Halve):
         def get_state(self):
             return {"model": object()}
@@ -401,7 +401,7 @@ def test_a_state_that_cannot_be_saved_names_its_class(tmp_path):
         train(tmp_path, [Bad()])
 
 
-def test_methods_with_other_arguments_are_no_offer(tmp_path):
+def test_methods_with_other_arguments_are_ignored(tmp_path):
     class Store(keras.callbacks.Callback):
         def get_state(self, key):
             raise AssertionError
@@ -413,7 +413,7 @@ def test_methods_with_other_arguments_are_no_offer(tmp_path):
     assert state_of(tmp_path, 4)["Store"].state is None
 
 
-def test_process_0_saves_for_all(tmp_path):
+def test_process_0_saves_the_state(tmp_path):
     def written(index):
         hook = StopAfterRuns(3)
         hook.begin()
@@ -454,7 +454,7 @@ def test_best_weights_keep_their_dtypes(tmp_path):
     assert_equal(tmp_path / "straight", tmp_path / "parts")
 
 
-def test_validation_resumes(tmp_path):
+def test_validation_resumes_with_training(tmp_path):
     def trained(name, *crash):
         stop = keras.callbacks.EarlyStopping(patience=2, min_delta=0.3)
         estimator = new_estimator(tmp_path / name)
@@ -501,7 +501,7 @@ def test_values_keep_their_types(value, tmp_path):
     assert type(keeping.given) is type(value)
 
 
-def test_a_placed_saver_keeps_the_originals_order(tmp_path):
+def test_explicit_saver_keeps_the_original_order(tmp_path):
     def hooks(first):
         saver = kte.hooks.CheckpointSaverHook(str(tmp_path), save_steps=4)
         return [saver, Halve()] if first else [Halve(), saver]
@@ -514,7 +514,7 @@ def test_a_placed_saver_keeps_the_originals_order(tmp_path):
             os.remove(path)
 
 
-def test_hooks_of_a_step_come_before_its_checkpoint(tmp_path):
+def test_hooks_run_before_the_checkpoint_of_their_step(tmp_path):
     order = []
 
     class Named(kte.hooks.SessionRunHook):
@@ -540,7 +540,7 @@ def test_hooks_of_a_step_come_before_its_checkpoint(tmp_path):
     assert order == first + last
 
 
-def test_a_csv_file_continues_where_the_checkpoint_is(tmp_path):
+def test_csv_file_continues_at_the_checkpoint(tmp_path):
     def log(name):
         return [keras.callbacks.CSVLogger(str(tmp_path / name))]
 
@@ -552,13 +552,13 @@ def test_a_csv_file_continues_where_the_checkpoint_is(tmp_path):
     train(tmp_path / "parts", log("parts.csv"))
     straight = (tmp_path / "straight.csv").read_text()
     assert (tmp_path / "parts.csv").read_text() == straight
-    # Another call begins another file.
+    # A new call starts a new file.
     train(tmp_path / "parts", log("parts.csv"), max_steps=STEPS + 4)
     header, row = (tmp_path / "parts.csv").read_text().split()
     assert header == straight.split()[0] and row.startswith("0,")
 
 
-def test_a_backup_does_not_replace_the_checkpoint(tmp_path, caplog):
+def test_backup_does_not_replace_the_checkpoint(tmp_path, caplog):
     def backup():
         return [keras.callbacks.BackupAndRestore(str(tmp_path / "backup"))]
 
@@ -595,7 +595,7 @@ def test_history_and_model_checkpoint_continue(tmp_path):
     assert parts[1].best == straight[1].best
 
 
-def test_every_callback_of_keras_is_decided():
+def test_every_keras_callback_is_covered():
     classes = {
         each
         for each in vars(keras.callbacks).values()
@@ -604,8 +604,8 @@ def test_every_callback_of_keras_is_decided():
     assert {*state_sources._OF_KERAS} == classes
 
 
-def test_attributes_of_keras_exist():
-    """Names of what Keras keeps, some of them private, are still true."""
+def test_keras_still_has_the_saved_attributes():
+    """Keras still uses these names, some of which are private."""
     made = {
         keras.callbacks.BackupAndRestore: ("/tmp/backup",),
         keras.callbacks.EarlyStopping: (),

@@ -1,4 +1,4 @@
-"""When hooks hear of a run: at once, or when the devices have made it."""
+"""Tests when hooks are called after a run: at once, or when devices finish it."""
 
 import dataclasses
 import json
@@ -9,17 +9,17 @@ from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.api.hooks.hook_list import HookList
-from keras_tpu_estimator.api.hooks.nan_tensor import NanLossHook
 from keras_tpu_estimator.api.hooks.session_run_hook import LoopHook
+from keras_tpu_estimator.api.hooks.stopping import NanLossHook
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.runs.staging import begin_loops
 
 X, Y = regression_data(examples=64)
 
 
 @dataclasses.dataclass
-class Told(LoopHook):
+class Recorder(LoopHook):
     """Records its calls."""
 
     events: list
@@ -31,8 +31,8 @@ class Told(LoopHook):
         self.events.append("made")
 
 
-class AllThere(Infeed):
-    """Has its items ready before it is asked for one."""
+class ReadyInfeed(Infeed):
+    """An infeed whose items are all ready at the start."""
 
     def __init__(self, items):
         items = iter(items)
@@ -41,8 +41,8 @@ class AllThere(Infeed):
 
 
 def run_loops(events, infeed, runs_ahead):
-    """Runs nothing, but tells hooks of it, as `train` does."""
-    hooks = HookList([Told(events)], session=None)
+    """Calls hooks as `train` does, without running anything."""
+    hooks = HookList([Recorder(events)], session=None)
     for item in begin_loops(1, infeed, hooks, lambda: runs_ahead):
         hooked = hooks.before_run()
         if item is not None:
@@ -58,14 +58,14 @@ def run_loops(events, infeed, runs_ahead):
         (True, "run 1, after, run 2, made, after, made"),
     ],
 )
-def test_a_run_may_begin_before_the_one_before_is_told_of(runs_ahead, expected):
+def test_run_may_begin_before_the_previous_one_is_reported(runs_ahead, expected):
     events = []
-    with AllThere([2]) as infeed:
+    with ReadyInfeed([2]) as infeed:
         run_loops(events, infeed, runs_ahead)
     assert ", ".join(events) == expected
 
 
-def test_a_run_is_told_of_before_input_is_awaited():
+def test_finished_run_is_reported_before_waiting_for_input():
     events = []
 
     class Late(Infeed):
@@ -81,43 +81,43 @@ def test_a_run_is_told_of_before_input_is_awaited():
     assert events == ["run 1", "after", "made", "awaited"]
 
 
-class Saying(kte.hooks.SessionRunHook):
+class Allows(kte.hooks.SessionRunHook):
     allows_run_ahead = True
 
 
 class Stops(kte.hooks.StopAtStepHook):
     def begin(self):
-        """Is not about runs."""
+        """Is not called for runs."""
 
 
 class Looks(kte.hooks.StopAtStepHook):
     def after_run(self, run_context, run_values):
-        """Was not what `StopAtStepHook` spoke of."""
+        """Is not covered by `StopAtStepHook.allows_run_ahead`."""
 
 
-class LooksBeneath(Looks):
-    """Has what another class looks at."""
+class InheritsLooks(Looks):
+    """Inherits a method that reads values."""
 
 
-class LooksAndSays(Looks):
+class LooksAndAllows(Looks):
     allows_run_ahead = True
 
     def before_run(self, run_context):
-        """Is what this class speaks of."""
+        """Is covered by this class's `allows_run_ahead`."""
 
 
 class Mixin:
     def before_run(self, run_context):
-        """Was not what `StopAtStepHook` spoke of, either."""
+        """Is not covered by `StopAtStepHook.allows_run_ahead` either."""
 
 
 class Mixed(Mixin, kte.hooks.StopAtStepHook):
-    """Looks, though none of its own methods does."""
+    """Reads values in an inherited method only."""
 
 
 class Made(LoopHook):
     def run_is_made(self, session):
-        """Nobody said that this may be late."""
+        """Overrides a method without allowing late calls."""
 
 
 class OfEpochs(keras.callbacks.Callback):
@@ -127,7 +127,7 @@ class OfEpochs(keras.callbacks.Callback):
 
 class OfBatches(OfEpochs):
     def on_train_batch_end(self, batch, logs=None):
-        """Is told of each run."""
+        """Is called after each run."""
 
 
 class Late(OfBatches):
@@ -150,11 +150,11 @@ def looking():
 
 HEEDLESS = {
     "nobody": lambda: [],
-    "a hook that says so": lambda: [Saying()],
+    "a hook that says so": lambda: [Allows()],
     "an object that says so": lambda: [with_attribute(kte.hooks.SessionRunHook())],
     "a hook of the package": lambda: [kte.hooks.StopAtStepHook(last_step=12)],
     "a subclass": lambda: [Stops(last_step=12)],
-    "a subclass that says so": lambda: [LooksAndSays(last_step=12)],
+    "a subclass that says so": lambda: [LooksAndAllows(last_step=12)],
     "a callback": lambda: [keras.callbacks.Callback()],
     "a callback of epochs": lambda: [OfEpochs()],
     "a callback that says so": lambda: [Late()],
@@ -164,10 +164,10 @@ HEEDLESS = {
 }
 HEEDFUL = {
     "a hook": lambda: [kte.hooks.SessionRunHook()],
-    "one of several": lambda: [Saying(), kte.hooks.SessionRunHook()],
+    "one of several": lambda: [Allows(), kte.hooks.SessionRunHook()],
     "a hook of loops": lambda: [Made()],
     "a subclass that looks": lambda: [Looks(last_step=12)],
-    "a subclass of that": lambda: [LooksBeneath(last_step=12)],
+    "a subclass of that": lambda: [InheritsLooks(last_step=12)],
     "a mixed one": lambda: [Mixed(last_step=12)],
     "a callback of batches": lambda: [OfBatches()],
     "a function of batches": lambda: [looking()],
@@ -188,7 +188,7 @@ HEEDFUL = {
     ],
     ids=[*HEEDLESS, *HEEDFUL, "simulated cores"],
 )
-def test_training_runs_ahead_unless_somebody_looks(
+def test_training_runs_ahead_unless_a_hook_reads_values(
     monkeypatch, tmp_path, use_tpu, hooks, runs_ahead
 ):
     events = []
@@ -206,7 +206,7 @@ def test_training_runs_ahead_unless_somebody_looks(
     assert events == (ahead if runs_ahead else ["run", "made"] * 3)
 
 
-def test_reports_of_runs_ahead_are_those_of_their_own_run(monkeypatch, tmp_path):
+def test_reports_belong_to_their_own_run(monkeypatch, tmp_path):
     monkeypatch.setattr(Infeed, "take_ready", lambda self: next(self, None))
 
     def reported(directory, hooks):
@@ -225,7 +225,7 @@ def test_reports_of_runs_ahead_are_those_of_their_own_run(monkeypatch, tmp_path)
     assert ahead == reported(tmp_path / "seen", [kte.hooks.SessionRunHook()])
 
 
-def test_the_hooks_of_the_package_allow_it():
+def test_hooks_of_the_package_allow_running_ahead():
     exported = [getattr(kte.hooks, name) for name in kte.hooks.__all__]
     said = {
         each.__name__: each.allows_run_ahead
@@ -233,11 +233,11 @@ def test_the_hooks_of_the_package_allow_it():
         if isinstance(each, type) and issubclass(each, kte.hooks.SessionRunHook)
     }
     refusing = {name for name, allows in said.items() if not allows}
-    # The first is users' to say; the other is never made.
+    # Users decide for the first; the other cannot be instantiated.
     assert refusing == {"SessionRunHook", "FeedFnHook"}
 
 
-def test_epochs_of_runs_ahead_are_told_the_same(monkeypatch, tmp_path):
+def test_epochs_are_equal_when_training_runs_ahead(monkeypatch, tmp_path):
     monkeypatch.setattr(Infeed, "take_ready", lambda self: next(self, None))
 
     def told(directory, *hooks):

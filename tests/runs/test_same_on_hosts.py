@@ -1,4 +1,4 @@
-"""Tests of assignments by user code on several hosts, each a thread."""
+"""Tests that user code assigns equal values on all hosts. Each host is a thread."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -6,12 +6,12 @@ import pytest
 
 from keras_tpu_estimator.engine.device.run_state import RunState
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
-from keras_tpu_estimator.runs.same_on_hosts import SameEdits, compare_edits
+from keras_tpu_estimator.runs.agreed_steps import SameEdits, compare_edits
 
 
 @pytest.fixture
 def assigned(on_each, hosts_of, store):
-    """The results of hosts that assign values in turn and agree after each."""
+    """Returns the results of hosts that assign values and compare them after each."""
 
     def run(*of_hosts):
         store.values.clear()
@@ -31,10 +31,10 @@ def assigned(on_each, hosts_of, store):
     return run
 
 
-def test_what_is_equal_everywhere_goes_on(assigned):
+def test_equal_values_are_accepted(assigned):
     x = np.arange(3.0, dtype="float32")
     one = [{"rate": x}, {}, {"a": x, "b": x}]
-    # Wherever it is, and in whatever order.
+    # Neither the device nor the order matters.
     other = [{"rate": jnp.asarray(x)}, {}, {"b": x, "a": x}]
     assert assigned(one, other) == [[[0, 1]] * 3] * 2
 
@@ -51,7 +51,7 @@ def test_what_is_equal_everywhere_goes_on(assigned):
         ),
     ],
 )
-def test_what_differs_is_named(other, told, assigned):
+def test_differences_are_named(other, told, assigned):
     equal = {"bias": np.zeros(2)}
     one = {"rate": np.full(2, 0.1)} | equal
     for error in assigned([equal, one], [equal, other | equal]):
@@ -64,8 +64,8 @@ def test_what_differs_is_named(other, told, assigned):
         assert told in str(error) and "bias" not in str(error)
 
 
-def test_every_assignment_counts():
-    """As a step between them may have read it."""
+def test_every_assignment_is_compared():
+    """A step between two assignments may have read the value."""
     one, other = SameEdits("train"), SameEdits("train")
     one.note({"rate": np.zeros(2)})
     one.note({"rate": np.ones(2)})
@@ -75,7 +75,7 @@ def test_every_assignment_counts():
     assert one.digest() == 0
 
 
-def test_a_process_alone_compares_nothing(hosts_of):
+def test_single_process_compares_nothing(hosts_of):
     values = RunState({GLOBAL_STEP: np.int32(0)}, "train")
     with type(hosts_of(0))().call("train") as call:
         compare_edits(call, values, "train")

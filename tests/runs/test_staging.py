@@ -1,4 +1,4 @@
-"""Steps on the host, and what a program is prepared for."""
+"""Tests steps on the host and the shapes that programs are prepared for."""
 
 import types
 
@@ -12,11 +12,11 @@ from keras_tpu_estimator.runs.staging import StagedSteps
 
 
 @pytest.mark.parametrize(("is_part", "size"), [(False, 4), (True, 8)])
-def test_a_program_knows_how_wide_inputs_are_on_the_hosts(is_part, size):
+def test_program_accepts_wider_host_inputs(is_part, size):
     seen = []
     runtime = types.SimpleNamespace(prepare=lambda *args: seen.append(args))
     batch = StackedSteps({"id": np.zeros((2, 4), "int64")}, np.zeros((2, 4, 1)))
-    # As wide as devices have them, and of two hosts.
+    # The dtype of the devices, and the batch of two hosts.
     whole = {"id": jnp.zeros((2, 8), "int32")}, jnp.zeros((2, 8, 1))
     steps = StagedSteps(
         "train", batch, whole, range(2), ends_loop=True, is_part=is_part

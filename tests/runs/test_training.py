@@ -1,4 +1,4 @@
-"""`train`: steps, loops, checkpoints, resuming, the end of input."""
+"""Tests `train`: steps, loops, checkpoints, resuming and the end of input."""
 
 import collections
 import glob
@@ -26,7 +26,7 @@ X, Y = regression_data()
 
 
 class Recorder(kte.hooks.SessionRunHook):
-    """Notes the phases of a loop and the steps that they happen at."""
+    """Records the phases of a loop and their steps."""
 
     def __init__(self):
         self.calls = []
@@ -129,7 +129,7 @@ def test_end_of_input_is_a_clean_stop(iterations, tmp_path):
     estimator = linear_estimator(tmp_path, iterations=iterations)
     estimator.train(batches_of(X, Y), hooks=[recorder])  # Four batches.
     assert recorder.calls[:2] == ["begin", ("create", 0)]
-    # The run that finds no input begins and does not end.
+    # The run without input begins but does not end.
     assert recorder.calls[-2:] == ["before", ("end", 4)]
     assert saved_steps(tmp_path) == [0, 4]
 
@@ -183,14 +183,14 @@ def test_checkpoints_come_at_loop_boundaries(every, iterations, expected, tmp_pa
     assert saved_steps(tmp_path) == expected
 
 
-def test_no_checkpoints_if_none_are_wanted(tmp_path):
+def test_no_checkpoints_if_disabled(tmp_path):
     estimator = linear_estimator(tmp_path, config={"save_checkpoints_steps": None})
     estimator.train(repeated(X, Y), steps=4)
     assert saved_steps(tmp_path) == []
     assert estimator.latest_checkpoint() is None
 
 
-def test_the_limit_of_checkpoints_spans_calls(tmp_path):
+def test_checkpoint_limit_spans_calls(tmp_path):
     for _ in range(4):
         linear_estimator(tmp_path, config={"keep_checkpoint_max": 2}).train(
             repeated(X, Y), steps=1
@@ -243,7 +243,7 @@ def test_hook_may_stop_training(tmp_path):
     assert saved_steps(tmp_path) == [0, 8]
 
 
-def test_listeners_hear_of_every_checkpoint(tmp_path):
+def test_listeners_are_called_for_every_checkpoint(tmp_path):
     class Listener(kte.hooks.CheckpointSaverListener):
         calls = []
 
@@ -257,7 +257,7 @@ def test_listeners_hear_of_every_checkpoint(tmp_path):
         def after_save(self, session, step):
             assert step in saved_steps(tmp_path)
             self.calls.append(("after", step))
-            return True  # Not heeded for the first one.
+            return True  # A request to stop at the first checkpoint is ignored.
 
         def end(self, session, step):
             self.calls.append(("end", step))
@@ -277,7 +277,7 @@ def test_listeners_hear_of_every_checkpoint(tmp_path):
 
 @jax.custom_vjp
 def poisoned(x, step):
-    """The same values, with a gradient that is NaN at step 4."""
+    """Returns the same values, with a gradient that is NaN at step 4."""
     return x
 
 
@@ -288,7 +288,7 @@ poisoned.defvjp(
 
 
 @pytest.mark.parametrize("save_steps", [1, 100])
-def test_weights_that_are_not_finite_are_not_saved(tmp_path, save_steps):
+def test_nonfinite_weights_are_not_saved(tmp_path, save_steps):
     def network(x, is_training):
         y = keras.layers.Dense(1)(x)
         if not is_training:
@@ -326,7 +326,7 @@ def test_nan_loss_is_an_error_and_not_saved(tmp_path):
     with pytest.raises(kte.hooks.NanLossDuringTrainingError, match="at step 3"):
         estimator.train(batches_of(bad, Y), saving_listeners=[Listener()])
     assert saved_steps(tmp_path) == told == [0, 1, 2]
-    # The earlier training is kept.
+    # The earlier checkpoint stays.
     estimator.train(repeated(X, Y), steps=1)
     assert saved_steps(tmp_path) == [0, 1, 2, 3]
 
@@ -387,13 +387,13 @@ def test_two_estimators_share_a_directory(tmp_path):
     first, second = linear_estimator(tmp_path), linear_estimator(tmp_path)
     first.train(repeated(X, Y), steps=2)
     second.train(repeated(X, Y), steps=2)
-    # The first one's values are not the latest any more.
+    # The first estimator's values are no longer the latest.
     assert first.evaluate(batches_of(X, Y))["global_step"] == 4
     first.train(repeated(X, Y), max_steps=5)
     assert saved_steps(tmp_path) == [0, 2, 4, 5]
 
 
-def test_log_lines_are_those_that_users_know(tmp_path, caplog):
+def test_log_lines_match_the_original(tmp_path, caplog):
     config = kte.RunConfig(
         tpu_config=kte.TPUConfig(iterations_per_loop=5),
         model_dir=str(tmp_path),
@@ -421,6 +421,18 @@ def test_log_lines_are_those_that_users_know(tmp_path, caplog):
         "Restoring parameters from",
     ):
         assert line in caplog.text
+
+
+def test_the_latest_values_are_not_read_again(tmp_path, caplog):
+    model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
+    model.compile("adam", "mse", metrics=["mae"])
+    config = kte.RunConfig(model_dir=str(tmp_path))
+    estimator = kte.from_keras(model, config=config, use_tpu=False, train_batch_size=16)
+    estimator.train(repeated(X, Y), steps=2)
+    with caplog.at_level(logging.INFO):
+        estimator.train(repeated(X, Y), steps=2)
+    assert "Loss for final step: " in caplog.text
+    assert "Restoring parameters from" not in caplog.text
 
 
 def scalars(directory):
@@ -462,7 +474,7 @@ def test_summaries_are_read_by_tensorboard(tmp_path):
     ]
 
 
-def test_nothing_half_written_stays_after_a_failed_call(tmp_path):
+def test_failed_call_leaves_no_unfinished_files(tmp_path):
     def model_fn(features, labels, mode, params):
         raise RuntimeError("mine")
 
@@ -471,7 +483,7 @@ def test_nothing_half_written_stays_after_a_failed_call(tmp_path):
     assert os.listdir(tmp_path) == []
 
 
-def test_no_checkpoints_are_kept_for_good_if_none_are_asked_for(tmp_path):
+def test_no_checkpoints_are_kept_permanently_by_default(tmp_path):
     estimator = estimator_of(
         model_fn_of(linear),
         tmp_path,

@@ -1,4 +1,4 @@
-"""`train(validation=...)`: results for callbacks while training continues."""
+"""Tests `train(validation=...)`, which gives callbacks results during training."""
 
 import keras
 import numpy as np
@@ -35,7 +35,7 @@ def model_fn(features, labels, mode, params):
 
 
 class Logs(keras.callbacks.Callback):
-    """Keeps the logs of epochs, and the last ones of training."""
+    """Records the logs of epochs and of the end of training."""
 
     def __init__(self):
         super().__init__()
@@ -64,7 +64,7 @@ def test_callbacks_see_what_evaluate_returns(tmp_path, use_tpu):
         np.testing.assert_allclose(values[-1], result[name], 1e-5)
 
 
-def test_training_is_the_same_with_it(tmp_path):
+def test_validation_does_not_change_training(tmp_path):
     kernels = []
     for name, arguments in (("with", {"validation": held_out}), ("out", {})):
         estimator = estimator_of(model_fn, tmp_path / name)
@@ -84,13 +84,13 @@ def test_epochs_of_several_runs_are_evaluated_once(tmp_path):
     logs = [Logs(), Logs()]
     hooks = [kte.hooks.CallbackHook(each, steps_per_epoch=8) for each in logs]
     estimator.train(repeated(X, Y), hooks, steps=20, validation=input_fn)
-    # After 8 and 16 steps, and at the end.
+    # Evaluations after 8 and 16 steps, and at the end.
     assert len(calls) == 3
     assert [len(each.epochs) for each in logs] == [3, 3]
     assert logs[0].epochs == logs[1].epochs
 
 
-def test_without_callbacks_it_is_written(tmp_path):
+def test_validation_is_written_without_callbacks(tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
     estimator.train(repeated(X, Y), steps=8, validation=held_out, validation_steps=1)
     results = kte.experimental.read_eval_metrics(estimator.eval_dir())
@@ -120,7 +120,7 @@ def test_early_stopping_restores_the_best_weights(tmp_path):
 
 
 class OnDevices:
-    """Keras metrics that the program counts."""
+    """A spec whose Keras metrics are updated on devices."""
 
     @staticmethod
     def spec(mode, loss, labels, outputs):
@@ -130,7 +130,7 @@ class OnDevices:
 
 
 class OnTheHost:
-    """Keras metrics that `metric_fn` counts."""
+    """A spec whose Keras metrics are updated in `metric_fn` on the host."""
 
     @staticmethod
     def spec(mode, loss, labels, outputs):
@@ -169,7 +169,7 @@ def test_keras_metrics_have_their_direction(tmp_path, counting):
     ]
 
 
-def test_the_learning_rate_is_reduced_on_a_plateau(tmp_path):
+def test_learning_rate_is_reduced_on_a_plateau(tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
     reduce = keras.callbacks.ReduceLROnPlateau(patience=1, factor=0.5, min_delta=1e9)
     estimator.train(repeated(X, Y), [reduce], steps=12, validation=held_out)
@@ -189,14 +189,14 @@ def test_the_learning_rate_is_reduced_on_a_plateau(tmp_path):
         ),
     ],
 )
-def test_wrong_arguments(tmp_path, arguments, exception, message):
+def test_invalid_arguments_are_refused(tmp_path, arguments, exception, message):
     estimator = estimator_of(model_fn, tmp_path)
     with pytest.raises(exception, match=message):
         estimator.train(repeated(X, Y), steps=4, **arguments)
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_the_model_of_a_callback_evaluates_and_loads(tmp_path, use_tpu):
+def test_model_of_a_callback_evaluates_and_loads(tmp_path, use_tpu):
     class Look(Logs):
         def on_epoch_end(self, epoch, logs=None):
             super().on_epoch_end(epoch, logs)

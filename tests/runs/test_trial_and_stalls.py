@@ -27,7 +27,7 @@ def linear_estimator(model_dir, **config):
 
 
 @pytest.mark.parametrize("arguments", [{"steps": 50}, {"max_steps": 50}, {}])
-def test_a_trial_run_is_one_step_of_each(tmp_path, arguments):
+def test_dry_run_makes_one_step_of_each_mode(tmp_path, arguments):
     estimator = linear_estimator(tmp_path, fast_dev_run=True)
     runs = [Runs(), Runs()]
     estimator.train(batches_of(X, Y), hooks=[runs[0]], **arguments)
@@ -40,7 +40,7 @@ def test_a_trial_run_is_one_step_of_each(tmp_path, arguments):
     assert len(list(estimator.predict(batches_of(X)))) == 16
 
 
-def test_a_trial_run_leaves_the_model_dir_alone(tmp_path):
+def test_dry_run_does_not_change_the_model_dir(tmp_path):
     real = linear_estimator(tmp_path)
     real.train(batches_of(X, Y), steps=2)
     before = sorted(os.listdir(tmp_path))
@@ -51,14 +51,14 @@ def test_a_trial_run_leaves_the_model_dir_alone(tmp_path):
     assert trial.get_variable_value("global_step") == 1
 
 
-# Whatever is slow on this machine is also a stall with so little time.
+# With such a short limit, a slow machine also causes stalls.
 STALL_SECS = 0.05
 shown = threading.Event()
 
 
 @pytest.fixture(autouse=True)
 def showing_is_noticed(monkeypatch):
-    """Sets `shown` whenever stacks were printed."""
+    """Sets the event `shown` whenever stacks are printed."""
     print_stacks = stall.print_stacks
 
     def noticed(why):
@@ -69,8 +69,8 @@ def showing_is_noticed(monkeypatch):
 
 
 def hang():
-    """Returns when stacks were walked and printed since it was called."""
-    for _ in range(2):  # The first may have been walked before.
+    """Waits until the stacks during this call have been printed."""
+    for _ in range(2):  # The first report may have begun before this call.
         shown.clear()
         assert shown.wait(60)
 
@@ -82,7 +82,7 @@ def hanging_input(params):
 
 
 @pytest.mark.parametrize("mode", ["train", "evaluate", "predict"])
-def test_a_stall_shows_all_stacks(mode, tmp_path, capfd):
+def test_stall_shows_all_stacks(mode, tmp_path, capfd):
     estimator = linear_estimator(tmp_path, stall_timeout_secs=STALL_SECS)
     results = getattr(estimator, mode)(hanging_input)
     if mode == "predict":
@@ -122,7 +122,7 @@ def blocking_model_fn(features, labels, mode, params):
         (batches_of(X[:16], Y[:16]), blocking_model_fn, "in blocking_model_fn"),
     ],
 )
-def test_a_stall_before_the_first_step(
+def test_stall_before_the_first_step_is_reported(
     input_fn, model_fn, where, mode, tmp_path, capfd
 ):
     estimator = estimator_of(
@@ -156,7 +156,7 @@ def test_leaving_predictions_closes_the_input(tmp_path):
     assert closed == [True]
 
 
-def test_nothing_is_watched_after_a_call(tmp_path):
+def test_watch_stops_after_a_call(tmp_path):
     def watches():
         return sum(t.name == "stall-watch" for t in threading.enumerate())
 
@@ -169,7 +169,7 @@ def test_nothing_is_watched_after_a_call(tmp_path):
     predictions = estimator.predict(input_fn)
     next(predictions)
     assert seen == [1]
-    # The consumer may take its time.
+    # A slow consumer is not a stall.
     assert watches() == 0
     predictions.close()
 

@@ -1,4 +1,4 @@
-"""Tests of errors of `train`, `evaluate` and `predict`, and of the state after."""
+"""Tests errors of `train`, `evaluate` and `predict`, and the state after them."""
 
 import json
 import re
@@ -27,7 +27,7 @@ FINISHED = re.compile(
 
 
 def make(model_fn, model_dir, use_tpu=True, config=None, **changes):
-    """An estimator with batches of 16, and one step in a loop."""
+    """Returns an estimator with batches of 16 and loops of one step."""
     config = {"tpu_config": kte.TPUConfig(1)} | (config or {})
     sizes = dict.fromkeys(SIZES.values(), 16)
     return kte.TPUEstimator(
@@ -39,7 +39,7 @@ def make(model_fn, model_dir, use_tpu=True, config=None, **changes):
 
 
 def call(estimator, mode, input_fn, **arguments):
-    """Runs a mode to its end; `train` for two steps if not told otherwise."""
+    """Runs a mode to its end; `train` makes two steps by default."""
     if mode == TRAIN:
         if "max_steps" not in arguments:
             arguments.setdefault("steps", 2)
@@ -54,7 +54,7 @@ def never(params):
 
 
 def files_in(directory):
-    """Sizes and times of all files by path."""
+    """Returns the sizes and times of all files by path."""
     return {
         str(path.relative_to(directory)): (stat.st_size, stat.st_mtime_ns)
         for path in directory.rglob("*")
@@ -63,7 +63,7 @@ def files_in(directory):
 
 
 def assert_finished(directory):
-    """Checks that every file is whole, and the latest checkpoint readable."""
+    """Checks that no file is unfinished and the latest checkpoint is readable."""
     names = files_in(directory)
     assert not [name for name in names if not FINISHED.fullmatch(name)]
     if any(name.endswith(".h5") for name in names):
@@ -83,7 +83,7 @@ def trained_once(trained_dir):
 
 @pytest.fixture
 def trained(trained_once, trained_dir):
-    """An estimator on eight cores whose directory stays as it is."""
+    """An estimator on eight cores whose directory must not change."""
     before = files_in(trained_dir)
     yield trained_once
     assert files_in(trained_dir) == before
@@ -91,7 +91,7 @@ def trained(trained_once, trained_dir):
 
 @pytest.fixture
 def model_dir(tmp_path):
-    """A directory that nothing may have been written to in the end."""
+    """A directory that must be empty at the end."""
     path = tmp_path / "model"
     yield path
     assert not path.exists()
@@ -134,7 +134,7 @@ def test_numpy_integers_are_steps(steps):
     validation.check_eval_steps(steps)
 
 
-# In the order of the checks, by number; the estimator's batch size is wrong.
+# Each mistake is checked in this order. The estimator's batch size is also wrong.
 TRAIN_REFUSED = {
     "1 steps and max_steps": (
         {"steps": 1, "max_steps": 2},
@@ -196,12 +196,12 @@ def test_first_mistake_in_train_is_reported(name, model_dir):
         ),
     ],
 )
-def test_train_on_cores(changes, exception, message, trained):
+def test_errors_of_train_on_cores(changes, exception, message, trained):
     with pytest.raises(exception, match=message):
         trained.train(never, **changes)
 
 
-def test_nothing_is_checked_when_training_is_done(trained):
+def test_completed_training_checks_nothing(trained):
     arguments = {"hooks": ["hook"], "saving_listeners": ["listener"]}
     assert trained.train(never, max_steps=1, **arguments) is trained
     with pytest.raises(TypeError, match="must be SessionRunHook instances"):
@@ -221,7 +221,7 @@ def test_listeners_without_saving(model_dir):
 
 
 @pytest.mark.parametrize("task_type", ["evaluator", "ps"])
-def test_roles_that_do_not_train(task_type, model_dir, monkeypatch):
+def test_train_is_refused_for_other_roles(task_type, model_dir, monkeypatch):
     tf_config = {
         "cluster": {"chief": ["a:1"], "ps": ["b:1"]},
         "task": {"type": task_type, "index": 0},
@@ -266,7 +266,7 @@ def test_invalid_checkpoint_path(path, message, mode, trained, trained_dir, tmp_
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
-def test_checkpoint_path_that_is_none(mode, trained):
+def test_checkpoint_path_must_be_a_path(mode, trained):
     message = "^3 is not a valid checkpoint: expected a path, .* int. Pass a"
     with pytest.raises(ValueError, match=message):
         call(trained, mode, never, checkpoint_path=3)
@@ -320,9 +320,9 @@ def test_checkpoint_path_that_is_none(mode, trained):
         ),
     ],
 )
-def test_system(tpu_config, size, message, mode, model_dir):
+def test_mismatched_systems_are_refused(tpu_config, size, message, mode, model_dir):
     if size is None and mode == TRAIN:
-        # The constructor does not let it pass.
+        # The constructor raises the error.
         with pytest.raises(ValueError, match="`train_batch_size` cannot be"):
             make(model_fn_of(linear), model_dir, **{SIZES[mode]: size})
         return
@@ -359,7 +359,7 @@ def test_several_hosts(mode, way):
         ({"per_host_input_for_training": PER_HOST_2}, Topology(1), 3),
     ],
 )
-def test_systems_that_fit(tpu_config, topology, size, mode):
+def test_matching_systems_are_accepted(tpu_config, topology, size, mode):
     validation.check_system(mode, topology, kte.TPUConfig(**tpu_config), size)
 
 
@@ -410,7 +410,7 @@ def test_prediction_is_checked_when_it_begins(trained):
 
 
 @pytest.mark.parametrize("keys", ["z", ["z"], ("zy", "yz")])
-def test_no_such_predict_key(keys, trained):
+def test_unknown_predict_key_is_refused(keys, trained):
     expected = [keys] if isinstance(keys, str) else list(keys)
     with pytest.raises(
         ValueError,
@@ -419,7 +419,7 @@ def test_no_such_predict_key(keys, trained):
         call(trained, PREDICT, batches_of(X), predict_keys=keys)
 
 
-def test_predict_keys_of_a_tensor(model_dir):
+def test_predict_keys_of_a_tensor_are_refused(model_dir):
     def model_fn(features, labels, mode, params):
         return kte.EstimatorSpec(mode, predictions=features)
 
@@ -433,7 +433,7 @@ def test_predict_keys_of_a_tensor(model_dir):
 
 
 @pytest.mark.parametrize("shape", [(5,), (17, 2), ()])
-def test_predictions_of_another_length(shape, model_dir):
+def test_predictions_of_another_length_are_refused(shape, model_dir):
     def model_fn(features, labels, mode, params):
         predictions = {"y": features, "z": ops.ones(shape)}
         return kte.TPUEstimatorSpec(mode, predictions=predictions)
@@ -448,7 +448,7 @@ def test_predictions_of_another_length(shape, model_dir):
         call(estimator, PREDICT, batches_of(X))
 
 
-def test_empty_evaluation(model_dir):
+def test_empty_evaluation_is_refused(model_dir):
     estimator = make(model_fn_of(linear), model_dir)
     with pytest.raises(
         ValueError,
@@ -458,7 +458,7 @@ def test_empty_evaluation(model_dir):
 
 
 class Measured:
-    """An estimator whose `metric_fn` does what a test wants."""
+    """An estimator whose `metric_fn` a test sets."""
 
     def __init__(self, model_dir, use_tpu):
         self.metric_fn = dict
@@ -522,13 +522,13 @@ PAIR = (np.float32(1), None)
         ),
     ],
 )
-def test_wrong_metrics(returned, exception, message, measured):
+def test_invalid_metrics_are_refused(returned, exception, message, measured):
     with pytest.raises(exception, match=message):
         measured.evaluate(lambda rows: returned)
 
 
 class UserError(Exception):
-    """An exception that no library knows."""
+    """An exception that no library handles."""
 
 
 ERRORS = [
@@ -540,7 +540,7 @@ ERRORS = [
 ]
 
 
-def test_errors_of_metric_fn_come_through(measured):
+def test_errors_of_metric_fn_are_raised_unchanged(measured):
     def metric_fn(rows):
         raise error
 
@@ -550,7 +550,7 @@ def test_errors_of_metric_fn_come_through(measured):
         assert raised.value is error
 
 
-def test_errors_of_metric_fn_with_values_come_through(measured):
+def test_errors_of_metric_fn_on_values_are_raised_unchanged(measured):
     def metric_fn(rows):
         raise UserError(f"the first is {float(rows[0, 0]):.3f}")
 
@@ -560,7 +560,7 @@ def test_errors_of_metric_fn_with_values_come_through(measured):
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
 @pytest.mark.parametrize("is_generator", [False, True])
-def test_errors_of_input_fn_come_through(is_generator, mode, trained):
+def test_errors_of_input_fn_are_raised_unchanged(is_generator, mode, trained):
     def input_fn(params):
         raise error
 
@@ -575,7 +575,7 @@ def test_errors_of_input_fn_come_through(is_generator, mode, trained):
 
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
-def test_late_errors_of_input_fn_come_through(mode, trained):
+def test_late_errors_of_input_fn_are_raised_unchanged(mode, trained):
     def input_fn(params):
         yield X, Y
         raise UserError("after a batch")
@@ -589,7 +589,7 @@ def fail(*args):
 
 
 def fails_in(base, phase):
-    """An instance of a class of the user's that fails in a phase."""
+    """Returns an instance of a user's class that fails in a phase."""
     return type("Failing", (base,), {phase: fail})()
 
 
@@ -598,7 +598,7 @@ PHASES = ["begin", "after_create_session", "before_run", "after_run", "end"]
 
 @pytest.mark.parametrize("mode", [EVAL, PREDICT])
 @pytest.mark.parametrize("phase", PHASES)
-def test_errors_of_hooks_come_through(phase, mode, trained):
+def test_errors_of_hooks_are_raised_unchanged(phase, mode, trained):
     with pytest.raises(UserError, match="at last"):
         call(trained, mode, batches_of(X, Y), hooks=[fails_in(Hook, phase)])
 
@@ -607,7 +607,7 @@ ENDLESS = repeated(X, Y)
 
 
 class Training:
-    """An estimator whose inputs and host call do what a test wants."""
+    """An estimator whose inputs and host call a test sets."""
 
     def __init__(self, model_dir):
         self.model_dir = model_dir
@@ -634,7 +634,7 @@ class Training:
         return kte.checkpoints.step_of(path) if path else None
 
     def fails(self, input_fn=ENDLESS, **arguments):
-        """Trains until it fails; returns the steps made, if all is whole."""
+        """Trains until it fails; checks the files and returns the number of steps."""
         before = self.step or 0
         with pytest.raises(UserError, match="at last"):
             self.estimator.train(input_fn, steps=5, **arguments)
@@ -689,21 +689,21 @@ def test_training_stops_where_the_host_call_fails(training, monkeypatch):
         (Listener, "after_save", 0),
     ],
 )
-def test_first_training_fails(base, phase, step, tmp_path):
+def test_first_training_may_fail(base, phase, step, tmp_path):
     argument = "hooks" if base is Hook else "saving_listeners"
     training = Training(tmp_path)
     assert training.fails(**{argument: [fails_in(base, phase)]}) == step
     assert training.step == step
 
 
-def test_training_goes_on_after_errors(training):
+def test_training_continues_after_errors(training):
     done = training.step
     training.estimator.train(ENDLESS, steps=2)
     assert training.step == done + 2
     assert_finished(training.model_dir)
 
 
-def test_variables_without_checkpoint(model_dir):
+def test_variables_without_a_checkpoint_are_an_error(model_dir):
     estimator = make(model_fn_of(linear), model_dir)
     message = f"No checkpoint exists in '{model_dir}'. Call `train` first, or set"
     with pytest.raises(ValueError, match=message):
@@ -716,7 +716,7 @@ def test_variables_without_checkpoint(model_dir):
 
 
 @pytest.mark.parametrize("name", ["dense/kernl", ["dense/bias", "dense/kernl"]])
-def test_unknown_variable(name, trained):
+def test_unknown_variable_is_an_error(name, trained):
     with pytest.raises(
         KeyError,
         match="model.ckpt-1' has no variable 'dense/kernl'. Similar to the "

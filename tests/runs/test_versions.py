@@ -1,7 +1,7 @@
-"""Values say which they are, however a call has ended.
+"""Tests that values have the right version after any end of a call.
 
-A checkpoint is taken for the values in memory only if it holds the same, also
-after errors that are told while a run is ahead.
+A checkpoint stands for the values in memory only if it holds the same values. This also
+holds after errors that are raised while the next run has begun.
 """
 
 import json
@@ -27,17 +27,17 @@ from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.api.hooks.summary_saver import RecordedSummariesHook
 from keras_tpu_estimator.engine.device import restoring
 from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
-from keras_tpu_estimator.engine.inputs.infeed import Infeed
+from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.files.formats.hdf5 import writer
 
 X, Y = regression_data(examples=160)
 EVALUATED = batches_of(X[:32], Y[:32])
-# Steps of a run and between checkpoints, and where it goes wrong.
+# Steps of a run, steps between checkpoints, and the step that fails.
 RUN, SAVED, AHEAD, LAST = 5, 10, 15, 25
 
 
-class Told(Exception):
-    """An error that ends a training while its third run is ahead."""
+class FailureError(Exception):
+    """An error that ends training after its third run has begun."""
 
 
 class Host:
@@ -49,7 +49,7 @@ class Host:
     def __call__(self, global_step, loss):
         del loss
         if self.fails and global_step[0] >= SAVED - 1:
-            raise Told
+            raise FailureError
 
 
 def mean_of(features):
@@ -59,14 +59,14 @@ def mean_of(features):
 
 
 def model_fn_with(host):
-    """A linear model whose host_call receives every step."""
+    """Returns a linear model whose host_call receives every step."""
 
     def model_fn(features, labels, mode, params):
         loss = squared_error(linear(features, mode == "train"), labels)
         if mode != kte.ModeKeys.TRAIN:
             return kte.TPUEstimatorSpec(mode, loss=loss)
         adam = kte.CrossShardOptimizer(keras.optimizers.Adam(0.01))
-        # Reports wait for what is counted on the host.
+        # Reports wait for counts on the host.
         return kte.TPUEstimatorSpec(
             mode,
             loss=loss,
@@ -80,7 +80,7 @@ def model_fn_with(host):
 
 @pytest.fixture(autouse=True)
 def always_ahead(monkeypatch):
-    """The input is always there, so that runs begin as early as they may."""
+    """Makes all input ready, so that runs begin as early as possible."""
     monkeypatch.setattr(Infeed, "take_ready", lambda self: next(self, None))
 
 
@@ -119,16 +119,16 @@ class At(kte.hooks.SessionRunHook):
 
 
 def fail(*_):
-    raise Told
+    raise FailureError
 
 
 def in_host_call(estimator, host, monkeypatch):
     host.fails = True
-    return Told, {}
+    return FailureError, {}
 
 
 def at_second_signal(estimator, host, monkeypatch):
-    """The user has lost patience with the run that the host waits for."""
+    """The user sends a second signal while the host waits for the run."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     monkeypatch.setattr(sys, "ps1", ">>> ", raising=False)
     wait, awaited = jax.block_until_ready, []
@@ -137,7 +137,7 @@ def at_second_signal(estimator, host, monkeypatch):
         wait(losses)
         if np.shape(losses) != (RUN,):
             return
-        # The save waits for its run first, so the next run is interrupted.
+        # A save waits for its own run, so the next run is interrupted.
         if all(losses is not each for each in awaited):
             awaited.append(losses)
         if len(awaited) == 3:
@@ -149,30 +149,30 @@ def at_second_signal(estimator, host, monkeypatch):
 
 
 def in_own_hook(estimator, host, monkeypatch):
-    """The event file cannot be written."""
+    """The package's hook cannot write the event file."""
     write = RecordedSummariesHook.run_is_made
 
     def written(hook, session):
         if session.run("global_step") == SAVED:
-            raise Told
+            raise FailureError
         write(hook, session)
 
     monkeypatch.setattr(RecordedSummariesHook, "run_is_made", written)
-    return Told, {}
+    return FailureError, {}
 
 
 def in_hook(estimator, host, monkeypatch):
-    return Told, {"hooks": [At(AHEAD, fail)]}
+    return FailureError, {"hooks": [At(AHEAD, fail)]}
 
 
 def in_callback(estimator, host, monkeypatch):
     def at_end(batch, logs):
         if batch + 1 == AHEAD:
-            raise Told
+            raise FailureError
 
     callback = keras.callbacks.LambdaCallback(on_train_batch_end=at_end)
     hook = kte.hooks.CallbackHook(callback, steps_per_epoch=10 * LAST)
-    return Told, {"hooks": [hook]}
+    return FailureError, {"hooks": [hook]}
 
 
 def in_input(estimator, host, monkeypatch):
@@ -180,9 +180,9 @@ def in_input(estimator, host, monkeypatch):
         batches = repeated(X, Y)(params)
         for _ in range(AHEAD + 2):
             yield next(batches)
-        raise Told
+        raise FailureError
 
-    return Told, {"input_fn": input_fn}
+    return FailureError, {"input_fn": input_fn}
 
 
 def in_writer(estimator, host, monkeypatch):
@@ -190,46 +190,46 @@ def in_writer(estimator, host, monkeypatch):
 
     def written(path, *others):
         if path.endswith("-20.h5"):
-            raise Told
+            raise FailureError
         return write(path, *others)
 
     monkeypatch.setattr(writer, "write_file", written)
-    return Told, {}
+    return FailureError, {}
 
 
 def in_memory(estimator, host, monkeypatch):
-    """An evaluation of the values of training fails."""
+    """An evaluation of the training values fails."""
 
     def evaluate(session):
         session.evaluate(estimator, EVALUATED, hooks=[At(SAVED, fail)])
         session.evaluate(estimator, EVALUATED, hooks=[At(AHEAD, fail)])
 
-    return Told, {"hooks": [At(AHEAD, evaluate)]}
+    return FailureError, {"hooks": [At(AHEAD, evaluate)]}
 
 
 def after_another(estimator, host, monkeypatch):
-    """A hook has evaluated a checkpoint, whose values are other ones."""
+    """A hook has evaluated a checkpoint with other values."""
 
     def evaluate(session):
         assert estimator.evaluate(EVALUATED)["global_step"] == SAVED
-        raise Told
+        raise FailureError
 
-    return Told, {"hooks": [At(AHEAD, evaluate)]}
+    return FailureError, {"hooks": [At(AHEAD, evaluate)]}
 
 
-def when_used_up(estimator, host, monkeypatch):
-    """The third run has begun, and nothing is known of it."""
+def after_donation(estimator, host, monkeypatch):
+    """The third run has begun and donated the values."""
     run, runs = DeviceLoop.run, []
 
     def interrupted(self, step, *args):
         made = run(self, step, *args)
         runs.extend([step] if step.mode == "train" else [])
         if len(runs) == 3:
-            raise Told
+            raise FailureError
         return made
 
     monkeypatch.setattr(DeviceLoop, "run", interrupted)
-    return Told, {}
+    return FailureError, {}
 
 
 WHILE_AHEAD = [in_host_call, at_second_signal, in_own_hook]
@@ -243,7 +243,7 @@ ENDS = [
             in_writer,
             in_memory,
             after_another,
-            when_used_up,
+            after_donation,
         ],
         [False, True],
     ),
@@ -251,7 +251,7 @@ ENDS = [
 
 
 def train_to_its_end(estimator, host, monkeypatch, end):
-    """Trains until it goes wrong; then everything works again."""
+    """Trains until the failure, after which everything works again."""
     with monkeypatch.context() as patched:
         error, arguments = end(estimator, host, patched)
         arguments = {"input_fn": repeated(X, Y)} | arguments
@@ -267,7 +267,7 @@ def state_of(estimator):
 
 @pytest.mark.rows(6)
 @pytest.mark.parametrize(("end", "use_tpu"), ENDS)
-def test_a_call_that_fails_gives_no_values_a_wrong_name(
+def test_failed_call_leaves_the_right_version(
     end, use_tpu, host, monkeypatch, tmp_path
 ):
     estimator = new_estimator(tmp_path / "own", host, use_tpu)
@@ -282,7 +282,7 @@ def test_a_call_that_fails_gives_no_values_a_wrong_name(
     assert best["checkpoint"] == "model.ckpt-10"
     assert best["value"] == saved["loss"]
 
-    # And it continues as if nothing had been.
+    # Training continues without a difference.
     estimator.train(repeated(X, Y), max_steps=LAST)
     whole = new_estimator(tmp_path / "whole", host, use_tpu)
     whole.train(repeated(X, Y), max_steps=LAST)
@@ -291,7 +291,7 @@ def test_a_call_that_fails_gives_no_values_a_wrong_name(
         np.testing.assert_array_equal(value, expected[name], err_msg=name)
 
 
-def test_train_and_evaluate_goes_on_after_an_error(host, monkeypatch, tmp_path):
+def test_train_and_evaluate_continues_after_an_error(host, monkeypatch, tmp_path):
     def train_and_evaluate(directory):
         return kte.train_and_evaluate(
             new_estimator(tmp_path / directory, host),
@@ -300,7 +300,7 @@ def test_train_and_evaluate_goes_on_after_an_error(host, monkeypatch, tmp_path):
         )[0]
 
     host.fails = True
-    with pytest.raises(Told):
+    with pytest.raises(FailureError):
         train_and_evaluate("parts")
     host.fails = False
     assert train_and_evaluate("parts") == train_and_evaluate("whole")
@@ -308,16 +308,16 @@ def test_train_and_evaluate_goes_on_after_an_error(host, monkeypatch, tmp_path):
     assert found["checkpoint"] == "model.ckpt-25"
 
 
-def test_without_an_error_no_checkpoint_is_read_again(host, monkeypatch, tmp_path):
+def test_checkpoints_are_not_reread_without_an_error(host, monkeypatch, tmp_path):
     estimator = new_estimator(tmp_path, host)
     estimator.train(repeated(X, Y), max_steps=LAST)
     monkeypatch.setattr(restoring, "load_checkpoint", fail)
     assert estimator.evaluate(EVALUATED)["global_step"] == LAST
-    with pytest.raises(Told):
+    with pytest.raises(FailureError):
         new_estimator(tmp_path, host).evaluate(EVALUATED)
 
 
-def test_a_checkpoint_that_is_soon_gone_holds_nothing(host, tmp_path):
+def test_deleted_checkpoint_falls_back_to_the_previous_one(host, tmp_path):
     class Remove(kte.hooks.CheckpointSaverListener):
         def after_save(self, session, global_step_value):
             if global_step_value == LAST:
@@ -328,13 +328,13 @@ def test_a_checkpoint_that_is_soon_gone_holds_nothing(host, tmp_path):
     assert estimator.evaluate(EVALUATED)["global_step"] == 20
 
 
-def test_what_is_edited_after_the_last_save_is_read_again(host, tmp_path):
+def test_values_edited_after_the_last_save_are_reread(host, tmp_path):
     class Edits(keras.callbacks.Callback):
         def on_train_end(self, logs=None):
             self.model.variables[1].assign_add([100.0])
 
     class Late(kte.hooks.CallbackHook):
-        """Is told of the end when the last checkpoint has been written."""
+        """A hook that ends after the last checkpoint has been written."""
 
         def close(self, session):
             pass
@@ -348,7 +348,7 @@ def test_what_is_edited_after_the_last_save_is_read_again(host, tmp_path):
     assert estimator.evaluate(EVALUATED) == saved
 
 
-def test_a_learning_rate_that_was_set_is_saved_whatever_is_evaluated(host, tmp_path):
+def test_changed_learning_rate_is_saved_despite_evaluations(host, tmp_path):
     class Slower(keras.callbacks.Callback):
         def on_train_batch_end(self, batch, logs=None):
             if batch + 1 == RUN:

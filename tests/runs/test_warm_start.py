@@ -28,7 +28,7 @@ def of_ours(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def of_tensorflow(tmp_path_factory):
-    """The same, as TF1 programs left it."""
+    """The same checkpoint in the format of TF1 scripts."""
     import tensorflow as tf
 
     path = str(tmp_path_factory.mktemp("tf1") / "model.ckpt")
@@ -66,7 +66,7 @@ def first_values(model_dir, step=0):
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("source", ["of_ours", "of_tensorflow"])
-def test_a_path_starts_all_trainable_variables(
+def test_path_initializes_all_trainable_variables(
     source, use_tpu, tmp_path, request, caplog
 ):
     path = request.getfixturevalue(source)
@@ -80,7 +80,7 @@ def test_a_path_starts_all_trainable_variables(
     assert "2 matched, 0 missing" in caplog.text
 
 
-def test_evaluation_and_prediction_start_there_too(of_ours, tmp_path):
+def test_evaluation_and_prediction_use_the_warm_start(of_ours, tmp_path):
     estimator = starting_from(of_ours, tmp_path)
     expected = X @ KERNEL + 4.0
     rows = [row["y"] for row in estimator.predict(batches_of(X))]
@@ -91,7 +91,7 @@ def test_evaluation_and_prediction_start_there_too(of_ours, tmp_path):
     np.testing.assert_array_equal(first_values(tmp_path)["dense/kernel"], KERNEL)
 
 
-def test_its_own_checkpoint_comes_first(of_ours, tmp_path):
+def test_own_checkpoint_takes_precedence(of_ours, tmp_path):
     starting_from(of_ours, tmp_path).train(repeated(X, Y), steps=2)
     again = starting_from("/nowhere/model.ckpt", tmp_path)
     trained = again.get_variable_value("dense/kernel")
@@ -100,7 +100,7 @@ def test_its_own_checkpoint_comes_first(of_ours, tmp_path):
     assert not np.array_equal(trained, KERNEL)
 
 
-def test_a_list_selects_from_all_variables(of_ours, tmp_path):
+def test_list_selects_from_all_variables(of_ours, tmp_path):
     settings = kte.WarmStartSettings(
         of_ours,
         vars_to_warm_start=[
@@ -129,7 +129,7 @@ def test_names_may_differ(of_tensorflow, tmp_path):
     assert first["head/bias"] == 0.0
 
 
-def test_a_variable_that_is_not_there_is_reported(of_ours, tmp_path):
+def test_missing_variable_is_reported(of_ours, tmp_path):
     estimator = starting_from(of_ours, tmp_path / "new", name="head")
     with pytest.raises(ValueError, match="(?s)2 missing.*head/bias"):
         estimator.train(repeated(X, Y), steps=1)

@@ -1,4 +1,4 @@
-"""Numbers of 64 bits at each place where user code hands one over."""
+"""Tests 64-bit numbers at each place where user code passes one."""
 
 import logging
 
@@ -53,13 +53,13 @@ def assigns(value):
         ({"in_trace": LARGE}, "'own'"),
     ],
 )
-def test_what_does_not_fit_is_refused(settings, name, tmp_path):
+def test_numbers_that_do_not_fit_are_refused(settings, name, tmp_path):
     estimator = estimator_of(with_count(**settings), tmp_path)
     with pytest.raises(ValueError, match=f"{name} must fit"):
         estimator.train(batches_of(X, Y), steps=1)
 
 
-def test_what_fits_is_kept(tmp_path):
+def test_numbers_that_fit_are_kept(tmp_path):
     value = np.array([2**31 - 1])
     estimator = estimator_of(
         with_count(init_fn=assigns(value), in_trace=value), tmp_path
@@ -70,7 +70,7 @@ def test_what_fits_is_kept(tmp_path):
 
 
 class Assigns(keras.callbacks.Callback):
-    """Assigns a number of 64 bits."""
+    """Assigns a 64-bit number."""
 
     def on_train_batch_end(self, batch, logs=None):
         for variable in self.model.variables:
@@ -78,13 +78,13 @@ class Assigns(keras.callbacks.Callback):
                 variable.assign(LARGE)
 
 
-def test_what_a_callback_assigns_has_to_fit(tmp_path):
+def test_number_assigned_by_a_callback_must_fit(tmp_path):
     estimator = estimator_of(with_count(), tmp_path)
     with pytest.raises(ValueError, match="'own' must fit int32"):
         estimator.train(batches_of(X, Y), steps=2, hooks=[Assigns()])
 
 
-def test_unix_times_in_float64_are_told_of_once(tmp_path, monkeypatch, caplog):
+def test_rounded_unix_times_warn_once(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(dtype_changes, "_warned", set())
 
     def model_fn(features, labels, mode, params):
@@ -96,7 +96,7 @@ def test_unix_times_in_float64_are_told_of_once(tmp_path, monkeypatch, caplog):
     def input_fn(params):
         times = 1_732_543_201.0 + np.arange(16)
         for _ in range(3):
-            # Rounding of fractions to float32 is normal.
+            # Rounding fractions to float32 is normal.
             yield {"x": X[:16].astype("float64"), "time": times}, Y[:16]
 
     with caplog.at_level(logging.WARNING):
@@ -106,14 +106,14 @@ def test_unix_times_in_float64_are_told_of_once(tmp_path, monkeypatch, caplog):
     assert told[0].startswith("features['time'] has numbers that float32")
 
 
-def test_features_that_would_be_infinite_are_refused(tmp_path):
+def test_features_that_overflow_are_refused(tmp_path):
     estimator = estimator_of(with_count(), tmp_path)
     x = np.full(X.shape, 1e300)
     with pytest.raises(ValueError, match="features must fit float32.*1e.300"):
         estimator.train(batches_of(x, Y), steps=1)
 
 
-def test_the_global_step_ends_where_devices_cannot_count_on(tmp_path):
+def test_global_step_must_fit_int32(tmp_path):
     first = estimator_of(with_count(), tmp_path / "first")
     first.train(batches_of(X, Y), steps=1)
     values = kte.checkpoints.read(first.model_dir)

@@ -1,6 +1,6 @@
-"""Training, evaluation, prediction and exports as Windows would run them.
+"""Tests train, evaluate, predict and export on a simulated Windows.
 
-`tests/windows.py` says what is simulated. Nothing here was run on Windows.
+`tests/windows.py` lists what is simulated. Nothing here was run on Windows.
 """
 
 import os
@@ -128,7 +128,7 @@ print("done")
         slow("tensorflow", "exports"),
     ],
 )
-def test_it_trains_and_serves(tmp_path, format_name, exports):
+def test_windows_trains_and_serves(tmp_path, format_name, exports):
     here = os.path.dirname(os.path.dirname(__file__))
     done = subprocess.run(
         [

@@ -10,7 +10,7 @@ from keras_tpu_estimator.files.summary import event_writer
 
 @pytest.fixture(autouse=True)
 def nothing_at_hand(monkeypatch):
-    """Copies and event files of earlier tests are forgotten."""
+    """Discards copies and event files of earlier tests."""
     monkeypatch.setattr(transfers, "_KEPT", {})
     monkeypatch.setattr(event_writer, "_shared_writers", {})
 

@@ -1,7 +1,7 @@
-"""A run on a shelf that another process continues with.
+"""Continues training in a shelf store in a second process.
 
-Usage: python second_process.py STEPS, with SHELF_ROOT set. Prints one line of
-JSON: what an evaluation of the run says.
+Usage: python second_process.py STEPS, with SHELF_ROOT set. Prints the results of an
+evaluation as one line of JSON.
 """
 
 import json
@@ -29,7 +29,7 @@ X, Y = regression_data()
 
 
 def estimator(model_dir=URL):
-    """An estimator whose optimizer has state."""
+    """An estimator with a stateful optimizer."""
     return estimator_of(
         model_fn_of(linear, lambda: keras.optimizers.Adam(0.01)),
         model_dir,

@@ -1,7 +1,7 @@
-"""A store that several processes share: a local directory behind URLs.
+"""A store that several processes share: a local directory with URLs.
 
-Like an object store it makes directories for what is put there, but only if
-asked; and it can fail.
+Like an object store, it creates the directories of new objects on request. It can also
+be made to fail.
 """
 
 import os
@@ -30,5 +30,5 @@ class Shelf(LocalFileSystem):
 
 
 def register():
-    """Tells fsspec of such URLs."""
+    """Registers these URLs with fsspec."""
     fsspec.register_implementation("shelf", Shelf, clobber=True)

@@ -1,4 +1,4 @@
-"""Files that grow, as others see them."""
+"""Tests how readers see files that grow."""
 
 import gc
 import logging
@@ -20,7 +20,7 @@ URL = "memory://bucket/run/metrics.jsonl"
 
 
 class Clock:
-    """A clock that stands still."""
+    """A stopped clock."""
 
     now = 100.0
 
@@ -52,7 +52,7 @@ def seen():
 
 @pytest.fixture
 def failing(memory, monkeypatch):
-    """A function after whose call nothing can be written, or can again."""
+    """A function that disables or enables writing."""
     put = transfers.put_bytes
 
     def fail(is_failing=True):
@@ -66,13 +66,13 @@ def failing(memory, monkeypatch):
     return fail
 
 
-def test_a_local_file_is_seen_at_once(tmp_path):
+def test_local_file_is_visible_at_once(tmp_path):
     file = growing(str(tmp_path / "file"))
     add(file, "a")
     assert (tmp_path / "file").read_text() == "a"
 
 
-def test_it_is_copied_in_the_background_but_not_all_the_time(memory):
+def test_file_is_copied_in_the_background_at_intervals(memory):
     clock = Clock()
     file = _Uploaded(URL, False, clock)
     add(file, "a")
@@ -84,7 +84,7 @@ def test_it_is_copied_in_the_background_but_not_all_the_time(memory):
     assert joined(file) == "abc"
 
 
-def test_all_of_it_is_there_at_the_end(memory):
+def test_complete_file_is_visible_at_the_end(memory):
     file = growing(URL)
     add(file, "a")
     add(file, "b")
@@ -97,7 +97,7 @@ def test_all_of_it_is_there_at_the_end(memory):
     assert seen() == "abc"
 
 
-def test_it_goes_on_where_another_one_ended(memory):
+def test_new_file_continues_the_previous_one(memory):
     add(growing(URL), "a")
     show_all()
     add(growing(URL, resumes=True), "b")
@@ -108,7 +108,7 @@ def test_it_goes_on_where_another_one_ended(memory):
     assert seen() == "c"
 
 
-def test_a_failure_is_told_and_made_good_later(failing, caplog):
+def test_failure_is_raised_and_recovered_later(failing, caplog):
     failing()
     file = growing(URL)
     add(file, "a")
@@ -121,12 +121,12 @@ def test_a_failure_is_told_and_made_good_later(failing, caplog):
     assert seen() == "ab"
 
 
-def test_a_failure_is_told_to_the_block_that_wrote(failing, caplog):
+def test_failure_is_raised_in_the_block_that_wrote(failing, caplog):
     failing()
     with pytest.raises(OSError, match="quota"):
         with shown_at_end():
             add(growing(URL), "a")
-            # The call inside has not written it.
+            # The inner call has not written the file.
             with shown_at_end():
                 pass
     caplog.clear()
@@ -140,11 +140,11 @@ def test_a_failure_is_told_to_the_block_that_wrote(failing, caplog):
     assert seen() == "a"
 
 
-def test_a_failure_of_what_no_block_wrote_is_in_the_log_once(failing, caplog):
+def test_failure_outside_of_blocks_is_logged_once(failing, caplog):
     failing()
     file = growing(URL)
     add(file, "a")
-    file._thread.join()  # It has a warning of its own.
+    file._thread.join()  # It has a separate warning.
     caplog.clear()
     for _ in range(2):
         with shown_at_end():
@@ -154,7 +154,7 @@ def test_a_failure_of_what_no_block_wrote_is_in_the_log_once(failing, caplog):
     ]
 
 
-def test_a_failure_does_not_hide_another_error(failing, caplog):
+def test_failure_does_not_hide_another_error(failing, caplog):
     failing()
     with caplog.at_level(logging.ERROR):
         with pytest.raises(KeyError, match="mine"):
@@ -164,7 +164,7 @@ def test_a_failure_does_not_hide_another_error(failing, caplog):
     assert "Not all event files could be written" in caplog.text
 
 
-def test_a_forgotten_event_file_is_shown(memory):
+def test_forgotten_event_file_is_visible(memory):
     writer = EventWriter("memory://bucket/run")
     writer.scalars({"loss": 0.25}, step=20)
     del writer
@@ -173,7 +173,7 @@ def test_a_forgotten_event_file_is_shown(memory):
     assert read_scalars(found) == {20: {"loss": 0.25}}
 
 
-def test_an_event_writer_shows_its_file_when_it_is_closed(memory):
+def test_closed_event_writer_makes_its_file_visible(memory):
     url = "memory://bucket/run"
     assert EventWriter.for_dir(f"{url}/") is EventWriter.for_dir(url)
     for step in (1, 2):

@@ -1,4 +1,4 @@
-"""The same answers for a directory and for a URL."""
+"""Tests that directories and URLs give the same answers."""
 
 import os
 import unicodedata
@@ -21,7 +21,7 @@ X, Y = regression_data(16)
 
 @pytest.fixture(params=["local", "memory", "shelf"])
 def root(request, tmp_path):
-    """A place with some files, as a path or as a URL."""
+    """A directory with several files, as a path or a URL."""
     if request.param == "local":
         root = str(tmp_path)
     else:
@@ -36,7 +36,7 @@ def root(request, tmp_path):
     return root
 
 
-def test_what_is_there(root):
+def test_existing_files(root):
     assert paths.is_file(f"{root}/a.txt")
     assert not paths.is_directory(f"{root}/a.txt")
     assert paths.is_directory(f"{root}/deep")
@@ -54,7 +54,7 @@ def test_matching_files_can_be_read(root):
     assert paths.matching(f"{root}/*.md") == []
 
 
-def test_what_is_removed_is_gone(root):
+def test_removed_files_are_missing(root):
     paths.remove(f"{root}/a.txt")
     paths.remove(f"{root}/deep")
     assert paths.names_in(root) == ["b.txt"]
@@ -64,7 +64,7 @@ def test_what_is_removed_is_gone(root):
         paths.opened(f"{root}/a.txt")
 
 
-def test_another_content_is_another_version(root, tmp_path):
+def test_new_content_is_a_new_version(root, tmp_path):
     before = paths.version(f"{root}/a.txt")
     assert paths.version(f"{root}/a.txt") == before
     (tmp_path / "new").write_text("another content")
@@ -74,7 +74,7 @@ def test_another_content_is_another_version(root, tmp_path):
         paths.version(f"{root}/nothing")
 
 
-def test_a_failing_store_is_not_taken_for_an_empty_one(memory, monkeypatch):
+def test_failing_store_does_not_look_empty(memory, monkeypatch):
     def info(path, **_):
         raise PermissionError("no access to the bucket")
 
@@ -89,7 +89,7 @@ def test_listings_are_not_cached():
     assert filesystem.storage_options["use_listings_cache"] is False
 
 
-def test_a_tree_is_there_when_its_saved_model_is(memory, tmp_path, monkeypatch):
+def test_saved_model_is_uploaded_last(memory, tmp_path, monkeypatch):
     order = []
     put = transfers.put
 
@@ -106,9 +106,7 @@ def test_a_tree_is_there_when_its_saved_model_is(memory, tmp_path, monkeypatch):
     assert len(memory.store) == len(order) == 3
 
 
-def test_nothing_stays_of_a_tree_that_could_not_be_copied(
-    memory, tmp_path, monkeypatch
-):
+def test_failed_copy_of_a_folder_leaves_nothing(memory, tmp_path, monkeypatch):
     put = transfers.put
 
     def put_or_fail(local, path):
@@ -124,7 +122,7 @@ def test_nothing_stays_of_a_tree_that_could_not_be_copied(
     assert not memory.store
 
 
-def test_directories_are_made_where_a_store_has_them(shelf):
+def test_directories_are_made_if_the_store_has_them(shelf):
     transfers.put_bytes(b"content", "shelf://new/deep/file")
     assert (shelf / "new/deep/file").read_bytes() == b"content"
     assert fsspec.filesystem("shelf").unstrip_protocol(str(shelf / "new")) == (
@@ -151,7 +149,7 @@ def test_directories_are_made_where_a_store_has_them(shelf):
         ("two\nlines", False),
     ],
 )
-def test_what_windows_reserves(monkeypatch, name, is_allowed):
+def test_reserved_names_of_windows_are_refused(monkeypatch, name, is_allowed):
     paths.check_name("`name`", name)
     monkeypatch.setattr(machine, "IS_WINDOWS", True)
     if is_allowed:
@@ -161,7 +159,7 @@ def test_what_windows_reserves(monkeypatch, name, is_allowed):
             paths.check_name("`name`", name)
 
 
-def test_it_is_said_before_anything_is_trained(monkeypatch):
+def test_reserved_names_are_refused_before_training(monkeypatch):
     monkeypatch.setattr(machine, "IS_WINDOWS", True)
     with pytest.raises(ValueError, match="eval_a:b"):
         kte.EvalSpec(batches_of(X, Y), name="a:b")
@@ -173,7 +171,7 @@ def test_it_is_said_before_anything_is_trained(monkeypatch):
 
 @pytest.fixture
 def without_case(monkeypatch):
-    """Has `os.path.isdir` and `exists` find names in whatever case."""
+    """Makes `os.path.isdir` and `exists` ignore the case of names."""
 
     def found(path):
         folder, name = os.path.split(path)
@@ -202,7 +200,7 @@ def test_two_evaluations_do_not_share_a_folder(tmp_path, first, second):
         estimator.evaluate(batches_of(X, Y), name=second)
 
 
-def test_where_case_counts_both_have_a_folder(tmp_path):
+def test_names_of_different_case_have_folders_if_case_matters(tmp_path):
     for name in ("Test", "test"):
         paths.check_folder_name("`name`", str(tmp_path / name))
         (tmp_path / name).mkdir()
@@ -211,7 +209,7 @@ def test_where_case_counts_both_have_a_folder(tmp_path):
 
 
 @pytest.mark.usefixtures("without_case")
-def test_no_asset_replaces_another(tmp_path):
+def test_assets_do_not_replace_each_other(tmp_path):
     source = tmp_path / "vocabulary"
     source.touch()
     with pytest.raises(ValueError, match="Rename 'words.txt'"):

@@ -1,4 +1,4 @@
-"""Checkpoints behind URLs: writing, reading, following, starting from."""
+"""Tests checkpoints at URLs: writing, reading, following, starting from them."""
 
 import os
 import pathlib
@@ -6,14 +6,14 @@ import pathlib
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - writes what is read
+import tensorflow as tf  # noqa: TID253 - writes the files to read
 from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.storage import paths, transfers
 from keras_tpu_estimator.files.atomic import commit
-from keras_tpu_estimator.files.directory import location, retention, training_status
+from keras_tpu_estimator.files.directory import location, retention, state_file
 
 URL = "memory://bucket/run"
 KERNEL = np.arange(3, dtype="float32")[:, None]
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.usefixtures("memory")
 
 
 def upload(directory, url=URL):
-    """Puts local files behind a URL."""
+    """Uploads local files to a URL."""
     for file in sorted(pathlib.Path(directory).rglob("*")):
         if file.is_file():
             name = file.relative_to(directory).as_posix()
@@ -36,7 +36,7 @@ def names():
     return sorted(paths.names_in(URL))
 
 
-def test_what_is_saved_is_read():
+def test_saved_checkpoint_is_read():
     prefix = checkpoints.save(URL, 20, VALUES)
     assert prefix == f"{URL}/model.ckpt-20"
     assert names() == ["checkpoint", "model.ckpt-20.h5"]
@@ -60,7 +60,7 @@ def test_the_functions_of_tf_train():
     assert kte.load_variable(f"{prefix}.h5", "dense/bias:0") == BIAS
 
 
-def test_old_ones_are_removed_there_too():
+def test_old_checkpoints_are_also_removed_from_stores():
     for step in range(4):
         checkpoints.save(
             URL, step, VALUES, retention=checkpoints.Retention(max_to_keep=2)
@@ -68,8 +68,8 @@ def test_old_ones_are_removed_there_too():
     assert names() == ["checkpoint", "model.ckpt-2.h5", "model.ckpt-3.h5"]
 
 
-def test_the_list_names_no_file_that_is_not_there(monkeypatch):
-    """At each moment, for others look at any."""
+def test_list_only_names_existing_files(monkeypatch):
+    """This holds at each moment, because other processes may read at any time."""
     put, remove = transfers.put, paths.remove
 
     def then_look(act):
@@ -90,7 +90,7 @@ def test_the_list_names_no_file_that_is_not_there(monkeypatch):
 
 
 @pytest.mark.parametrize("file", ["model.ckpt-2.h5", "checkpoint"])
-def test_a_failing_upload_keeps_what_there_is(file, monkeypatch):
+def test_failed_upload_keeps_existing_checkpoints(file, monkeypatch):
     checkpoints.save(URL, 1, VALUES)
     put = transfers.put
 
@@ -107,7 +107,7 @@ def test_a_failing_upload_keeps_what_there_is(file, monkeypatch):
     assert checkpoints.latest_intact(URL) == f"{URL}/model.ckpt-1"
 
 
-def test_a_damaged_one_is_passed_over(caplog):
+def test_corrupt_checkpoint_is_skipped(caplog):
     older = checkpoints.save(URL, 1, VALUES)
     newer = checkpoints.save(URL, 2, VALUES)
     transfers.put_bytes(b"something else", f"{newer}.h5")
@@ -116,7 +116,7 @@ def test_a_damaged_one_is_passed_over(caplog):
         checkpoints.read(newer)
 
 
-def test_a_directory_is_followed():
+def test_iterator_follows_a_directory():
     iterator = kte.checkpoints_iterator(URL, timeout=0)
     first = checkpoints.save(URL, 1, VALUES)
     assert next(iterator) == first
@@ -125,7 +125,7 @@ def test_a_directory_is_followed():
 
 
 @pytest.mark.parametrize("directory", [URL, "local"])
-def test_a_list_may_name_a_url(directory, tmp_path, monkeypatch):
+def test_list_may_contain_a_url(directory, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     prefix = checkpoints.save("memory://bucket/other", 20, VALUES)
     os.makedirs("local")
@@ -134,15 +134,15 @@ def test_a_list_may_name_a_url(directory, tmp_path, monkeypatch):
     assert kte.latest_checkpoint(directory) == prefix
 
 
-def test_the_end_of_training_is_marked():
+def test_end_of_training_is_marked():
     assert not checkpoints.training_is_complete(URL)
-    training_status.mark_complete(URL, 20)
+    state_file.mark_complete(URL, 20)
     assert checkpoints.training_is_complete(URL)
-    training_status.unmark_complete(URL)
+    state_file.unmark_complete(URL)
     assert not checkpoints.training_is_complete(URL)
 
 
-def test_the_best_one_is_kept():
+def test_best_checkpoint_is_kept():
     keep = checkpoints.KeepBest()
     for step, loss in ((1, 0.5), (2, 0.7), (3, 0.8)):
         prefix = checkpoints.save(
@@ -158,7 +158,7 @@ def test_the_best_one_is_kept():
     ]
 
 
-def test_what_is_not_there_is_told_with_what_is():
+def test_error_for_a_missing_checkpoint_lists_existing_ones():
     checkpoints.save(URL, 20, VALUES)
     with pytest.raises(ValueError, match=f"{URL}/model.ckpt-30.*model.ckpt-20"):
         checkpoints.read(f"{URL}/model.ckpt-30")
@@ -168,7 +168,7 @@ def test_what_is_not_there_is_told_with_what_is():
         kte.load_checkpoint("memory://no/run/model.ckpt-30")
 
 
-def test_half_a_file_is_not_put(memory):
+def test_incomplete_file_is_not_uploaded(memory):
     with pytest.raises(KeyError):
         with commit.replacing(f"{URL}/file") as partial:
             pathlib.Path(partial).write_text("half")
@@ -215,13 +215,13 @@ SAVED = pytest.mark.parametrize("save", [save_tf1, save_keras, save_archive, sav
 
 
 @SAVED
-def test_those_of_others_are_read(save, tmp_path):
+def test_checkpoints_of_other_libraries_are_read(save, tmp_path):
     url = save(str(tmp_path))
     upload(tmp_path)
     np.testing.assert_array_equal(kte.load_variable(url, "dense/kernel"), KERNEL)
 
 
-def test_a_reader_of_tensorflow_reads_when_its_files_are_kept_no_more(tmp_path):
+def test_tensorflow_reader_works_after_its_local_copies_are_deleted(tmp_path):
     reader_url = save_tf1(str(tmp_path))
     upload(tmp_path)
     reader = kte.load_checkpoint(reader_url)
@@ -230,7 +230,7 @@ def test_a_reader_of_tensorflow_reads_when_its_files_are_kept_no_more(tmp_path):
 
 
 @SAVED
-def test_training_starts_from_one(save, tmp_path):
+def test_training_starts_from_a_url(save, tmp_path):
     other = tmp_path / "other"
     other.mkdir()
     url = save(str(other))
@@ -240,7 +240,7 @@ def test_training_starts_from_one(save, tmp_path):
     np.testing.assert_allclose(predicted["y"], X[0] @ KERNEL + BIAS, rtol=1e-5)
 
 
-def test_a_model_fn_starts_from_one(tmp_path):
+def test_model_fn_starts_from_a_url(tmp_path):
     checkpoints.save(URL, 7, VALUES)
     base = model_fn_of(linear)
 

@@ -1,4 +1,4 @@
-"""An estimator whose `model_dir` is a URL."""
+"""Tests an estimator whose `model_dir` is a URL."""
 
 import json
 import os
@@ -29,11 +29,11 @@ HELD_OUT = batches_of(X, Y)
 
 
 class Crash(Exception):
-    """An error that ends a run early."""
+    """An error that interrupts training."""
 
 
 class CrashAt(kte.hooks.SessionRunHook):
-    """Raises at the end of a loop."""
+    """Raises an error at the end of a loop."""
 
     acts_last = True
 
@@ -60,14 +60,14 @@ def names(url=URL):
 
 
 def saved(url=URL):
-    """The steps of the checkpoints that are there."""
+    """The steps of the existing checkpoints."""
     files = [name for name in names(url) if name.endswith(".h5")]
     return [int(file[len("model.ckpt-") : -len(".h5")]) for file in files]
 
 
 @pytest.fixture
 def local(tmp_path, monkeypatch):
-    """The working directory, in which nothing may appear."""
+    """The working directory, which must stay empty."""
     monkeypatch.chdir(tmp_path)
     yield tmp_path
     assert not list(tmp_path.iterdir())
@@ -97,17 +97,17 @@ def test_train_evaluate_predict(memory, local):
     assert earlier["global_step"] == 4
 
 
-def test_a_call_goes_on_where_another_one_ended(memory, tmp_path):
+def test_call_continues_where_another_one_ended(memory, tmp_path):
     whole = new_estimator(tmp_path).train(TRAIN, max_steps=6)
     new_estimator().train(TRAIN, max_steps=3)
     transfers._KEPT.clear()
     parts = new_estimator().train(TRAIN, steps=3)
-    # Each call reads its input from the beginning.
+    # Each call reads its input from the start.
     assert checkpoints.step_of(parts.latest_checkpoint()) == 6
     assert parts.get_variable_names() == whole.get_variable_names()
 
 
-def test_an_interrupted_call_reads_its_input_on(memory, tmp_path):
+def test_interrupted_call_continues_its_input(memory, tmp_path):
     whole = new_estimator(tmp_path).train(TRAIN, max_steps=7)
     with pytest.raises(Crash):
         new_estimator().train(TRAIN, hooks=[CrashAt(5)], max_steps=7)
@@ -121,7 +121,7 @@ def test_an_interrupted_call_reads_its_input_on(memory, tmp_path):
     assert not [name for name in names() if "-7.input." in name]
 
 
-def test_event_files_and_metrics_are_there_at_the_end(memory, local):
+def test_event_files_and_metrics_exist_at_the_end(memory, local):
     config = kte.RunConfig(model_dir=URL, save_summary_steps=2, log_step_count_steps=2)
     for steps in (4, 8):
         estimator = kte.TPUEstimator(
@@ -143,7 +143,7 @@ def test_event_files_and_metrics_are_there_at_the_end(memory, local):
     assert found[8]["loss"] == pytest.approx(result["loss"])
 
 
-def test_a_host_call_writes_to_a_url(memory, local):
+def test_host_call_writes_to_a_url(memory, local):
     base = model_fn_of(linear)
 
     def host_call(step, loss):
@@ -167,7 +167,7 @@ def test_a_host_call_writes_to_a_url(memory, local):
 
 
 @pytest.mark.parametrize("end", ["-4.h5", "checkpoint"])
-def test_a_checkpoint_that_cannot_be_written_is_an_error(end, memory, monkeypatch):
+def test_unwritable_checkpoint_is_an_error(end, memory, monkeypatch):
     put = transfers.put
     is_down = []
 
@@ -187,7 +187,7 @@ def test_a_checkpoint_that_cannot_be_written_is_an_error(end, memory, monkeypatc
     assert kte.latest_checkpoint(URL) == f"{URL}/model.ckpt-6"
 
 
-def test_event_files_that_cannot_be_written_are_an_error(memory, monkeypatch):
+def test_unwritable_event_files_are_an_error(memory, monkeypatch):
     def fail(content, url):
         raise ConnectionError("the network is down")
 
@@ -202,7 +202,7 @@ def test_event_files_that_cannot_be_written_are_an_error(memory, monkeypatch):
     assert events.startswith("events.") and lines == "metrics.jsonl"
 
 
-def test_a_store_that_fails_does_not_start_training_afresh(memory, monkeypatch):
+def test_failing_store_does_not_restart_training(memory, monkeypatch):
     new_estimator().train(TRAIN, max_steps=2)
 
     def fail(self, path, **_):
@@ -213,9 +213,9 @@ def test_a_store_that_fails_does_not_start_training_afresh(memory, monkeypatch):
         new_estimator().train(TRAIN, max_steps=4)
 
 
-def test_nothing_is_fetched_that_is_in_memory(memory, monkeypatch):
+def test_values_in_memory_are_not_downloaded(memory, monkeypatch):
     def fetch(url, local, fetch=transfers.fetch):
-        # What is written on by whoever evaluates next.
+        # The next evaluation continues this file.
         assert url.endswith("metrics.jsonl")
         fetch(url, local)
 
@@ -240,7 +240,7 @@ def test_train_and_evaluate(memory, local):
     assert list(evaluated) == [2, 4, 6]
 
 
-def test_an_evaluator_sees_the_checkpoints_of_another(memory):
+def test_evaluator_sees_checkpoints_of_another_process(memory):
     new_estimator().train(TRAIN, max_steps=4)
     transfers._KEPT.clear()
     spec = kte.EvalSpec(HELD_OUT, steps=None, start_delay_secs=0)
@@ -248,14 +248,14 @@ def test_an_evaluator_sees_the_checkpoints_of_another(memory):
     assert metrics["global_step"] == 4
 
 
-def test_profiles_go_to_local_directories_only():
+def test_profiles_need_local_directories():
     with pytest.raises(ValueError, match="Pass a local directory"):
         kte.hooks.ProfilerHook(10, output_dir=URL)
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_a_second_process_goes_on(shelf):
-    """It has but the shelf; weights are those of a run in one piece."""
+def test_second_process_continues(shelf):
+    """It has only the store, and its weights equal those of uninterrupted training."""
     script = second_process.__file__
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     second_process.estimator().train(second_process.repeated(X, Y), steps=4)

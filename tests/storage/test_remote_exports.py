@@ -1,11 +1,11 @@
-"""Exports to URLs."""
+"""Tests exports to URLs."""
 
 import os
 
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - loads what was exported
+import tensorflow as tf  # noqa: TID253 - loads the exports
 from helpers import estimator_of, linear, model_fn_of, regression_data, repeated
 
 import keras_tpu_estimator as kte
@@ -21,7 +21,7 @@ X, Y = regression_data()
 
 
 class Writer:
-    """Stands in for an estimator: exports are single files."""
+    """Replaces an estimator; its exports are single files."""
 
     model_dir = URL
 
@@ -29,7 +29,7 @@ class Writer:
         self.exports = 0
 
     def export_saved_model(self, base, receiver_fn, **arguments):
-        """Makes a folder named by a number."""
+        """Makes a folder with a number as its name."""
         path = f"{base}/{1_700_000_000 + self.exports}"
         transfers.put_bytes(b"model", f"{path}/saved_model.pb")
         self.exports += 1
@@ -37,7 +37,7 @@ class Writer:
 
 
 def receiver_fn():
-    """Is never called."""
+    """A receiver function that is never called."""
 
 
 def offer(exporter, writer, *losses):
@@ -61,7 +61,7 @@ def estimator(memory):
 
 
 def fetch_tree(url, folder):
-    """Copies a directory of one level below another to this machine."""
+    """Copies a directory with one level of subdirectories to this machine."""
     for name in paths.names_in(url):
         if paths.is_directory(f"{url}/{name}"):
             fetch_tree(f"{url}/{name}", folder / name)
@@ -108,7 +108,7 @@ def test_a_keras_file(estimator, tmp_path):
     )
 
 
-def test_an_export_gets_the_next_free_name(memory):
+def test_export_has_the_next_free_name(memory):
     for expected in (12, 13):
         with export_folder(BASE, clock=lambda: 12.5) as (temporary, final):
             with open(os.path.join(temporary, "saved_model.pb"), "w") as file:
@@ -118,7 +118,7 @@ def test_an_export_gets_the_next_free_name(memory):
         assert paths.is_file(f"{final}/saved_model.pb")
 
 
-def test_nothing_stays_of_an_export_that_failed(memory):
+def test_failed_export_leaves_nothing(memory):
     with pytest.raises(KeyError):
         with export_folder(BASE) as (temporary, _):
             with open(os.path.join(temporary, "saved_model.pb"), "w") as file:
@@ -128,7 +128,7 @@ def test_nothing_stays_of_an_export_that_failed(memory):
     assert not os.path.exists(temporary)
 
 
-def test_there_is_a_name_for_ten_exports_a_second(memory):
+def test_ten_exports_a_second_have_names(memory):
     for stamp in range(12, 22):
         transfers.put_bytes(b"model", f"{BASE}/{stamp}/saved_model.pb")
     with pytest.raises(RuntimeError, match=f"from 12 to 21 in '{BASE}'"):
@@ -144,7 +144,7 @@ def test_old_exports_are_removed(memory):
     assert paths.is_file(f"{BASE}/notes/file")
 
 
-def test_the_best_result_outlives_a_process(memory):
+def test_best_result_is_kept_between_processes(memory):
     writer = Writer()
     first = kte.BestExporter(serving_input_receiver_fn=receiver_fn)
     assert offer(first, writer, 0.5, 0.6, 0.4) == [True, False, True]
@@ -152,7 +152,7 @@ def test_the_best_result_outlives_a_process(memory):
     assert offer(second, writer, 0.45, 0.3) == [False, True]
 
 
-def test_the_best_result_is_found_in_event_files(memory):
+def test_best_result_is_found_in_event_files(memory):
     writer = Writer()
     with kte.summary.EventWriter(f"{URL}/eval") as events:
         events.metrics({"loss": 0.4}, step=7)

@@ -1,4 +1,4 @@
-"""Saves behind URLs that end between any two operations on objects."""
+"""Tests saves to URLs that stop between any two operations on objects."""
 
 import contextlib
 
@@ -17,7 +17,7 @@ USERS = ("mnist.input.zip", "train.tfrecord.shard-00000-of-00002")
 
 
 class Store:
-    """The store, whose operation of a number fails, or kills the process."""
+    """A store in which one operation fails or kills the process."""
 
     def __init__(self, memory, monkeypatch):
         self.objects = memory.store
@@ -40,7 +40,7 @@ class Store:
 
     @contextlib.contextmanager
     def ends(self, at, error):
-        """Lets an operation of the `with` block be the last one."""
+        """Makes an operation of the `with` block the last one."""
         self.done, self.at, self.error = 0, at, error
         with contextlib.suppress(error):
             yield
@@ -54,7 +54,7 @@ def store(memory, monkeypatch):
 
 
 def number_of(prefix):
-    """The number of a save, which all its files have."""
+    """The number of a save, which all its files contain."""
     values = checkpoints.read(prefix)
     del values["global_step"]
     (number,) = {int(each) for value in values.values() for each in value}
@@ -66,7 +66,7 @@ def number_of(prefix):
 
 @pytest.mark.parametrize("error", [Killed, ConnectionError])
 @pytest.mark.parametrize("way", saves.WAYS)
-def test_a_step_that_is_saved_again(store, way, error):
+def test_saving_a_step_twice_replaces_its_files(store, way, error):
     saves.save(URL, 10, 1, way)
     for name in USERS:
         transfers.put_bytes(b"mine", f"{URL}/{name}")
@@ -85,7 +85,7 @@ def test_a_step_that_is_saved_again(store, way, error):
         save_files.sweep(URL)
         assert number_of(prefix) == number
         is_bundle = way == saves.TENSORFLOW
-        # A bundle has one more file each second time.
+        # A TensorFlow checkpoint has one more file every second time.
         expected = after - (is_bundle and number == 1)
         assert len(store.objects) == expected, at
         assert {f"/bucket/run/{name}" for name in USERS} <= {*store.objects}

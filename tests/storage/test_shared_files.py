@@ -1,4 +1,4 @@
-"""Operations that Windows refuses while a file is open are retried."""
+"""Tests that operations that Windows refuses for open files are retried."""
 
 import os
 import time
@@ -9,19 +9,19 @@ import pytest
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import shared_files
-from keras_tpu_estimator.files.atomic import checksum, commit, pieces
+from keras_tpu_estimator.files.atomic import checksum, commit
 
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The pauses that were made; no test waits for them."""
+    """Records the pauses without waiting."""
     made = []
     monkeypatch.setattr(time, "sleep", made.append)
     return made
 
 
 def refusing(monkeypatch, name, times):
-    """Has a function of `os` refuse its first calls, as if a file were open."""
+    """Makes a function of `os` refuse its first calls, as if a file were open."""
     function, left = getattr(os, name), iter(range(times))
 
     def refused(*arguments, **keywords):
@@ -39,7 +39,7 @@ def windows(monkeypatch):
 
 @pytest.fixture
 def elsewhere(tmp_path):
-    """A folder outside of the one that is removed; nothing in it may go."""
+    """A folder outside the removed one, which must not change."""
     folder = tmp_path / "elsewhere"
     (folder / "deep").mkdir(parents=True)
     (folder / "deep" / "file").write_bytes(b"precious")
@@ -58,7 +58,7 @@ def test_links_are_removed_and_not_followed(tmp_path, elsewhere, target):
     assert [path.name for path in tmp_path.iterdir()] == ["elsewhere"]
 
 
-def test_a_marker_is_removed_last(tmp_path, monkeypatch):
+def test_marker_is_removed_last(tmp_path, monkeypatch):
     (tmp_path / "folder" / "b").mkdir(parents=True)
     for name in ("a", "b/c", "d"):
         (tmp_path / "folder" / name).touch()
@@ -72,7 +72,7 @@ def test_a_marker_is_removed_last(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("windows")
-def test_a_name_is_given_once_the_reader_has_closed_the_file(
+def test_rename_succeeds_after_the_reader_has_closed_the_file(
     tmp_path, monkeypatch, pauses
 ):
     (tmp_path / "new").write_bytes(b"new")
@@ -84,7 +84,7 @@ def test_a_name_is_given_once_the_reader_has_closed_the_file(
 
 
 @pytest.mark.usefixtures("windows")
-def test_it_fails_in_the_end(tmp_path, monkeypatch, pauses):
+def test_repeated_refusals_are_an_error(tmp_path, monkeypatch, pauses):
     refusing(monkeypatch, "remove", 100)
     (tmp_path / "file").touch()
     with pytest.raises(PermissionError, match="cannot access the file"):
@@ -106,7 +106,7 @@ def test_linux_does_not_wait(tmp_path, monkeypatch, pauses):
 
 
 @pytest.mark.usefixtures("windows")
-def test_a_directory_is_not_waited_for(tmp_path, pauses):
+def test_directories_are_not_retried(tmp_path, pauses):
     with pytest.raises(OSError, match="irectory"):
         shared_files.opened(str(tmp_path))
     assert pauses == []
@@ -114,7 +114,7 @@ def test_a_directory_is_not_waited_for(tmp_path, pauses):
 
 @pytest.mark.usefixtures("windows", "pauses")
 @pytest.mark.parametrize("format_name", ["hdf5", "orbax", "tensorflow"])
-def test_a_checkpoint_that_an_evaluation_reads_goes_later(
+def test_checkpoint_read_by_an_evaluation_is_removed_later(
     tmp_path, monkeypatch, caplog, format_name
 ):
     def save(step):
@@ -146,7 +146,7 @@ def test_a_checkpoint_that_an_evaluation_reads_goes_later(
 
 
 @pytest.mark.usefixtures("windows", "pauses")
-def test_what_another_process_is_writing_is_left_to_it(tmp_path, monkeypatch):
+def test_files_that_another_process_writes_are_kept(tmp_path, monkeypatch):
     lost = tmp_path / "best.json.0f0f0f0f.kte-partial"
     lost.touch()
     os.utime(lost, (0, 0))
@@ -160,14 +160,14 @@ def test_what_another_process_is_writing_is_left_to_it(tmp_path, monkeypatch):
 
 @pytest.fixture(params=[True, False], ids=["posix", "windows"])
 def calls(request, monkeypatch):
-    """With and without what Windows and old releases of macOS lack."""
+    """With and without the functions that Windows and old macOS releases lack."""
     if not request.param:
         monkeypatch.delattr(os, "preadv")
         monkeypatch.delattr(os, "pwrite")
 
 
 @pytest.mark.usefixtures("calls")
-def test_the_position_stays(tmp_path):
+def test_file_position_is_kept(tmp_path):
     with open(tmp_path / "file", "wb+") as file:
         file.write(b"content")
         file.flush()
@@ -183,17 +183,17 @@ def test_the_position_stays(tmp_path):
 
 @pytest.mark.usefixtures("calls")
 def test_several_threads_read_one_file(tmp_path, monkeypatch):
-    monkeypatch.setattr(pieces, "_PIECE", 1000)
-    monkeypatch.setattr(pieces, "_CHUNK", 300)
+    monkeypatch.setattr(checksum, "_PIECE", 1000)
+    monkeypatch.setattr(checksum, "_CHUNK", 300)
     path = str(tmp_path / "file")
     array = np.arange(50_000, dtype="int32")
     with open(path, "wb") as file:
         file.write(b"before")
-    written = pieces.write(path, [pieces.Extent.of(6, array)])
+    written = checksum.write(path, [checksum.Extent.of(6, array)])
     checksum.append(path, written)
     found = np.empty_like(array)
     loaded = checksum.load(path)
     assert len(loaded) == 200
-    pieces.read(path, [pieces.Extent.of(6, found)], loaded)
+    checksum.read(path, [checksum.Extent.of(6, found)], loaded)
     np.testing.assert_array_equal(found, array)
     assert checksum.is_right(path)

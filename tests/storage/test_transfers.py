@@ -1,4 +1,4 @@
-"""Copies on this machine, and how long they stay."""
+"""Tests local copies and their lifetime."""
 
 import gc
 import os
@@ -43,7 +43,7 @@ def test_a_file_is_fetched_once_for_each_version(fetched):
     assert fetched == [URL, URL]
 
 
-def test_what_was_written_here_is_not_fetched(fetched):
+def test_files_written_here_are_not_fetched(fetched):
     copy = transfers.Copy("file")
     with open(copy.path, "wb") as file:
         file.write(b"content")
@@ -53,7 +53,7 @@ def test_what_was_written_here_is_not_fetched(fetched):
     assert fetched == []
 
 
-def test_few_stay_but_none_that_is_in_use(fetched):
+def test_copies_are_limited_but_kept_while_in_use(fetched):
     urls = [f"{URL}-{number}" for number in range(4)]
     for url in urls:
         transfers.put_bytes(url.encode(), url)
@@ -64,7 +64,7 @@ def test_few_stay_but_none_that_is_in_use(fetched):
     assert [os.path.isdir(folder) for folder in folders] == [False, True, True]
 
 
-def test_several_files_stand_for_one_prefix(fetched):
+def test_prefix_has_several_files(fetched):
     for end in (".index", ".data-00000-of-00001"):
         transfers.put_bytes(end.encode(), URL + end)
     copy = local_copy(URL, [".index", ".data-00000-of-00001"])
@@ -75,7 +75,7 @@ def test_several_files_stand_for_one_prefix(fetched):
     ]
 
 
-def test_a_file_that_is_gone_is_an_error(fetched):
+def test_missing_file_is_an_error(fetched):
     transfers.put_bytes(b"content", URL)
     local_copy(URL)
     paths.remove(URL)

@@ -1,4 +1,4 @@
-"""Files that others may have written are not read."""
+"""Tests that files that other users may write are not read."""
 
 import os
 import pathlib
@@ -10,7 +10,7 @@ from keras_tpu_estimator.base.storage import trusted
 
 @pytest.fixture
 def note(tmp_path):
-    """A file in a folder in a folder."""
+    """A file in nested folders."""
     file = tmp_path / "above" / "folder" / "note"
     file.parent.mkdir(parents=True, mode=0o755)
     for path in (file.parent, file.parent.parent):
@@ -20,7 +20,7 @@ def note(tmp_path):
     return file
 
 
-def test_ones_own_is_read(note):
+def test_own_file_is_read(note):
     assert trusted.read(str(note)) == b"mine"
     with pytest.raises(FileNotFoundError):
         trusted.read(str(note) + "s")
@@ -28,7 +28,7 @@ def test_ones_own_is_read(note):
 
 @pytest.mark.parametrize("levels", [0, 1, 2])
 @pytest.mark.parametrize("bit", [0o020, 0o002])
-def test_what_others_may_write_is_refused(note, levels, bit):
+def test_file_that_others_may_write_is_refused(note, levels, bit):
     path = (note, *note.parents)[levels]
     path.chmod(path.stat().st_mode | bit)
     with pytest.raises(PermissionError, match=f"`chmod go-w {path}`"):
@@ -40,14 +40,14 @@ def test_what_others_may_write_is_refused(note, levels, bit):
 def test_others_may_add_names(note):
     note.parent.parent.chmod(0o1777)
     assert trusted.read(str(note)) == b"mine"
-    # A file has no such bit.
+    # Files have no sticky bit.
     note.chmod(0o1666)
     with pytest.raises(PermissionError, match="the mode 1666"):
         trusted.read(str(note))
 
 
 @pytest.mark.parametrize("levels", [0, 1])
-def test_what_belongs_to_others_is_refused(note, monkeypatch, levels):
+def test_file_of_another_user_is_refused(note, monkeypatch, levels):
     path = (note, *note.parents)[levels]
     real_stat, real_fstat = os.stat, os.fstat
     number = real_stat(path).st_ino
@@ -71,7 +71,7 @@ def test_what_belongs_to_others_is_refused(note, monkeypatch, levels):
         trusted.read(str(note))
 
 
-def test_what_a_link_leads_to_counts(note, tmp_path):
+def test_target_of_a_link_is_checked(note, tmp_path):
     safe, unsafe = tmp_path / "safe", tmp_path / "unsafe"
     for folder in (safe, unsafe):
         folder.mkdir()
@@ -96,7 +96,7 @@ def test_folders(note):
         trusted.check_folder(str(note.parent / "nowhere"))
 
 
-def test_a_folder_is_a_path_of_this_machine():
+def test_folder_must_be_a_local_path():
     path = pathlib.Path("/compiled")
     assert trusted.folder_string("`save`", path) == "/compiled"
     with pytest.raises(ValueError, match="`save` must be a local folder"):

@@ -1,4 +1,4 @@
-"""Tests of which paths are URLs, and of errors in some."""
+"""Tests which paths are URLs, and errors in URLs."""
 
 import ntpath
 import os
@@ -11,7 +11,7 @@ import keras_tpu_estimator as kte
 from keras_tpu_estimator import checkpoints
 from keras_tpu_estimator.base.common import machine
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.urls import check, is_url, located
+from keras_tpu_estimator.base.storage.paths import check, is_url, located
 
 
 @pytest.mark.parametrize(
@@ -32,7 +32,7 @@ from keras_tpu_estimator.base.storage.urls import check, is_url, located
         ("://", False),
     ],
 )
-def test_what_is_a_url(path, expected):
+def test_urls_are_recognized(path, expected):
     assert is_url(path) is expected
 
 
@@ -64,13 +64,13 @@ def new_estimator(model_dir):
         ("gs://bucket/run", ImportError, "gcsfs"),
     ],
 )
-def test_a_wrong_url_is_an_error_of_the_constructor(path, error, message, monkeypatch):
+def test_constructor_refuses_invalid_urls(path, error, message, monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     with pytest.raises(error, match=message):
         new_estimator(path)
 
 
-def test_a_configuration_is_made_where_the_driver_need_not_be(monkeypatch):
+def test_configuration_does_not_need_the_driver(monkeypatch):
     monkeypatch.setitem(sys.modules, "gcsfs", None)
     config = kte.RunConfig(model_dir="gs://bucket/run")
     assert config.model_dir == "gs://bucket/run"
@@ -82,7 +82,7 @@ def test_a_configuration_is_made_where_the_driver_need_not_be(monkeypatch):
         )
 
 
-def test_without_fsspec_the_extra_is_named(monkeypatch):
+def test_error_without_fsspec_names_the_extra(monkeypatch):
     for name in [n for n in sys.modules if n.split(".")[0] == "fsspec"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fsspec", None)
@@ -97,7 +97,7 @@ def test_without_fsspec_the_extra_is_named(monkeypatch):
             use("gs://bucket/run")
 
 
-def test_a_local_run_needs_no_fsspec(monkeypatch, tmp_path):
+def test_local_run_needs_no_fsspec(monkeypatch, tmp_path):
     for name in [n for n in sys.modules if n.split(".")[0] == "fsspec"]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "fsspec", None)
@@ -113,8 +113,8 @@ def test_a_local_run_needs_no_fsspec(monkeypatch, tmp_path):
     "path",
     ["C:/runs/bert", r"C:\runs\bert", r"\\server\share", r"D:bert", "runs"],
 )
-def test_a_path_of_windows_is_no_wrong_url(path):
-    """Neither as a string, nor as pathlib has it."""
+def test_windows_paths_are_not_invalid_urls(path):
+    """This holds for strings and for pathlib objects."""
     for each in (path, str(pathlib.PureWindowsPath(path))):
         check(each)
         assert not is_url(each)
@@ -122,7 +122,7 @@ def test_a_path_of_windows_is_no_wrong_url(path):
 
 @pytest.fixture
 def windows_paths(monkeypatch):
-    """Has `os.path` join URLs as it does on Windows, by backslashes."""
+    """Makes `os.path` join URLs with backslashes, as on Windows."""
     monkeypatch.setattr(machine, "IS_WINDOWS", True)
     for name in ("join", "split", "dirname", "basename"):
         here, there = getattr(os.path, name), getattr(ntpath, name)
@@ -135,7 +135,7 @@ def windows_paths(monkeypatch):
 
 
 @pytest.mark.usefixtures("windows_paths")
-def test_a_store_gets_names_with_slashes(memory):
+def test_stores_receive_names_with_slashes(memory):
     assert os.path.join("memory://a/b", "c") == "memory://a/b\\c"
     url = "memory://bucket/run"
     for step in (10, 20, 30):

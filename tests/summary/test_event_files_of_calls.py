@@ -1,4 +1,4 @@
-"""Tests of the event files that a call of an estimator writes and closes."""
+"""Tests the event files that calls of an estimator write and close."""
 
 import gc
 import glob
@@ -27,7 +27,7 @@ EVAL = batches_of(X, Y)
 
 
 def scalars(directory):
-    """The content that others can read now, and the number of files."""
+    """The content that other readers can see now, and the number of files."""
     files = glob.glob(os.path.join(directory, "*.tfevents.*"))
     tags = {}
     for step, values in read_scalars(files).items():
@@ -43,7 +43,7 @@ def open_files(directory):
     for descriptor in os.listdir(own):
         try:
             found.append(os.readlink(os.path.join(own, descriptor)))
-        except FileNotFoundError:  # That of the listing itself.
+        except FileNotFoundError:  # The file of the listing itself.
             continue
     return [path for path in found if path.startswith(str(directory))]
 
@@ -55,7 +55,7 @@ def estimator(tmp_path):
 
 @pytest.fixture
 def own(tmp_path):
-    """A directory for the event files of a hook or of a user's writer."""
+    """A directory for the event files of a hook or a user's writer."""
     return str(tmp_path / "own")
 
 
@@ -70,7 +70,7 @@ def test_no_file_stays_open(tmp_path, estimator):
     assert scalars(tmp_path / "run" / "eval") == ({"loss": [8, 16]}, 1)
 
 
-def test_a_closed_file_is_not_left_open_by_flushing(tmp_path):
+def test_flush_does_not_reopen_a_closed_file(tmp_path):
     writer = EventWriter(tmp_path)
     writer.scalars({"loss": 0.5}, step=1)
     assert open_files(tmp_path) == []
@@ -99,7 +99,9 @@ HOOKS = pytest.mark.parametrize(
 
 @HOOKS
 @pytest.mark.parametrize("is_of_spec", [False, True])
-def test_what_a_hook_wrote_is_there_when_train_returns(made, is_of_spec, tmp_path, own):
+def test_summaries_of_a_hook_are_readable_when_train_returns(
+    made, is_of_spec, tmp_path, own
+):
     hook, steps = made(output_dir=own)
     base = model_fn_of(linear)
 
@@ -113,7 +115,7 @@ def test_what_a_hook_wrote_is_there_when_train_returns(made, is_of_spec, tmp_pat
 
 
 @HOOKS
-def test_what_a_hook_wrote_by_a_writer_of_its_own_is_there(made, estimator, own):
+def test_summaries_of_a_hooks_own_writer_are_readable(made, estimator, own):
     writer = EventWriter(own, flush_secs=1000)
     hook, steps = made(summary_writer=writer)
     estimator.train(TRAIN, hooks=[hook], steps=12)
@@ -122,7 +124,7 @@ def test_what_a_hook_wrote_by_a_writer_of_its_own_is_there(made, estimator, own)
 
 
 @HOOKS
-def test_what_a_hook_wrote_is_there_after_an_error(made, estimator, own):
+def test_summaries_of_a_hook_are_readable_after_an_error(made, estimator, own):
     class Fail(kte.hooks.SessionRunHook):
         def end(self, session):
             raise KeyError("mine")
@@ -134,7 +136,7 @@ def test_what_a_hook_wrote_is_there_after_an_error(made, estimator, own):
 
 
 class WriteOnce(kte.hooks.SessionRunHook):
-    """Writes into the shared file of a directory, and does not flush."""
+    """Writes into the shared file of a directory without flushing."""
 
     def __init__(self, directory, error=None):
         self.events = EventWriter.for_dir(directory)
@@ -149,7 +151,7 @@ class WriteOnce(kte.hooks.SessionRunHook):
 
 
 @pytest.mark.parametrize("error", [None, KeyError("mine")])
-def test_what_a_hook_of_evaluate_wrote_is_there(error, estimator, own):
+def test_summaries_of_an_evaluation_hook_are_readable(error, estimator, own):
     try:
         estimator.evaluate(EVAL, hooks=[WriteOnce(own, error)])
     except KeyError as raised:
@@ -158,14 +160,14 @@ def test_what_a_hook_of_evaluate_wrote_is_there(error, estimator, own):
 
 
 @pytest.mark.parametrize("read", [list, next])
-def test_what_a_hook_of_predict_wrote_is_there(read, estimator, own):
+def test_summaries_of_a_prediction_hook_are_readable(read, estimator, own):
     predictions = estimator.predict(batches_of(X), hooks=[WriteOnce(own)])
     read(predictions)
     predictions.close()
     assert scalars(own) == ({"mine": [1]}, 1)
 
 
-def test_what_a_hook_wrote_is_there_when_fit_returns(own):
+def test_summaries_of_a_hook_are_readable_when_fit_returns(own):
     model = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse")
     hook = kte.hooks.SummarySaverHook(save_steps=1, output_dir=own)
@@ -202,7 +204,7 @@ def values_of(directory):
     }
 
 
-def test_what_a_host_call_wrote_is_there(tmp_path, own):
+def test_summaries_of_a_host_call_are_readable(tmp_path, own):
     def write(loss):
         with kte.summary.create_file_writer(own).as_default():
             kte.summary.scalar("mine", loss[0])
@@ -215,7 +217,7 @@ def test_what_a_host_call_wrote_is_there(tmp_path, own):
     assert open_files(tmp_path) == []
 
 
-def test_what_model_fn_gave_to_a_writer_is_there(tmp_path, own):
+def test_summaries_of_model_fn_are_readable(tmp_path, own):
     base = model_fn_of(linear)
 
     def model_fn(features, labels, mode, params):
@@ -232,7 +234,7 @@ def test_what_model_fn_gave_to_a_writer_is_there(tmp_path, own):
     assert open_files(tmp_path) == []
 
 
-def test_what_was_written_before_a_call_is_there_after_it(estimator, own):
+def test_summaries_written_before_a_call_are_readable_after_it(estimator, own):
     writer = kte.summary.create_file_writer(own)
     with writer.as_default():
         kte.summary.scalar("mine", 0.5, step=1)
@@ -244,7 +246,7 @@ def test_what_was_written_before_a_call_is_there_after_it(estimator, own):
 
 @pytest.fixture
 def unwritable(monkeypatch):
-    """A directory where nothing can be written, as long as there is one."""
+    """A directory that is not writable until it is removed."""
     directories = []
     flush = event_file.EventFile.flush
 
@@ -257,9 +259,7 @@ def unwritable(monkeypatch):
     return directories
 
 
-def test_nobody_else_is_told_what_evaluate_could_not_write(
-    estimator, unwritable, tmp_path
-):
+def test_only_evaluate_raises_its_write_errors(estimator, unwritable, tmp_path):
     other = estimator_of(model_fn_of(linear), tmp_path / "other", save_summary_steps=1)
     for each in (estimator, other):
         each.train(TRAIN, steps=4)
@@ -272,16 +272,14 @@ def test_nobody_else_is_told_what_evaluate_could_not_write(
             assert len(list(each.predict(batches_of(X)))) == len(X)
         other.train(TRAIN, steps=4)
         other.evaluate(EVAL)
-    # Nothing is lost of what can be written in the end.
+    # Everything that can be written in the end is kept.
     unwritable.clear()
     list(other.predict(batches_of(X)))
     written = values_of(estimator.eval_dir())
     assert written["checkpoint_path"] == [4, 4, 4]
 
 
-def test_training_is_told_what_it_could_not_write_and_not_what_is_inside(
-    estimator, unwritable, own
-):
+def test_training_raises_only_its_own_write_errors(estimator, unwritable, own):
     inside = []
 
     class Evaluate(kte.hooks.SessionRunHook):
@@ -297,7 +295,7 @@ def test_training_is_told_what_it_could_not_write_and_not_what_is_inside(
     assert len(inside) == 2
 
 
-def test_a_forgotten_writer_says_what_is_lost(tmp_path, unwritable, caplog):
+def test_forgotten_writer_reports_lost_summaries(tmp_path, unwritable, caplog):
     writer = EventWriter(tmp_path)
     writer.scalars({"loss": 0.5}, step=1)
     writer.flush()
@@ -309,7 +307,7 @@ def test_a_forgotten_writer_says_what_is_lost(tmp_path, unwritable, caplog):
     assert told.startswith("Events are lost, because their file cannot be written: ")
 
 
-def test_closing_a_writer_tells_what_could_not_be_written(tmp_path, unwritable):
+def test_close_raises_write_errors(tmp_path, unwritable):
     writer = EventWriter(tmp_path)
     writer.scalars({"loss": 0.5}, step=1)
     unwritable.append(str(tmp_path))

@@ -1,4 +1,4 @@
-"""Numbers are read back from event files, damaged ones included."""
+"""Tests that numbers are read from event files, including corrupt ones."""
 
 import struct
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - writes event files of its own
+import tensorflow as tf  # noqa: TID253 - writes its own event files
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.files.summary.event_file import framed, read_scalars
@@ -14,7 +14,7 @@ from keras_tpu_estimator.files.summary.event_file import framed, read_scalars
 
 @pytest.fixture
 def path(tmp_path):
-    """An event file with two steps, the second of which has two scalars."""
+    """An event file with two steps, the second with two scalars."""
     with kte.summary.EventWriter(str(tmp_path)) as writer:
         writer.metrics({"loss": 0.5}, step=1)
         writer.metrics({"loss": 0.25, "mae": 2, "m": np.ones((2, 2))}, step=2)
@@ -39,7 +39,7 @@ def test_files_of_tensorflow_are_read(tmp_path):
 
 
 def damaged(content, kind):
-    """The content of a file, damaged in its third record."""
+    """The content of a file with a corrupt third record."""
     starts, at = [], 0
     while at < len(content):
         starts.append(at)
@@ -66,21 +66,21 @@ def damaged(content, kind):
         ("event", "Error parsing message"),
     ],
 )
-def test_a_damaged_file_is_read_up_to_there(path, kind, reason, caplog):
+def test_corrupt_file_is_read_up_to_the_corruption(path, kind, reason, caplog):
     path.write_bytes(damaged(path.read_bytes(), kind))
     assert read_scalars([path]) == {1: {"loss": 0.5}}
     assert "read up to a corrupt event" in caplog.text
     assert reason in caplog.text
 
 
-def test_what_was_added_is_seen(tmp_path):
+def test_appended_events_are_read(tmp_path):
     writer = kte.summary.EventWriter(str(tmp_path))
     for step in (1, 2):
         writer.metrics({"loss": 0.5 * step}, step)
         writer.flush()
         read = read_scalars(tmp_path.iterdir())
         assert list(read) == list(range(1, step + 1))
-        # The caller owns what was read.
+        # The caller owns the results.
         read[1]["loss"] = -1.0
     assert read_scalars(tmp_path.iterdir())[1] == {"loss": 0.5}
     writer.close()

@@ -1,4 +1,4 @@
-"""Metric writers: what each is given, in training and in evaluation."""
+"""Tests the values that metric writers receive in training and evaluation."""
 
 import copy
 import json
@@ -49,7 +49,7 @@ def run(directory, writers, name=None, use_tpu=False, **settings):
 
 
 class Own(summary.MetricWriter):
-    """Keeps all that it is given."""
+    """Records everything that it receives."""
 
     def __init__(self):
         self.calls = []
@@ -78,7 +78,7 @@ class Own(summary.MetricWriter):
 
 
 class OfClu:
-    """Has the methods of a writer of clu, and is none of ours."""
+    """Has the methods of clu's writers without our base class."""
 
     def __init__(self):
         self.scalars = []
@@ -88,7 +88,7 @@ class OfClu:
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_users_own_writer(tmp_path, use_tpu):
+def test_custom_writer(tmp_path, use_tpu):
     own = Own()
     estimator, result = run(tmp_path, [own], use_tpu=use_tpu)
     lines = [got for _, got in own.calls if "input_wait" in got]
@@ -104,10 +104,10 @@ def test_a_users_own_writer(tmp_path, use_tpu):
     assert own.named("eval/loss") == {8: pytest.approx(float(result["loss"]))}
     assert own.named("eval/view") == {8: (3, 1, 3, 1)}
     assert own.flushed
-    # Nothing else is written.
+    # No other files are written.
     assert not list(tmp_path.glob("**/events.*"))
     assert not list(tmp_path.glob("**/*.jsonl"))
-    # Copies of a configuration have the very same writer.
+    # Copies of a configuration share the writer.
     assert estimator.config.metric_writers[0] is own
     assert copy.deepcopy(estimator).config.metric_writers[0] is own
 
@@ -118,7 +118,7 @@ def test_names_of_evaluations(tmp_path):
     assert [*own.named("eval_test/loss")] == [8]
 
 
-def test_the_methods_of_clu_are_enough(tmp_path):
+def test_methods_of_clu_are_enough(tmp_path):
     writer = OfClu()
     run(tmp_path, [writer, "jsonl"])
     steps = [step for step, names in writer.scalars if "loss" in names]
@@ -127,7 +127,7 @@ def test_the_methods_of_clu_are_enough(tmp_path):
     assert (tmp_path / "metrics.jsonl").exists()
 
 
-def test_results_are_json_lines_beside_their_events(tmp_path):
+def test_results_are_also_written_as_json_lines(tmp_path):
     _, result = run(tmp_path, ["tensorboard", "jsonl"])
     (line,) = (tmp_path / "eval" / "metrics.jsonl").read_text().splitlines()
     line = json.loads(line)
@@ -136,13 +136,13 @@ def test_results_are_json_lines_beside_their_events(tmp_path):
     assert list((tmp_path / "eval").glob("events.*"))
 
 
-def test_nothing_is_given_where_no_summaries_are_wanted(tmp_path):
+def test_writers_receive_nothing_without_summaries(tmp_path):
     own = Own()
     run(tmp_path, own, save_summary_steps=None)
     assert {name for _, got in own.calls for name in got} == {"eval/loss"}
 
 
-def test_a_trial_is_not_told(tmp_path):
+def test_dry_run_does_not_call_writers(tmp_path):
     own = Own()
     run(tmp_path, own, fast_dev_run=True)
     assert not own.calls
@@ -177,12 +177,12 @@ def test_summaries_of_a_host_call(tmp_path):
         ([Own], TypeError, r"Received: <class"),
     ],
 )
-def test_what_is_no_writer(writers, exception, message):
+def test_invalid_writers_are_refused(writers, exception, message):
     with pytest.raises(exception, match=message):
         kte.RunConfig(metric_writers=writers)
 
 
-def test_a_writer_has_to_write():
+def test_writer_must_define_write_methods():
     with pytest.raises(NotImplementedError, match="MetricWriter must have"):
         summary.MetricWriter().write_scalars(1, {})
 
@@ -202,7 +202,7 @@ class FakeRun:
 
 @pytest.fixture
 def wandb(monkeypatch):
-    """The functions of the package that are called, by its documentation."""
+    """The functions of wandb that are used, according to its documentation."""
     fake = types.ModuleType("wandb")
     fake.run, fake.settings = None, []
 
@@ -221,7 +221,7 @@ def wandb(monkeypatch):
 def test_weights_and_biases(tmp_path, wandb):
     run(tmp_path, [summary.Wandb(project="digits"), "jsonl"])
     assert wandb.settings == [{"project": "digits"}]
-    # Once for the run, whatever is logged later.
+    # Once for the run, independently of later logs.
     assert wandb.run.metrics == [
         ("global_step", None),
         ("*", "global_step"),
@@ -237,15 +237,15 @@ def test_weights_and_biases(tmp_path, wandb):
     assert by_name["about"] == (4, "Html")
 
 
-def test_a_writer_is_pickled_without_its_run(tmp_path, wandb):
+def test_writer_is_pickled_without_its_run(tmp_path, wandb):
     writer = summary.Wandb(project="digits")
     writer.write_scalars(1, {"loss": 0.5})
-    wandb.run.cannot = lambda: None  # What pickle does not take.
+    wandb.run.cannot = lambda: None  # Pickle does not support this object.
     pickle.loads(pickle.dumps(writer)).write_scalars(2, {"loss": 0.25})
     assert [values["loss"] for values in wandb.run.logged] == [0.5, 0.25]
 
 
-def test_a_run_that_there_is_already_is_used(tmp_path, wandb):
+def test_existing_run_is_used(tmp_path, wandb):
     started = wandb.run = FakeRun()
     run(tmp_path, "wandb")
     assert not wandb.settings and started.logged
@@ -280,7 +280,7 @@ def test_mlflow(tmp_path, mlflow):
 
 
 @pytest.mark.parametrize("name", ["wandb", "mlflow"])
-def test_what_is_chosen_has_to_be_installed(tmp_path, monkeypatch, name):
+def test_chosen_packages_must_be_installed(tmp_path, monkeypatch, name):
     monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=f"pip install {name}"):
         run(tmp_path, [name])
@@ -295,7 +295,7 @@ def test_what_is_chosen_has_to_be_installed(tmp_path, monkeypatch, name):
         (None, "jsonl", False),
     ],
 )
-def test_autologging_that_logs_nothing_is_told(
+def test_autologging_without_effect_warns(
     tmp_path, monkeypatch, caplog, mlflow, setting, writers, is_told
 ):
     integrations = {} if setting is None else {"keras": setting}
@@ -311,6 +311,6 @@ def test_autologging_that_logs_nothing_is_told(
     assert all('metric_writers=["tensorboard"' in each for each in told)
 
 
-def test_neither_is_imported_unless_it_is_chosen(tmp_path):
+def test_packages_are_imported_only_if_chosen(tmp_path):
     run(tmp_path, ["tensorboard", "jsonl"])
     assert not {"wandb", "mlflow"} & sys.modules.keys()

@@ -55,7 +55,7 @@ def test_scalars(logdir):
     assert _accumulator(logdir).Scalars("loss")[1].wall_time == 9.5
 
 
-def test_the_dashboard_reads_the_scalars(logdir):
+def test_dashboard_reads_the_scalars(logdir):
     from tensorboard.backend.event_processing import (
         plugin_event_multiplexer as multiplexer,
     )
@@ -69,7 +69,7 @@ def test_the_dashboard_reads_the_scalars(logdir):
 
 
 @pytest.mark.parametrize("value", [np.ones(2), "x", None, 1j, []])
-def test_a_scalar_is_one_number(logdir, value):
+def test_scalar_must_be_one_number(logdir, value):
     writer = EventWriter(logdir)
     with pytest.raises(ValueError, match="scalar 'loss' must be one number"):
         writer.scalars({"loss": value}, step=1)
@@ -77,7 +77,7 @@ def test_a_scalar_is_one_number(logdir, value):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf])
-def test_scalars_need_not_be_finite(logdir, value):
+def test_scalars_may_be_nonfinite(logdir, value):
     with EventWriter(logdir) as writer:
         writer.scalars({"loss": value}, step=1)
     np.testing.assert_equal(_scalars(logdir, "loss"), [(1, value)])
@@ -87,7 +87,7 @@ def test_scalars_need_not_be_finite(logdir, value):
     "number",
     [0.5, 2, True, np.float16(0.5), np.float64(0.5), np.int8(2), np.uint64(2)],
 )
-def test_a_number_among_metrics_is_a_scalar(logdir, number):
+def test_numbers_in_metrics_are_scalars(logdir, number):
     with EventWriter(logdir) as writer:
         writer.metrics({"accuracy": number}, step=7)
     assert _scalars(logdir, "accuracy") == [(7, float(number))]
@@ -102,7 +102,7 @@ def test_a_number_among_metrics_is_a_scalar(logdir, number):
         np.array([True, False]),
     ],
 )
-def test_an_array_among_metrics_is_a_tensor(logdir, array):
+def test_arrays_in_metrics_are_tensors(logdir, array):
     with EventWriter(logdir) as writer:
         writer.metrics({"confusion": array}, step=7)
 
@@ -111,7 +111,7 @@ def test_an_array_among_metrics_is_a_tensor(logdir, array):
     assert written.dtype == array.dtype
 
 
-def test_bytes_among_metrics_are_a_summary(logdir):
+def test_bytes_in_metrics_are_a_summary(logdir):
     from tensorboard.compat.proto import summary_pb2
 
     image = summary_pb2.Summary.Image(height=1, width=1, encoded_image_string=b"png")
@@ -130,7 +130,7 @@ def test_bytes_among_metrics_are_a_summary(logdir):
     assert _scalars(logdir, "view/1") == [(7, 0.5)]
 
 
-def test_none_and_the_global_step_are_left_out_silently(logdir, caplog):
+def test_none_and_the_global_step_are_skipped_silently(logdir, caplog):
     with EventWriter(logdir) as writer:
         writer.metrics({"none": None, "global_step": 7, "auc": 0.5}, step=7)
 
@@ -142,7 +142,7 @@ def test_none_and_the_global_step_are_left_out_silently(logdir, caplog):
     "value",
     ["text", [1.0], 1j, b"\xff no summary", np.array([None]), object()],
 )
-def test_what_cannot_be_written_is_logged_and_left_out(logdir, caplog, value):
+def test_unsupported_values_are_logged_and_skipped(logdir, caplog, value):
     with EventWriter(logdir) as writer:
         writer.metrics({"odd": value, "auc": 0.5}, step=7)
 
@@ -163,7 +163,7 @@ def test_text(logdir):
     assert about.plugin_data.plugin_name == metadata.PLUGIN_NAME
 
 
-def test_nothing_written_is_no_file(logdir):
+def test_no_file_is_made_without_events(logdir):
     with EventWriter(logdir) as writer:
         writer.flush()
         writer.scalars({}, step=1)
@@ -172,7 +172,7 @@ def test_nothing_written_is_no_file(logdir):
     assert not logdir.exists()
 
 
-def test_flush_makes_it_readable(logdir):
+def test_flush_makes_events_readable(logdir):
     writer = EventWriter(logdir, flush_secs=1000)
     writer.scalars({"loss": 0.5}, step=1)
     writer.flush()
@@ -183,14 +183,14 @@ def test_flush_makes_it_readable(logdir):
     assert len(_scalars(logdir, "loss")) == 2
 
 
-def test_writes_flush_when_it_is_time(logdir):
+def test_writes_flush_at_intervals(logdir):
     writer = EventWriter(logdir, flush_secs=0)
     writer.scalars({"loss": 0.5}, step=1)
     assert _scalars(logdir, "loss") == [(1, 0.5)]
     writer.close()
 
 
-def test_a_writer_has_one_file_of_its_own(logdir):
+def test_each_writer_has_one_file(logdir):
     with EventWriter(logdir) as one, EventWriter(logdir) as other:
         for step in range(3):
             one.scalars({"one": 1}, step)
@@ -198,7 +198,7 @@ def test_a_writer_has_one_file_of_its_own(logdir):
     assert len(_files(logdir)) == 2
 
 
-def test_a_closed_writer_can_go_on(logdir):
+def test_closed_writer_can_continue(logdir):
     writer = EventWriter(logdir)
     writer.scalars({"loss": 0.5}, step=1)
     writer.close()
@@ -210,7 +210,7 @@ def test_a_closed_writer_can_go_on(logdir):
     assert _scalars(logdir, "loss") == [(1, 0.5), (2, 0.25)]
 
 
-def test_a_deleted_directory_is_made_again(logdir):
+def test_deleted_directory_is_recreated(logdir):
     writer = EventWriter(logdir)
     writer.scalars({"loss": 0.5}, step=1)
     writer.flush()
@@ -220,7 +220,7 @@ def test_a_deleted_directory_is_made_again(logdir):
     assert _scalars(logdir, "loss") == [(2, 0.25)]
 
 
-def test_what_waits_is_not_lost_with_a_directory(logdir):
+def test_pending_events_survive_a_deleted_directory(logdir):
     writer = EventWriter(logdir, flush_secs=1000)
     writer.scalars({"loss": 0.5}, step=1)
     shutil.rmtree(logdir)
@@ -228,7 +228,7 @@ def test_what_waits_is_not_lost_with_a_directory(logdir):
     assert _scalars(logdir, "loss") == [(1, 0.5)]
 
 
-def test_a_forgotten_writer_still_writes(logdir):
+def test_forgotten_writer_still_writes(logdir):
     writer = EventWriter(logdir, flush_secs=1000)
     writer.scalars({"loss": 0.5}, step=1)
     del writer
@@ -267,7 +267,7 @@ def test_any_thread_may_write(logdir):
         assert _scalars(logdir, tag) == [(s, float(s)) for s in range(100)]
 
 
-def test_a_full_disk_damages_no_file(logdir):
+def test_full_disk_does_not_corrupt_files(logdir):
     writer = EventWriter(logdir)
     writer.scalars({"first": 0.5}, step=1)
     writer.flush()
@@ -287,8 +287,8 @@ def test_a_full_disk_damages_no_file(logdir):
     assert _files(logdir) == [path]
 
 
-def test_an_event_is_written_once(logdir, monkeypatch):
-    """Writing is cheap: what waits is framed and written as one piece."""
+def test_events_are_written_once(logdir, monkeypatch):
+    """Pending events are written as one piece."""
     pieces = []
     framed = event_file.framed
 

@@ -1,4 +1,4 @@
-"""Every kind of summary, as TensorBoard's own reader finds it."""
+"""Tests every kind of summary with TensorBoard's own reader."""
 
 import io
 import pathlib
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import keras
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - whose summaries these are
+import tensorflow as tf  # noqa: TID253 - the reference for summaries
 
 from keras_tpu_estimator import summary
 from keras_tpu_estimator.files.summary import kinds
@@ -20,7 +20,7 @@ RNG = np.random.default_rng(0)
 
 
 def written(logdir: pathlib.Path, record: Callable[[], bool]) -> Any:
-    """The only value that a function records, as the dashboards get it."""
+    """The only value that a function records, as the dashboards read it."""
     from tensorboard.backend.event_processing import event_file_loader
 
     with summary.create_file_writer(logdir).as_default(step=3):
@@ -98,12 +98,12 @@ def test_buckets_of_odd_values(
     np.testing.assert_allclose(counted.table(), table, rtol=1e-6)
 
 
-def test_the_devices_count_as_the_host_does() -> None:
+def test_buckets_on_devices_match_the_host() -> None:
     values = RNG.normal(size=10_000).astype("float32")
     on_host = kinds.count_values(values, 30).table()
     on_device = kinds.count_values(jnp.asarray(values), 30).table()
     np.testing.assert_allclose(on_device[:, :2], on_host[:, :2], rtol=1e-6)
-    # A value at an edge may fall to either side in float32.
+    # In float32, a value at an edge may be in either bucket.
     np.testing.assert_allclose(on_device[:, 2], on_host[:, 2], atol=1)
     assert on_device[:, 2].sum() == 10_000
 
@@ -119,7 +119,7 @@ def test_images(tmp_path: pathlib.Path, channels: int) -> None:
         np.testing.assert_array_equal(tf.io.decode_png(file), image)
 
 
-def test_an_image_without_pixels_is_a_file() -> None:
+def test_image_without_pixels_is_a_file() -> None:
     assert tf.io.decode_png(encode_png(np.zeros((1, 1, 1), np.uint8))) == 0
 
 
@@ -156,7 +156,7 @@ def test_audio(tmp_path: pathlib.Path) -> None:
     data = np.concatenate([data, np.full((3, 100, 1), -2.0)], axis=2)
     value = written(tmp_path, lambda: summary.audio("tone", data, 8000, max_outputs=2))
     assert value.metadata.plugin_data.plugin_name == "audio"
-    # The reader leaves out the labels, which are empty.
+    # The reader omits empty labels.
     files = array_of(value)
     assert files.shape == (2,)
     for file, clip in zip(files, data[:2], strict=True):
@@ -184,7 +184,7 @@ SOUNDS = RNG.normal(0, 0.7, size=(4, 50, 2)).astype("float32")
 
 
 @pytest.mark.parametrize("name", AS_TENSORFLOW)
-def test_it_is_what_tensorflow_writes(tmp_path: pathlib.Path, name: str) -> None:
+def test_summaries_match_tensorflow(tmp_path: pathlib.Path, name: str) -> None:
     from tensorboard.backend.event_processing import event_file_loader
 
     values = []
@@ -257,7 +257,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("record", "message"), WRONG)
-def test_wrong_arguments(
+def test_invalid_arguments_are_refused(
     tmp_path: pathlib.Path, record: Callable[[], bool], message: str
 ) -> None:
     with summary.create_file_writer(tmp_path / "run").as_default(step=1):
@@ -266,7 +266,7 @@ def test_wrong_arguments(
     assert not (tmp_path / "run").exists()
 
 
-def test_the_dashboards_find_them(tmp_path: pathlib.Path) -> None:
+def test_dashboards_find_all_kinds(tmp_path: pathlib.Path) -> None:
     from tensorboard.backend.event_processing import (
         plugin_event_multiplexer as multiplexer,
     )

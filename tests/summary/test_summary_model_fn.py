@@ -1,4 +1,4 @@
-"""Summaries in a `model_fn` and in its `host_call`, on one and eight cores."""
+"""Tests summaries in a `model_fn` and its `host_call`, on one and eight cores."""
 
 import pathlib
 import re
@@ -35,7 +35,7 @@ def summarize(features: Any) -> None:
 def recording_with(
     record: Callable[[Any], None],
 ) -> Callable[..., kte.TPUEstimatorSpec]:
-    """A linear model_fn that records something about its features."""
+    """A linear model_fn that records summaries of its features."""
 
     def network(features: Any, is_training: bool) -> Any:
         record(features)
@@ -45,7 +45,7 @@ def recording_with(
 
 
 def read(logdir: str | pathlib.Path) -> dict[str, dict[int, np.ndarray]]:
-    """Tensors by tag and step; no step may come twice."""
+    """The tensors by tag and step; duplicate steps are an error."""
     from tensorboard.backend.event_processing import event_accumulator
     from tensorboard.util import tensor_util
 
@@ -67,7 +67,7 @@ def losses(logdir: pathlib.Path) -> list[int]:
 
 
 def check_batch(found: dict[str, np.ndarray], rows: np.ndarray) -> None:
-    """Compares what was recorded of a batch with NumPy's view of it."""
+    """Compares the summaries of a batch with NumPy's results."""
     np.testing.assert_allclose(found["mean"], rows.mean(), rtol=1e-6)
     counts, edges = np.histogram(rows, bins=8)
     np.testing.assert_allclose(found["rows"][:, 0], edges[:-1], rtol=1e-6)
@@ -95,7 +95,7 @@ def test_training_writes_the_last_step_of_a_loop(
     }
     assert losses(tmp_path) == [4, 8]
     for step in (4, 8):
-        # Four batches, again and again.
+        # Four batches, repeated.
         start = (step - 1) % 4 * BATCH
         rows = ROWS[start : start + BATCH]
         check_batch({tag: found[tag][step] for tag in found}, rows)
@@ -109,7 +109,7 @@ def test_evaluation_writes_its_last_batch(
         recording_with(summarize), tmp_path, use_tpu, save_summary_steps=100
     )
     estimator.train(repeated(ROWS, LABELS), steps=2)
-    # The last batch is smaller, and no core has a share of it.
+    # The last batch is smaller and is not divided between cores.
     estimator.evaluate(batches_of(ROWS[:37], LABELS[:37]), name="part")
     found = read(estimator.eval_dir("part"))
     assert {step for tag in found for step in found[tag]} == {2}
@@ -118,8 +118,10 @@ def test_evaluation_writes_its_last_batch(
 
 
 @pytest.mark.parametrize("iterations", [1, 3, 8])
-def test_steps_are_those_of_the_loss(tmp_path: pathlib.Path, iterations: int) -> None:
-    """Each is the value of its own step, in loops of any length."""
+def test_summaries_have_the_steps_of_the_loss(
+    tmp_path: pathlib.Path, iterations: int
+) -> None:
+    """Each value belongs to its own step, in loops of any length."""
 
     def record(features: Any) -> None:
         summary.scalar("step", kte.get_global_step() + 1)
@@ -138,7 +140,7 @@ def test_steps_are_those_of_the_loss(tmp_path: pathlib.Path, iterations: int) ->
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_step_that_is_given_counts(tmp_path: pathlib.Path, use_tpu: bool) -> None:
+def test_given_step_is_used(tmp_path: pathlib.Path, use_tpu: bool) -> None:
     def record(features: Any) -> None:
         summary.scalar("x", 1.0, step=kte.get_global_step())
         summary.scalar("y", 1.0, step=77)
@@ -166,7 +168,7 @@ def test_resuming_repeats_no_step(tmp_path: pathlib.Path) -> None:
     assert steps_of(fresh()) == [2, 6, 8, 12, 14, 18]
 
 
-def test_a_loss_of_the_users_own_replaces_the_automatic_one(
+def test_users_loss_summary_replaces_the_automatic_one(
     tmp_path: pathlib.Path,
 ) -> None:
     estimator = estimator_of(
@@ -182,7 +184,7 @@ def test_a_loss_of_the_users_own_replaces_the_automatic_one(
     assert result["loss"] != 42
 
 
-def test_nothing_leaves_the_devices_unasked(tmp_path: pathlib.Path) -> None:
+def test_summaries_are_transferred_only_if_needed(tmp_path: pathlib.Path) -> None:
     returned = []
 
     def record(features: Any) -> None:
@@ -309,7 +311,7 @@ def test_errors_in_a_model_fn(
         estimator.train(repeated(ROWS, LABELS), steps=4)
 
 
-def test_summaries_leave_the_numbers_alone(tmp_path: pathlib.Path) -> None:
+def test_summaries_do_not_change_results(tmp_path: pathlib.Path) -> None:
     kernels = []
     for record in (summarize, lambda features: None):
         model_dir = tmp_path / str(len(kernels))
@@ -321,7 +323,7 @@ def test_summaries_leave_the_numbers_alone(tmp_path: pathlib.Path) -> None:
     np.testing.assert_allclose(*kernels, rtol=1e-6)
 
 
-def test_beside_gradients_that_are_asked_for(tmp_path: pathlib.Path) -> None:
+def test_summaries_with_requested_gradients(tmp_path: pathlib.Path) -> None:
     def model_fn(features: Any, labels: Any, mode: str, params: Any) -> Any:
         layer = keras.layers.Dense(1, kernel_initializer="zeros")
         loss = ops.mean((layer(features) - labels) ** 2)
@@ -342,7 +344,7 @@ def test_beside_gradients_that_are_asked_for(tmp_path: pathlib.Path) -> None:
 
 @pytest.mark.parametrize("every", [1, 3])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_host_call_knows_its_step(
+def test_host_call_has_its_step(
     tmp_path: pathlib.Path, use_tpu: bool, every: int
 ) -> None:
     logdir = str(tmp_path / "host")
@@ -388,13 +390,13 @@ def test_a_host_call_knows_its_step(
     assert list(found["own"]) == [10 * step for step in steps]
     assert list(found["rows"]) == [step for step in steps if step % 4 == 0]
     for step in steps:
-        # The second call of `train` starts its input again.
+        # The second call of `train` restarts its input.
         start = (step - 1) % 4 * BATCH
         expected = ROWS[start : start + BATCH].mean()
         np.testing.assert_allclose(found["mean"][step], expected, rtol=1e-6)
 
 
-def test_a_host_call_of_evaluation_has_the_step_of_the_checkpoint(
+def test_host_call_in_evaluation_has_the_step_of_the_checkpoint(
     tmp_path: pathlib.Path,
 ) -> None:
     steps = []
@@ -414,7 +416,7 @@ def test_a_host_call_of_evaluation_has_the_step_of_the_checkpoint(
     assert experimental.get_step() is None
 
 
-def test_a_host_call_needs_no_writer(tmp_path: pathlib.Path) -> None:
+def test_host_call_needs_no_writer(tmp_path: pathlib.Path) -> None:
     base = recording_with(lambda features: None)
 
     def host(rows: np.ndarray) -> None:
@@ -433,7 +435,7 @@ def test_a_host_call_needs_no_writer(tmp_path: pathlib.Path) -> None:
     assert "never" not in found
     for step, value in found["row"].items():
         assert value == ROWS[(step - 1) % 4 * BATCH, 0]
-    # Of an evaluation, those of the last batch.
+    # An evaluation has the summaries of its last batch.
     estimator.evaluate(batches_of(ROWS, LABELS))
     assert read(estimator.eval_dir())["row"] == {8: ROWS[3 * BATCH, 0]}
     none = estimator_of(model_fn, tmp_path / "none", save_summary_steps=None)
@@ -443,7 +445,7 @@ def test_a_host_call_needs_no_writer(tmp_path: pathlib.Path) -> None:
     assert "row" not in read(none.eval_dir())
 
 
-def test_keras_runs_such_a_model_fn() -> None:
+def test_keras_runs_a_model_fn_with_summaries() -> None:
     model = kte.EstimatorModel.from_model_fn(recording_with(summarize))
     history = model.fit(ROWS, LABELS, batch_size=BATCH, verbose=0)
     assert np.isfinite(history.history["loss"][0])

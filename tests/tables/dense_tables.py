@@ -1,4 +1,4 @@
-"""Models with tables, and the same with dense tables in NumPy."""
+"""Models with embedding tables, and the same with dense tables in NumPy."""
 
 import math
 
@@ -17,7 +17,7 @@ BATCH = 32
 
 
 def ids_of(rng, vocabulary, examples=BATCH * 4, length=5):
-    """Padded ids: several in an example, once in two, or none at all."""
+    """Padded ids: several in an example, in two examples, or none."""
     ids = rng.integers(0, vocabulary, (examples, length))
     ids[:, 1] = ids[:, 0]
     ids[rng.random(ids.shape) < 0.3] = -1
@@ -26,8 +26,8 @@ def ids_of(rng, vocabulary, examples=BATCH * 4, length=5):
 
 
 def score(activations, kernel):
-    """The model's output for activations: one number for each example."""
-    # Of any number of examples, as exports have it.
+    """The model's output, one number for each example."""
+    # The number of examples may be unknown, as in exports.
     flat = [
         each.reshape(each.shape[0], math.prod(each.shape[1:]))
         for _, each in sorted(activations.items())
@@ -41,12 +41,12 @@ def at_once(optimizer, loss):
 
 
 def by_gradients(optimizer, loss):
-    """The same by way of gradients that model_fn has."""
+    """The same by gradients that model_fn computes."""
     return optimizer.apply_gradients(optimizer.compute_gradients(loss))
 
 
 def model_fn_of(spec, size, keys=None, minimize=at_once):
-    """A model_fn of the activations of a spec, with `size` weights besides."""
+    """A model_fn of a spec's activations with `size` additional weights."""
 
     def model_fn(features, labels, mode, params):
         names = [*spec.feature_to_config_dict]
@@ -67,7 +67,7 @@ def model_fn_of(spec, size, keys=None, minimize=at_once):
 
 
 def input_of(features, labels):
-    """An input_fn over arrays without end, in order."""
+    """An input_fn that repeats arrays in order."""
 
     def input_fn(params):
         size = params["batch_size"]
@@ -99,16 +99,16 @@ def in_checkpoint(estimator):
 
 
 def dense_training(spec, start, features, labels, steps, move):
-    """The same training with whole tables, of which unused rows stand still.
+    """The same training with dense tables, whose unused rows do not change.
 
     Args:
         spec: The tables.
         start: Their values before the first step.
         features: Ids by feature, and weights by key.
-        labels: Numbers.
-        steps: How many.
-        move: Of a table's name, rows, slots, gradient, and the step: what they
-            become. Slots start as `None`.
+        labels: The labels.
+        steps: The number of steps.
+        move: A function of a table's name, rows, slots, gradient and step that returns
+            the new rows and slots. Slots start as `None`.
 
     Returns:
         Tables, slots and the other weights.

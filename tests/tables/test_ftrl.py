@@ -1,10 +1,10 @@
-"""FTRL of tables has the numbers of TensorFlow's, and none that are NaN."""
+"""Tests that the tables' FTRL matches TensorFlow's, without NaN."""
 
 import numpy as np
 import pytest
 from dense_tables import BATCH, in_checkpoint, input_of, tables, tables_estimator
 
-# One element has no gradient, one a gradient whose square is none.
+# One element has no gradient, and one a gradient whose square underflows.
 GRADIENTS = ([0.3, -0.2, 0.0, 0.0], [0.1, 0.4, 0.0, 1e-3])
 START = [1.0, -0.5, 2.0, 0.25]
 
@@ -35,7 +35,7 @@ def of_tensorflow(l1=0.0, l2=0.0, start=0.1, is_multiplied=False):
 
 
 def of_tables(parameters, rate=0.2, gradients=GRADIENTS):
-    """The same of a row of a table."""
+    """The same values of a table's row."""
     rows = np.array([START], "float32")
     slots = {
         name: np.full_like(rows, first) for name, first in parameters.slots.items()
@@ -50,7 +50,7 @@ def of_tables(parameters, rate=0.2, gradients=GRADIENTS):
 @pytest.mark.parametrize("is_multiplied", [False, True])
 @pytest.mark.parametrize("start", [0.0, 0.1])
 @pytest.mark.parametrize(("l1", "l2"), [(0.0, 0.0), (0.01, 0.0), (0.01, 0.1)])
-def test_numbers_are_those_of_tensorflow(l1, l2, start, is_multiplied):
+def test_results_match_tensorflow(l1, l2, start, is_multiplied):
     parameters = tables.FtrlParameters(
         0.2,
         initial_accumulator_value=start,
@@ -64,14 +64,14 @@ def test_numbers_are_those_of_tensorflow(l1, l2, start, is_multiplied):
         np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
 
 
-def test_a_gradient_whose_square_is_zero():
+def test_gradient_whose_square_is_zero():
     parameters = tables.FtrlParameters(0.2, initial_accumulator_value=0.0)
     for each in of_tables(parameters, gradients=([1e-30] * 4,)):
         assert np.isfinite(each).all()
 
 
 @pytest.mark.parametrize("is_multiplied", [False, True])
-def test_rows_stand_still_at_a_rate_of_zero(is_multiplied):
+def test_rows_do_not_change_at_a_rate_of_zero(is_multiplied):
     parameters = tables.FtrlParameters(
         0.0, multiply_linear_by_learning_rate=is_multiplied
     )
@@ -81,7 +81,7 @@ def test_rows_stand_still_at_a_rate_of_zero(is_multiplied):
     assert not linear.any()
 
 
-def test_a_rate_that_grows_from_zero(tmp_path):
+def test_rate_that_grows_from_zero(tmp_path):
     spec = tables.EmbeddingConfigSpec(
         optimization_parameters=tables.FtrlParameters(0.1),
         table_to_config_dict={

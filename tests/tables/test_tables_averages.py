@@ -1,4 +1,4 @@
-"""Moving averages of a model with tables, which are none of the tables."""
+"""Tests moving averages of a model with tables, which exclude the tables."""
 
 import warnings
 
@@ -39,8 +39,8 @@ def averaged(model_dir, spec=SPEC, says=False, in_scaffold=False):
     Args:
         model_dir: Its folder.
         spec: The tables, or `None`.
-        says: Whether model_fn says what to average.
-        in_scaffold: Whether names are asked for in scaffold_fn.
+        says: Whether model_fn lists the variables to average.
+        in_scaffold: Whether scaffold_fn requests the names.
     """
 
     def model_fn(features, labels, mode, params):
@@ -74,7 +74,7 @@ def averaged(model_dir, spec=SPEC, says=False, in_scaffold=False):
     return estimator_of(model_fn, model_dir, True, BATCH, embedding_config_spec=spec)
 
 
-def test_which_tables_are_left_out_is_said(tmp_path):
+def test_excluded_tables_are_logged(tmp_path):
     estimator = averaged(tmp_path)
     with pytest.warns(UserWarning, match=LEFT_OUT):
         estimator.train(input_of(*data_of()), steps=2)
@@ -82,7 +82,7 @@ def test_which_tables_are_left_out_is_said(tmp_path):
     assert names == ["kernel/ExponentialMovingAverage"]
 
 
-def test_nothing_is_said_of_a_list_or_without_tables(tmp_path):
+def test_nothing_is_logged_for_a_list_or_without_tables(tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         averaged(tmp_path / "list", says=True).train(input_of(*data_of()), steps=1)
@@ -90,7 +90,7 @@ def test_nothing_is_said_of_a_list_or_without_tables(tmp_path):
 
 
 @pytest.mark.parametrize("in_scaffold", [False, True])
-def test_averages_are_evaluated_with_tables_as_they_are(tmp_path, in_scaffold):
+def test_averages_are_evaluated_with_unaveraged_tables(tmp_path, in_scaffold):
     features, labels = data_of()
     estimator = averaged(tmp_path, says=True, in_scaffold=in_scaffold)
     estimator.train(input_of(features, labels), steps=2)

@@ -1,4 +1,4 @@
-"""Ids padded to the longest row of each batch."""
+"""Tests ids that are padded to the longest row of each batch."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ BATCH = 32
 
 
 def padded(*lengths):
-    """Batches whose ids beyond the fifth are padding."""
+    """Batches in which all ids after the fifth are padding."""
 
     def input_fn(params):
         rng = np.random.default_rng(5)

@@ -1,4 +1,4 @@
-"""Tables of few rows, and batches that ask for nothing."""
+"""Tests tables of few rows, and batches without ids."""
 
 import jax.numpy as jnp
 import numpy as np
@@ -11,7 +11,7 @@ LABELS = np.ones(BATCH, "float32")
 
 
 def spec_of(rows=13, feature=None, optimizer=None, **table):
-    """One table, in which `ids` are looked up."""
+    """The spec of one table with the feature `ids`."""
     return tables.EmbeddingConfigSpec(
         optimization_parameters=optimizer or tables.AdagradParameters(0.1),
         table_to_config_dict={"words": tables.TableConfig(rows, 2, **table)},
@@ -136,7 +136,7 @@ def test_initializers_of_other_shapes(tmp_path, use_tpu, shape):
 @pytest.mark.parametrize(
     "returned", [None, np.ones(2, "float32"), np.ones((1, 2)), "0.1"]
 )
-def test_rates_that_are_no_numbers(tmp_path, returned):
+def test_rates_must_be_numbers(tmp_path, returned):
     ids = np.ones((BATCH, 1), "int32")
     spec = spec_of(learning_rate_fn=lambda step: returned)
     with pytest.raises(ValueError, match="'words' must return a number"):
@@ -149,7 +149,7 @@ def test_rates_that_are_no_numbers(tmp_path, returned):
 
 @pytest.fixture(scope="module")
 def at_the_usual_rate(tmp_path_factory):
-    """The rows of a table that has no own rate."""
+    """The rows of a table without its own rate."""
     ids = np.arange(BATCH)[:, None] % 13
     folder = tmp_path_factory.mktemp("usual")
     return in_checkpoint(trained(spec_of(), folder, True, ids))["words"]

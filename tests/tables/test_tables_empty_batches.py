@@ -1,4 +1,4 @@
-"""Batches without examples, of which no table has a row."""
+"""Tests that tables ignore batches without examples."""
 
 import numpy as np
 from dense_tables import BATCH, ids_of, in_checkpoint, tables, tables_estimator
@@ -29,7 +29,7 @@ def batches(*sizes):
     return input_fn
 
 
-def test_they_change_nothing(tmp_path):
+def test_empty_batches_do_not_change_tables(tmp_path):
     sizes = (0, BATCH, 0, 0, BATCH, 0)
     full = tables_estimator(spec(), SIZE, tmp_path / "full")
     full.train(batches(BATCH, BATCH), max_steps=5)

@@ -144,7 +144,7 @@ def test_specs(changes, error, message):
         ),
         (("global_step",), SGD, "Received: 'global_step'"),
         (("",), SGD, "Received: ''"),
-        # HDF5 has no such names, or the ends of tensors' names are cut off.
+        # HDF5 does not support these names, or name suffixes would be removed.
         (("a//b",), SGD, "Received: 'a//b'"),
         (("/a",), SGD, "Received: '/a'"),
         (("a/",), SGD, "Received: 'a/'"),
@@ -164,7 +164,7 @@ def test_names_of_tables(names, optimizer, message):
         )
 
 
-def test_names_that_are_those_of_no_slot(tmp_path):
+def test_tables_may_have_names_of_other_slots(tmp_path):
     names = ("a", "a/Adagrad", "a/m")
     spec = SPEC._replace(
         table_to_config_dict={name: TABLE for name in names},
@@ -179,7 +179,7 @@ def test_names_that_are_those_of_no_slot(tmp_path):
     assert {*names} < {*estimator.get_variable_names()}
 
 
-def test_what_has_no_effect_is_said(caplog):
+def test_options_without_effect_are_logged(caplog):
     SPEC._replace(clipping_limit=3.0)
     assert "`clipping_limit` has no effect" in caplog.text
 
@@ -220,7 +220,7 @@ def test_features(tmp_path, feature, table, features, message):
 
 
 @pytest.mark.parametrize("times", [0, 2])
-def test_gradients_of_no_loss_or_of_two(tmp_path, times):
+def test_gradients_need_exactly_one_loss(tmp_path, times):
     def model_fn(features, labels, mode, params):
         weight = keras.Variable(1.0, name="weight")
         loss = keras.ops.mean(features["title"] * weight)
@@ -239,7 +239,7 @@ def test_gradients_of_no_loss_or_of_two(tmp_path, times):
 
 
 @pytest.mark.parametrize("shape", [(9, 2), (16, 2), (3,)])
-def test_a_variable_of_the_name_of_a_table(tmp_path, shape):
+def test_variable_with_the_name_of_a_table_is_an_error(tmp_path, shape):
     def model_fn(features, labels, mode, params):
         weight = keras.Variable(np.ones(shape, "float32"), name="words")
         loss = keras.ops.mean(features["title"]) * keras.ops.mean(weight)
@@ -278,7 +278,7 @@ def test_estimators(tmp_path, settings, error, message):
         estimator_of(model_fn, tmp_path, True, 32, **settings)
 
 
-def test_a_model_fn_of_tf1(tmp_path):
+def test_tf1_model_fn_is_refused(tmp_path):
     def model_fn(features, labels, mode, params):
         raise AssertionError
 

@@ -1,4 +1,4 @@
-"""Ids of any integer dtype are those of the rows that they name."""
+"""Tests that ids of any integer dtype select the right rows."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ import keras_tpu_estimator as kte
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
 
-# Of most of these sizes the dtype has no number, but of all ids.
+# The dtypes can represent all ids, but not most of these sizes.
 ROWS = {
     "int8": 128,
     "uint8": 256,
@@ -28,9 +28,9 @@ ROWS = {
     "int64": 40_000,
     "uint64": 40_000,
 }
-# How ids are looked up, and how many columns of the activations that makes.
+# The kinds of lookups, and the columns of their activations.
 COLUMNS = {"one": 1, "several": 1, "weighted": 1, "words": 3}
-# Ids become int32 before anything looks at their form.
+# Ids become int32 before their shapes are read.
 FORMS = {
     "int8": ("several", "one"),
     "uint8": ("several", "weighted"),
@@ -50,7 +50,7 @@ def rows_of(shape, dtype=None):
 
 
 def every_dtype():
-    """Tables for ids of each dtype, and features of two forms of each."""
+    """Tables for ids of each dtype, with two kinds of features each."""
     sgd = tables.StochasticGradientDescentParameters(0.5)
     settings_of = {
         "one": {},
@@ -86,7 +86,7 @@ def every_dtype():
 
 
 def data_of(spec):
-    """Ids as int64 for dense tables, and in their dtypes; and labels."""
+    """Ids as int64 for dense tables, ids in their dtypes, and labels."""
     rng = np.random.default_rng(0)
     plain, given = {}, {}
     for name, feature in spec.features.items():
@@ -99,7 +99,7 @@ def data_of(spec):
         if missing == -1 or size <= missing:
             ids[rng.random(ids.shape) < 0.3] = -1
         plain[name] = ids
-        # Of the largest of 64 bits devices have none.
+        # Devices do not support the largest 64-bit numbers.
         narrow = "uint32" if dtype == "uint64" else dtype
         given[name] = ids.astype(narrow).astype(dtype)
         if feature.weight_key:
@@ -127,7 +127,7 @@ def trained():
 
 
 def activations_of(spec, values, plain):
-    """The rows that are looked up in dense tables."""
+    """The rows looked up in dense tables."""
     found = {}
     for name, feature in spec.features.items():
         ids = plain[name]
@@ -148,7 +148,7 @@ def activations_of(spec, values, plain):
 
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [True, slow(False)])
-def test_as_dense_tables(tmp_path, trained, use_tpu):
+def test_results_match_dense_tables(tmp_path, trained, use_tpu):
     spec = every_dtype()
     plain, given, labels = data_of(spec)
     lengths = [

@@ -1,4 +1,4 @@
-"""Initial values of tables have the same rows on any number of cores."""
+"""Tests that tables have equal initial rows on any number of cores."""
 
 import keras
 import numpy as np
@@ -14,7 +14,7 @@ from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.front_ends.tables.variables import TableVariables
 
-# Eight cores can share the first evenly; of the last not all have a row.
+# Eight cores share the first table evenly; the last has fewer rows than cores.
 ROWS = {"even": 16, "odd": 13, "few": 3}
 SPEC = tables.EmbeddingConfigSpec(
     optimization_parameters=tables.AdagradParameters(0.1),
@@ -59,7 +59,7 @@ def train(estimator, steps=1, **settings):
 
 
 def values_of(scale=1.0):
-    """Values of all tables, and of their slots."""
+    """The values of all tables and their slots."""
     values = {}
     for number, (name, rows) in enumerate(ROWS.items()):
         table = np.arange(rows * 2, dtype="float32").reshape(rows, 2)
@@ -70,7 +70,7 @@ def values_of(scale=1.0):
 
 @pytest.fixture(scope="module")
 def start(tmp_path_factory):
-    """A checkpoint with these values, under other names."""
+    """Writes a checkpoint with these values under other names."""
     directory = tmp_path_factory.mktemp("start")
     values = {f"old/{name}": value for name, value in values_of().items()}
     return kte.checkpoints.save(str(directory), 3, values)
@@ -82,8 +82,8 @@ def assert_rows(got, want):
         np.testing.assert_allclose(got[name], want[name], atol=1e-6, err_msg=name)
 
 
-class Looks(kte.hooks.SessionRunHook):
-    """Reads all tables and their slots as a loop begins, and as it ends."""
+class Reads(kte.hooks.SessionRunHook):
+    """Reads all tables and their slots at the start and end of a loop."""
 
     def after_create_session(self, session, coord):
         self.before = session.run({name: name for name in (*ROWS, *SLOTS)})
@@ -93,8 +93,8 @@ class Looks(kte.hooks.SessionRunHook):
 
 
 def first_values(estimator):
-    """The values that training begins with."""
-    looks = Looks()
+    """The initial values of training."""
+    looks = Reads()
     train(estimator, hooks=[looks])
     assert_rows(looks.after, in_checkpoint(estimator))
     return looks.before
@@ -115,10 +115,10 @@ def assert_activations(got, values):
         np.testing.assert_allclose(got[name], rows.sum(1), rtol=1e-5, atol=1e-6)
 
 
-def test_initial_rows_are_made_where_they_are_wanted():
+def test_one_core_makes_all_initial_rows():
     store = VariableStore()
     TableVariables(SPEC, all_cores()).enter_into(store)
-    # As a host of one core predicts, whose estimator has those of all hosts.
+    # A host with one core predicts, although the estimator uses all hosts' cores.
     places = VariablePlaces(store, ONE_CORE)
     paths = {*ROWS, *SLOTS}
     made = places.put(initial_values(store, places, paths, {}, None))
@@ -198,14 +198,14 @@ def test_variables_to_restore(tmp_path, use_tpu):
     )
     values = in_checkpoint(estimator)
     replaced = {name: values[f"{name}/Adagrad"] for name in ROWS}
-    # From the checkpoint, and then from values that are there already.
+    # First from the checkpoint, then from the values in memory.
     for _ in range(2):
         assert_activations(predicted(estimator), replaced)
         estimator.train(input_of(*data_of()), max_steps=2)
 
 
 @on_one_slow
-def test_warm_start_of_words_that_moved(tmp_path, start, use_tpu):
+def test_warm_start_of_reordered_words(tmp_path, start, use_tpu):
     words = [f"word {number}" for number in range(13)]
     (tmp_path / "old.txt").write_text("\n".join(words) + "\n")
     (tmp_path / "new.txt").write_text("\n".join(words[::-1][:11]) + "\n")
@@ -231,7 +231,7 @@ def test_warm_start_of_words_that_moved(tmp_path, start, use_tpu):
 
 
 class Assigns(keras.callbacks.Callback):
-    """Gives tables other values at the beginning of a loop."""
+    """Assigns other values to tables at the start of a loop."""
 
     def begin(self, logs=None):
         variables = {v.path: v for v in self.model.variables}
@@ -272,9 +272,9 @@ def test_callbacks_that_assign(tmp_path, use_tpu):
     ]
     assigns.check()
     assert other != own
-    # Neither outlives its call.
+    # Both values last only for the call.
     assert_activations(predicted(estimator), before)
-    assigns, looks = Assigns(), Looks()
+    assigns, looks = Assigns(), Reads()
     train(estimator, hooks=[assigns, looks])
     assigns.check()
     after = in_checkpoint(estimator)
@@ -284,12 +284,12 @@ def test_callbacks_that_assign(tmp_path, use_tpu):
     unused = np.setdiff1d(np.arange(13), used)
     assert len(unused) == 0
     for name in ROWS:
-        # A step of Adagrad with these sums is a small one.
+        # With these sums, Adagrad makes a small step.
         np.testing.assert_allclose(after[name], values_of()[name], atol=0.11)
 
 
 class RunsKeras(keras.callbacks.Callback):
-    """Runs Keras's own loops, and takes weights out and puts them back."""
+    """Runs Keras's own loops, and reads and sets the weights."""
 
     def on_train_end(self, logs=None):
         features, labels = data_of()

@@ -51,7 +51,7 @@ def data_of(examples=EXAMPLES):
 
 
 def once(params):
-    """All examples in order, the last batch smaller."""
+    """All examples in order, with a smaller last batch."""
     features, labels = data_of()
     for start in range(0, EXAMPLES, params["batch_size"]):
         rows = slice(start, start + params["batch_size"])
@@ -71,7 +71,7 @@ def trained(model_dir, use_tpu=True, steps=3, spec=None, **settings):
 
 
 def expected(values):
-    """Activations and outputs of all examples, of a checkpoint's values."""
+    """The activations and outputs of all examples with a checkpoint's values."""
     features, labels = data_of()
     ids = features["title"]
     there = (ids >= 0)[..., None]
@@ -96,7 +96,7 @@ def model_dir(after_training):
 
 @pytest.fixture(scope="module")
 def values(after_training):
-    """Those of its checkpoint."""
+    """The values of its checkpoint."""
     return in_checkpoint(after_training)
 
 
@@ -124,7 +124,7 @@ def test_evaluation_and_prediction(model_dir, values, use_tpu, eval_on_tpu):
         np.testing.assert_allclose(got, value, rtol=1e-5, atol=1e-6)
 
 
-def test_checkpoints_have_the_names_and_sizes_of_the_original(values):
+def test_checkpoints_have_names_and_sizes_of_the_original(values):
     shapes = {n: v.shape for n, v in values.items() if v.ndim == 2}
     assert shapes == {
         "words": (37, 3),
@@ -134,7 +134,7 @@ def test_checkpoints_have_the_names_and_sizes_of_the_original(values):
     }
 
 
-def test_each_core_has_its_part(after_training):
+def test_each_core_has_its_shard(after_training):
     values = after_training._context.runtime.values._cached._values
     for path in ("words", "words/Adagrad"):
         # The next multiple of eight cores.
@@ -142,7 +142,7 @@ def test_each_core_has_its_part(after_training):
         assert values[path].addressable_shards[0].data.shape == (5, 3)
 
 
-def test_training_goes_on_with_other_cores(tmp_path, after_training):
+def test_training_continues_on_other_cores(tmp_path, after_training):
     shutil.copytree(after_training.model_dir, tmp_path / "of eight")
     trained(tmp_path / "of one", use_tpu=False)
     for name in ("of eight", "of one"):
@@ -203,7 +203,7 @@ def test_learning_rates_and_functions_of_the_step(tmp_path):
 
     own = one_step("own", learning_rate=0.0)
     assert not own.any()
-    # The second step is that of number 1.
+    # The second step has the number 1.
     of_step = one_step("step", learning_rate_fn=lambda step: 0.5 * step)
     times = one_step(
         "times",
@@ -244,7 +244,7 @@ def test_several_cores_per_replica(tmp_path, values):
 
 
 @pytest.mark.parametrize("per_replica", [slow(None), 4])
-def test_programs_that_were_compiled_before(tmp_path, per_replica):
+def test_stored_programs(tmp_path, per_replica):
     inputs = {
         "train": input_of(*data_of()),
         "eval": input_of(*data_of()),
@@ -287,7 +287,7 @@ def test_programs_that_were_compiled_before(tmp_path, per_replica):
         np.testing.assert_array_equal(results[1][name], value, name)
 
 
-def test_cores_that_have_the_same_batch(tmp_path, values):
+def test_cores_with_the_same_batch(tmp_path, values):
     broadcast = kte.InputPipelineConfig.BROADCAST
     config = kte.RunConfig(
         tpu_config=kte.TPUConfig(per_host_input_for_training=broadcast),
@@ -307,7 +307,7 @@ def test_cores_that_have_the_same_batch(tmp_path, values):
 
 @pytest.mark.parametrize(
     ("minimize", "micro_batches"),
-    # At once, and without them, is what is expected.
+    # The expected results have one batch and no gradients of model_fn.
     [(at_once, 2), slow(by_gradients, None), (by_gradients, 2)],
 )
 def test_gradients_and_micro_batches(tmp_path, values, minimize, micro_batches):
@@ -371,7 +371,7 @@ def test_export_of_sequences_of_any_length(tmp_path, longest):
     )
     folder = estimator.export_saved_model(str(tmp_path / "new"), receiver_fn)
     loaded = tf.saved_model.load(folder, ["serve"])
-    # More ids than the sequence has, as many, and fewer.
+    # More ids than the sequence length, the same number, and fewer.
     for length in (1, 2, 4, 9, 12):
         rows = np.pad(features["title"], ((0, 0), (0, 12)), constant_values=-1)
         given = {"title": rows[:, :length]}
@@ -412,7 +412,7 @@ def test_exports_of_all_modes(tmp_path, model_dir):
         np.testing.assert_allclose(got, loss, rtol=1e-5)
 
 
-def test_what_cannot_be_exported(tmp_path, model_dir):
+def test_unsupported_exports_are_refused(tmp_path, model_dir):
     estimator = tables_estimator(two_tables(), SIZE, model_dir)
     features, _ = data_of()
     with pytest.raises(NotImplementedError, match="export_saved_model"):
@@ -430,7 +430,7 @@ def test_sequence_lengths(tmp_path):
         feature_to_config_dict={"title": tables.FeatureConfig("words", 3)},
     )
     estimator = tables_estimator(spec, 6, tmp_path, keys=["title", "title_seq_length_"])
-    # The table has no 9.
+    # The table has no row 9.
     none, late = [9, -1, -5, 9], [1, 9, 10, 2]
     ids = np.array(
         [[-1, 2, -1, -1], [3, -1, 4, 5], none, [1] * 4, [1, 9, 9, -5], late],

@@ -1,4 +1,4 @@
-"""Tables over cores train as dense ones do whose unused rows stand still."""
+"""Tests that sharded tables train like dense ones whose unused rows are constant."""
 
 import functools
 
@@ -136,7 +136,7 @@ OPTIMIZERS = {
     "rmsprop": (rmsprop, tables.RMSPropParameters(0.02, 0.9, 0.5, 1e-3)),
     "clipped": (clipped, CLIPPED),
 }
-# Of a size that cores cannot share evenly.
+# The size is not divisible by the number of cores.
 VOCABULARY, DIMENSION = 37, 3
 
 
@@ -145,7 +145,7 @@ def random_rows(shape, dtype=None):
 
 
 def every_optimizer():
-    """A table for each, with its ids and labels."""
+    """A table for each optimizer, with its ids and labels."""
     rng = np.random.default_rng(0)
     spec = tables.EmbeddingConfigSpec(
         table_to_config_dict={
@@ -167,7 +167,7 @@ def every_optimizer():
 
 
 def every_combiner():
-    """A table for each, and features of all forms, with ids and labels."""
+    """A table for each combiner, and all kinds of features, with ids and labels."""
     rng = np.random.default_rng(1)
     combiners = {"m": "mean", "s": "sum", "q": "sqrtn", "n": None}
     spec = tables.EmbeddingConfigSpec(
@@ -178,7 +178,7 @@ def every_combiner():
         },
         feature_to_config_dict={
             **{f"of_{name}": tables.FeatureConfig(name) for name in combiners},
-            # Of the same table, and of another form.
+            # Another kind of feature of the same table.
             "also": tables.FeatureConfig("m", weight_key="weights"),
             "weighted": tables.FeatureConfig("q", weight_key="more weights"),
             "words": tables.FeatureConfig("m", max_sequence_length=3),
@@ -214,7 +214,7 @@ def dense(make):
 
 
 def sizes_of(spec):
-    """How many weights a model of a spec has, and the keys of its features."""
+    """The number of weights of a spec's model, and the keys of its features."""
     size = sum(
         spec.tables[f.table_id].dimension * (f.max_sequence_length or 1)
         for f in spec.features.values()
@@ -239,7 +239,7 @@ def sizes_of(spec):
         slow(every_combiner, False, 4),
     ],
 )
-def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
+def test_results_match_dense_tables(make, use_tpu, micro_batches, tmp_path):
     spec, features, labels = make()
     estimator = tables_estimator(
         spec,
@@ -273,7 +273,7 @@ def test_as_dense_tables(make, use_tpu, micro_batches, tmp_path):
 )
 def test_sums_over_cores_and_micro_batches(use_tpu, micro_batches, parts, tmp_path):
     spec, features, labels = every_combiner()
-    # Parts are of one size, so that their sum is so many times their mean.
+    # Micro-batches have one size, so their sum is their number times their mean.
     spec = spec._replace(
         optimization_parameters=tables.StochasticGradientDescentParameters(0.2 / parts)
     )

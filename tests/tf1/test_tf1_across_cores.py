@@ -1,4 +1,4 @@
-"""Sums over cores, and what differs between cores."""
+"""Tests sums over cores, and values that differ between cores."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -43,7 +43,7 @@ def in_groups(x):
     return tf.tpu.cross_replica_sum(x, [[0, 1, 2, 3], [4, 5, 6, 7]])
 
 
-# With what they are for 16 examples on eight cores.
+# The functions, with their results for 16 examples on eight cores.
 SUMS = {
     "plain": (tf.tpu.cross_replica_sum, [56, 64] * 8),
     "in_a_loop": (in_a_loop, [8 * 56, 8 * 64] * 8),
@@ -80,7 +80,7 @@ def sgd():
     return tf.train.GradientDescentOptimizer(1e-3)
 
 
-def test_gradients_that_are_not_combined_are_an_error(tmp_path):
+def test_uncombined_gradients_are_an_error(tmp_path):
     model_fn = trainer(lambda loss, step: sgd().minimize(loss, step))
     made = estimator(model_fn, tmp_path, use_tpu=True)
     with pytest.raises(ValueError, match="without CrossShardOptimizer that") as e:
@@ -114,7 +114,7 @@ def test_gradients_may_be_combined_in_a_condition(tmp_path):
 
 
 def chosen_by_a_batch(loss, step):
-    """Cores that see other batches go other ways."""
+    """Applies gradients in a branch that depends on the core's batch."""
 
     def apply():
         (kernel, *_) = tf.trainable_variables()
@@ -124,7 +124,7 @@ def chosen_by_a_batch(loss, step):
         return tf.assign_add(step, 1)
 
 
-def test_what_a_batch_decides_differs_between_cores(tmp_path):
+def test_update_that_depends_on_a_batch_is_refused(tmp_path):
     made = estimator(trainer(chosen_by_a_batch), tmp_path, use_tpu=True)
     with pytest.raises(ValueError, match=r"that changes \['y/kernel'\]"):
         made.train(fed([X] * 2), steps=2)
@@ -145,7 +145,7 @@ def summed_where(predicate):
     return train_op
 
 
-def test_a_sum_that_not_all_cores_run_is_refused(tmp_path):
+def test_sum_that_not_all_cores_run_is_refused(tmp_path):
     model_fn = trainer(summed_where(lambda loss: loss > 1.0))
     made = estimator(model_fn, tmp_path, use_tpu=True)
     match = "depends on the batch of each device: choose, made at .*py:"
@@ -153,7 +153,7 @@ def test_a_sum_that_not_all_cores_run_is_refused(tmp_path):
         made.train(fed([X] * 2), steps=2)
 
 
-def test_a_sum_may_depend_on_what_all_cores_see(tmp_path):
+def test_sum_may_depend_on_values_that_all_cores_share(tmp_path):
     model_fn = trainer(summed_where(lambda loss: tf.tpu.cross_replica_sum(loss) < 1e9))
     values = trained(model_fn, tmp_path, [X] * 2, use_tpu=True)
     assert np.abs(values["y/kernel"]).max() > 0
@@ -161,7 +161,7 @@ def test_a_sum_may_depend_on_what_all_cores_see(tmp_path):
 
 
 def with_state(loss, step):
-    """Keeps the loss of the last step, and counts what the cores see."""
+    """Stores the loss of the last step, and counts the examples of each core."""
     last = tf.get_variable("last", [], trainable=False)
     seen = tf.get_variable("seen", [], tf.int32, tf.zeros_initializer, trainable=False)
     own = tf.tpu.CrossShardOptimizer(sgd())
@@ -174,17 +174,17 @@ def with_state(loss, step):
         return own.minimize(loss, step)
 
 
-def test_what_differs_between_cores_is_averaged(tmp_path):
+def test_values_that_differ_between_cores_are_averaged(tmp_path):
     data = batches(*classes_data(5), steps=3)
     data = [x for x, _ in data]
     one = trained(trainer(with_state), tmp_path / "one", data)
     eight = trained(trainer(with_state), tmp_path / "eight", data, use_tpu=True)
-    # A mean of losses is the loss of all; a count is that of one core.
+    # The mean of losses is the loss of all cores; a mean count is that of one core.
     assert_same(eight, one)
     assert eight["seen"] == 6
 
 
-def test_each_core_is_told_how_many_there_are(tmp_path):
+def test_each_core_receives_the_number_of_cores(tmp_path):
     seen = []
 
     def model_fn(features, labels, mode, params):
@@ -197,7 +197,7 @@ def test_each_core_is_told_how_many_there_are(tmp_path):
 
 
 def two_layers(x, is_training):
-    """A layer that goes up, and one that goes down."""
+    """Two layers, one of which increases and one decreases."""
     return dense(dense(x, 8, "up", tf.nn.relu), 4, "down", seed=1)
 
 
@@ -208,7 +208,7 @@ def adam(step):
 
 @pytest.fixture(scope="module")
 def on_one_core(tmp_path_factory):
-    """The data of a training, and the values that it leads to."""
+    """The training data, and the resulting values."""
     data = batches(*classes_data(8))
     folder = tmp_path_factory.mktemp("one")
     return data, trained(model_fn_of(two_layers, adam), folder, data)

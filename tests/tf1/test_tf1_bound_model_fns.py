@@ -1,4 +1,4 @@
-"""Ways to bind arguments of a TF1 model_fn, as the original accepts them."""
+"""Tests the ways to bind arguments of a TF1 model_fn."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -13,7 +13,7 @@ from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator, tpu
 
 
 def model_fn(features, labels, extra, mode, params):
-    """Learns nothing: `w` changes by `extra` in each step."""
+    """Adds `extra` to `w` in each step."""
     w = tf.get_variable("w", [], initializer=tf.zeros_initializer())
     loss = tf.reduce_mean(features) * 0.0
     step = tf.train.get_global_step()
@@ -22,7 +22,7 @@ def model_fn(features, labels, extra, mode, params):
 
 
 class Callable:
-    """Objects whose calls, or methods, are model_fns."""
+    """Objects whose calls or methods are model_fns."""
 
     def __init__(self, extra):
         self.extra = extra

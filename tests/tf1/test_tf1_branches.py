@@ -1,4 +1,4 @@
-"""Operations in `tf.cond` and in loops run as in TensorFlow 1.15."""
+"""Tests that operations in `tf.cond` and in loops run as in TensorFlow 1.15."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -11,8 +11,8 @@ from tf1_programs import fed, summaries_in, values_of
 from keras_tpu_estimator.tf1.graph.building import building
 
 BATCH = 4
-# As TensorFlow 1.15.5 gives them under its own control flow: the weights, what
-# was counted in the branch, and the runs that six steps took.
+# Results of TensorFlow 1.15.5 with its own control flow: the weights, the count in the
+# branch, and the number of runs for six steps.
 WEIGHTS_OF_ALL = [0.33075267, 0.2843566]
 EXPECTED = {
     "taken": (WEIGHTS_OF_ALL, 6, 6),
@@ -27,7 +27,7 @@ EXPECTED = {
 
 
 def data(count=40):
-    """Three batches, around and around."""
+    """Three batches, repeated."""
     x = np.arange(24, dtype="float32").reshape(3, BATCH, 2) / 10
     return [(x[i % 3], x[i % 3, :, :1]) for i in range(count)]
 
@@ -96,7 +96,7 @@ def model_fn_of(kind):
 
 @pytest.mark.rows(5)
 @pytest.mark.parametrize("kind", EXPECTED)
-def test_what_waits_for_a_branch_runs_if_it_is_taken(tmp_path, kind):
+def test_operations_that_depend_on_a_branch_run_if_it_is_taken(tmp_path, kind):
     weights, count, runs = EXPECTED[kind]
     estimator = estimator_of(kte.tf1.model_fn(model_fn_of(kind)), tmp_path, batch=BATCH)
     estimator.train(fed(data()), steps=6)
@@ -106,7 +106,7 @@ def test_what_waits_for_a_branch_runs_if_it_is_taken(tmp_path, kind):
     assert found == (count, runs, 6)
 
 
-def test_what_waits_for_a_branch_runs_on_several_cores(tmp_path):
+def test_operations_that_depend_on_a_branch_run_on_several_cores(tmp_path):
     x = np.ones([8, 2], "float32")
     estimator = estimator_of(
         kte.tf1.model_fn(model_fn_of("step")), tmp_path, use_tpu=True, batch=8
@@ -117,7 +117,7 @@ def test_what_waits_for_a_branch_runs_on_several_cores(tmp_path):
     assert abs(values["w"] - 1).min() > 0
 
 
-def test_what_waits_for_a_loop_is_refused_by_name(tmp_path):
+def test_operations_that_depend_on_a_loop_are_refused_by_name(tmp_path):
     def model_fn(features, labels, mode, params):
         w = tf.get_variable("w", [2, 1])
         loss = tf.reduce_mean(tf.matmul(features, w) - labels)
@@ -137,7 +137,7 @@ def test_what_waits_for_a_loop_is_refused_by_name(tmp_path):
 
 
 def squared_in_branch(y, labels):
-    """A loss that is made in a branch alone, and collected."""
+    """A loss that is made only in a branch, and collected."""
     tf.cond(
         tf.reduce_max(y) < 1e9,
         lambda: tf.losses.mean_squared_error(labels, y),
@@ -147,7 +147,7 @@ def squared_in_branch(y, labels):
 
 
 def added_in_branch(y, labels):
-    """A loss that is added in a branch, beside another one."""
+    """A loss that is added in a branch, in addition to another one."""
     tf.losses.mean_squared_error(labels, y)
 
     def add():
@@ -199,7 +199,7 @@ def test_losses_of_branches_are_refused_by_name(loss_of):
             loss_of(y, tf.ones([4, 1]))
 
 
-def test_a_regularizer_of_a_variable_in_a_branch_counts():
+def test_regularizer_of_a_variable_in_a_branch_is_included():
     with building(0):
 
         def scale():
@@ -220,7 +220,7 @@ class Fetching(tf.train.SessionRunHook):
         return tf.train.SessionRunArgs(update)
 
 
-def test_what_is_inside_of_a_branch_is_not_fetched(tmp_path):
+def test_operations_inside_a_branch_cannot_be_fetched(tmp_path):
     estimator = estimator_of(
         kte.tf1.model_fn(model_fn_of("taken")), tmp_path, batch=BATCH
     )
@@ -229,8 +229,8 @@ def test_what_is_inside_of_a_branch_is_not_fetched(tmp_path):
 
 
 @pytest.mark.parametrize("is_taken", [True, False])
-def test_a_branch_whose_condition_is_known_is_part_of_the_graph(tmp_path, is_taken):
-    # In TensorFlow 1.15, what a taken branch makes may be used outside of it.
+def test_branch_with_a_constant_condition_is_part_of_the_graph(tmp_path, is_taken):
+    # TensorFlow 1.15 allows uses of a taken branch's tensors outside it.
     made = []
 
     def taken(w):
@@ -258,15 +258,15 @@ def test_a_branch_whose_condition_is_known_is_part_of_the_graph(tmp_path, is_tak
         assert made[0].op.name.startswith("inside/")
         return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
 
-    lifted = kte.tf1.model_fn(model_fn)
-    estimator = estimator_of(lifted, tmp_path, batch=BATCH, save_summary_steps=1)
+    converted = kte.tf1.model_fn(model_fn)
+    estimator = estimator_of(converted, tmp_path, batch=BATCH, save_summary_steps=1)
     estimator.train(fed(data()), steps=2)
     values = values_of(estimator)
     assert (values["w"], values["count"], values["other"]) == (-3.0, 2.0, 0.0)
     assert summaries_in(tmp_path)["inside/inner", 2] == -1.5
 
 
-def test_a_train_op_is_not_inside_of_a_branch():
+def test_train_op_inside_a_branch_is_refused():
     with tf.Graph().as_default():
         inner = []
         tf.cond(
@@ -279,7 +279,7 @@ def test_a_train_op_is_not_inside_of_a_branch():
 
 
 def doubling(rounds, while_condition, start=0, step=1):
-    """A loop that multiplies in each round, and counts."""
+    """A loop that multiplies and counts in each iteration."""
 
     def multiply(factor):
         def body(i, product):
@@ -305,7 +305,7 @@ LOOPS = {
 
 
 def looped(multiply):
-    """A model whose loss is what a loop makes of a weight."""
+    """A model whose loss is computed from a weight by a loop."""
 
     def model_fn(features, labels, mode, params):
         w = tf.get_variable("w", [], initializer=tf.constant_initializer(2.0))
@@ -320,7 +320,7 @@ def looped(multiply):
 
 @pytest.mark.rows(5)
 @pytest.mark.parametrize("kind", LOOPS)
-def test_a_loop_with_a_counter_has_a_gradient(tmp_path, kind):
+def test_loop_with_a_counter_has_a_gradient(tmp_path, kind):
     rounds, multiply = LOOPS[kind]
     estimator = estimator_of(kte.tf1.model_fn(looped(multiply)), tmp_path, batch=BATCH)
     estimator.train(fed(data()), steps=1)

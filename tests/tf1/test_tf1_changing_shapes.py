@@ -1,4 +1,4 @@
-"""Batches padded to their own longest row, in programs of TF1."""
+"""Tests batches that are padded to their longest row, in TF1 scripts."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -35,7 +35,7 @@ def estimator(function, model_dir, use_tpu=False):
 
 
 def network(features):
-    """The mean of the rows that are no padding, as a sequence knows it."""
+    """The mean of the rows that are not padding."""
     x, n = features["x"], features["n"]
     mask = tf.sequence_mask(n, tf.shape(x)[1], tf.float32)[:, :, None]
     hidden = tf.tanh(tf.tensordot(x, variable("kernel", 3, 4), 1)) * mask
@@ -73,7 +73,7 @@ def metric_fn(labels, logits, hidden):
 
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_each_shape_gives_what_one_length_gives(tmp_path, use_tpu):
+def test_each_shape_matches_a_fixed_length(tmp_path, use_tpu):
     one = estimator(model_fn, tmp_path / "one", use_tpu)
     many = estimator(model_fn, tmp_path / "many", use_tpu)
     one.train(padded(LONGEST), steps=3)
@@ -93,8 +93,8 @@ def test_each_shape_gives_what_one_length_gives(tmp_path, use_tpu):
         )
 
 
-def test_numbers_are_those_of_tensorflow(tmp_path):
-    """TensorFlow 1.15.5 has these after one pass over the same program."""
+def test_results_match_tensorflow(tmp_path):
+    """TensorFlow 1.15.5 has these results after one pass of the same script."""
     made = estimator(model_fn, tmp_path)
     made.train(padded())
     result = made.evaluate(padded())
@@ -122,7 +122,7 @@ def flat(features, labels, mode, params):
     return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
 
 
-def test_variables_of_a_changing_size_are_an_error(tmp_path):
+def test_variables_that_change_size_are_an_error(tmp_path):
     made = estimator(flat, tmp_path)
     with pytest.raises(
         ValueError,

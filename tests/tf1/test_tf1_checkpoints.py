@@ -1,8 +1,8 @@
-"""Checkpoints of TF1 programs, in TensorFlow's format and under its names.
+"""Tests checkpoints of TF1 scripts, in TensorFlow's format and names.
 
-`golden/make_checkpoint.py` made those in `golden/checkpoint`, with TensorFlow
-2.15, and in `golden/checkpoint_1_15`, and continued that in
-`golden/checkpoint_ours` with TensorFlow 1.15.
+`golden/make_checkpoint.py` made `golden/checkpoint` with TensorFlow 2.15 and
+`golden/checkpoint_1_15` with TensorFlow 1.15, which also continued
+`golden/checkpoint_ours`.
 """
 
 import keras_tpu_estimator as kte  # isort: skip
@@ -47,7 +47,7 @@ program = _program()
 
 
 class Losses(kte.hooks.SessionRunHook):
-    """Keeps the loss of each step."""
+    """Records the loss of each step."""
 
     def __init__(self):
         self.losses = []
@@ -77,7 +77,7 @@ def golden_estimator(model_dir, use_tpu=False, **config):
 
 @pytest.fixture(params=["checkpoint", "checkpoint_1_15"])
 def original(tmp_path, request):
-    """A model_dir of the original."""
+    """A copy of the original's model_dir."""
     shutil.copytree(GOLDEN / request.param, tmp_path / "original")
     return tmp_path / "original"
 
@@ -90,7 +90,7 @@ def described(prefix):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_the_originals_checkpoint_is_continued(original, use_tpu):
+def test_checkpoint_of_the_original_is_continued(original, use_tpu):
     hook = Losses()
     made = golden_estimator(original, use_tpu)
     made.train(program.input_fn_from(5), [hook], steps=6)
@@ -101,20 +101,20 @@ def test_the_originals_checkpoint_is_continued(original, use_tpu):
     assert kte.latest_checkpoint(original) == str(newest)
     state = tf.train.get_checkpoint_state(str(original))
     names = [os.path.basename(p) for p in state.all_model_checkpoint_paths]
-    # The one of step 0 was not copied.
+    # The checkpoint of step 0 was not copied.
     assert names == ["model.ckpt-5", "model.ckpt-11"]
 
 
 @pytest.fixture(scope="module")
 def ours(tmp_path_factory):
-    """A model that was trained from the beginning, and its losses."""
+    """A model that was trained from the start, and its losses."""
     hook = Losses()
     made = golden_estimator(tmp_path_factory.mktemp("ours"))
     made.train(program.input_fn_from(0), [hook], steps=5)
     return made, hook.losses
 
 
-def test_from_the_beginning_as_the_original(ours):
+def test_training_from_the_start_matches_the_original(ours):
     made, losses = ours
     np.testing.assert_allclose(losses, LOSSES["before"], rtol=1e-5)
     original = GOLDEN / "checkpoint" / "model.ckpt-5"
@@ -122,7 +122,7 @@ def test_from_the_beginning_as_the_original(ours):
     assert described(made.latest_checkpoint()) == described(original)
 
 
-def test_what_tensorflow_1_15_continues_is_what_is_written(ours):
+def test_tensorflow_1_15_continues_our_checkpoint(ours):
     made, _ = ours
     continued = GOLDEN / "checkpoint_ours" / "model.ckpt-5"
     assert_same(values_of(made), checkpoints.read(continued))
@@ -131,7 +131,7 @@ def test_what_tensorflow_1_15_continues_is_what_is_written(ours):
     assert losses["after_in_1_15"] == LOSSES["after"]
 
 
-def test_the_originals_checkpoint_is_read(original):
+def test_checkpoint_of_the_original_is_read(original):
     made = golden_estimator(original)
     assert made.latest_checkpoint() == str(original / "model.ckpt-5")
     assert "tower/hidden/kernel/Adam_1" in made.get_variable_names()
@@ -143,7 +143,7 @@ def test_the_originals_checkpoint_is_read(original):
     assert first["logits"].shape == (1,)
 
 
-def test_a_session_continues_ours(ours):
+def test_session_continues_our_checkpoint(ours):
     made, _ = ours
     with tf.Graph().as_default(), plain_session() as session:
         tf.train.create_global_step()
@@ -157,7 +157,7 @@ def test_a_session_continues_ours(ours):
     np.testing.assert_allclose(losses, LOSSES["after"], rtol=1e-5)
 
 
-def test_variables_in_parts_are_continued_whole(tmp_path):
+def test_partitioned_variables_are_continued(tmp_path):
     def network(features, is_training):
         parts = tf.fixed_size_partitioner(3)
         with tf.variable_scope("parts", partitioner=parts):
@@ -185,14 +185,14 @@ def test_variables_in_parts_are_continued_whole(tmp_path):
     assert_same(trained(model_fn, tmp_path, data[2:]), expected, 1e-6, 1e-6)
 
 
-def test_our_own_format_when_asked(tmp_path):
+def test_our_format_is_written_on_request(tmp_path):
     made = golden_estimator(tmp_path, checkpoint_format="hdf5")
     made.train(program.input_fn_from(0), steps=5)
     names = os.listdir(tmp_path)
     assert "model.ckpt-5.h5" in names
     assert not [name for name in names if name.endswith(".index")]
     hook = Losses()
-    # Either is continued, whatever is written.
+    # Both formats are continued, independently of the format that is written.
     made = golden_estimator(tmp_path)
     made.train(program.input_fn_from(5), [hook], steps=6)
     np.testing.assert_allclose(hook.losses, LOSSES["after"], rtol=1e-5)
@@ -200,7 +200,7 @@ def test_our_own_format_when_asked(tmp_path):
     assert made.get_variable_value("tower/count") == 11
 
 
-def test_a_keras_program_may_write_tensorflows_format(tmp_path):
+def test_keras_script_may_write_tensorflow_format(tmp_path):
     def model_fn(features, labels, mode, params):
         import keras
 
@@ -226,7 +226,7 @@ def test_a_keras_program_may_write_tensorflows_format(tmp_path):
 
 
 class Stopping(kte.hooks.SessionRunHook):
-    """Fails after some steps."""
+    """Raises an error after a number of steps."""
 
     def __init__(self, step):
         self._step = step
@@ -240,7 +240,7 @@ class Stopping(kte.hooks.SessionRunHook):
 
 
 @pytest.mark.parametrize("as_tensors", [False, True])
-def test_an_interrupted_training_is_repeated_to_the_bit(tmp_path, as_tensors):
+def test_interrupted_training_resumes_bit_for_bit(tmp_path, as_tensors):
     def input_fn(params):
         data = program.input_fn_from(0)(params).shuffle(20)
         if as_tensors:
@@ -281,7 +281,7 @@ def other_dir(tmp_path_factory):
 
 
 @pytest.mark.parametrize("as_path", [True, False])
-def test_a_path_warm_starts_what_is_trained(tmp_path, other_dir, as_path):
+def test_path_warm_starts_trainable_variables(tmp_path, other_dir, as_path):
     warm = str(other_dir)
     if not as_path:
         warm = kte.WarmStartSettings(warm, vars_to_warm_start="logits/k")
@@ -297,7 +297,7 @@ def test_a_path_warm_starts_what_is_trained(tmp_path, other_dir, as_path):
     assert first["global_step"] == 0
 
 
-def test_a_list_warm_starts_slots_and_the_step(tmp_path, other_dir):
+def test_list_warm_starts_slots_and_the_step(tmp_path, other_dir):
     made = estimator(
         model_fn_of(network, adam),
         tmp_path / "new",
@@ -316,7 +316,7 @@ def test_a_list_warm_starts_slots_and_the_step(tmp_path, other_dir):
 
 
 @pytest.mark.parametrize("owner", [kte, tf.train])
-def test_a_vocabulary_warm_starts_rows(tmp_path, other_dir, owner):
+def test_vocabulary_warm_starts_rows(tmp_path, other_dir, owner):
     (tmp_path / "old.txt").write_text("a\nb\nc\n")
     (tmp_path / "new.txt").write_text("c\nz\na\n")
     info = owner.VocabInfo(
@@ -324,7 +324,7 @@ def test_a_vocabulary_warm_starts_rows(tmp_path, other_dir, owner):
         3,
         0,
         str(tmp_path / "old.txt"),
-        # Each has its own initializers.
+        # Each training has its own initializers.
         backup_initializer=(tf.ones_initializer() if owner is tf.train else np.ones),
     )
     made = estimator(

@@ -1,6 +1,6 @@
-"""Supplied names of `tf.contrib` give the numbers of TensorFlow 1.15.
+"""Tests that supplied names of `tf.contrib` match TensorFlow 1.15.
 
-`golden/make_contrib.py` made these with TensorFlow 1.15.5.
+`golden/make_contrib.py` made the expected results with TensorFlow 1.15.5.
 """
 
 import tf1_golden  # isort: skip
@@ -18,7 +18,7 @@ from contrib_calls.table import ALIASES, CALLS, LARGE
 
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 
-# Of TensorFlow, tf-keras and tf_slim, about one another.
+# Warnings of TensorFlow, tf-keras and tf_slim about each other.
 pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated and will be")
 EXPECTED = tf1_golden.golden("contrib_calls")
 # Clusters, exports, hooks and constants have separate tests.
@@ -29,7 +29,7 @@ TESTED_ELSEWHERE = {
     "predictor.from_saved_model",
 }
 _UTILS = "layers.python.layers.utils"
-# Where TensorFlow 1.15 had what these modules have.
+# The modules of TensorFlow 1.15 by their counterparts here.
 PLACES = {
     f"tf_slim.{module}": place
     for module, place in {
@@ -74,9 +74,9 @@ PLACES = {
         },
     }.items()
 }
-# Names of others, data for its own tests, and code that no module uses.
+# Names of other libraries, test data, and unused code.
 NOT_PUBLIC = {"tf_slim.data.test_utils", "tf_slim.nets.inception"}
-# tf_slim has them since.
+# tf_slim contains them since then.
 NOT_IN_TF1 = {
     "slim.tfexample_decoder.BoundingBoxSequence",
     "slim.tfexample_decoder.KeypointsSequence",
@@ -93,11 +93,11 @@ NOT_IN_TF1 = {
         for name in sorted(CALLS)
     ],
 )
-def test_a_function_gives_the_same_numbers(name):
+def test_function_gives_the_same_results(name):
     found = outcome(CALLS[name], tf.contrib)
     expected = EXPECTED[name]
     if "error" in expected:
-        # TF1 had it in a module alone.
+        # TF1 had it only in a module.
         assert "has no attribute" in expected["error"]
         return
     assert found["variables"] == expected["variables"]
@@ -120,7 +120,7 @@ def test_each_function_of_tf_slim_is_called():
     assert sorted(names - {*CALLS, *ALIASES} - NOT_IN_TF1) == []
 
 
-def test_each_module_of_tf_slim_has_a_place():
+def test_each_module_of_tf_slim_has_a_counterpart():
     assert sorted(modules_of(tf_slim) - {*PLACES} - NOT_PUBLIC) == []
 
 
@@ -145,12 +145,12 @@ def test_each_module_of_tf_slim_has_a_place():
         "slim.python.slim.model_analyzer",
     ],
 )
-def test_a_module_of_tf_slim_has_its_long_name(module):
+def test_module_of_tf_slim_has_its_long_name(module):
     found = importlib.import_module(f"tensorflow.contrib.{module}")
     assert public(sys.modules[found.__name__])
 
 
-def test_each_function_that_was_written_anew_is_called():
+def test_each_reimplemented_function_is_called():
     names = {
         entry.path.removeprefix("contrib.")
         for entry in catalogue().entries.values()
@@ -162,7 +162,7 @@ def test_each_function_that_was_written_anew_is_called():
 
 
 def modules_of(package):
-    """The names of all modules of a package that are no tests."""
+    """The names of all modules of a package except tests."""
     found = pkgutil.walk_packages(package.__path__, f"{package.__name__}.")
     return {
         each.name

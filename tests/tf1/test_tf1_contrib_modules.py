@@ -1,6 +1,6 @@
-"""Modules below `tf.contrib.*.python`, which were not public and were used.
+"""Tests the private modules `tf.contrib.*.python` that scripts import.
 
-`golden/make_contrib_modules.py` made the list of them with TensorFlow 1.15.5.
+`golden/make_contrib_modules.py` made their list with TensorFlow 1.15.5.
 """
 
 import tf1_golden  # isort: skip
@@ -17,7 +17,7 @@ from keras_tpu_estimator.tf1.shims import Status, importing, lookup
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 MODULES = tf1_golden.golden("contrib_modules")
-# As programs of 2018 and 2019 had them.
+# Import lines from scripts of 2018 and 2019.
 IMPORTS = """
 from tensorflow.contrib.crf.python.ops import crf
 assert crf.crf_log_likelihood is tf.contrib.crf.crf_log_likelihood
@@ -56,7 +56,7 @@ assert tpu_config.TPUConfig is tpu_estimator.TPUConfig
 from tensorflow.contrib.training.python.training import hparam
 """
 
-# The names of a module without its imports.
+# The names that a module defines itself.
 PYTHONS = {"__builtins__", "__name__"}
 
 
@@ -66,7 +66,7 @@ def installed():
 
 
 def found(name):
-    """What has a name below `tf.contrib`; the advice if nothing has."""
+    """The object with a name below `tf.contrib`, or the advice for a missing one."""
     looked_up = lookup(f"tf.contrib.{name}")
     if looked_up.status is Status.MISSING:
         return looked_up.advice
@@ -74,26 +74,26 @@ def found(name):
 
 
 def is_served_whole(module):
-    """Whether an entry says what a module has, or it or one above it is."""
+    """Whether an entry covers a module, or the module or its parent is supplied."""
     return f"contrib.{module}" not in catalogue().public
 
 
-def test_they_are_imported_as_in_python():
-    # Separate lines, so that one that fails is named.
+def test_modules_are_imported_as_in_python():
+    # Separate lines, so that an error names its line.
     for builtins in (vars(importing.builtins), importing.BUILTINS):
         names = {"__builtins__": builtins, "__name__": "program", "tf": tf}
         for line in IMPORTS.strip().splitlines():
             exec(line, names)  # noqa: S102
 
 
-def test_those_of_tensorflow_are_there():
+def test_all_modules_of_tensorflow_exist():
     assert len(MODULES) > 400
     for module in MODULES:
         assert importlib.import_module(f"tensorflow.contrib.{module}")
 
 
 @pytest.mark.parametrize("part", sorted({m.split(".")[0] for m in MODULES}))
-def test_a_name_is_the_public_one(part):
+def test_name_is_the_public_one(part):
     for module, names in MODULES.items():
         if module.split(".")[0] == part and not is_served_whole(module):
             for name in names["same"]:
@@ -101,7 +101,7 @@ def test_a_name_is_the_public_one(part):
                 assert found(f"{module}.{name}") is public, (module, name)
 
 
-def test_what_only_had_the_name_of_a_public_one_is_not_that():
+def test_private_name_is_not_a_public_name_of_the_same_spelling():
     for module, names in MODULES.items():
         part = module.split(".")[0]
         for name in names["other"]:
@@ -125,7 +125,7 @@ def test_what_only_had_the_name_of_a_public_one_is_not_that():
         ("rnn.python.ops.unheard_of", "Write it as a subclass of"),
     ],
 )
-def test_what_is_missing_says_what_the_public_name_does(name, advice):
+def test_missing_name_has_the_advice_of_the_public_name(name, advice):
     looked_up = lookup(f"tf.contrib.{name}")
     assert looked_up.status is Status.MISSING
     assert looked_up.advice.startswith(advice)
@@ -133,7 +133,7 @@ def test_what_is_missing_says_what_the_public_name_does(name, advice):
         resolve(f"contrib.{name}")
 
 
-def test_a_module_that_was_not_there_is_not_imported():
+def test_unknown_module_is_not_imported():
     with pytest.raises(ImportError, match=r"`tf.contrib.rnn.python.ops.typo`"):
         from tensorflow.contrib.rnn.python.ops import typo  # noqa: F401
     with pytest.raises(ImportError, match=r"`tf.contrib.crf.python.typo`"):
@@ -142,7 +142,7 @@ def test_a_module_that_was_not_there_is_not_imported():
         importing.tf1_import("tensorflow.contrib.crf.python.typo")
 
 
-def test_a_module_lists_the_names_that_it_shares():
+def test_module_lists_its_names():
     module = importlib.import_module("tensorflow.contrib.crf.python.ops.crf")
     assert "crf_decode" in dir(module) and "python" not in dir(module)
     assert "ops" in dir(tf.contrib.crf.python)
@@ -150,7 +150,7 @@ def test_a_module_lists_the_names_that_it_shares():
 
 @pytest.mark.parametrize("is_given", [False, True])
 @pytest.mark.parametrize("module", ["layers", "layers.python.layers.encoders"])
-def test_all_of_a_module_is_imported(module, is_given):
+def test_star_import_of_a_module(module, is_given):
     builtins = importing.BUILTINS if is_given else vars(importing.builtins)
     names = {"__builtins__": builtins, "__name__": "program"}
     exec(f"from tensorflow.contrib.{module} import *", names)  # noqa: S102
@@ -158,7 +158,7 @@ def test_all_of_a_module_is_imported(module, is_given):
     assert not any(name.startswith("_") for name in names.keys() - PYTHONS)
 
 
-def test_counterparts_are_those_of_the_public_names():
+def test_counterparts_equal_those_of_the_public_names():
     for module, name in (
         ("contrib.rnn.python.ops.core_rnn_cell", "GRUCell"),
         ("contrib.opt.python.training.ggt", "GGTOptimizer"),

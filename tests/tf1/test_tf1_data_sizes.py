@@ -1,4 +1,4 @@
-"""Sizes that depend on data within a step, and sizes of zero."""
+"""Tests sizes that depend on data within a step, and sizes of zero."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -20,7 +20,7 @@ def layer(x):
 
 
 def of_kept(use):
-    """A network of the rows that a condition keeps, as of a pad remover."""
+    """A network of the rows that a condition keeps, like a pad remover."""
 
     def network(x):
         rows = tf.reshape(x, [-1, 3])
@@ -57,7 +57,7 @@ def test_sizes_that_depend_on_data(tmp_path, use):
 
 
 def test_variables_with_a_dimension_of_zero(tmp_path):
-    """Weights, metrics and predictions are those of TensorFlow 1.15.5."""
+    """Weights, metrics and predictions match TensorFlow 1.15.5."""
 
     def model_fn(features, labels, mode, params):
         empty = tf.get_variable("empty", [0, 3])

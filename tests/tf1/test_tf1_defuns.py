@@ -1,4 +1,4 @@
-"""Functions of `function.Defun` in a `model_fn`, as Tensor2Tensor has them."""
+"""Tests functions of `function.Defun` in a `model_fn`, as in Tensor2Tensor."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -16,7 +16,7 @@ X = np.array([[1, 2]], "float32")
 
 
 def as_inputs(op):
-    """The shapes of a function's results are those of its arguments."""
+    """Returns the shapes of a function's arguments as those of its results."""
     return [each.shape for each in op.inputs]
 
 
@@ -80,7 +80,7 @@ NETWORKS = {
     "nested": nested,
     "converted": convert_gradient_to_tensor,
 }
-# From this program in TensorFlow 1.15.5: the weights after two steps, the loss,
+# Results of this script in TensorFlow 1.15.5: the weights after two steps, the loss,
 # and the prediction.
 NUMBERS = {
     "square": ([0.20128, -0.59744], 0.00016279284, 0.98724097),
@@ -113,7 +113,7 @@ def program(network):
 
 @pytest.mark.rows(4)
 @pytest.mark.parametrize("name", NUMBERS)
-def test_numbers_are_those_of_tensorflow(tmp_path, name):
+def test_results_match_tensorflow(tmp_path, name):
     data = [(X, X[:, :1])] * 2
     made = Estimator(program(NETWORKS[name]), str(tmp_path), params={})
     made.train(fed(data), steps=2)
@@ -127,13 +127,13 @@ def test_numbers_are_those_of_tensorflow(tmp_path, name):
 
 
 @pytest.mark.parametrize("name", ["nested", "converted"])
-def test_an_export_has_the_function(tmp_path, name):
+def test_export_contains_the_function(tmp_path, name):
     model_dir = str(tmp_path / "model")
     made = Estimator(program(NETWORKS[name]), model_dir, params={})
     made.train(fed([(X, X[:, :1])]), steps=1)
     (row,) = made.predict(fed([X]))
     weights = made.get_variable_value("w")
-    # The gradients of the functions are 7 times theirs, and theirs.
+    # One function's gradient is 7 times the true one; the other's is the true one.
     factor, start = {"nested": (7, 7), "converted": (1, 3)}[name]
     step = 0.02 * (start - 1) * factor * X.T
     np.testing.assert_allclose(weights, 1 - step, rtol=1e-5)

@@ -1,4 +1,4 @@
-"""Operations that select boxes give the results of a session."""
+"""Tests that operations that select boxes match a session."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -11,7 +11,7 @@ COUNT = 16
 
 
 def boxes_data():
-    """Boxes that overlap, with a score each."""
+    """Overlapping boxes with scores."""
     rng = np.random.default_rng(0)
     corner = rng.uniform(0, 0.5, (COUNT, 2))
     size = rng.uniform(0.2, 0.5, (COUNT, 2))
@@ -20,7 +20,7 @@ def boxes_data():
 
 
 def suppressed(boxes, scores):
-    """The scores of boxes that are kept, as many as there may be."""
+    """The scores of the kept boxes, up to the maximum number."""
     kept, count = tf.image.non_max_suppression_padded(
         boxes, scores, 6, 0.4, pad_to_max_output_size=True
     )
@@ -50,7 +50,7 @@ CHOSEN = {
 
 
 def chosen(data):
-    """All that is chosen of boxes."""
+    """All outputs of the selection of boxes."""
     boxes, scores = data[:, :4], data[:, 4]
     return {
         f"{name} {number}": tf.cast(tensor, tf.float32)
@@ -59,7 +59,7 @@ def chosen(data):
     }
 
 
-def test_boxes_are_chosen_as_in_a_session(tmp_path):
+def test_box_selection_matches_a_session(tmp_path):
     def model_fn(features, labels, mode, params):
         repeated = {
             name: tf.tile(tensor[None], [COUNT] + [1] * tensor.shape.rank)
@@ -98,7 +98,7 @@ def of_each_class(boxes, scores):
         ),
     ],
 )
-def test_what_the_bridge_does_not_have_is_named(tmp_path, choose, name):
+def test_operations_that_the_bridge_lacks_are_named(tmp_path, choose, name):
     def model_fn(features, labels, mode, params):
         made = choose(features[:, :4], features[:, 4])
         made = tf.cast(tf.reduce_sum(made), tf.float32) + features

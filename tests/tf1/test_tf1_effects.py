@@ -1,4 +1,4 @@
-"""The order of reads and writes that nothing else orders."""
+"""Tests the order of reads and writes without control dependencies."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -17,7 +17,7 @@ X = np.ones((16, 1), "float32")
 
 
 def order_of(graph):
-    """The effects of a graph, and all nodes in an order that keeps them."""
+    """The effects of a graph, and all its nodes in a valid order."""
     known = definition_of(graph)
     nodes = [known.nodes[op.name] for op in graph.get_operations()]
     handles = [node.name for node in nodes if node.op == "VarHandleOp"]
@@ -39,13 +39,13 @@ def variable():
 
 
 def minimized(variable):
-    """Assigns what a step computes of the variable and its input."""
+    """Assigns a value that a step computes from the variable and its input."""
     given = tf.placeholder(tf.float32, [2], name="given")
     return variable.assign_sub(tf.exp(tf.sin(variable * given)))
 
 
 def read_by(value):
-    """The operation that read the variable for a value."""
+    """The operation that reads the variable for a value."""
     while value.op.type not in ("ReadVariableOp", "ResourceGather"):
         value = value.op.inputs[0]
     return value.op.name
@@ -59,7 +59,7 @@ def read_by(value):
         lambda variable: tf.gather(variable, 0),
     ],
 )
-def test_a_read_that_waits_for_less_comes_first(variable, read):
+def test_read_with_fewer_dependencies_comes_first(variable, read):
     write = minimized(variable).op.name
     name = read_by(read(variable))
     effects, order = order_of(variable.graph)
@@ -67,7 +67,7 @@ def test_a_read_that_waits_for_less_comes_first(variable, read):
     assert order.index(name) < order.index(write)
 
 
-def test_a_read_that_waits_for_the_write_comes_after_it(variable):
+def test_read_that_depends_on_the_write_comes_after_it(variable):
     write = minimized(variable)
     with tf.control_dependencies([write]):
         name = read_by(variable.read_value())
@@ -75,7 +75,7 @@ def test_a_read_that_waits_for_the_write_comes_after_it(variable):
     assert order.index(name) > order.index(write.op.name)
 
 
-def test_a_write_that_waits_for_nothing_keeps_its_place(variable):
+def test_write_without_dependencies_keeps_its_place(variable):
     write = variable.assign_add(tf.cast([1, 2], tf.float32)).op.name
     name = read_by(variable.read_value())
     effects, order = order_of(variable.graph)
@@ -83,7 +83,7 @@ def test_a_write_that_waits_for_nothing_keeps_its_place(variable):
     assert order.index(name) > order.index(write)
 
 
-def test_a_read_comes_before_several_writes(variable):
+def test_read_comes_before_several_writes(variable):
     first = minimized(variable)
     with tf.control_dependencies([first]):
         second = variable.assign_add([1.0, 1.0])
@@ -97,8 +97,8 @@ def test_a_read_comes_before_several_writes(variable):
 
 @pytest.mark.rows(8)
 @pytest.mark.parametrize("seed", range(40))
-def test_any_order_is_one(seed):
-    """Reads and writes of any dependencies make no cycle, and are settled."""
+def test_any_dependencies_have_an_order(seed):
+    """Reads and writes with any dependencies are ordered without a cycle."""
     rng = np.random.default_rng(seed)
     with tf.Graph().as_default() as graph:
         variables = [tf.get_variable(name, [], use_resource=True) for name in "uvw"]
@@ -131,7 +131,7 @@ def test_any_order_is_one(seed):
 
 
 def ordered(before, graph, one, other):
-    """Whether one of two operations has to wait for the other."""
+    """Whether one of two operations depends on the other."""
     return waits(before, graph, one, other) or waits(before, graph, other, one)
 
 
@@ -150,7 +150,7 @@ def waits(before, graph, one, other):
     return False
 
 
-def test_summaries_and_hooks_see_what_a_step_began_with(tmp_path):
+def test_summaries_and_hooks_see_the_values_before_the_step(tmp_path):
     seen = []
 
     class Seeing(tf.train.SessionRunHook):

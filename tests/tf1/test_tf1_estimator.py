@@ -1,4 +1,4 @@
-"""`tf.estimator.Estimator`: inputs and predictions of any number of rows."""
+"""Tests inputs and predictions of `tf.estimator.Estimator` with any number of rows."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -43,7 +43,7 @@ def nothing():
 @pytest.mark.parametrize(
     ("input_fn", "steps", "w", "loss"),
     [
-        # w becomes w - 2 * 0.125 * 3 * (3 * w - 1), four times.
+        # `w` becomes w - 2 * 0.125 * 3 * (3 * w - 1) in each of four steps.
         (scalars, 4, 1 / 3 * (1 - (-1.25) ** 4), None),
         (lists, 1, 0.625, 0.3515625),
         (nothing, 1, 0.25, 0.5625),
@@ -59,7 +59,7 @@ def test_features_need_no_batch_axis(tmp_path, input_fn, steps, w, loss):
         np.testing.assert_allclose(result["loss"], loss, rtol=1e-5)
 
 
-def test_python_numbers_have_the_dtypes_that_tensorflow_gives_them(tmp_path):
+def test_python_numbers_have_tensorflow_dtypes(tmp_path):
     found = {}
 
     def own_model_fn(features, labels, mode):
@@ -90,7 +90,7 @@ def test_python_numbers_have_the_dtypes_that_tensorflow_gives_them(tmp_path):
     assert (result["mean"], result["nothing"]) == (42, None)
 
 
-def test_scalars_are_refused_where_a_batch_size_was_asked_for(tmp_path):
+def test_scalars_are_refused_with_a_batch_size(tmp_path):
     made = kte.TPUEstimator(
         kte.tf1.model_fn(lambda features, labels, mode, params: None),
         tmp_path,
@@ -102,7 +102,7 @@ def test_scalars_are_refused_where_a_batch_size_was_asked_for(tmp_path):
         made.train(lambda params: scalars(), steps=1)
 
 
-def test_predictions_of_a_whole_batch(tmp_path):
+def test_predictions_of_a_batch(tmp_path):
     made = Estimator(model_fn, tmp_path)
     made.train(lists, steps=1)
     w = made.get_variable_value("w")

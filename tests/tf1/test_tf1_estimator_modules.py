@@ -1,4 +1,4 @@
-"""The modules of `tensorflow_estimator`, and other names of the same modules.
+"""Tests the modules of `tensorflow_estimator` and their other names.
 
 `golden/make_estimator_modules.py` made the lists with TensorFlow 1.15.5.
 """
@@ -17,7 +17,7 @@ from keras_tpu_estimator.tf1.shims import Status, importing, lookup
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
 MODULES = tf1_golden.golden("estimator_modules")
-# As programs had them, and the class that each line imports.
+# Import lines of scripts, and the class that each line imports.
 E = "tensorflow_estimator.python.estimator"
 IMPORTS = f"""
 from tensorflow_estimator import estimator as e; C = e.Estimator
@@ -74,18 +74,18 @@ def test_every_module_is_imported(root):
         assert given is resolve(f"python.estimator.{module}")
 
 
-def test_a_name_is_a_public_one():
+def test_names_are_the_public_ones():
     for module, names in MODULES.items():
         for name, places in names.items():
             private = found(f"python.estimator.{module}.{name}")
             public = [found(f"{place}.{name}") for place in places]
-            if isinstance(private, str):  # Advice, which may say more.
+            if isinstance(private, str):  # The advice may contain more.
                 assert all(isinstance(each, str) for each in public), name
             else:
                 assert private in public, (module, name)
 
 
-def test_what_programs_need_most_is_supplied():
+def test_most_used_names_are_supplied():
     for name in (
         "estimator.Estimator",
         "export.export.build_raw_serving_input_receiver_fn",
@@ -122,7 +122,7 @@ def test_what_programs_need_most_is_supplied():
     ],
 )
 @pytest.mark.parametrize("root", ["tensorflow", "tensorflow_estimator"])
-def test_what_is_private_has_advice(root, name, advice):
+def test_private_names_have_advice(root, name, advice):
     looked_up = lookup(f"{root}.python.estimator.{name}")
     assert looked_up.status is Status.MISSING
     assert looked_up.advice.startswith(advice)
@@ -131,7 +131,7 @@ def test_what_is_private_has_advice(root, name, advice):
         importing.tf1_import(module, fromlist=(last,))
 
 
-def test_a_module_that_was_not_there_is_not_imported():
+def test_unknown_module_is_not_imported():
     for name in ("nothing", "python.estimator.nothing", "python.nothing"):
         with pytest.raises(ImportError, match="nothing"):
             importlib.import_module(f"tensorflow_estimator.{name}")
@@ -160,6 +160,6 @@ def test_names_of_version_2_are_supplied(module):
     assert v2.compat.v1 is resolve("")
     assert v2.compat.v1.layers.dense.__module__.startswith("tf_keras.")
     assert v2.compat.v2 is v2
-    # Names of TensorFlow's that version 1 has otherwise.
+    # Names of TensorFlow that differ in version 1.
     assert v2.random.normal.__name__ == "random_normal"
     assert not hasattr(v2, "placeholder")

@@ -1,4 +1,4 @@
-"""`tf.estimator`'s classes, as programs of TensorFlow 1 call them."""
+"""Tests the classes of `tf.estimator` as TF1 scripts call them."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -59,21 +59,21 @@ def test_params_are_those_of_the_constructor(tmp_path, is_tpu):
     assert made.get_variable_value("w") == 1
 
 
-def test_a_missing_model_fn():
+def test_missing_model_fn_is_an_error():
     with pytest.raises(ValueError, match="`model_fn` must be a function"):
         Estimator(None)
     with pytest.raises(ValueError, match="`model_fn` must be a function"):
         tpu.TPUEstimator(None, config=tpu.RunConfig(), use_tpu=False)
 
 
-def test_params_that_nothing_takes():
+def test_params_without_an_argument_are_an_error():
     with pytest.raises(ValueError, match="Add the argument"):
         Estimator(without_params, params={"rate": 1})
     with pytest.raises(ValueError, match="Add the argument"):
         Estimator(without_params, params={})
 
 
-def test_a_model_fn_called_in_a_graph_of_the_program(tmp_path):
+def test_model_fn_may_be_called_in_a_graph_of_the_script(tmp_path):
     made = Estimator(model_fn, str(tmp_path), params={"rates": {"first": 0.5}})
     with tf.Graph().as_default(), tf.Session() as session:
         tf.train.create_global_step()
@@ -85,7 +85,7 @@ def test_a_model_fn_called_in_a_graph_of_the_program(tmp_path):
         session.run(spec.train_op)
         assert session.run(spec.loss) == 0
     assert isinstance(spec, kte.tf1.EstimatorSpec)
-    # Another estimator's model_fn may call it, and may be it.
+    # Another estimator's model_fn may call it or be it.
     for other in (
         made.model_fn,
         lambda features, labels, mode, config: made.model_fn(
@@ -98,7 +98,7 @@ def test_a_model_fn_called_in_a_graph_of_the_program(tmp_path):
 
 
 class OwnConfig(RunConfig):
-    """A configuration that decides on two fields."""
+    """A configuration that overrides two fields."""
 
     @property
     def model_dir(self):
@@ -109,7 +109,7 @@ class OwnConfig(RunConfig):
         return 2 * (super().save_checkpoints_steps or 0)
 
 
-def test_a_property_of_a_subclass_stands_for_a_field():
+def test_property_of_a_subclass_replaces_a_field():
     config = OwnConfig(save_checkpoints_steps=3)
     assert config.save_checkpoints_steps == 6
     assert config.replace(tf_random_seed=1).save_checkpoints_steps == 6
@@ -126,7 +126,7 @@ TASK = {"type": "worker", "index": 1}
 ADDRESSES = {"chief": ["host0:0"], "worker": ["host1:0", "host2:0"]}
 
 
-def test_a_configuration_reads_any_addresses(monkeypatch):
+def test_configuration_accepts_any_addresses(monkeypatch):
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": ADDRESSES, "task": TASK}))
     monkeypatch.setattr(jax.distributed, "initialize", pytest.fail)
     config = RunConfig()
@@ -139,7 +139,7 @@ def test_a_configuration_reads_any_addresses(monkeypatch):
         Estimator(without_params, config=config)
 
 
-def test_a_configuration_of_a_process_alone():
+def test_configuration_of_a_single_process():
     spec = tpu.RunConfig().cluster_spec
     assert (type(spec).__name__, spec.as_dict()) == ("ClusterSpec", {})
     assert not spec
@@ -154,7 +154,7 @@ class Hook(tf.train.SessionRunHook):
         self.runs += 1
 
 
-def test_specs_of_train_and_evaluate_have_the_hooks_of_the_program(tmp_path):
+def test_specs_of_train_and_evaluate_have_the_hooks_of_the_script(tmp_path):
     hook, other = Hook(), Hook()
     train = kte.TrainSpec(input_fn, max_steps=2, hooks=[hook])
     evaluation = kte.EvalSpec(input_fn, steps=1, hooks=(other,))
@@ -166,7 +166,7 @@ def test_specs_of_train_and_evaluate_have_the_hooks_of_the_program(tmp_path):
 
 
 @pytest.mark.parametrize("rank", [None, 1])
-def test_a_raw_receiver_of_an_unknown_shape(rank):
+def test_raw_receiver_of_an_unknown_shape(rank):
     with tf.Graph().as_default():
         shape = None if rank is None else [None]
         given = tf.placeholder(tf.float32, shape, name="x")
@@ -180,7 +180,7 @@ SHARDS = {1: 1, None: 4}
 
 
 @pytest.mark.parametrize("num_shards", SHARDS)
-def test_one_replica_of_some_devices(tmp_path, num_shards):
+def test_strategies_with_one_replica_are_accepted(tmp_path, num_shards):
     seen = []
 
     def noting(features, labels, mode, params):
@@ -214,7 +214,7 @@ def predicting(features, labels, mode):
     )
 
 
-def test_an_export_of_a_plain_estimator_has_one_metagraph(tmp_path):
+def test_export_of_a_plain_estimator_has_one_metagraph(tmp_path):
     made = Estimator(predicting, str(tmp_path)).train(input_fn, steps=1)
     x = np.float32([[3]])
 
@@ -222,7 +222,7 @@ def test_an_export_of_a_plain_estimator_has_one_metagraph(tmp_path):
         features = {"x": tf.placeholder(tf.float32, [None, 1])}
         return kte.export.ServingInputReceiver(features, features)
 
-    # Tags are only needed if there are several.
+    # Tags are needed only for several metagraphs.
     one = tf.saved_model.load_v2(made.export_saved_model(tmp_path / "1", receiver))
     assert one.signatures["serving_default"](x=tf.constant(x))["y"] == 3
     two = tpu.export_estimator_savedmodel(made, tmp_path / "2", receiver)

@@ -1,4 +1,4 @@
-"""SavedModels of TF1 programs: the graph itself, with trained values."""
+"""Tests SavedModels of TF1 scripts: the graph itself with trained values."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 from tf1_programs import batches, dense, estimator, fed, metric_fn, plain_session
 
 from keras_tpu_estimator import export
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.workflow.continuous import evaluate_continuously
 
@@ -105,7 +105,7 @@ def signatures_of(folder, tags=SERVE):
 
 
 @pytest.mark.parametrize("is_disabled", [False, True])
-def test_what_is_served_is_what_is_predicted(classifier, tmp_path, is_disabled):
+def test_served_results_match_predictions(classifier, tmp_path, is_disabled):
     expected = predicted(classifier)
     if is_disabled:
         tf.disable_v2_behavior()
@@ -129,7 +129,7 @@ def test_what_is_served_is_what_is_predicted(classifier, tmp_path, is_disabled):
     ]
 
 
-def test_tensorflow_2_loads_it(classifier, tmp_path):
+def test_tensorflow_2_loads_an_export(classifier, tmp_path):
     folder = classifier.export_saved_model(tmp_path, raw_receiver)
     serve = tf.saved_model.load_v2(folder, SERVE).signatures
     result = serve["serving_default"](x=tf.constant(X[:5]))["p"]
@@ -143,7 +143,7 @@ def test_tensorflow_2_loads_it(classifier, tmp_path):
         "tf.python.estimator.tpu.tpu_estimator.export_estimator_savedmodel",
     ],
 )
-def test_the_function_that_exports_an_estimator_for_tpus(classifier, tmp_path, name):
+def test_export_estimator_savedmodel(classifier, tmp_path, name):
     export_estimator = resolve(name.removeprefix("tf."))
     folder = export_estimator(classifier, tmp_path, raw_receiver, as_text=True)
     assert os.path.exists(f"{folder}/saved_model.pbtxt")
@@ -185,7 +185,7 @@ def test_a_raw_receiver_and_the_files_of_an_export(classifier, tmp_path):
     np.testing.assert_allclose(result["p"], predicted(classifier), atol=1e-6)
 
 
-def test_an_older_checkpoint(classifier, tmp_path):
+def test_older_checkpoint_is_exported(classifier, tmp_path):
     path = os.path.join(classifier.model_dir, "model.ckpt-0")
     folder = classifier.export_saved_model(tmp_path, raw_receiver, checkpoint_path=path)
     kernel = tf.train.load_variable(f"{folder}/variables/variables", "hidden/kernel")
@@ -229,7 +229,7 @@ def test_signatures_and_their_methods(tmp_path):
 
 
 def test_text_and_files_are_served(tmp_path):
-    """Receivers and sessions support operations that devices do not."""
+    """Receivers and sessions support operations that devices lack."""
     (tmp_path / "words.txt").write_text("a\nb\nc\n")
 
     def receiver_fn():
@@ -288,7 +288,7 @@ def test_all_modes_share_their_variables(classifier, tmp_path):
     assert "hidden/kernel/Adam" in names
 
 
-def test_a_metric_whose_update_is_an_operation(tmp_path):
+def test_metric_update_may_be_an_operation(tmp_path):
     def model_fn(features, labels, mode, params):
         w = tf.get_variable("w", [], initializer=tf.ones_initializer())
         loss = tf.reduce_mean(features["x"] * w)
@@ -320,7 +320,7 @@ def test_a_metric_whose_update_is_an_operation(tmp_path):
     np.testing.assert_allclose(mean, Y.mean(), rtol=1e-6)
 
 
-def test_a_saver_says_what_is_restored(tmp_path):
+def test_saver_determines_the_restored_values(tmp_path):
     def averaged(features, labels, mode, params):
         spec = model_fn_of()(features, labels, mode, params)
         average = tf.train.ExponentialMovingAverage(0.5)
@@ -343,7 +343,7 @@ def test_a_saver_says_what_is_restored(tmp_path):
         assert np.array_equal(tf.train.load_variable(path, name), shadow)
 
 
-def test_a_checkpoint_that_does_not_fit_is_an_error(classifier, tmp_path):
+def test_mismatched_checkpoint_is_an_error(classifier, tmp_path):
     def wider(features):
         return dense(dense(features["x"], 4, "hidden"), 2, "logits")
 
@@ -363,7 +363,7 @@ def test_a_checkpoint_that_does_not_fit_is_an_error(classifier, tmp_path):
             )
 
 
-def test_receivers_that_do_not_fit_are_an_error(classifier, tmp_path):
+def test_mismatched_receivers_are_an_error(classifier, tmp_path):
     def unfed():
         x = tf.placeholder(tf.float32, [None, 3])
         y = tf.placeholder(tf.float32, [None, 3])
@@ -410,7 +410,7 @@ def test_export_outputs_are_checked(classifier, tmp_path, outputs, error, messag
         made.export_saved_model(tmp_path, raw_receiver)
 
 
-def test_a_model_fn_around_another(classifier, tmp_path):
+def test_model_fn_may_wrap_another(classifier, tmp_path):
     inner = estimator(model_fn_of(), tmp_path).model_fn
 
     def model_fn(features, labels, mode, params, config):
@@ -465,7 +465,7 @@ def test_checkpoints_are_evaluated_as_they_appear(tmp_path):
         config={"save_checkpoints_steps": 2},
     )
     made.train(fed(data(6)), steps=6)
-    # The function of TensorFlow, which programs of the time loop over.
+    # The TensorFlow function over which TF1 scripts loop.
     (newest,) = tf.train.checkpoints_iterator(str(tmp_path), timeout=0)
     assert newest == made.latest_checkpoint()
     results = [
@@ -477,9 +477,9 @@ def test_checkpoints_are_evaluated_as_they_appear(tmp_path):
     assert [each["global_step"] for each in results] == [0, 2, 4, 6]
 
 
-def test_an_evaluator_follows_a_training(tmp_path):
+def test_evaluator_follows_training(tmp_path):
     made = trained(tmp_path)
-    training_status.mark_complete(str(tmp_path), 3)
+    state_file.mark_complete(str(tmp_path), 3)
     seen = []
 
     class Evaluated(kte.Exporter):
@@ -510,7 +510,7 @@ def by_computation(features):
 
     def computation(x, scales):
         hidden = dense(x, 3, "hidden", tf.nn.relu)
-        # As layers without names have it.
+        # Layers without names have this scope.
         with tf.variable_scope(None, "unnamed"):
             return dense(hidden * scales["one"], 2, "logits", seed=1)
 
@@ -521,7 +521,7 @@ def by_computation(features):
 
 
 def by_model_fn(features, labels, mode, params):
-    """A model_fn that is called as a whole on batches of requests."""
+    """A model_fn that is called on batches of requests."""
     if mode != kte.ModeKeys.PREDICT:
         return model_fn_of()(features, labels, mode, params)
     return export.model_fn_inference_on_tpu(
@@ -540,7 +540,7 @@ def two_signatures(probabilities):
 
 
 @pytest.mark.parametrize("model_fn", [model_fn_of(by_computation), by_model_fn])
-def test_requests_are_put_together(tmp_path, model_fn):
+def test_requests_are_batched(tmp_path, model_fn):
     made = trained(tmp_path, model_fn)
     folder = made.export_saved_model(tmp_path / "export", raw_receiver)
     for tags in (SERVE, [*SERVE, "tpu"]):
@@ -550,7 +550,7 @@ def test_requests_are_put_together(tmp_path, model_fn):
         assert kinds.count("BatchFunction") == 1
         result = served(folder, {"x": X[:3]}, tags=tags)
         np.testing.assert_allclose(result["p"], predicted(made)[:3], atol=1e-6)
-        # A request of more rows than a batch may have.
+        # This request has more rows than a batch allows.
         with pytest.raises(tf.errors.InvalidArgumentError, match="batch size"):
             served(folder, {"x": X[:5]}, tags=tags)
     names = dict(tf.train.list_variables(f"{folder}/variables/variables"))
@@ -558,7 +558,7 @@ def test_requests_are_put_together(tmp_path, model_fn):
     assert len(names) == 5
 
 
-def test_without_a_size_nothing_is_put_together(tmp_path):
+def test_requests_are_not_batched_without_a_size(tmp_path):
     def network(features):
         return export.inference_on_tpu(
             lambda x: dense(x, 2, "logits"),

@@ -1,4 +1,4 @@
-"""Columns of features, by which a table is read."""
+"""Tests feature columns that read a table."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -20,7 +20,7 @@ ROWS = 16
 
 
 def table(seed=0):
-    """Ids of which some are missing, and in one row all; and numbers."""
+    """Numbers, and ids of which some are missing, in one row all."""
     rng = np.random.default_rng(seed)
     ids = rng.integers(-1, 5, (ROWS, 3))
     ids[2] = -1
@@ -68,7 +68,7 @@ def read(features):
             combiner="mean",
         ),
     ]
-    # Columns of one name would be one column.
+    # Columns with equal names would be one column.
     return tf.concat(
         [with_scope(number, features, column) for number, column in enumerate(columns)],
         axis=1,
@@ -94,7 +94,7 @@ def logits(features, is_training):
     return linear + tf.matmul(x, kernel)
 
 
-# TensorFlow's own layer for a linear model has it.
+# The name in TensorFlow's own layer for linear models.
 @pytest.mark.filterwarnings("ignore:`layer.add_variable` is deprecated")
 def test_columns_are_trained_as_in_a_session(tmp_path):
     data = [(table(s), np.arange(ROWS) % 4) for s in range(3)]
@@ -105,12 +105,12 @@ def test_columns_are_trained_as_in_a_session(tmp_path):
 
 
 def flat(data):
-    """Batches without dicts."""
+    """Batches as flat lists of features."""
     return [(*features.values(), labels) for features, labels in data]
 
 
 def on_dicts(model_fn):
-    """A model_fn that gets its features one by one."""
+    """A model_fn that receives its features as a flat list."""
 
     def of_leaves(*arguments):
         *leaves, labels, mode, params = arguments
@@ -131,7 +131,7 @@ def on_dicts(model_fn):
         ),
     ],
 )
-def test_what_hashes_numbers_as_strings_is_refused(column, tmp_path):
+def test_columns_that_hash_numbers_are_refused(column, tmp_path):
     def model_fn(features, labels, mode, params):
         ids = tf.feature_column.indicator_column(column("all", 5, tf.int64))
         read = tf.feature_column.input_layer(features, ids)

@@ -1,7 +1,7 @@
-"""Every field of TensorFlow's objects is used, refused, or warned of.
+"""Tests that every field of TensorFlow's objects is used, refused, or causes a warning.
 
-The tables name each field that the installed TensorFlow has, so that a new one
-fails here until it is decided on.
+The tables name each field of the installed TensorFlow, so that a new field fails here
+until it is handled.
 """
 
 import keras_tpu_estimator as kte  # isort: skip
@@ -24,7 +24,7 @@ X = np.ones((4, 1), "float32")
 
 @pytest.fixture(autouse=True)
 def logged(caplog):
-    """Collects the log of a process that has not warned yet."""
+    """Collects the log as if the process had not warned yet."""
     warn_once.cache_clear()
     caplog.set_level(logging.WARNING, "keras_tpu_estimator")
     return caplog
@@ -35,7 +35,7 @@ def input_fn():
 
 
 class Program:
-    """A program around a scaffold, and what came of it."""
+    """A script with a scaffold, and its results."""
 
     def __init__(self, tmp_path, scaffold_of, train=True):
         self.directory = str(tmp_path)
@@ -78,7 +78,7 @@ class Program:
 
 
 def scaffold_with(**fields):
-    """Makes a scaffold of functions of the two variables."""
+    """Makes a scaffold from functions of the two variables."""
 
     def scaffold_of(w, local):
         made = {name: make(w, local) for name, make in fields.items()}
@@ -88,7 +88,7 @@ def scaffold_with(**fields):
 
 
 def placeholder():
-    """The placeholder of this graph that a feed dict is about."""
+    """The placeholder of this graph that a feed dict feeds."""
     graph = tf.get_default_graph()
     try:
         return graph.get_tensor_by_name("fed:0")
@@ -199,18 +199,18 @@ def arguments_of(function):
     return [n for n in inspect.signature(function).parameters if n != "self"]
 
 
-def test_all_fields_of_a_scaffold_are_decided_on():
+def test_all_fields_of_a_scaffold_are_handled():
     assert sorted(SCAFFOLD) == sorted(arguments_of(tf.train.Scaffold.__init__))
 
 
 @pytest.mark.parametrize("name", SCAFFOLD)
-def test_a_field_of_a_scaffold(name, tmp_path, logged):
+def test_field_of_a_scaffold(name, tmp_path, logged):
     SCAFFOLD[name](tmp_path, logged)
 
 
-def test_a_scaffold_is_finalized(tmp_path):
+def test_scaffold_is_finalized(tmp_path):
     class Own(tf.train.Scaffold):
-        """One that knows its operation only when the graph is whole."""
+        """A scaffold whose operation exists only in the complete graph."""
 
         def finalize(self):
             (w,) = [v for v in tf.global_variables() if v.op.name == "w"]
@@ -224,7 +224,7 @@ def test_a_scaffold_is_finalized(tmp_path):
     assert {tag for tag, _ in summaries_in(tmp_path)} >= {"all"}
 
 
-def test_a_scaffold_is_finalized_by_a_function_set_on_it(tmp_path):
+def test_scaffold_calls_a_replaced_finalize(tmp_path):
     calls = []
 
     def scaffold_of(w, local):
@@ -252,14 +252,14 @@ def test_operations_of_collections(tmp_path):
     assert (program.w, program.predicted) == (4, 7)
 
 
-def test_a_local_init_op_assigns_no_other_variables(tmp_path):
+def test_local_init_op_that_assigns_other_variables_is_refused(tmp_path):
     given = scaffold_with(local_init_op=lambda w, local: w.assign(1.0))
     with pytest.raises(NotImplementedError, match=r"assigns \['w'\]. Move"):
         Program(tmp_path, given)
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_local_init_op_runs_last_and_in_each_call(tmp_path, use_tpu):
+def test_local_init_op_runs_last_and_in_each_call(tmp_path, use_tpu):
     losses = []
 
     class Losses(kte.hooks.SessionRunHook):
@@ -293,7 +293,7 @@ def test_a_local_init_op_runs_last_and_in_each_call(tmp_path, use_tpu):
     assert made.get_variable_names() == ["global_step", "w"]
 
 
-def test_a_local_init_op_runs_where_the_model_is_served(tmp_path):
+def test_local_init_op_runs_in_serving(tmp_path):
     given = scaffold_with(local_init_op=lambda w, local: local.assign(14.0))
     program = Program(tmp_path, given)
     receiver_fn = kte.export.build_raw_serving_input_receiver_fn({"x": X})
@@ -306,7 +306,7 @@ def test_a_local_init_op_runs_where_the_model_is_served(tmp_path):
     np.testing.assert_array_equal(y, 15)
 
 
-def test_a_variable_whose_initial_value_is_fed(tmp_path):
+def test_initial_value_of_a_variable_may_be_fed(tmp_path):
     def model_fn(features, labels, mode):
         given = tf.placeholder(tf.float32, [2])
         w = tf.Variable(given, name="w")
@@ -323,7 +323,7 @@ def test_a_variable_whose_initial_value_is_fed(tmp_path):
     np.testing.assert_array_equal(made.get_variable_value("w"), [1, 2])
 
 
-def test_a_saver_of_objects_is_warned_of(tmp_path, logged):
+def test_saver_of_objects_warns(tmp_path, logged):
     given = scaffold_with(
         saver=lambda w, local: tf.compat.v2.train.Checkpoint(
             w=w, global_step=tf.train.get_global_step()
@@ -335,7 +335,7 @@ def test_a_saver_of_objects_is_warned_of(tmp_path, logged):
 
 
 class Recording(tf.train.SessionRunHook):
-    """Keeps what it is given of the last run."""
+    """Records its arguments of the last run."""
 
     def __init__(self, args=None, run=None):
         self.args, self.run = args, run
@@ -383,11 +383,11 @@ RUN_ARGS = {test.__name__: test for test in (fetches, feed_dict, options)}
 
 
 @pytest.mark.parametrize("name", RUN_ARGS)
-def test_a_field_of_run_args(name, tmp_path, logged):
+def test_field_of_run_args(name, tmp_path, logged):
     RUN_ARGS[name](tmp_path, logged)
 
 
-def test_all_fields_of_runs_are_decided_on():
+def test_all_fields_of_runs_are_handled():
     assert sorted(RUN_ARGS) == sorted(tf.train.SessionRunArgs._fields)
     assert {*tf.train.SessionRunValues._fields} == {
         "results",
@@ -405,7 +405,7 @@ def test_all_fields_of_runs_are_decided_on():
     assert ours | {"original_args", "session"} == public
 
 
-def test_what_a_hook_gets_of_a_run(tmp_path):
+def test_arguments_that_a_hook_receives_of_a_run(tmp_path):
     hook = Recording()
     hooked(tmp_path, hook)
     assert hook.values.results is None
@@ -418,7 +418,7 @@ def test_what_a_hook_gets_of_a_run(tmp_path):
     assert hook.coord.should_stop()
 
 
-def test_a_coordinator_stops_training(tmp_path):
+def test_coordinator_stops_training(tmp_path):
     class Stopping(Recording):
         def after_run(self, run_context, run_values):
             self.coord.request_stop()
@@ -467,7 +467,7 @@ def paths_in(descriptor, above=()):
 
 
 def set_field(message, path):
-    """Gives a field of a protocol buffer a value that is not the default."""
+    """Sets a field of a protocol buffer to a value that is not the default."""
     *above, last = path
     for field in above:
         message = getattr(message, field.name)
@@ -507,7 +507,7 @@ CONFIG_PROTO = {
 
 @pytest.mark.rows(40)
 @pytest.mark.parametrize("name", CONFIG_PROTO)
-def test_a_field_of_a_config_proto_is_warned_of_once(name, logged):
+def test_field_of_a_config_proto_warns_once(name, logged):
     config = tf.ConfigProto()
     set_field(config, CONFIG_PROTO[name])
     RunConfig(session_config=config)
@@ -519,7 +519,7 @@ def test_a_field_of_a_config_proto_is_warned_of_once(name, logged):
         kte.RunConfig(session_config=config)
 
 
-def test_nested_fields_are_among_them():
+def test_fields_of_a_config_proto_include_nested_ones():
     assert CONFIG_PROTO.keys() >= {
         "gpu_options.allow_growth",
         "graph_options.rewrite_options.auto_mixed_precision",
@@ -527,7 +527,7 @@ def test_nested_fields_are_among_them():
     }
 
 
-def test_an_empty_config_proto_asks_for_nothing(logged):
+def test_empty_config_proto_does_not_warn(logged):
     config = tf.ConfigProto()
     config.gpu_options.SetInParent()
     RunConfig(session_config=config)
@@ -557,7 +557,7 @@ REFUSED = {
     "train_distribute": object(),
     "eval_distribute": object(),
     "experimental_distribute": object(),
-    # Without the other settings that it needs.
+    # The other settings that it needs are missing.
     "TPUConfig.input_partition_dims": [[1, 2]],
 }
 WARNED = {
@@ -585,14 +585,14 @@ OWN = (
 
 
 def configured(name, value):
-    """A configuration of TF1 programs with one field."""
+    """A TF1 configuration with one field."""
     above, _, field = name.rpartition(".")
     if above:
         return tpu.RunConfig(tpu_config=tpu.TPUConfig(**{field: value}))
     return tpu.RunConfig(**{name: value})
 
 
-def test_all_fields_of_run_configs_are_decided_on():
+def test_all_fields_of_run_configs_are_handled():
     fields = [f.name for f in dataclasses.fields(kte.RunConfig) if f.init]
     fields += [f"TPUConfig.{f.name}" for f in dataclasses.fields(kte.TPUConfig)]
     decided = {*USED, *REFUSED, *WARNED, "session_config", *OWN.split()}
@@ -600,7 +600,7 @@ def test_all_fields_of_run_configs_are_decided_on():
 
 
 @pytest.mark.parametrize("name", USED)
-def test_a_field_that_is_used(name, logged):
+def test_used_field(name, logged):
     config = configured(name, USED[name])
     above, _, field = name.rpartition(".")
     owner = config.tpu_config if above else config
@@ -609,13 +609,13 @@ def test_a_field_that_is_used(name, logged):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_a_field_that_is_refused(name):
+def test_refused_field(name):
     with pytest.raises(ValueError, match=name.rpartition(".")[2]):
         configured(name, REFUSED[name])
 
 
 @pytest.mark.parametrize("name", WARNED)
-def test_a_field_that_is_warned_of_once(name, logged):
+def test_field_without_effect_warns_once(name, logged):
     configured(name, WARNED[name])
     configured(name, WARNED[name])
     (record,) = logged.records
@@ -645,7 +645,7 @@ OF_BOTH = {
 
 
 class Everything:
-    """A program that sets all fields of a spec, and notes what is called."""
+    """A script that sets all fields of a spec, and records its calls."""
 
     def __init__(self, kind):
         self.kind = kind

@@ -1,6 +1,6 @@
-"""Programs of 2018 give the numbers that they gave under the original.
+"""Tests that scripts of 2018 match their results with the original.
 
-`golden/make.py` made these with TensorFlow 2.15.1 and its estimator.
+`golden/make.py` made the expected results with TensorFlow 2.15.1 and its estimator.
 """
 
 import tf1_golden  # isort: skip
@@ -10,7 +10,7 @@ import pytest
 from helpers import some_slow
 from running import PROGRAMS, run
 
-# A few are in each run, and all of them in `.ci/run`.
+# A few run each time, and all in `.ci/run`.
 SELDOM = {*PROGRAMS} - {"bert_classifier", "gan", "mnist_cnn"}
 
 
@@ -19,7 +19,7 @@ SELDOM = {*PROGRAMS} - {"bert_classifier", "gan", "mnist_cnn"}
     params=some_slow(PROGRAMS, SELDOM),
 )
 def both(request, tmp_path_factory):
-    """The results of a program here and under the original."""
+    """The results of a script here and with the original."""
     name = request.param
     ours = run(name, str(tmp_path_factory.mktemp(name)))
     return ours, tf1_golden.golden(name)
@@ -62,7 +62,7 @@ def test_variables(both):
             ],
             [known["mean"], known["norm"]],
             rtol=1e-4,
-            # Adam makes steps of gradients that are nothing but rounding.
+            # Adam turns gradients that are only rounding errors into steps.
             atol=1e-4,
             err_msg=name,
         )

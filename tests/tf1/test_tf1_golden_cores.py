@@ -1,4 +1,4 @@
-"""Programs of 2018 on eight cores learn what they learned on one."""
+"""Tests that scripts of 2018 learn the same on eight cores as on one."""
 
 import tf1_golden  # isort: skip
 
@@ -11,15 +11,15 @@ from running import losses_in, make_estimator
 
 
 def losses_of(name, model_dir, use_tpu, **params):
-    """The losses of a training."""
+    """The losses of training."""
     program = importlib.import_module(name)
     made = make_estimator(program, str(model_dir), use_tpu, **params)
     made.train(program.train_input_fn, steps=program.STEPS)
     return losses_in(str(model_dir))
 
 
-# Not BERT's, which clip the gradients of each core, and add up what they gave
-# to Adam undivided. The moments that resnet_lars has are those of all cores.
+# BERT's scripts are excluded, because they clip each core's gradients and add them
+# undivided. The moments of resnet_lars are those of all cores.
 @pytest.mark.rows(2)
 @pytest.mark.parametrize(
     "name",
@@ -28,7 +28,7 @@ def losses_of(name, model_dir, use_tpu, **params):
         *(slow("gan"), slow("recurrent")),
     ],
 )
-def test_eight_cores_give_the_losses_of_one(tmp_path, name):
+def test_eight_cores_have_the_losses_of_one(tmp_path, name):
     eight = losses_of(name, tmp_path, use_tpu=True)
     expected = tf1_golden.golden(name)["losses"]
     np.testing.assert_allclose(eight, expected, rtol=1e-5)

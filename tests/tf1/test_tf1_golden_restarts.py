@@ -1,4 +1,4 @@
-"""Programs of 2018 with dropout continue after a restart as if there was none."""
+"""Tests that scripts of 2018 with dropout continue equally after a restart."""
 
 import tf1_golden  # isort: skip
 
@@ -14,15 +14,15 @@ import keras_tpu_estimator as kte
 
 
 def trained(program, model_dir, use_tpu, steps, start=0, hooks=()):
-    """The losses and the values after so many steps.
+    """The losses and the values after a number of steps.
 
     Args:
-        program: Its module.
-        model_dir: Where its files are.
-        use_tpu: Whether on all cores.
-        steps: How many steps to make.
-        start: How many were made before. Defaults to 0.
-        hooks: Defaults to none.
+        program: The module of the script.
+        model_dir: The directory of its files.
+        use_tpu: Whether it runs on all cores.
+        steps: The number of steps to make.
+        start: The number of earlier steps. Defaults to 0.
+        hooks: Training hooks. Defaults to none.
     """
     made = make_estimator(program, str(model_dir), use_tpu, **program.WITH_DROPOUT)
 
@@ -39,16 +39,16 @@ def trained(program, model_dir, use_tpu, steps, start=0, hooks=()):
     ("name", "use_tpu"),
     [
         ("mnist_cnn", True),
-        # It draws inside of a loop.
+        # This script draws random numbers inside a loop.
         slow("recurrent", False),
     ],
 )
-def test_a_restart_goes_on_bit_for_bit(tmp_path, name, use_tpu):
+def test_restart_continues_bit_for_bit(tmp_path, name, use_tpu):
     program = importlib.import_module(name)
     whole, part = tmp_path / "whole", tmp_path / "part"
     saver = kte.hooks.CheckpointSaverHook(whole, save_steps=3)
     losses, values = trained(program, whole, use_tpu, 8, hooks=[saver])
-    # As if it had ended after three steps.
+    # Training is interrupted after three steps.
     others = shutil.ignore_patterns("events*", "*.input.*.zip")
     shutil.copytree(whole, part, ignore=others)
     (part / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-3"')

@@ -1,4 +1,4 @@
-"""Gradients that the bridge to XLA lacks are made of what it has."""
+"""Tests gradients that the bridge to XLA lacks."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -18,7 +18,7 @@ from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
 
 
 def called_by(function):
-    """The names that a function calls, and those that its helpers call."""
+    """The names that a function and its helpers call."""
     module, found, left = inspect.getmodule(function), set(), [function]
     known = set()
     while left:
@@ -36,8 +36,8 @@ def called_by(function):
     return found
 
 
-def test_the_table_has_all_gradients_without_a_kernel():
-    """Reads the source of the gradients of all that the bridge has."""
+def test_table_has_all_gradients_without_a_kernel():
+    """The test reads the gradient code of all operations of the bridge."""
     by_name = {}
     for each in operations():
         words = re.sub(r"[^a-z0-9]", "", each.name.lower())
@@ -74,7 +74,7 @@ NEAREST = {
 
 
 def resized_sum(x, size, setting):
-    """A sum of resized images, each pixel times its number."""
+    """The sum of resized images, with each pixel multiplied by its index."""
     numbers = tf.reshape(tf.range(float(np.prod(size))), [1, *size, 1])
     settings = {setting: True} if setting else {}
     new = tf.image.resize_nearest_neighbor(x, size, **settings)
@@ -82,7 +82,7 @@ def resized_sum(x, size, setting):
 
 
 @pytest.mark.parametrize(("case", "expected"), NEAREST.items())
-def test_the_gradient_of_nearest_neighbors(case, expected):
+def test_gradient_of_nearest_neighbors(case, expected):
     # From TensorFlow 1.15.5: tf.gradients of this sum.
     old, size, setting = case
     with tf.Graph().as_default() as graph, internals.for_xla(graph):
@@ -95,7 +95,7 @@ def test_the_gradient_of_nearest_neighbors(case, expected):
     assert found.tolist() == expected
 
 
-def test_a_model_with_nearest_neighbors_trains(tmp_path):
+def test_model_with_nearest_neighbors_trains(tmp_path):
     def model_fn(features, labels, mode, params):
         x = tf.get_variable("x", [1, 3, 2, 1], initializer=tf.zeros_initializer())
         loss = resized_sum(x, (7, 3), "") + resized_sum(x, (6, 4), "")
@@ -105,7 +105,7 @@ def test_a_model_with_nearest_neighbors_trains(tmp_path):
 
     made = estimator(model_fn, tmp_path)
     made.train(fed([np.ones((16, 1), "float32")]), steps=1)
-    # The first from TensorFlow 1.15.5, the second by hand.
+    # The first is from TensorFlow 1.15.5; the second is computed by hand.
     expected = np.array([[21, 15], [44, 25], [68, 37]])
     expected += np.array([[10, 18], [42, 50], [74, 82]])
     found = -made.get_variable_value("x")[0, :, :, 0]
@@ -113,7 +113,7 @@ def test_a_model_with_nearest_neighbors_trains(tmp_path):
 
 
 @pytest.mark.parametrize("axis", [-1, 0, 1])
-def test_the_gradient_of_quantizing(axis):
+def test_gradient_of_quantization(axis):
     values = np.linspace(-2, 2, 9, dtype="float32").reshape(3, 3)
 
     def gradients():

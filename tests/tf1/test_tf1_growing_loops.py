@@ -1,4 +1,4 @@
-"""Loops whose tensors grow, which the host runs in evaluation and prediction."""
+"""Tests loops with growing tensors, which the host runs outside training."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -24,7 +24,7 @@ def program():
     return growing_loops
 
 
-def test_a_program_predicts_what_tensorflow_1_predicted(program, tmp_path, caplog):
+def test_script_predicts_what_tensorflow_1_predicted(program, tmp_path, caplog):
     with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
         found = program.results(Estimator(program.model_fn, str(tmp_path)))
     assert "on the host, because its tensors change their shapes" in caplog.text
@@ -40,7 +40,7 @@ def test_a_program_predicts_what_tensorflow_1_predicted(program, tmp_path, caplo
 
 
 def grown(x, w, rounds=3):
-    """Repeats the last column of a matrix, times a number."""
+    """Appends the last column of a matrix times a number, repeatedly."""
     _, found = tf.while_loop(
         lambda i, y: i < rounds,
         lambda i, y: (i + 1, tf.concat([y, y[:, -1:] * w], 1)),
@@ -74,7 +74,7 @@ def test_eight_devices_predict_with_the_variables(tmp_path):
     np.testing.assert_array_equal([row["alone"] for row in rows], [powers] * 12)
 
 
-def test_loops_that_end_at_other_lengths_on_other_devices_are_an_error(tmp_path):
+def test_loops_of_different_lengths_on_devices_are_an_error(tmp_path):
     def network(features, labels, mode, params):
         if mode != kte.ModeKeys.PREDICT:
             return model_fn(features, labels, mode, params)

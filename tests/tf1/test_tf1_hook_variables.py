@@ -1,4 +1,4 @@
-"""Variables that hooks make, as TensorFlow 1.15 has them."""
+"""Tests variables that hooks make, against TensorFlow 1.15."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -27,7 +27,7 @@ def made(tmp_path, **settings):
 
 
 class Counting(tf.train.SessionRunHook):
-    """Counts runs in a variable that it makes, and fetches it."""
+    """Counts runs in its own variable, and fetches it."""
 
     def __init__(self):
         self.fetched, self.read = [], []
@@ -57,7 +57,7 @@ class Counting(tf.train.SessionRunHook):
 
 
 @pytest.mark.parametrize("cores", [False, True])
-def test_a_variable_of_a_hook_is_saved_and_resumed(tmp_path, cores):
+def test_variable_of_a_hook_is_saved_and_resumed(tmp_path, cores):
     hook = Counting()
     program = made(tmp_path, use_tpu=cores)
     program.train(fed([X, X]), hooks=[hook], steps=2)
@@ -67,7 +67,7 @@ def test_a_variable_of_a_hook_is_saved_and_resumed(tmp_path, cores):
     assert sorted(program.get_variable_names()) == names
     saved = kte.load_variable(tmp_path, "runs")
     assert saved == 2 and saved.dtype == np.int64
-    # The same graph, and then the graph of another process.
+    # First the same graph, then the graph of another process.
     again = Counting()
     program.train(fed([X]), hooks=[again], steps=1)
     assert again.fetched == [2] and again.read == [[3, 0.5]]
@@ -76,14 +76,14 @@ def test_a_variable_of_a_hook_is_saved_and_resumed(tmp_path, cores):
     assert other.fetched == [3] and other.read == [[4, 0.5]]
 
 
-def test_a_checkpoint_may_lack_it(tmp_path):
+def test_checkpoint_may_lack_a_hooks_variable(tmp_path):
     made(tmp_path).train(fed([X]), steps=1)
     hook = Counting()
     made(tmp_path).train(fed([X]), hooks=[hook], steps=1)
     assert hook.read == [[1, 0.5]]
 
 
-def test_hooks_of_other_calls_read_it(tmp_path):
+def test_hooks_of_other_calls_read_a_hooks_variable(tmp_path):
     program = made(tmp_path)
     program.train(fed([X, X, X]), hooks=[Counting()], steps=3)
     evaluated, predicted = Counting(), Counting()
@@ -94,7 +94,7 @@ def test_hooks_of_other_calls_read_it(tmp_path):
     assert kte.load_variable(tmp_path, "runs") == 3
 
 
-def test_the_eval_step_counts_batches(tmp_path):
+def test_eval_step_counts_batches(tmp_path):
     class Own(tf.train.SessionRunHook):
         def __init__(self):
             self.got = []
@@ -117,7 +117,7 @@ def test_the_eval_step_counts_batches(tmp_path):
     assert "eval_step" not in program.get_variable_names()
 
 
-def test_a_saver_of_tensorflow_saves(tmp_path):
+def test_tensorflow_saver_saves(tmp_path):
     class Own(tf.train.SessionRunHook):
         def begin(self):
             self.saver = tf.train.Saver()
@@ -136,7 +136,7 @@ def test_a_saver_of_tensorflow_saves(tmp_path):
     assert reader.get_tensor("global_step") == 2
 
 
-def test_a_value_is_loaded_into_a_variable(tmp_path):
+def test_value_is_loaded_into_a_variable(tmp_path):
     class Own(tf.train.SessionRunHook):
         def begin(self):
             self.w = tf.global_variables()[1]
@@ -148,7 +148,7 @@ def test_a_value_is_loaded_into_a_variable(tmp_path):
     assert kte.load_variable(tmp_path, "w") == [100.0]
 
 
-def test_a_variable_made_too_late_is_an_error(tmp_path):
+def test_variable_made_too_late_is_an_error(tmp_path):
     class Own(tf.train.SessionRunHook):
         def after_run(self, run_context, run_values):
             late = tf.get_variable("late", [])

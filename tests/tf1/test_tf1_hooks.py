@@ -1,4 +1,4 @@
-"""Hooks of TensorFlow's own classes around TF1 `model_fn`s."""
+"""Tests TensorFlow's own hooks with TF1 `model_fn`s."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -16,13 +16,13 @@ from tf1_programs import estimator, fed, summaries_in
 
 from keras_tpu_estimator.api.hooks.hook_list import validate_hooks
 from keras_tpu_estimator.api.hooks.tensorflow_hook import adopted
-from keras_tpu_estimator.runs.training_session import TrainingSession
+from keras_tpu_estimator.runs.training_hooks import TrainingSession
 
 X = np.linspace(1, 2, 32, dtype="float32").reshape(16, 2)
 
 
 def model_fn(features, labels, mode, params):
-    """Doubles a weight that starts from one, whatever the features are."""
+    """Doubles a weight that starts at one, independently of the features."""
     w = tf.get_variable("w", [1], initializer=tf.ones_initializer)
     outputs = tf.multiply(features, w, name="outputs")
     if mode == kte.ModeKeys.PREDICT:
@@ -43,12 +43,12 @@ def model_fn(features, labels, mode, params):
 
 
 def made(tmp_path, **settings):
-    """An estimator of it."""
+    """An estimator of `model_fn`."""
     return estimator(model_fn, tmp_path, **{"iterations": 1} | settings)
 
 
-class Asking(tf.train.SessionRunHook):
-    """Asks for something in each run, and remembers what it got."""
+class Fetching(tf.train.SessionRunHook):
+    """Fetches tensors in each run, and records the values."""
 
     def __init__(self, fetches):
         self.fetches = fetches
@@ -77,8 +77,8 @@ class Asking(tf.train.SessionRunHook):
         self.calls.append("end")
 
 
-def test_the_calls_of_a_hook_and_its_values(tmp_path):
-    hook = Asking(
+def test_calls_of_a_hook_and_its_values(tmp_path):
+    hook = Fetching(
         lambda graph: {
             "tensor": graph.get_tensor_by_name("outputs:0"),
             "names": ["mean:0", "largest"],
@@ -104,12 +104,12 @@ def test_the_calls_of_a_hook_and_its_values(tmp_path):
 
 
 def test_several_cores_and_steps_of_a_loop(tmp_path):
-    hook = Asking(["outputs", "mean", "largest"])
+    hook = Fetching(["outputs", "mean", "largest"])
     made(tmp_path, iterations=3, use_tpu=True).train(
         fed([X] * 6), hooks=[hook], steps=6
     )
-    # One run for each loop, and in it the tensors of its last step: those of
-    # all cores; of scalars the mean.
+    # Each loop is one run with the tensors of its last step: those of all cores, or the
+    # mean of scalars.
     assert len(hook.got) == 2
     outputs, mean, largest = hook.got[0]
     np.testing.assert_allclose(outputs, X * 4)
@@ -118,7 +118,7 @@ def test_several_cores_and_steps_of_a_loop(tmp_path):
     np.testing.assert_allclose(largest, each.mean(), rtol=1e-6)
 
 
-def test_a_hook_that_adds_to_the_graph_and_stops(tmp_path):
+def test_hook_may_extend_the_graph_and_stop(tmp_path):
     class Own(tf.train.SessionRunHook):
         def begin(self):
             outputs = tf.get_default_graph().get_tensor_by_name("outputs:0")
@@ -147,8 +147,8 @@ def test_a_hook_that_adds_to_the_graph_and_stops(tmp_path):
     assert hook.weight == 4
 
 
-def test_a_program_that_disabled_what_tf2_has(tmp_path):
-    class Own(Asking):
+def test_script_may_disable_tf2_behavior(tmp_path):
+    class Own(Fetching):
         def begin(self):
             graph = tf.get_default_graph()
             mean, rate = map(graph.get_tensor_by_name, ("mean:0", "rate:0"))
@@ -170,7 +170,7 @@ def test_a_program_that_disabled_what_tf2_has(tmp_path):
 def test_hooks_of_a_spec_in_every_mode(tmp_path):
     def own(features, labels, mode, params):
         spec = model_fn(features, labels, mode, params)
-        hook = Asking("outputs:0")
+        hook = Fetching("outputs:0")
         hooks.append(hook)
         names = ("training_hooks", "evaluation_hooks", "prediction_hooks")
         return spec._replace(**dict.fromkeys(names, [hook]))
@@ -184,15 +184,15 @@ def test_hooks_of_a_spec_in_every_mode(tmp_path):
         np.testing.assert_allclose(hook.got, [X * factor])
 
 
-def test_metrics_that_stream_in_training(tmp_path):
-    hook = Asking("streamed")
+def test_streaming_metrics_in_training(tmp_path):
+    hook = Fetching("streamed")
     made(tmp_path).train(fed([X, 3 * X]), hooks=[hook], steps=2)
     np.testing.assert_allclose(hook.got, [X.mean(), 2 * X.mean()], rtol=1e-6)
 
 
-def test_metrics_of_the_graph_are_none_to_hooks_of_evaluation(tmp_path):
+def test_evaluation_hooks_cannot_fetch_streaming_metrics(tmp_path):
     with pytest.raises(ValueError, match=r"\['streamed'\], which reads"):
-        made(tmp_path).evaluate(fed([X]), hooks=[Asking("streamed")])
+        made(tmp_path).evaluate(fed([X]), hooks=[Fetching("streamed")])
 
 
 def test_logging(tmp_path, caplog):
@@ -206,7 +206,7 @@ def test_logging(tmp_path, caplog):
     np.testing.assert_allclose(means, X.mean() * np.array([1, 4, 4]), 1e-4)
 
 
-def test_summaries(tmp_path):
+def test_subclass_may_set_the_summary_op(tmp_path):
     class Own(tf.train.SummarySaverHook):
         def begin(self):
             self._summary_op = tf.summary.merge_all()
@@ -237,7 +237,7 @@ def test_counting_steps(tmp_path):
     assert ("global_step/sec", 3) in summaries_in(tmp_path / "own")
 
 
-def test_a_loss_that_is_no_number(tmp_path):
+def test_nan_hook(tmp_path):
     class Own(tf.train.NanTensorHook):
         def begin(self):
             graph = tf.get_default_graph()
@@ -247,7 +247,7 @@ def test_a_loss_that_is_no_number(tmp_path):
         made(tmp_path).train(fed([X * np.nan]), hooks=[Own(None)], steps=1)
 
 
-def test_what_is_about_the_loop_is_done_by_ours(tmp_path, monkeypatch):
+def test_hooks_of_the_loop_are_replaced_by_ours(tmp_path, monkeypatch):
     told, traced = [], []
     profiler = jax.profiler
     monkeypatch.setattr(profiler, "start_trace", lambda to, **kwargs: traced.append(to))
@@ -295,7 +295,7 @@ def test_listeners_of_train(tmp_path):
     assert told == ["begin", 0, 1, ("end", 1)]
 
 
-def test_nothing_is_fed(tmp_path):
+def test_feed_dict_is_refused(tmp_path):
     with pytest.raises(ValueError, match="`feed_fn` must be None"):
         validate_hooks([tf.train.FeedFnHook(dict)])
 
@@ -323,7 +323,7 @@ def test_assigning_within_the_step_is_refused(tmp_path):
 
 @pytest.mark.parametrize("cores", [False, True])
 def test_assigning_between_steps(tmp_path, cores):
-    class Own(Asking):
+    class Own(Fetching):
         def begin(self):
             self.w = tf.global_variables()[1]
             self.fed = tf.placeholder(tf.float32, [])
@@ -370,7 +370,7 @@ def test_restoring_averages_before_an_evaluation(tmp_path):
     assert result["global_step"] == 1
 
 
-def test_assigning_what_comes_of_a_step_is_refused(tmp_path):
+def test_assigning_results_of_a_step_is_refused(tmp_path):
     class Own(tf.train.SessionRunHook):
         def begin(self):
             mean = tf.get_default_graph().get_tensor_by_name("mean:0")
@@ -384,7 +384,7 @@ def test_assigning_what_comes_of_a_step_is_refused(tmp_path):
         made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
 
 
-def test_what_was_not_asked_for_is_an_error(tmp_path):
+def test_unfetched_values_are_an_error(tmp_path):
     class Own(tf.train.SessionRunHook):
         def after_run(self, run_context, run_values):
             run_context.session.run("outputs:0")
@@ -393,21 +393,21 @@ def test_what_was_not_asked_for_is_an_error(tmp_path):
         made(tmp_path).train(fed([X]), hooks=[Own()], steps=1)
 
 
-def test_a_program_without_a_graph(tmp_path):
+def test_tensorflow_hooks_need_a_graph(tmp_path):
     program = estimator_of(model_fn_of(linear), tmp_path)
     with pytest.raises(ValueError, match=r"marked by kte\.tf1\.model_fn"):
         program.train(fed([(X, X[:, :1])]), hooks=[tf.train.SessionRunHook()], steps=1)
 
 
 def test_batches_of_another_size(tmp_path):
-    class Own(Asking):
+    class Own(Fetching):
         def begin(self):
             graph = tf.get_default_graph()
             self.fetches = graph.get_tensor_by_name("outputs:0") * 2
 
     program = made(tmp_path)
     program.train(fed([X]), steps=1)
-    hook = Asking("outputs:0")
+    hook = Fetching("outputs:0")
     sizes = fed([X, X[:8]])
     program.evaluate(sizes, hooks=[hook])
     np.testing.assert_allclose(hook.got[-1], X[:8] * 2)
@@ -415,7 +415,7 @@ def test_batches_of_another_size(tmp_path):
         program.evaluate(sizes, hooks=[Own(None)])
 
 
-def test_what_hooks_fetch_draws_numbers_of_its_own(tmp_path):
+def test_fetches_of_hooks_draw_separate_random_numbers(tmp_path):
     def own(features, labels, mode, params):
         noise = tf.random_uniform([4])
         tf.identity(tf.cond(noise[0] < 2, lambda: noise, lambda: noise), "noise")
@@ -428,7 +428,7 @@ def test_what_hooks_fetch_draws_numbers_of_its_own(tmp_path):
         )
 
     drawn = []
-    for hooks in ([], [Asking("noise")]):
+    for hooks in ([], [Fetching("noise")]):
         program = estimator(own, tmp_path / str(len(hooks)))
         program.train(fed([X]), hooks=hooks, steps=1)
         drawn.append(program.get_variable_value("drawn"))
@@ -436,7 +436,7 @@ def test_what_hooks_fetch_draws_numbers_of_its_own(tmp_path):
     assert not np.array_equal(hooks[0].got[0], drawn[1])
 
 
-def test_which_hooks_of_tensorflow_allow_a_run_ahead():
+def test_only_tensorflows_own_hooks_allow_running_ahead():
     class Own(tf.train.LoggingTensorHook):
         pass
 
@@ -451,7 +451,7 @@ def test_which_hooks_of_tensorflow_allow_a_run_ahead():
 
 
 class RegularSaver(tf.train.CheckpointSaverHook):
-    """Saves at multiples of an interval, wherever training starts from."""
+    """Saves at multiples of an interval, independently of the first step."""
 
     def after_create_session(self, session, coord):
         super().after_create_session(session, coord)
@@ -461,7 +461,7 @@ class RegularSaver(tf.train.CheckpointSaverHook):
 
 
 @pytest.mark.parametrize("is_ours", [False, True])
-def test_a_saver_of_the_users_own(tmp_path, is_ours):
+def test_custom_saver(tmp_path, is_ours):
     told = []
     base = kte.hooks if is_ours else tf.train
 
@@ -496,7 +496,7 @@ def test_a_saver_of_the_users_own(tmp_path, is_ours):
     assert kte.load_variable(str(tmp_path), "w").tolist() == [64.0]
 
 
-def test_a_saver_of_the_users_own_in_two_calls(tmp_path):
+def test_custom_saver_in_two_calls(tmp_path):
     told = []
 
     class Listener(kte.hooks.CheckpointSaverListener):
@@ -514,7 +514,7 @@ def test_a_saver_of_the_users_own_in_two_calls(tmp_path):
     assert told == [(1, 0, 1.0), (1, 1, 2.0), (2, 1, 2.0), (2, 2, 4.0)]
 
 
-def test_a_saver_of_the_users_own_tells_of_no_save_that_nan_prevented(tmp_path):
+def test_custom_saver_reports_no_save_that_nan_prevented(tmp_path):
     told = []
 
     def telling(base):
@@ -531,7 +531,7 @@ def test_a_saver_of_the_users_own_tells_of_no_save_that_nan_prevented(tmp_path):
         return Listener()
 
     saver = RegularSaver(str(tmp_path), save_steps=1, listeners=[telling(tf.train)])
-    # The same hook twice; neither training is ended by an error.
+    # The same hook is used twice; neither call ends with an error.
     for _ in range(2):
         told.clear()
         made(tmp_path).train(
@@ -549,7 +549,7 @@ def test_a_saver_of_the_users_own_tells_of_no_save_that_nan_prevented(tmp_path):
     assert names == ["model.ckpt-0.index"]
 
 
-def test_a_saver_of_the_users_own_asks_other_hosts_for_the_time(tmp_path, monkeypatch):
+def test_custom_saver_agrees_with_other_hosts_on_the_time(tmp_path, monkeypatch):
     own, told = [], []
 
     class Listener(kte.hooks.CheckpointSaverListener):
@@ -569,18 +569,18 @@ def test_a_saver_of_the_users_own_asks_other_hosts_for_the_time(tmp_path, monkey
             fed([X] * 9), steps=4, hooks=[saver], saving_listeners=[Listener()]
         )
         assert told == expected
-    # Once for each step, and again where it is time.
+    # Once for each step, and once more when it is time to save.
     assert own == [False] * (4 + 1 + 4)
 
 
-def test_a_saver_of_the_users_own_that_counts_steps_asks_nobody(tmp_path, monkeypatch):
+def test_custom_saver_that_counts_steps_does_not_ask_hosts(tmp_path, monkeypatch):
     monkeypatch.delattr(TrainingSession, "is_so_anywhere")
     saver = RegularSaver(str(tmp_path), save_steps=2)
     made(tmp_path).train(fed([X] * 4), steps=4, hooks=[saver])
     assert len([*tmp_path.glob("*.index")]) == 3
 
 
-def test_a_saver_of_the_users_own_only_saves_in_training(tmp_path):
+def test_custom_saver_only_saves_in_training(tmp_path):
     saver = RegularSaver(str(tmp_path), save_steps=3)
     made(tmp_path).train(fed([X]), steps=1)
     with pytest.raises(RuntimeError, match="save checkpoints"):

@@ -1,4 +1,4 @@
-"""Arguments of host functions that are no tensors."""
+"""Tests arguments of host functions that are not tensors."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -23,7 +23,7 @@ def kinds(values):
 
 
 def program(function, arguments_of, host_call=None):
-    """A model_fn with a metric_fn or host_call, and sums as logits."""
+    """A model_fn with a metric_fn or host_call, whose logits are sums."""
 
     def model_fn(features, labels, mode, params):
         logits = tf.matmul(features, variable("w", 3, 4) ** 0)
@@ -44,7 +44,7 @@ def program(function, arguments_of, host_call=None):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_values_reach_a_metric_fn_as_they_are(tmp_path, use_tpu):
+def test_values_reach_a_metric_fn_unchanged(tmp_path, use_tpu):
     seen = []
 
     def metric_fn(logits, *others):
@@ -62,7 +62,7 @@ def test_values_reach_a_metric_fn_as_they_are(tmp_path, use_tpu):
     made = estimator(program(metric_fn, arguments), tmp_path, use_tpu=use_tpu)
     made.train(fed([X]), steps=1)
     result = made.evaluate(fed([X]))
-    # From a program with these values in TensorFlow 1.15.5.
+    # Results of a script with these values in TensorFlow 1.15.5.
     assert (result["m"], result["p"], result["s"]) == (14.5, 4.0, 3.0)
     others = [int, type(None), float, bool, str, np.ndarray]
     nests = [["tensor", int], {"a": "tensor", "b": type(None)}]
@@ -108,7 +108,7 @@ def test_metrics_of_one_core_have_the_values(tmp_path):
     assert made.evaluate(fed([X]))["m"] == 4.0
 
 
-def test_an_error_names_arguments_and_the_line(tmp_path):
+def test_error_names_arguments_and_the_line(tmp_path):
     def metric_fn(logits, classes):
         return {"m": tf.metrics.mean(logits + np.ones(range(classes)))}
 

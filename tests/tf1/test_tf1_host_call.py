@@ -1,4 +1,4 @@
-"""`host_call`s that build graphs, in sessions on the host."""
+"""Tests `host_call`s that build graphs, which run in sessions on the host."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -39,13 +39,13 @@ def program(host_call, tensors_of, as_estimator_spec=False):
 
 
 def batches(*sizes):
-    """Batches of so many rows of `X`."""
+    """Batches of rows of `X` with the given sizes."""
     ends = np.cumsum([0, *sizes])
     return fed([X[a:b] for a, b in zip(ends[:-1], ends[1:], strict=True)])
 
 
 def writing(directory):
-    """A host_call as programs of the time had them."""
+    """A host_call in the style of TF1 scripts."""
 
     def host_call(step, x):
         step = step[0]
@@ -70,8 +70,8 @@ def test_summaries_of_every_step(tmp_path, use_tpu):
         iterations=2,
     )
     made.train(batches(16, 16), steps=2)
-    # Nothing makes the read wait for the count, so it is that of before. Files
-    # are whole as soon as `train` returns, with the batches of all cores.
+    # The read does not depend on the count, so it has the previous value. Files are
+    # complete when `train` returns, with the batches of all cores.
     assert summaries_in(tmp_path / "own") == {("sum", 0): X[:16].sum()}
     made.train(batches(16, 16), steps=2)
     expected = {("sum", step): X[:16].sum() for step in (0, 2)}
@@ -104,7 +104,7 @@ def test_summaries_of_contrib(tmp_path):
     assert written["largest", 1] == 31
 
 
-def test_the_function_is_called_once_for_each_size(tmp_path):
+def test_function_is_called_once_for_each_size(tmp_path):
     sizes, seen = [], []
 
     def host_call(x):
@@ -116,7 +116,7 @@ def test_the_function_is_called_once_for_each_size(tmp_path):
     assert sizes == [[16, 1], [8, 1]]
     assert seen == [16, 8, 8]
     list(made.predict(batches(4)))
-    assert seen[3:] == [16]  # With the rows that fill it up.
+    assert seen[3:] == [16]  # The size includes the padding rows.
 
 
 def test_every_nth_step(tmp_path):
@@ -138,7 +138,7 @@ def test_every_nth_step(tmp_path):
     assert seen == [0, 16]
 
 
-def test_a_host_call_without_tensors(tmp_path):
+def test_host_call_without_tensors(tmp_path):
     seen = []
 
     def host_call():
@@ -153,7 +153,7 @@ def test_a_host_call_without_tensors(tmp_path):
 
 
 def steps_read(tmp_path, read, use_tpu=False):
-    """The global steps that a host_call is given in two calls of `train`."""
+    """The global steps that a host_call receives in two `train` calls."""
     seen = []
 
     def host_call(step):
@@ -200,7 +200,7 @@ def under_a_name(step, before, train_op):
         (after_the_step, 1),
     ],
 )
-def test_the_global_step_of_before_the_run(tmp_path, read, first, use_tpu):
+def test_global_step_before_the_run(tmp_path, read, first, use_tpu):
     seen = steps_read(tmp_path, read, use_tpu)
     assert seen == [first + step for step in range(4)]
 
@@ -223,7 +223,7 @@ def test_types_are_those_of_the_graph(tmp_path):
 
 
 @pytest.mark.parametrize("mode", ["train", "evaluate"])
-def test_a_spec_for_one_core_keeps_it(tmp_path, mode):
+def test_spec_for_one_core_keeps_host_call(tmp_path, mode):
     seen = []
 
     def host_call(x):
@@ -244,7 +244,7 @@ def test_a_spec_for_one_core_keeps_it(tmp_path, mode):
         (lambda x: 1.0, TypeError, "Received: 1.0 of type float"),
     ],
 )
-def test_what_cannot_be_run_is_an_error(tmp_path, returned, error, message):
+def test_host_call_that_cannot_run_is_an_error(tmp_path, returned, error, message):
     made = estimator(program(returned, lambda x, step: [x]), tmp_path)
     with pytest.raises(error, match=message):
         made.train(batches(16), steps=1)

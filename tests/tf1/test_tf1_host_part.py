@@ -1,4 +1,4 @@
-"""Strings, tables and sparse tensors in a `model_fn`, which the host computes."""
+"""Tests strings, tables and sparse tensors that the host computes."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -18,7 +18,7 @@ def program():
     return host_part
 
 
-def test_a_program_gives_what_tensorflow_1_gave(program, tmp_path):
+def test_script_matches_tensorflow_1(program, tmp_path):
     found = program.results(Estimator(program.model_fn, str(tmp_path)))
     expected = golden("host_part")
     logits = [each["predicted"].pop("logits") for each in (found, expected)]
@@ -36,7 +36,7 @@ WORDS = np.array(["a", "bb", "", "zzz"] * 7)
 
 
 def words_input_fn(params):
-    """A batch, and another with fewer examples."""
+    """A batch, and a batch with fewer examples."""
     data = tf.data.Dataset.from_tensor_slices((WORDS, np.ones(28, "float32")))
     return data.batch(params["batch_size"])
 
@@ -71,7 +71,7 @@ def words_model_fn(features, labels, mode, params):
     )
 
 
-def test_strings_are_the_same_on_one_device_and_on_eight(tmp_path):
+def test_strings_are_equal_on_one_and_eight_devices(tmp_path):
     found = []
     for use_tpu in (False, True):
         made = estimator(words_model_fn, tmp_path / str(use_tpu), use_tpu=use_tpu)

@@ -1,4 +1,4 @@
-"""The input_fns of TF1 programs."""
+"""Tests the input_fns of TF1 scripts."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -28,12 +28,12 @@ X = np.arange(24, dtype="int64").reshape(12, 2)
 
 
 def source_of(input_fn, number=0, seed=3):
-    """The form of what a function without arguments returns in a graph."""
+    """The source for the result of a function in a graph."""
     return source_in_graph(input_fn, number, seed)
 
 
 def items_of(input_fn, count=None, **kwargs):
-    """The first items of it, with eager tensors in NumPy."""
+    """The first items of the source, as NumPy arrays."""
     items = itertools.islice(source_of(input_fn, **kwargs).items(), count)
     return [np.asarray(item) for item in items]
 
@@ -74,7 +74,7 @@ def is_disabled(request):
         return
     tf.disable_v2_behavior()
     yield True
-    # Else it says that graphs have been used.
+    # Otherwise it reports that graphs have been used.
     tf.reset_default_graph()
     tf.enable_v2_behavior()
 
@@ -92,7 +92,7 @@ def records(tmp_path_factory):
     return path
 
 
-def test_the_pipeline_of_bert(records, is_disabled):
+def test_pipeline_of_bert(records, is_disabled):
     def input_fn():
         data = tf.data.Dataset.from_tensor_slices([records]).repeat(2)
         data = data.apply(
@@ -118,7 +118,7 @@ def test_the_pipeline_of_bert(records, is_disabled):
 
 
 def from_a_variable():
-    # Its value is in no dataset.
+    # No dataset contains its value.
     offset = tf.get_variable("offset", initializer=tf.constant(0, tf.int64))
     return dataset().map(lambda x: x + offset)
 
@@ -129,7 +129,7 @@ def from_a_queue():
 
 
 def a_generator():
-    # A body that runs in no graph.
+    # This body cannot run in a graph.
     yield from (batch.numpy() for batch in dataset())
 
 
@@ -149,23 +149,23 @@ def as_numpy():
         from_a_queue,
     ],
 )
-def test_what_graphs_read(is_disabled, input_fn):
+def test_inputs_of_graphs_are_read(is_disabled, input_fn):
     items = items_of(input_fn)
     assert [item.dtype for item in items] == [np.int64] * 3
     assert np.array_equal(np.concatenate(items), X)
 
 
 @pytest.mark.parametrize("input_fn", [a_generator, as_numpy])
-def test_what_wants_values_is_read_eagerly(input_fn):
+def test_inputs_that_need_values_are_read_eagerly(input_fn):
     assert np.array_equal(np.concatenate(items_of(input_fn)), X)
 
 
-def test_a_dataset_of_no_graph_is_read():
+def test_dataset_without_a_graph_is_read():
     made = dataset()
     assert np.array_equal(np.concatenate(items_of(lambda: made)), X)
 
 
-def test_an_error_is_not_tried_again():
+def test_input_fn_is_not_called_again_after_an_error():
     calls = []
 
     def input_fn():
@@ -177,7 +177,7 @@ def test_an_error_is_not_tried_again():
     assert len(calls) == 1
 
 
-def test_arrays_are_the_same_as_ever():
+def test_arrays_are_read_unchanged():
     assert isinstance(source_of(lambda: (X, X)), Arrays)
 
 
@@ -212,7 +212,7 @@ def test_shuffling_is_repeated_with_a_seed_and_differs_between_calls():
     assert not np.array_equal(first, other)
 
 
-def test_a_dataset_goes_on_from_its_state(is_disabled):
+def test_dataset_continues_from_its_state(is_disabled):
     def shuffled():
         return tf.data.Dataset.range(40).shuffle(40).batch(4)
 
@@ -271,7 +271,7 @@ def test_strings_are_an_error_by_name():
         pipeline_of(input_fn).take(1)
 
 
-def test_errors_of_a_session_come_as_themselves():
+def test_errors_of_a_session_are_raised_unchanged():
     def input_fn(params):
         return one_shot() + tf.placeholder(tf.int64, [])
 
@@ -280,7 +280,7 @@ def test_errors_of_a_session_come_as_themselves():
     assert "reading input_fn" in raised.value.__notes__[0]
 
 
-def test_an_iterator_that_a_hook_initializes_is_an_error():
+def test_iterator_that_a_hook_initializes_is_an_error():
     def input_fn(params):
         return tf.data.make_initializable_iterator(dataset()).get_next()
 
@@ -322,13 +322,13 @@ def rows(params, mode, repeat=True):
 
 
 def of_an_iterator(params, mode):
-    """The same as tensors."""
+    """The same rows as tensors of an iterator."""
     return tf.data.make_one_shot_iterator(rows(params, mode)).get_next()
 
 
 @pytest.mark.rows(3)
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_program_reads_its_input(tmp_path, is_disabled, use_tpu):
+def test_script_reads_its_input(tmp_path, is_disabled, use_tpu):
     made = estimator(linear, tmp_path, use_tpu=use_tpu)
     losses = []
     for number, input_fn in enumerate((rows, of_an_iterator), start=1):
@@ -339,12 +339,12 @@ def test_a_program_reads_its_input(tmp_path, is_disabled, use_tpu):
         predicted = [float(each["y"][0]) for each in made.predict(input_fn)]
         assert len(predicted) == 16
         assert np.isclose(np.mean(predicted), result["y"], rtol=1e-5)
-    # Either is learned from.
+    # The weight changes with either input.
     assert losses[1] < losses[0] < 1
 
 
 @pytest.mark.parametrize("per_host", [False, 3])
-def test_cores_that_read_for_themselves(tmp_path, per_host):
+def test_per_core_input(tmp_path, per_host):
     contexts = []
 
     def input_fn(params, mode):
@@ -364,7 +364,7 @@ def test_cores_that_read_for_themselves(tmp_path, per_host):
     assert len(contexts) == (1 if per_host else 8)
 
 
-def test_tensors_where_a_dataset_has_to_be_are_an_error(tmp_path):
+def test_tensors_instead_of_a_dataset_are_an_error(tmp_path):
     config = kte.RunConfig(tpu_config=kte.TPUConfig(per_host_input_for_training=3))
     made = kte.TPUEstimator(
         kte.tf1.model_fn(linear),
@@ -377,7 +377,7 @@ def test_tensors_where_a_dataset_has_to_be_are_an_error(tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_batches_without_examples_are_no_steps(tmp_path, use_tpu):
+def test_batches_without_examples_are_not_steps(tmp_path, use_tpu):
     x, y = classes_data(3, examples=48)
     full = [(x[i : i + 16], y[i : i + 16]) for i in (0, 16, 32)]
     parts = [(x[:0], y[:0]), full[0], (x[:0], y[:0]), *full[1:]]

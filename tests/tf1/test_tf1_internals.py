@@ -1,4 +1,4 @@
-"""The private parts of TensorFlow are as this package needs them."""
+"""Tests that TensorFlow's private parts are as this package needs them."""
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 
@@ -12,7 +12,7 @@ from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.lift import jax_internals
 
 
-def test_a_graph_is_told_how_many_cores_will_run_it():
+def test_graph_knows_its_number_of_cores():
     with tf.Graph().as_default(), internals.shards(3):
         total = tf.tpu.cross_replica_sum(tf.constant(1.0))
     groups = tf.get_static_value(total.op.inputs[1])
@@ -28,7 +28,7 @@ def test_tensorflow_runs_eagerly_inside_a_graph():
 
 
 @pytest.mark.parametrize("are_whole", [True, False])
-def test_variables_are_whole_when_they_are_to_be(are_whole):
+def test_whole_variables_disables_partitioning(are_whole):
     known = internals.whole_variables() if are_whole else nullcontext()
     parts = tf.fixed_size_partitioner(2)
     with tf.Graph().as_default(), known:
@@ -43,7 +43,7 @@ def test_variables_are_whole_when_they_are_to_be(are_whole):
 
 
 @pytest.mark.parametrize("as_dict", [False, True])
-def test_the_names_that_a_saver_has_for_variables(as_dict):
+def test_names_of_variables_in_a_saver(as_dict):
     with tf.Graph().as_default():
         a, b = tf.get_variable("a", [2]), tf.get_variable("s/b", [2])
         saver = tf.train.Saver({"x": a, "s/b": b} if as_dict else None)
@@ -52,7 +52,7 @@ def test_the_names_that_a_saver_has_for_variables(as_dict):
 
 
 @pytest.mark.parametrize(("is_for_xla", "moved"), [(True, 0), (False, 1)])
-def test_gradients_of_loops_can_be_such_as_xla_compiles(is_for_xla, moved):
+def test_xla_can_compile_gradients_of_loops(is_for_xla, moved):
     graph = tf.Graph()
     known = internals.for_xla(graph if is_for_xla else None)
     with graph.as_default(), known:
@@ -71,7 +71,7 @@ def test_gradients_of_loops_can_be_such_as_xla_compiles(is_for_xla, moved):
 
 
 @pytest.mark.parametrize(("end", "bound"), [(5, 5), (None, -1)])
-def test_loops_have_a_bound_where_it_is_known(end, bound):
+def test_loops_have_a_bound_if_it_is_known(end, bound):
     graph = tf.Graph()
     with graph.as_default(), internals.for_xla(graph):
         last = tf.placeholder(tf.int32, []) if end is None else end
@@ -80,7 +80,7 @@ def test_loops_have_a_bound_where_it_is_known(end, bound):
     assert tf.get_static_value(loop.inputs[1]) == bound
 
 
-def test_scopes_check_only_what_is_kept():
+def test_scopes_only_check_what_is_kept():
     with tf.Graph().as_default():
         other = tf.no_op()
     with tf.Graph().as_default():
@@ -104,14 +104,14 @@ def test_inputs_of_other_graphs_are_checked():
     assert seen == [(here, other)]
 
 
-def test_an_operation_has_an_attribute_of_strings():
+def test_operation_has_an_attribute_of_strings():
     with tf.Graph().as_default():
         made = tf.no_op()
         internals.set_strings(made, "_own", ["a", "b"])
         assert made.get_attr("_own") == [b"a", b"b"]
 
 
-def test_functions_are_known_for_a_while():
+def test_functions_are_registered_temporarily():
     graph = tf.Graph()
     with graph.as_default():
         x = tf.placeholder(tf.float32, [2], name="x")
@@ -135,7 +135,7 @@ def test_functions_are_known_for_a_while():
         hlo_of(imported, [2])
 
 
-def test_what_an_operation_waits_for_is_changed():
+def test_control_inputs_are_replaced():
     with tf.Graph().as_default() as graph:
         a, b = tf.no_op("a"), tf.no_op("b")
         with tf.control_dependencies([a]):

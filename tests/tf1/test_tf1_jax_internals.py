@@ -1,4 +1,4 @@
-"""The private parts of JAX are as this package needs them."""
+"""Tests that JAX's private parts are as this package needs them."""
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 
@@ -22,7 +22,7 @@ def test_a_module_has_a_signature_and_ops():
     assert "stablehlo.sort" in jax_internals.op_names(module)
 
 
-def test_a_custom_call_is_named_by_its_target():
+def test_custom_call_is_named_by_its_target():
     module = jax_internals.stablehlo_of(hlo_of(lambda x: tf.linalg.qr(x), [3, 3]))
     assert "stablehlo.custom_call Qr" in jax_internals.op_names(module)
 
@@ -37,13 +37,13 @@ def test_a_module_has_no_copies():
 
     with internals.eagerly():
         module = jax_internals.stablehlo_of(hlo_of(function, [2], dtype=tf.int32))
-    # Else XLA refuses it for a TPU.
+    # Otherwise XLA refuses it for a TPU.
     names = jax_internals.op_names(module)
     assert "stablehlo.add" in names
     assert "mhlo.copy" not in names
 
 
-def test_the_types_of_a_module_are_those_of_all_its_ops():
+def test_types_of_a_module_include_all_its_ops():
     module = jax_internals.stablehlo_of(
         hlo_of(lambda x: tf.cast(tf.cast(x, tf.float64) ** 2, tf.int32), [3])
     )
@@ -88,7 +88,7 @@ def test_a_module_is_inlined_with_64_bits_inside():
     assert wide.tolist() == [2.0**33, 3 * 2.0**33]
 
 
-def test_operations_are_what_they_are_replaced_by():
+def test_operations_are_replaced():
     seen = []
 
     def replacement(op):

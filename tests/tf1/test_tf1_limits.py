@@ -1,4 +1,4 @@
-"""Devices refuse the operations that the checker lists as refused."""
+"""Tests that devices refuse the operations that the checker lists."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -36,7 +36,7 @@ def sampled(x):
     return tf.nn.nce_loss(tf.ones([5, 2]), tf.ones([5]), labels, x, 2, 5)
 
 
-# By the name that each uses.
+# The functions, by the name that each uses.
 REFUSED = {
     "tf.py_func": lambda x: tf.py_func(np.sin, [x], tf.float32),
     "tf.Session": lambda x: tf.Session().run(x),
@@ -95,26 +95,26 @@ def evaluate(network, tmp_path):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_the_checker_refuses_is_refused(name, tmp_path):
+def test_operations_that_the_checker_refuses_are_refused(name, tmp_path):
     assert catalogue().refusal(name.removeprefix("tf."))
     with pytest.raises((ValueError, NotImplementedError, tf.OpError)):
         evaluate(REFUSED[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", REFUSED_FOR_NUMBERS)
-def test_what_depends_on_the_input_is_refused_for_numbers(name, tmp_path):
+def test_operations_that_depend_on_the_input_are_refused_for_numbers(name, tmp_path):
     assert not catalogue().refusal(name.removeprefix("tf."))
     with pytest.raises(ValueError, match="operations that a device"):
         evaluate(REFUSED_FOR_NUMBERS[name], tmp_path)
 
 
 @pytest.mark.parametrize("name", ALLOWED)
-def test_what_it_does_not_refuse_runs(name, tmp_path):
+def test_operations_that_the_checker_accepts_run(name, tmp_path):
     assert not catalogue().refusal(name.removeprefix("tf."))
     assert np.isfinite(evaluate(ALLOWED[name], tmp_path)["loss"])
 
 
-def test_variables_that_are_no_resources_are_refused(tmp_path):
+def test_ref_variables_are_refused(tmp_path):
     with pytest.raises(ValueError, match="which is not a resource variable"):
         evaluate(
             lambda x: x * tf.get_variable("a", [], use_resource=False),

@@ -1,4 +1,4 @@
-"""Names that TensorFlow no longer has, and where they lead."""
+"""Tests names that TensorFlow no longer has."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -30,7 +30,7 @@ def installed():
     kte.tf1.install()
 
 
-def test_a_module_lists_its_names():
+def test_module_lists_its_public_names():
     listed = dir(tf.contrib.opt)
     assert "LARSOptimizer" in listed and "python" in listed
     assert "conv2d" in dir(tf.contrib.slim)
@@ -61,11 +61,11 @@ def test_a_module_lists_its_names():
         ("tf.layers.no_such_layer", Status.MISSING),
     ],
 )
-def test_looking_up_says_whose_a_name_is(name, status):
+def test_lookup_returns_the_status_of_a_name(name, status):
     assert lookup(name).status == status
 
 
-def test_what_is_missing_is_named_with_the_line_that_uses_it():
+def test_error_has_the_missing_name_and_the_line_that_uses_it():
     with pytest.raises(AttributeError) as caught:
         tf.contrib.tpu.rewrite  # noqa: B018
     message = str(caught.value)
@@ -74,14 +74,14 @@ def test_what_is_missing_is_named_with_the_line_that_uses_it():
     assert "Put the model into a `model_fn`." in message
 
 
-def test_what_is_missing_is_named_when_it_is_imported():
+def test_import_error_names_the_missing_name():
     with pytest.raises(ImportError, match="tpu.no_such_name.*Used in .*alikes"):
         from tensorflow.contrib.tpu import no_such_name  # noqa: F401
     with pytest.raises(ImportError, match="`tf.contrib.no_such_area`"):
         from tensorflow.contrib import no_such_area  # noqa: F401
 
 
-def test_modules_of_which_nothing_is_used_are_imported():
+def test_unused_modules_are_imported():
     from tensorflow.contrib import bigtable, model_pruning
     from tensorflow.contrib.learn.python.learn.datasets import mnist
     from tensorflow.examples.tutorials.mnist import input_data
@@ -93,7 +93,7 @@ def test_modules_of_which_nothing_is_used_are_imported():
             module.anything()
 
 
-def test_installing_leaves_what_is_there():
+def test_install_does_not_replace_existing_names():
     had = {name: getattr(tf2, name) for name in dir(tf2) if name != "keras"}
     modules = dict(sys.modules)
     finders = list(sys.meta_path)
@@ -116,7 +116,7 @@ def test_modules_are_imported_by_their_names():
     assert tpu_estimator.TPUEstimator is tf.estimator.tpu.TPUEstimator
 
 
-# What TF1 had below names that were never public, as programs import it.
+# Imports of modules that were never public in TF1.
 IMPORTS = """
 from tensorflow.contrib.framework.python.ops import arg_scope
 from tensorflow.contrib.framework.python.ops.arg_scope import arg_scope
@@ -143,15 +143,15 @@ nest.is_sequence
 """
 
 
-def test_what_was_never_public_is_imported_as_in_python():
-    # Separate lines, so that one that fails is named.
+def test_private_modules_are_imported_as_in_python():
+    # Separate lines, so that an error names its line.
     for builtins in (vars(importing.builtins), importing.BUILTINS):
         names = {"__builtins__": builtins, "__name__": "program"}
         for line in IMPORTS.strip().splitlines():
             exec(line, names)  # noqa: S102
 
 
-def test_private_paths_of_datasets_have_those_of_tf1():
+def test_private_paths_of_datasets_lead_to_those_of_tf1():
     program = """
 from tensorflow import data
 from tensorflow.python.data import Dataset
@@ -165,7 +165,7 @@ assert rows.shape == ()
     exec(program, {"__builtins__": importing.BUILTINS})  # noqa: S102
 
 
-def test_names_that_tensorflow_lost_are_given_back_once():
+def test_removed_names_of_tensorflow_are_restored_once():
     from tensorflow.python.ops import control_flow_ops
 
     cond = control_flow_ops.cond
@@ -182,14 +182,14 @@ def test_names_that_tensorflow_lost_are_given_back_once():
         assert getattr(module, each.name) is resolve(each.path)
 
 
-def test_without_the_extra_an_error_says_what_to_install(monkeypatch):
+def test_error_without_the_extra_names_what_to_install(monkeypatch):
     monkeypatch.setitem(sys.modules, "tf_slim", None)
     with pytest.raises(ImportError, match=r"tf_slim, .*\[tf1\]"):
-        resolve.__wrapped__("contrib.slim.queues")  # Whatever was before.
+        resolve.__wrapped__("contrib.slim.queues")  # The previous state is restored.
 
 
 def model_fn(features, labels, mode, params):
-    """A network of tf.layers, as of 2018."""
+    """A network of tf.layers in the style of 2018."""
     training = mode == tf.estimator.ModeKeys.TRAIN
     net = tf.layers.dense(
         features, 6, tf.nn.relu, kernel_initializer=weights(5, 6, seed=1)
@@ -206,7 +206,7 @@ def model_fn(features, labels, mode, params):
 
 
 def reference(data):
-    """The variables of the same network after plain sessions."""
+    """The variables of the same network after training in plain sessions."""
     graph = tf.Graph()
     with graph.as_default():
         tf.train.create_global_step()
@@ -255,7 +255,7 @@ def reference(data):
             return session.run({v.op.name: v for v in tf.global_variables()})
 
 
-def test_a_network_of_layers_trains_under_the_names_of_tf1(tmp_path):
+def test_network_of_layers_has_names_of_tf1(tmp_path):
     data = batches(*classes_data(5))
     estimator = tf.contrib.tpu.TPUEstimator(
         model_fn,
@@ -279,7 +279,7 @@ def test_a_network_of_layers_trains_under_the_names_of_tf1(tmp_path):
 
 
 def estimator_model_fn(features, labels, mode, params, config):
-    """What `tf.estimator.Estimator` took: names of its own, and metrics."""
+    """A model_fn for `tf.estimator.Estimator`, with its own names and metrics."""
     logits = tf.layers.dense(features["x"], params.batch_size)
     classes = tf.argmax(logits, axis=1)
     if mode == tf.estimator.ModeKeys.PREDICT:
@@ -299,7 +299,7 @@ def estimator_model_fn(features, labels, mode, params, config):
     )
 
 
-def test_an_estimator_validates_with_input_without_arguments(tmp_path):
+def test_estimator_validates_with_input_without_arguments(tmp_path):
     x, y = classes_data(5)
     params = tf.contrib.training.HParams(batch_size=4, rate=0.1)
     estimator = tf.estimator.Estimator(estimator_model_fn, str(tmp_path), params=params)
@@ -320,7 +320,7 @@ def test_an_estimator_validates_with_input_without_arguments(tmp_path):
     assert "val_loss" in logs[-1]
 
 
-def test_an_estimator_takes_params_and_input_of_its_own(tmp_path):
+def test_estimator_accepts_params_and_tf1_inputs(tmp_path):
     x, y = classes_data(5)
     params = tf.contrib.training.HParams(batch_size=4, rate=0.1)
     estimator = tf.estimator.Estimator(
@@ -352,7 +352,7 @@ def test_an_estimator_takes_params_and_input_of_its_own(tmp_path):
     assert _load_global_step_from_checkpoint_dir(str(tmp_path)) == 20
 
 
-def test_a_host_call_writes_summaries_of_contrib(tmp_path):
+def test_host_call_writes_summaries_of_contrib(tmp_path):
     directory = str(tmp_path / "summaries")
 
     def host_call_fn(step, loss):
@@ -429,6 +429,6 @@ def test_arrays_become_batches():
         ([1.0], None, TypeError, "`x` must be an array or a dict"),
     ],
 )
-def test_arrays_that_are_refused(x, y, error, message):
+def test_invalid_arrays_are_refused(x, y, error, message):
     with pytest.raises(error, match=message):
         tf.estimator.inputs.numpy_input_fn(x, y, shuffle=False)

@@ -10,7 +10,7 @@ import tensorflow.compat.v1 as tf
 
 from keras_tpu_estimator.tf1.shims.resolving import resolve
 
-# Of TensorFlow and tf-keras: that one ought to use Keras.
+# Warnings of TensorFlow and tf-keras that recommend Keras.
 pytestmark = pytest.mark.filterwarnings("ignore:.* is deprecated and will be")
 
 RNG = np.random.default_rng(0)
@@ -23,7 +23,7 @@ def installed():
 
 @pytest.fixture
 def session():
-    """A session of a new graph, in which the test builds."""
+    """A session of a new graph for the test."""
     with tf.Graph().as_default():
         tf.set_random_seed(0)
         with tf.Session() as session:
@@ -47,7 +47,7 @@ def names():
 
 
 def steps(session, optimizer, gradients, **kwargs):
-    """A variable after steps with these gradients, and its start."""
+    """A variable after steps with these gradients, and its initial value."""
     start = floats(*gradients[0].shape)
     variable = tf.get_variable(
         "x", initializer=start, use_resource=True, dtype=tf.float32
@@ -212,7 +212,7 @@ def test_conditional_random_fields(session):
         assert tuple(own[0]) == path
 
 
-def test_the_loss_of_sequences(session):
+def test_loss_of_sequences(session):
     logits, targets = floats(2, 3, 4), RNG.integers(0, 4, (2, 3))
     weights = np.array([[1, 1, 0], [1, 0, 0]], "float32")
     log = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
@@ -239,7 +239,7 @@ def normed(x):
     return (x - x.mean(-1, keepdims=True)) / np.sqrt(x.var(-1) + 1e-12)[:, None]
 
 
-def test_an_lstm_with_normalized_gates(session):
+def test_lstm_with_normalized_gates(session):
     x = floats(2, 3, 4)
     cell = tf.contrib.rnn.LayerNormBasicLSTMCell(5)
     outputs, state = tf.nn.dynamic_rnn(cell, tf.constant(x), dtype=tf.float32)
@@ -264,7 +264,7 @@ def test_an_lstm_with_normalized_gates(session):
     np.testing.assert_allclose(state.c, c, atol=1e-4)
 
 
-def test_an_lstm_over_whole_sequences(session):
+def test_lstm_over_sequences(session):
     x = floats(3, 2, 4)
     fused = tf.contrib.rnn.LSTMBlockFusedCell(5)
     outputs, state = fused(tf.constant(x), dtype=tf.float32)
@@ -343,7 +343,7 @@ def test_names_of_data_are_those_of_tf_data(session):
     assert session.run(batch).tolist() == [6, 8, 10]
 
 
-def test_shapes_of_elements_are_made_sure(session):
+def test_shapes_of_elements_are_asserted(session):
     data = tf.data.Dataset.from_generator(
         lambda: iter([({"b": [1], "a": 2}, 3)]),
         ({"b": tf.int32, "a": tf.int32}, tf.int32),
@@ -397,7 +397,7 @@ def test_slim_has_its_names_and_normalizes(session):
     assert run(session, net).shape == (2, 2)
 
 
-def test_a_known_condition_is_decided_at_once(session):
+def test_constant_condition_is_evaluated_at_once(session):
     cond = tf.contrib.framework.smart_cond
     assert cond(False, lambda: 1, lambda: 2) == 2
     assert cond(tf.constant(1) > 0, lambda: 1, lambda: 2) is not None
@@ -450,7 +450,7 @@ def test_hyperparameters_that_cannot_be_read_are_named(text, message):
         hparams().parse(text)
 
 
-def test_hyperparameters_have_types_and_names_of_their_own():
+def test_hyperparameters_have_types_and_names():
     own = hparams()
     with pytest.raises(ValueError, match="'rate' must be of type float"):
         own.set_hparam("rate", "fast")
@@ -467,7 +467,7 @@ def test_hyperparameters_have_types_and_names_of_their_own():
 # Exports and summaries.
 
 
-def test_an_export_is_called_by_names(session, tmp_path):
+def test_export_is_called_by_names(session, tmp_path):
     x = tf.placeholder(tf.float32, [None, 2])
     kernel = tf.get_variable("kernel", initializer=floats(2, 3))
     tf_model = tf.saved_model.simple_save
@@ -511,7 +511,7 @@ def test_summaries_are_written_in_a_graph(session, tmp_path):
 # Examples.
 
 
-def test_lists_of_features_take_what_they_took():
+def test_lists_of_features_accept_the_same_values():
     train = resolve("train")
     assert train.Example is tf.train.Example
     numbers = [1.5, np.float32(2), np.array(3.0, "float32"), True]

@@ -1,4 +1,4 @@
-"""`metric_fn`s of `tf.metrics`, in sessions on the host."""
+"""Tests `metric_fn`s of `tf.metrics` in sessions on the host."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -39,7 +39,7 @@ def batches_of(*sizes, start=0):
 
 
 def several(labels, scores):
-    """Metrics with variables of many kinds, and a function of Python."""
+    """Metrics with many kinds of variables, and a Python function."""
     classes = tf.cast(scores > 0.5, tf.int64)
     tf.debugging.assert_equal(labels.dtype, tf.int64)
     halves = tf.py_func(lambda a: a / 2, [scores], tf.float32)
@@ -75,15 +75,15 @@ def in_a_session(*sizes):
 
 @pytest.mark.parametrize("as_dict", [False, True])
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_metrics_are_those_of_a_session(tmp_path, as_dict, use_tpu, monkeypatch):
-    # The second evaluation has the sessions of the first.
+def test_metrics_match_a_session(tmp_path, as_dict, use_tpu, monkeypatch):
+    # The second evaluation reuses the first one's sessions.
     monkeypatch.setattr(metric_session, "_KEPT", 1)
     made = of_metrics(several, tmp_path, as_dict, use_tpu=use_tpu)
-    # The batches are of two sizes; what was counted continues.
+    # The batches have two sizes, and the counts continue.
     result = made.evaluate(batches_of(16, 16, 8))
     for name, value in in_a_session(16, 16, 8).items():
         np.testing.assert_allclose(result[name], value, rtol=1e-6)
-    # The next evaluation counts again.
+    # The next evaluation starts to count again.
     again = made.evaluate(batches_of(16))
     for name, value in in_a_session(16).items():
         np.testing.assert_allclose(again[name], value, rtol=1e-6)
@@ -114,7 +114,7 @@ def test_many_evaluations_share_sessions(tmp_path, monkeypatch):
         result = made.evaluate(batches_of(16, 16, 8))
         for name, value in in_a_session(16, 16, 8).items():
             np.testing.assert_allclose(result[name], value, rtol=1e-6)
-    # Two for each of the last few evaluations, which may continue.
+    # Two for each of the last evaluations, which may continue.
     assert len(calls) == 2 * 2
 
 
@@ -125,13 +125,13 @@ def test_many_evaluations_share_sessions(tmp_path, monkeypatch):
         ({"a": 1.0}, "'a' must be a .value, update_op. pair"),
     ],
 )
-def test_what_is_no_metric_is_an_error(tmp_path, metrics, message):
+def test_invalid_metrics_are_an_error(tmp_path, metrics, message):
     made = of_metrics(lambda labels, scores: metrics, tmp_path)
     with pytest.raises(TypeError, match=message):
         made.evaluate(batches_of(16))
 
 
-def test_a_name_that_is_taken_is_an_error(tmp_path):
+def test_reserved_name_is_an_error(tmp_path):
     made = of_metrics(
         lambda labels, scores: {"loss": tf.metrics.mean(scores)}, tmp_path
     )

@@ -1,4 +1,4 @@
-"""Converted graphs are read from the cache."""
+"""Tests that converted graphs are read from the cache."""
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 
@@ -19,7 +19,7 @@ MODULE = Module(b"code\nof two lines", ("a", "b/c"))
 
 @contextlib.contextmanager
 def compile_cache(directory):
-    """Has JAX another directory, or none, in a `with` block."""
+    """Sets or unsets JAX's cache directory in a `with` block."""
     name = "jax_compilation_cache_dir"
     known = jax.config.values[name]
     jax.config.update(name, directory)
@@ -31,18 +31,18 @@ def compile_cache(directory):
 
 @pytest.fixture
 def directory(tmp_path):
-    """Where JAX keeps what it compiled, in this test alone."""
+    """The directory of JAX's compilation cache for this test."""
     path = str(tmp_path / "cache")
     with compile_cache(path):
         yield path
 
 
 def refuse():
-    """Makes no module."""
+    """Makes conversions raise an error."""
     raise AssertionError("should not be lifted")
 
 
-def test_a_module_is_lifted_once(directory):
+def test_module_is_converted_once(directory):
     assert cached(["a", b"bc"], lambda: MODULE) == MODULE
     assert cached(["a", b"bc"], refuse) == MODULE
     other = Module(b"", ())
@@ -50,27 +50,27 @@ def test_a_module_is_lifted_once(directory):
     assert len(os.listdir(directory)) == 2
 
 
-def test_a_module_of_another_form_is_lifted_anew(directory, monkeypatch):
+def test_module_of_another_form_is_converted_again(directory, monkeypatch):
     other = Module(b"other", ())
     assert cached(["a"], lambda: MODULE) == MODULE
     monkeypatch.setattr(jax_internals, "FORM", jax_internals.FORM + 1)
     assert cached(["a"], lambda: other) == other
 
 
-def test_without_a_directory_each_is_lifted():
+def test_modules_are_converted_each_time_without_a_directory():
     with compile_cache(None):
         assert cached(["a"], lambda: MODULE) == MODULE
         with pytest.raises(AssertionError, match="should not be lifted"):
             cached(["a"], refuse)
 
 
-def test_a_directory_that_cannot_be_written_is_no_error(directory, tmp_path):
+def test_unwritable_directory_is_no_error(directory, tmp_path):
     (tmp_path / "cache").write_text("a file")
     assert cached(["a"], lambda: MODULE) == MODULE
 
 
 @pytest.mark.parametrize("size", [0, 5, -1])
-def test_a_file_that_was_cut_off_is_made_again(directory, size):
+def test_truncated_file_is_replaced(directory, size):
     assert cached(["a"], lambda: MODULE) == MODULE
     (name,) = os.listdir(directory)
     path = os.path.join(directory, name)
@@ -80,7 +80,7 @@ def test_a_file_that_was_cut_off_is_made_again(directory, size):
 
 
 @pytest.mark.parametrize("content", [b"[]\ncode", b"\xff\n", b"{}\n", b"1\n"])
-def test_a_file_of_another_form_is_made_again(directory, content):
+def test_file_of_another_form_is_replaced(directory, content):
     assert cached(["a"], lambda: MODULE) == MODULE
     (name,) = os.listdir(directory)
     with open(os.path.join(directory, name), "wb") as file:
@@ -89,7 +89,7 @@ def test_a_file_of_another_form_is_made_again(directory, content):
     assert cached(["a"], refuse) == MODULE
 
 
-def test_other_users_may_read_what_the_mask_allows(directory):
+def test_umask_determines_the_permissions(directory):
     before = os.umask(0o022)
     try:
         cached(["a"], lambda: MODULE)
@@ -100,7 +100,7 @@ def test_other_users_may_read_what_the_mask_allows(directory):
     assert stat.S_IMODE(mode) == 0o644
 
 
-def test_a_file_that_cannot_be_read_is_no_error(directory, monkeypatch):
+def test_unreadable_file_is_no_error(directory, monkeypatch):
     assert cached(["a"], lambda: MODULE) == MODULE
 
     def refused(*arguments, **settings):
@@ -111,7 +111,7 @@ def test_a_file_that_cannot_be_read_is_no_error(directory, monkeypatch):
     assert cached(["a"], lambda: other) == other
 
 
-def test_a_program_starts_again_without_lifting(directory, tmp_path, monkeypatch):
+def test_script_restarts_without_conversion(directory, tmp_path, monkeypatch):
     def network(features, is_training):
         rate = 0.3 if is_training else 0.0
         hidden = dense(tf.nn.dropout(features, rate=rate), 6, "hidden", seed=1)

@@ -1,4 +1,4 @@
-"""Operations over windows are read from modules, in every form they come in."""
+"""Tests that window operations are read from modules in every form."""
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 
@@ -88,7 +88,7 @@ FORMS = {
 
 
 def module_of(form, shapes, dtype=tf.float32):
-    """A form and its gradients."""
+    """The module of a form and its gradients."""
 
     def run(*args):
         y = form(*args)
@@ -116,7 +116,7 @@ def by_jax(op, done):
 
 
 @pytest.mark.parametrize("form", FORMS)
-def test_what_is_over_windows_is_the_same_when_jax_does_it(form):
+def test_jax_replacements_of_window_operations_match(form):
     module = module_of(form, FORMS[form])
     rng = np.random.default_rng(0)
     args = [rng.normal(size=s).astype("float32") for s in FORMS[form]]
@@ -153,7 +153,7 @@ def products(x):
 
 
 @pytest.mark.parametrize("form", [of_integers, of_64_bits, products])
-def test_what_jax_has_nothing_for_stays(form):
+def test_operations_without_a_replacement_stay(form):
     module = jax_internals.stablehlo_of(hlo_of(form, (2, 4, 4, 2)))
     done = []
     x = np.ones((2, 4, 4, 2), "float32")
@@ -162,15 +162,15 @@ def test_what_jax_has_nothing_for_stays(form):
 
 
 @pytest.mark.parametrize(("platform", "count"), [("cpu", 0), ("tpu", 1)])
-def test_a_step_is_rewritten_for_a_cpu_alone(platform, count):
+def test_step_is_rewritten_only_for_cpus(platform, count):
     with tf.Graph().as_default() as graph:
         x = tf.placeholder("float32", [2, 4, 4, 1])
         (y,) = tf.gradients(tf.nn.max_pool2d(x, 2, 2, SAME), x)
-    lifted = Pruned.of(graph, [x], [y]).compiled()
+    converted = Pruned.of(graph, [x], [y]).compiled()
 
     def run(x):
         key = jnp.zeros(2, "uint32")
-        return primitive.run(lifted, key, [x], axes=())
+        return primitive.run(converted, key, [x], axes=())
 
     traced = jax.jit(run).trace(np.ones((2, 4, 4, 1), "float32"))
     text = traced.lower(lowering_platforms=(platform,)).as_text()

@@ -1,4 +1,4 @@
-"""The catalogue of names: it is true, and pages agree with it."""
+"""Tests that the catalogue of names is true and matches the pages."""
 
 import functools
 import importlib
@@ -24,7 +24,7 @@ ROOT = pathlib.Path(__file__).parents[2]
 PAGE = (ROOT / porting.PAGE).read_text()
 ENTRIES = [*catalogue().entries.values()]
 PORTED = [entry for entry in ENTRIES if entry.port]
-# Gone with the estimator, or hidden since Keras 3.
+# Removed with the estimator, or hidden since Keras 3.
 GONE = (
     "tf.contrib.",
     "tf.estimator.",
@@ -59,7 +59,7 @@ def cells(key, row):
 
 
 def table(section):
-    """The rows of a section, as the page has them."""
+    """The rows of a section of the page."""
     rows = [
         cells(key, row)
         for key, row in catalogue().rows.items()
@@ -70,7 +70,7 @@ def table(section):
 
 
 def named():
-    """Names of libraries that the catalogue says to use."""
+    """Names of libraries that the catalogue recommends."""
     texts = [entry.port for entry in PORTED]
     for key, row in catalogue().rows.items():
         texts += cells(key, row)
@@ -78,12 +78,12 @@ def named():
     return {name for span in spans for name in NAME.findall(span)}
 
 
-def test_what_the_table_says_to_use_is_there() -> None:
+def test_recommended_names_exist() -> None:
     for name in sorted(named()):
         assert imported(name) is not None
 
 
-def test_the_names_are_tensorflows() -> None:
+def test_names_exist_in_tensorflow() -> None:
     for entry in PORTED:
         name = f"tf.{entry.path}".removesuffix(".*")
         if not f"{name}.".startswith(GONE):
@@ -109,15 +109,15 @@ def test_every_metric_has_a_counterpart() -> None:
     assert found == {f"kte.metrics.{name}" for name in kte.metrics.__all__}
 
 
-def test_every_source_is_there() -> None:
-    # Its error names what is not there.
+def test_every_source_exists() -> None:
+    # Its error names the missing object.
     for entry in ENTRIES:
         if entry.source:
             path = f".{entry.path}".removesuffix(".*").removeprefix(".")
             assert resolve(path) is not None, path
 
 
-def test_every_missing_name_is_missing_and_says_what_to_do() -> None:
+def test_every_missing_name_is_missing_and_has_advice() -> None:
     for entry in ENTRIES:
         if entry.missing and not entry.is_of_module:
             found = lookup(f"tf.{entry.path}")
@@ -128,7 +128,7 @@ def test_every_missing_name_is_missing_and_says_what_to_do() -> None:
 @pytest.mark.parametrize(
     "section", dict.fromkeys(row.section for row in catalogue().rows.values())
 )
-def test_the_page_has_the_table(section) -> None:
+def test_page_has_the_table(section) -> None:
     headings = re.findall("^## (.*)$", PAGE, re.MULTILINE)
     anchors = [
         re.sub("[^a-z0-9 -]", "", heading.lower()).replace(" ", "-")
@@ -143,7 +143,7 @@ def test_the_page_has_the_table(section) -> None:
     )
 
 
-def test_the_page_has_what_is_refused() -> None:
+def test_page_lists_refused_names() -> None:
     page = (ROOT / "docs" / "lifting_limits.md").read_text()
     refused = [entry for entry in ENTRIES if entry.refused]
     for why in dict.fromkeys(entry.refused for entry in refused):
@@ -152,7 +152,7 @@ def test_the_page_has_what_is_refused() -> None:
         assert row in page, f"Put this into the page:\n{row}"
 
 
-def test_the_page_has_the_rules_about_arguments() -> None:
+def test_page_lists_rules_about_arguments() -> None:
     page = (ROOT / "docs" / "lifting_limits.md").read_text()
     part = page.split("\n### By its arguments\n")[1].split("\n### ")[0]
     rules = catalogue().calls
@@ -164,7 +164,7 @@ def test_the_page_has_the_rules_about_arguments() -> None:
             assert row in part, f"Put this into the page:\n{row}"
 
 
-def test_old_programs_are_told_what_is_true() -> None:
+def test_page_about_old_programs_is_true() -> None:
     def listed(heading):
         page = (ROOT / "docs" / "old_programs.md").read_text()
         part = page.split(f"\n## {heading}\n")[1].split("\n## ")[0]
@@ -177,7 +177,7 @@ def test_old_programs_are_told_what_is_true() -> None:
         assert lookup(name).status is Status.SUPPLIED, name
     nothing = lookup("tf.unheard_of").advice
     for name in missing:
-        if name != "tf.contrib.layers":  # Of which columns alone are.
+        if name != "tf.contrib.layers":  # Only its columns are supplied.
             found = lookup(f"{name}.unheard_of")
             assert found.status is Status.MISSING, name
             assert found.advice != nothing, name
@@ -199,7 +199,7 @@ def test_old_programs_are_told_what_is_true() -> None:
         ("tf.train.AdamOptimizer.minimize", "`keras.optimizers.Adam", "6-"),
         ("tf.estimator.ModeKeys.TRAIN", "`kte.ModeKeys`", "1-imports"),
         ("tf.initializers.zeros", "`keras.initializers`", "2-layers"),
-        # Names that are others under TensorFlow 1.
+        # Names that differ in TensorFlow 1.
         ("tf.contrib.rnn.GRUCell", "`keras.layers.GRUCell`", "2-layers"),
         (
             "tf.contrib.tpu.python.tpu.tpu_config.TPUConfig",
@@ -230,7 +230,7 @@ def test_counterparts_are_found(name, now, anchor) -> None:
         ("contrib.layers.sparse_column_with_keys", "`tf.lookup.Static"),
     ],
 )
-def test_each_column_has_a_counterpart_of_its_own(name, now) -> None:
+def test_each_column_has_its_own_counterpart(name, now) -> None:
     assert porting.find(f"tf.{name}").now.startswith(now)
 
 
@@ -240,7 +240,7 @@ def test_every_column_has_a_counterpart() -> None:
     assert [n for n in columns if f"feature_column.{n}" not in own] == []
 
 
-def test_every_loss_has_a_counterpart_with_its_number() -> None:
+def test_every_loss_has_a_counterpart_with_equal_results() -> None:
     rng = np.random.default_rng(0)
     logits = rng.normal(size=(6, 3)).astype("float32")
     y = 1 / (1 + np.exp(-logits))
@@ -280,7 +280,7 @@ def test_links_are_left_out_of_messages() -> None:
     assert found.note == "see moving averages"
 
 
-def test_what_is_missing_has_not_the_counterpart_of_its_module() -> None:
+def test_missing_name_does_not_inherit_its_modules_counterpart() -> None:
     assert porting.find("tf.contrib.opt.AGNOptimizer") is None
     assert porting.find("tf.contrib.opt.unheard_of").now == "`keras.optimizers`"
 
@@ -297,7 +297,7 @@ def test_what_is_missing_has_not_the_counterpart_of_its_module() -> None:
             "There are no parameter servers. Leave it out",
         ),
         ("tf.contrib.data.reduce_dataset", "Use Dataset.reduce"),
-        # A port has a better one than a program that runs as it is.
+        # Ported code has a better counterpart than an unchanged script.
         ("tf.contrib.opt.GGTOptimizer", "Its counterpart: `keras.optimizers.A"),
         ("tf.contrib.crf.CrfForwardRnnCell", "Port it to Keras or JAX; see"),
         ("tf.contrib.opt.RegAdagradOptimizer", "Port it to Keras or JAX; see"),
@@ -305,12 +305,12 @@ def test_what_is_missing_has_not_the_counterpart_of_its_module() -> None:
         ("np.mean", "Port it to Keras or JAX; see docs/migrating.md"),
     ],
 )
-def test_what_is_to_be_left_out_says_so(name, advice) -> None:
+def test_advice_says_what_to_leave_out(name, advice) -> None:
     assert porting.advice(name).startswith(advice)
     assert not porting.advice(name).endswith(".")
 
 
-def test_what_is_not_tensorflows_has_no_counterpart() -> None:
+def test_other_names_have_no_counterpart() -> None:
     assert porting.find("np.mean") is None
     assert porting.find("tf") is None
     assert porting.find("tf.unheard_of") is None
@@ -326,12 +326,12 @@ def test_what_is_not_tensorflows_has_no_counterpart() -> None:
         {"source": "tf.", "missing": "Leave it out."},
     ],
 )
-def test_entries_without_facts_or_with_contradictions(facts) -> None:
+def test_incomplete_or_contradictory_entries_are_refused(facts) -> None:
     with pytest.raises(ValueError, match="An entry must have a fact"):
         Entry("layers", "dense", **facts)
 
 
-def test_a_pattern_is_for_what_is_refused() -> None:
+def test_patterns_are_only_for_refused_names() -> None:
     assert Entry("nn", "ctc_*", refused="Leave it out.").path == "nn.ctc_*"
     with pytest.raises(ValueError, match="only `refused` with a '\\*'"):
         Entry("nn", "ctc_*", source="tf.nn.")
@@ -345,7 +345,7 @@ def test_rows_and_names_agree() -> None:
         Catalogue({}, {"dense": Row("2-layers", before="`tf.layers.dense`")})
 
 
-def test_the_file_is_in_order() -> None:
+def test_file_is_sorted() -> None:
     folder = resources.files("keras_tpu_estimator.tf1.names")
     file = folder.joinpath("names.toml")
     tables = tomllib.loads(file.read_text("utf-8"))
@@ -370,8 +370,8 @@ def test_the_file_is_in_order() -> None:
     assert {*alone} <= of_calls
 
 
-def test_a_place_is_of_code_that_somebody_wrote():
-    # As `python -m` runs the package's commands, and `runpy` programs.
+def test_line_is_in_user_code():
+    # `python -m` runs the package's commands and `runpy` runs scripts like this.
     pythons = compile("found = users_line()", "<frozen runpy>", "exec")
     names = {"users_line": resolving.users_line}
     exec(pythons, names)

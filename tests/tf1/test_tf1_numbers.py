@@ -1,4 +1,4 @@
-"""The same graph in the device loop and in a session of TensorFlow."""
+"""Compares the same graph in the device loop and in a TensorFlow session."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -29,7 +29,7 @@ def mlp(features, is_training):
 
 
 def decayed_adam(step):
-    """Adam, with a schedule of the time."""
+    """Adam with a TF1 schedule."""
     return tf.train.AdamOptimizer(
         tf.train.polynomial_decay(0.05, step, STEPS, 0.01, power=2.0)
     )
@@ -53,14 +53,14 @@ classifier = model_fn_of(mlp, decayed_adam)
 
 @pytest.fixture(scope="module")
 def trained_classifier(tmp_path_factory):
-    """The estimator of a classifier, and the losses of its training."""
+    """A trained classifier's estimator and losses."""
     folder = tmp_path_factory.mktemp("classifier")
     made, hook = estimator(classifier, folder, iterations=1), Losses()
     made.train(fed(batches(*classes_data(5))), steps=STEPS, hooks=[hook])
     return made, hook.all
 
 
-def test_a_classifier_with_adam_and_a_schedule(trained_classifier):
+def test_classifier_with_adam_and_a_schedule(trained_classifier):
     made, received = trained_classifier
     losses, expected = run_in_session(classifier, batches(*classes_data(5)))
     np.testing.assert_allclose(received, losses, rtol=1e-5)
@@ -80,7 +80,7 @@ def test_a_classifier_with_adam_and_a_schedule(trained_classifier):
 
 
 def conv_net(features, is_training):
-    """A convolution with batch normalization and moving averages by hand."""
+    """A convolution with hand-written batch normalization and moving averages."""
     kernel = variable("conv/kernel", 3, 3, 2, 4)
     x = tf.nn.conv2d(features, kernel, strides=[1, 2, 2, 1], padding="SAME")
     gamma = tf.get_variable("bn/gamma", [4], initializer=tf.ones_initializer)
@@ -106,7 +106,7 @@ def conv_net(features, is_training):
 
 
 def with_averages(optimizer, loss, step):
-    """Training, and then a moving average of what was trained."""
+    """A train op that also updates moving averages of the variables."""
     train = optimizer.minimize(loss, step)
     average = tf.train.ExponentialMovingAverage(0.9, num_updates=step)
     with tf.control_dependencies([train]):
@@ -128,7 +128,7 @@ def test_batch_normalization_with_update_ops_and_averages(tmp_path):
 
 
 def clipped(optimizer, loss, step):
-    """As BERT's optimization.py does."""
+    """Clips gradients like BERT's optimization.py."""
     variables = tf.trainable_variables()
     gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 0.1)
     return optimizer.apply_gradients(
@@ -144,7 +144,7 @@ def test_gradients_clipped_by_their_norm(tmp_path):
 
 
 def recurrent(features, is_training):
-    """A loop over the time, whose outputs are stacked by a TensorArray."""
+    """A loop over time whose outputs are stacked by a TensorArray."""
     kernel = variable("cell/kernel", 3 + 5, 5)
     inputs = tf.transpose(features, [1, 0, 2])
     time = inputs.shape[0]
@@ -171,7 +171,7 @@ def recurrent(features, is_training):
 
 
 def accumulated(optimizer, loss, step):
-    """Gradients of two steps are added up, and applied in a condition."""
+    """Sums the gradients of two steps, and applies them in a condition."""
     (kernel,) = (v for v in tf.trainable_variables() if "logits/k" in v.name)
     total = tf.get_variable(
         "total", kernel.shape, initializer=tf.zeros_initializer, trainable=False
@@ -200,7 +200,7 @@ def test_variables_assigned_in_a_condition(tmp_path):
 
 
 def clipped_after_sum(optimizer, loss, step):
-    """Clips what CrossShardOptimizer is given, which is linear if it is not."""
+    """Clips the gradients that CrossShardOptimizer receives."""
     pairs = optimizer.compute_gradients(loss)
     return optimizer.apply_gradients(
         [(tf.clip_by_value(g, -5.0, 5.0), v) for g, v in pairs], step
@@ -212,7 +212,7 @@ def both(features, is_training):
     return mlp(features[:, 0], is_training) + recurrent(features, is_training)
 
 
-def test_a_loop_with_a_tensor_array_and_a_condition_on_eight_cores(tmp_path):
+def test_loop_with_a_tensor_array_and_a_condition_on_eight_cores(tmp_path):
     data = batches(*classes_data(6, 3))
     model_fn = model_fn_of(both, decayed_adam, clipped_after_sum)
     _, expected = run_in_session(model_fn, data)
@@ -228,7 +228,7 @@ def test_evaluation_and_prediction_on_eight_cores_and_one(trained_classifier):
     one, eight = (
         estimator(classifier, folder, use_tpu=use_tpu) for use_tpu in (False, True)
     )
-    # The last batch is smaller: it is of 8 examples.
+    # The last batch has only 8 examples.
     ends = [slice(0, 16), slice(16, 32), slice(32, 40)]
     data = [(x[rows], y[rows]) for rows in ends]
     expected, results = (made.evaluate(fed(data)) for made in (one, eight))

@@ -1,4 +1,4 @@
-"""An `EstimatorSpec`: metrics in the graph, summaries, and metrics of steps."""
+"""Tests `EstimatorSpec`: metrics in the graph, summaries, metrics of steps."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -15,7 +15,7 @@ X = np.linspace(-1, 1, 32, dtype="float32").reshape(16, 2)
 
 
 def with_metrics(metric_ops, tmp_path, **settings):
-    """An estimator whose features are scores, and its metrics in the graph."""
+    """An estimator whose features are scores, with metrics in the graph."""
 
     def model_fn(features, labels, mode, params):
         scores = features * variable("one", 1) ** 0
@@ -28,9 +28,9 @@ def with_metrics(metric_ops, tmp_path, **settings):
     return estimator(model_fn, tmp_path, **settings)
 
 
-def test_metrics_of_the_graph_are_those_of_a_session(tmp_path):
+def test_metrics_of_the_graph_match_a_session(tmp_path):
     made = with_metrics(several, tmp_path)
-    # Batches of two sizes have two graphs; what was counted continues.
+    # Batches of two sizes have two graphs, and the counts continue.
     result = made.evaluate(batches_of(16, 16, 8))
     for name, value in in_a_session(16, 16, 8).items():
         np.testing.assert_allclose(result[name], value, rtol=1e-6)
@@ -86,7 +86,7 @@ def test_metrics_that_are_text_or_nested(tmp_path):
     assert {"image/0", "plain"} <= {tag for tag, _ in written}
 
 
-def test_metrics_of_the_old_keras(tmp_path):
+def test_metrics_of_tf_keras(tmp_path):
     def metric_ops(labels, scores):
         mean = tf_keras.metrics.Mean()
         mean.update_state(scores)
@@ -98,7 +98,7 @@ def test_metrics_of_the_old_keras(tmp_path):
         np.testing.assert_allclose(result["keras"], result["tf"], rtol=1e-6)
 
 
-def test_a_metric_that_was_never_updated(tmp_path):
+def test_metric_that_was_never_updated_is_refused(tmp_path):
     made = with_metrics(
         lambda labels, scores: {"mean": tf_keras.metrics.Mean()}, tmp_path
     )
@@ -106,7 +106,7 @@ def test_a_metric_that_was_never_updated(tmp_path):
         made.evaluate(batches_of(16))
 
 
-def test_a_spec_for_several_cores_as_one_for_one_core(tmp_path):
+def test_spec_for_several_cores_converts_to_one_core(tmp_path):
     def model_fn(features, labels, mode, params):
         scores = features * variable("one", 1) ** 0
         spec = kte.tf1.TPUEstimatorSpec(
@@ -121,20 +121,20 @@ def test_a_spec_for_several_cores_as_one_for_one_core(tmp_path):
         np.testing.assert_allclose(result[name], value, rtol=1e-6)
 
 
-def test_several_cores_need_a_spec_for_them(tmp_path):
+def test_several_cores_need_a_tpu_spec(tmp_path):
     made = with_metrics(several, tmp_path, use_tpu=True)
     with pytest.raises(RuntimeError, match="must return a TPUEstimatorSpec"):
         made.evaluate(batches_of(16))
 
 
-def test_evaluation_on_one_core_takes_either(tmp_path):
+def test_evaluation_on_one_core_accepts_both_specs(tmp_path):
     made = with_metrics(several, tmp_path, use_tpu=True, eval_on_tpu=False)
     result = made.evaluate(batches_of(16))
     np.testing.assert_allclose(result["half"], in_a_session(16)["half"])
 
 
 def training(tmp_path, record=lambda x, loss: None, **settings):
-    """An estimator that trains, given what else its model_fn does."""
+    """An estimator for training, given an additional function of its model_fn."""
 
     def model_fn(features, labels, mode, params):
         y = features * variable("w", 2)
@@ -158,7 +158,8 @@ def test_summaries_of_a_model_fn(tmp_path, use_tpu):
         first = tf.reshape(y, [-1, 1, 2, 1])
         tf.summary.image("first", first, max_outputs=1)
         tf.summary.audio("tone", y[..., None], 8000, max_outputs=1)
-        # Nothing that a device can compute: left out.
+        tf.summary.text("about", tf.stack([["rate", "0.1"], ["units", "2"]]))
+        # Devices cannot compute this one, so it is left out.
         tf.summary.text("text", tf.strings.as_string(loss))
         tf.summary.scalar("late", tf.py_func(lambda a: a, [loss], tf.float32))
 
@@ -167,17 +168,19 @@ def test_summaries_of_a_model_fn(tmp_path, use_tpu):
     )
     made.train(fed([X] * 4), steps=4)
     values = summaries_in(tmp_path)
-    # TF1 numbers images if there may be several.
+    # TF1 numbers images if several are possible.
     images = {"images/image/0", "images/image/1", "first/image"}
-    tags = {"loss", "twice", "outputs", *images, "tone/audio"}
+    tags = {"loss", "twice", "outputs", *images, "tone/audio", "about"}
     written = {tag for tag, step in values if step == 4}
     assert tags <= written
     assert not written & {"text", "late"}
     scalar = values["twice", 4]
-    # Of the last step; the loss is the mean over the two of its loop.
+    # The values of the last step; the loss is the mean over the loop's two steps.
     assert 0 < scalar < 2 * values["loss", 4]
     assert {len(values[tag, 4]) for tag in images} == {3}
     assert not {tag for tag in written - tags if tag.startswith("images")}
+    about = [[b"rate", b"0.1"], [b"units", b"2"]]
+    assert values["about", 4].tolist() == about
 
 
 def test_metrics_in_the_graph_of_training(tmp_path):
@@ -215,12 +218,12 @@ def test_metrics_of_training_steps(tmp_path):
     )
     made.train(fed([X] * 4), steps=4)
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
-    # Of all steps since the report before.
+    # The metrics of all steps since the previous report.
     assert [json.loads(each)["step_before"] for each in lines] == [0.5, 2.5]
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_single_tensor_as_predictions(tmp_path, use_tpu):
+def test_single_tensor_as_predictions(tmp_path, use_tpu):
     def model_fn(features, labels, mode, params):
         return kte.tf1.TPUEstimatorSpec(mode, predictions=features * 2)
 
@@ -240,6 +243,6 @@ def test_a_single_tensor_as_predictions(tmp_path, use_tpu):
         ({"a": (object(), None)}, "a tensor of the graph"),
     ],
 )
-def test_what_are_no_metrics(metrics, message):
+def test_invalid_eval_metric_ops_are_refused(metrics, message):
     with tf.Graph().as_default(), pytest.raises(TypeError, match=message):
         kte.tf1.EstimatorSpec("eval", loss=1.0, eval_metric_ops=metrics)

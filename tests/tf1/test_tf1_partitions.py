@@ -1,4 +1,4 @@
-"""Lookups in variables that TensorFlow 1.15 would partition, by its numbers."""
+"""Tests lookups in variables that TensorFlow 1.15 would partition."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -68,7 +68,7 @@ DENSE = [case for case in GOLDEN if case.startswith("embedding_lookup ")]
 
 
 @pytest.mark.parametrize("case", DENSE)
-def test_rows_are_those_of_the_original(case, tmp_path):
+def test_rows_match_the_original(case, tmp_path):
     made, expected = estimator(case, tmp_path), GOLDEN[case]
     made.train(lambda params: iter([IDS] * 3), steps=3)
     np.testing.assert_allclose(
@@ -79,7 +79,7 @@ def test_rows_are_those_of_the_original(case, tmp_path):
 
 
 @pytest.mark.parametrize("case", GOLDEN)
-def test_every_lookup_of_whole_variables_finds_the_rows(case):
+def test_every_lookup_of_unpartitioned_variables_finds_the_rows(case):
     kind, strategy, partitions, rows = case.split()
     with tf.Graph().as_default(), internals.whole_variables():
         table = tf.get_variable(
@@ -116,14 +116,14 @@ def test_exports_find_the_same_rows(strategy, tmp_path):
 
 
 def test_sampled_losses_find_the_rows_of_partitions(tmp_path):
-    """All classes are sampled, so that the loss is nearly a softmax's."""
+    """All classes are sampled, so the loss is nearly a softmax loss."""
     rows, partitions = 7, 3
     rng = np.random.default_rng(0)
     weights = rng.normal(size=(rows, 2)).astype("float32")
     biases = rng.normal(size=rows).astype("float32")
     x = rng.normal(size=(4, 2)).astype("float32")
     labels = np.array([[0], [3], [5], [6]], "int64")
-    # Row `r` of the whole variable belongs to the id that "mod" puts there.
+    # Row `r` of the variable belongs to the id that "mod" maps to it.
     ids = [i for part in range(partitions) for i in range(part, rows, partitions)]
 
     def model_fn(features, labels, mode, params):

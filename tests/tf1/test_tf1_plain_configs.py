@@ -1,4 +1,4 @@
-"""Questions of programs to a configuration or to a list of hooks."""
+"""Tests attributes that scripts query of configurations and hook lists."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -14,7 +14,7 @@ from keras_tpu_estimator.tf1_tools.tf_estimator import tpu
 
 
 def test_only_a_configuration_for_tpus_has_a_tpu_config():
-    # As in TensorFlow 1.15.5, where Tensor2Tensor asks for it.
+    # Tensor2Tensor reads it, and TensorFlow 1.15.5 behaves the same.
     plain, for_tpus = tf_estimator.RunConfig("/tmp/run"), tpu.RunConfig()
     assert not hasattr(plain, "tpu_config")
     assert hasattr(for_tpus, "tpu_config")
@@ -49,7 +49,7 @@ def test_copies_of_a_plain_configuration_are_plain(copied):
     assert repr(new) == "RunConfig(model_dir='/tmp/run', save_summary_steps=7)"
 
 
-def test_no_part_of_a_program_sees_the_field_of_a_plain_one(tmp_path):
+def test_functions_do_not_see_a_tpu_config_of_a_plain_configuration(tmp_path):
     seen = []
 
     def input_fn(config):

@@ -1,4 +1,4 @@
-"""Plans of graphs name the user's lines."""
+"""Tests that plans of graphs name the user's lines."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -23,7 +23,7 @@ def model_fn(features, labels, mode, params):
     )
 
 
-def test_the_largest_arrays_have_lines(tmp_path):
+def test_largest_arrays_have_lines(tmp_path):
     made = estimator_of(
         kte.tf1.model_fn(model_fn), tmp_path, use_tpu=True, batch=len(X)
     )
@@ -38,7 +38,7 @@ def test_the_largest_arrays_have_lines(tmp_path):
     assert "tf1_step" not in str(caught.value)
 
 
-def test_weights_are_those_that_optimizers_train(tmp_path):
+def test_weights_include_only_trained_variables(tmp_path):
     made = estimator_of(kte.tf1.model_fn(model_fn), tmp_path, use_tpu=True, batch=16)
     plan = made.plan(batches_of(X[:16]), topology="v5e:1x1")
     assert plan.weights == 128 * 2**18

@@ -1,4 +1,4 @@
-"""Random ops draw by seed, core and step, and nothing else."""
+"""Tests that random ops depend only on the seed, the core and the step."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -25,7 +25,7 @@ SHUFFLED = 6
 
 
 def with_dropout(features, is_training):
-    """A layer with dropout, and a record of what each step draws."""
+    """A layer with dropout that records the numbers of each step."""
     hidden = dense(features, 6, "hidden", tf.nn.relu, seed=1)
     if is_training:
         hidden = tf.nn.dropout(hidden, rate=0.5)
@@ -50,13 +50,13 @@ def sgd(step):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
+def test_restart_continues_bit_for_bit(tmp_path, use_tpu):
     data = batches(*classes_data(5))
     model_fn = model_fn_of(with_dropout, sgd)
     whole, part = tmp_path / "whole", tmp_path / "part"
     saving = {"config": {"save_checkpoints_steps": 4}}
     expected = trained(model_fn, whole, data, use_tpu=use_tpu, **saving)
-    # As if it had ended after four steps.
+    # Training is interrupted after four steps.
     shutil.copytree(whole, part, ignore=shutil.ignore_patterns("*.input.*.zip"))
     (part / "checkpoint").write_text('model_checkpoint_path: "model.ckpt-4"')
     restarted = trained(model_fn, part, data[4:], use_tpu=use_tpu)
@@ -65,7 +65,7 @@ def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
     numbers, orders = np.split(expected["record"], [3], axis=1)
     assert len({tuple(row) for row in numbers}) == STEPS
     assert len({tuple(row) for row in orders}) > STEPS // 2
-    if not use_tpu:  # What cores draw is averaged.
+    if not use_tpu:  # The numbers of the cores are averaged.
         whole = [range(SHUFFLED)] * STEPS
         np.testing.assert_array_equal(np.sort(orders), whole)
 
@@ -73,7 +73,7 @@ def test_a_restart_goes_on_bit_for_bit(tmp_path, use_tpu):
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("name", ["rbg", slow("unsafe_rbg")])
-def test_a_generator_of_the_devices(tmp_path, name, use_tpu):
+def test_generator_of_the_devices(tmp_path, name, use_tpu):
     data = batches(*classes_data(5))
     model_fn = model_fn_of(with_dropout, sgd)
     kinds = {
@@ -92,7 +92,7 @@ def test_a_generator_of_the_devices(tmp_path, name, use_tpu):
     assert 0 <= drawn.min() < 0.5 < drawn.max() < 1
 
 
-def test_another_seed_draws_other_numbers(tmp_path):
+def test_other_seed_draws_other_numbers(tmp_path):
     data = batches(*classes_data(5), steps=2)
     model_fn = model_fn_of(with_dropout, sgd)
     values = [
@@ -101,8 +101,8 @@ def test_another_seed_draws_other_numbers(tmp_path):
     assert not np.array_equal(values[0]["record"], values[1]["record"])
 
 
-def test_what_is_compiled_does_not_depend_on_the_seed():
-    # XLA has it in its cache when a program without one is started again.
+def test_compiled_program_does_not_depend_on_the_seed():
+    # Restarting a script without a seed then finds its program in the cache.
     x, y = classes_data(5)
     texts = []
     for seed in (1, 2):
@@ -117,12 +117,12 @@ def test_what_is_compiled_does_not_depend_on_the_seed():
 
 
 def drawn_by(draw, tmp_path, use_tpu=False):
-    """What a model_fn predicts that draws for its part of 16 examples, by name.
+    """The predictions by name of a model_fn that draws for its shard of 16 examples.
 
     Args:
-        draw: Returns tensors by name, given the number of the examples.
-        tmp_path: Where the estimator keeps its files.
-        use_tpu: Whether on all cores.
+        draw: Returns tensors by name, given the number of examples.
+        tmp_path: The directory of the estimator.
+        use_tpu: Whether it runs on all cores.
     """
 
     def model_fn(features, labels, mode, params):
@@ -141,7 +141,7 @@ def test_cores_draw_different_numbers(tmp_path):
     assert len({tuple(row) for row in drawn["x"]}) == 16
 
 
-def test_two_ops_and_two_rounds_draw_different_numbers(tmp_path):
+def test_two_ops_and_two_iterations_draw_different_numbers(tmp_path):
     def body(step, drawn):
         pick = tf.cond(
             step > 1,
@@ -168,7 +168,7 @@ def test_two_ops_and_two_rounds_draw_different_numbers(tmp_path):
     assert (0 < drawn).all() and (drawn < 1).all()
 
 
-def test_rows_are_shuffled_in_a_loop_and_where_there_are_none(tmp_path):
+def test_rows_are_shuffled_in_a_loop_and_without_rows(tmp_path):
     rows = np.arange(10).reshape(5, 2)
 
     def draw(size):
@@ -213,7 +213,7 @@ DRAWN = {
 }
 
 
-def test_the_numbers_are_distributed_as_they_should_be(tmp_path):
+def test_numbers_have_the_right_distribution(tmp_path):
     def draw(size):
         return {name: each([size, 500]) for name, (each, _) in DRAWN.items()}
 

@@ -1,4 +1,4 @@
-"""Errors about unsupported operations contain their name and line."""
+"""Tests that errors about unsupported operations have their name and line."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -17,7 +17,7 @@ X = np.ones((16, 2), "float32")
 
 
 def evaluate(network, tmp_path, mode=kte.ModeKeys.EVAL, **settings):
-    """Evaluates, or predicts, what a function makes of the features."""
+    """Evaluates or predicts a function of the features."""
 
     def model_fn(features, labels, mode, params):
         made = network(features)
@@ -66,7 +66,9 @@ def permutes(x):
         (permutes, "permuted", "a CollectivePermute. CrossReplicaSum is"),
     ],
 )
-def test_what_no_device_can_run(tmp_path, network, name, reason):
+def test_operations_that_no_device_supports_are_refused(
+    tmp_path, network, name, reason
+):
     with pytest.raises(ValueError, match="operations that a device") as e:
         evaluate(network, tmp_path)
     message = str(e.value)
@@ -76,7 +78,7 @@ def test_what_no_device_can_run(tmp_path, network, name, reason):
     assert any(f"{__file__}:{line}" in message for line in lines)
 
 
-def test_a_ref_variable(tmp_path):
+def test_ref_variable_is_refused(tmp_path):
     def network(x):
         tf.disable_resource_variables()
         try:
@@ -88,13 +90,13 @@ def test_a_ref_variable(tmp_path):
         evaluate(network, tmp_path)
 
 
-def test_what_the_bridge_does_not_know(tmp_path):
+def test_operations_unknown_to_the_bridge_are_refused(tmp_path):
     with pytest.raises(ValueError, match="cannot compile") as e:
         evaluate(dilated, tmp_path)
     assert f"dilated (Dilation2D), made at {__file__}" in str(e.value)
 
 
-def test_an_output_without_a_fixed_shape(tmp_path):
+def test_output_without_a_fixed_shape_is_refused(tmp_path):
     with pytest.raises(ValueError, match="fixed shapes") as e:
         evaluate(
             lambda x: tf.boolean_mask(x, x[:, 0] > 0),
@@ -104,7 +106,7 @@ def test_an_output_without_a_fixed_shape(tmp_path):
     assert f"made at {__file__}" in str(e.value)
 
 
-def test_a_variable_that_nobody_knows(tmp_path):
+def test_unknown_variable_is_refused(tmp_path):
     def network(x):
         return x * variable("own", 2, collections=["mine"])
 
@@ -116,12 +118,12 @@ def test_a_variable_that_nobody_knows(tmp_path):
     "setting",
     [{"micro_batches": 2}, {"remat": "full"}, {"dtype_policy": "float32"}],
 )
-def test_settings_that_a_graph_does_not_know(tmp_path, setting):
+def test_unsupported_settings_of_graphs_are_refused(tmp_path, setting):
     with pytest.raises(NotImplementedError, match=next(iter(setting))):
         evaluate(lambda x: x, tmp_path, config=setting)
 
 
-def test_a_train_op_that_does_not_count(tmp_path):
+def test_train_op_must_count_steps(tmp_path):
     def model_fn(features, labels, mode, params):
         scale = variable("scale", 2)
         loss = tf.reduce_sum(scale)
@@ -133,13 +135,13 @@ def test_a_train_op_that_does_not_count(tmp_path):
         made.train(fed([X]), steps=1)
 
 
-def test_a_scalar_that_is_to_be_concatenated(tmp_path):
+def test_scalar_output_that_is_concatenated_is_refused(tmp_path):
     with pytest.raises(RuntimeError, match=r"scalar at \['y'\]"):
         evaluate(tf.reduce_sum, tmp_path, kte.ModeKeys.PREDICT, use_tpu=True)
 
 
-def lifted(function):
-    """The module of a function of a matrix."""
+def converted(function):
+    """The converted module of a function of a matrix."""
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [3, 3])
         return Pruned.of(graph, [x], [function(x)]).compiled().module
@@ -152,23 +154,23 @@ def lifted(function):
 )
 @pytest.mark.parametrize("platform", ["cpu", "gpu", "tpu"])
 def test_calls_that_xla_expands_everywhere(function, platform):
-    check_platform(lifted(function), platform)
+    check_platform(converted(function), platform)
 
 
-def test_a_call_that_only_the_cpu_has(monkeypatch):
+def test_custom_call_that_only_cpus_have_is_refused(monkeypatch):
     monkeypatch.setattr(refusals, "_EXPANDED", {"Eigh"})
-    module = lifted(lambda x: tf.linalg.qr(x).q)
+    module = converted(lambda x: tf.linalg.qr(x).q)
     check_platform(module, "cpu")
     with pytest.raises(ValueError, match="'gpu'.*'Qr'"):
         check_platform(module, "gpu")
 
 
-def test_numbers_that_no_tpu_has():
+def test_dtypes_that_tpus_lack_are_refused():
     def function(x):
         wide = tf.cast(tf.complex(x, x), tf.complex128)
         return tf.cast(tf.abs(wide), tf.float32)
 
-    module = lifted(function)
+    module = converted(function)
     check_platform(module, "cpu")
     check_platform(module, "gpu")
     with pytest.raises(ValueError, match="complex128.*complex64"):
@@ -187,7 +189,7 @@ def test_operations_have_lines_by_name():
     line = network.__code__.co_firstlineno + 1
     assert pruned.line_of("wide") == (__file__, line)
     assert pruned.line_of("no_such_operation") is None
-    # It is inside of a function, or the graph has several of that name.
+    # It is inside a function, or the graph has several with that name.
     assert pruned.line_of("s") is None
 
 
@@ -246,7 +248,7 @@ NO_DILATION = "XLA does not have Dilation2D. They need"
     ],
     ids=["missing", "of_variables", "in_condition", "constant", "dtype"],
 )
-def test_errors_of_conversion_end_with_the_text_of_xla(network, what, advice):
+def test_errors_of_conversion_end_with_xlas_message(network, what, advice):
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [16, 2])
         y = tf.reduce_sum(network(x))
@@ -260,7 +262,7 @@ def test_errors_of_conversion_end_with_the_text_of_xla(network, what, advice):
     assert "tf2xla" not in message
 
 
-def test_an_operation_of_a_gradient_names_what_it_is_of():
+def test_error_names_the_operation_of_a_gradient():
     with tf.Graph().as_default() as graph:
         x = tf.placeholder(tf.float32, [1, 4, 4, 1])
         with graph.gradient_override_map({"Tanh": "MissingGradient"}):

@@ -1,4 +1,4 @@
-"""Operations on variables that XLA lacks run on devices all the same."""
+"""Tests that operations on variables that XLA lacks run on devices."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -16,8 +16,7 @@ from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.lift.replaced_ops import PLAIN, is_sparse_update
 
 RESOURCE = tf.resource.as_datatype_enum
-# No graph of a program of TF1 has these, or they end with an error when a
-# count is reached.
+# TF1 graphs never contain these, or they raise an error at a limit.
 OTHERS = {
     "ResourceApplyAdamWithAmsgrad",
     "ResourceCountUpTo",
@@ -37,7 +36,7 @@ def operations():
 
 @functools.cache
 def load_kernels():
-    """Has TensorFlow register the kernels of XLA, by compiling something."""
+    """Makes TensorFlow register XLA's kernels by compiling a function."""
     with internals.eagerly():
         tf.function(lambda x: x + 1, jit_compile=True)(1.0)
 
@@ -49,7 +48,7 @@ def has_xla(name):
     return any(each.device_type == "XLA_CPU_JIT" for each in registered)
 
 
-def test_the_table_has_all_operations_on_variables():
+def test_table_has_all_operations_on_variables():
     names = {
         each.name
         for each in operations()
@@ -85,7 +84,7 @@ def gathered_in_a_condition(table):
 
 
 def gathered_after_writes(table):
-    """Rows of what was written, and then of what is written later."""
+    """Rows after one write, and rows after a later write."""
     new = tf.assign_add(table, tf.ones([3, 3]))
     with tf.control_dependencies([new]):
         first = gathered(table)
@@ -96,7 +95,7 @@ def gathered_after_writes(table):
 
 
 def scattered(operation):
-    """A network that takes the maxima or minima of some rows."""
+    """A network that scatters maxima or minima into rows."""
 
     def network(table):
         written = operation(
@@ -149,7 +148,7 @@ X = np.ones((16, 2), "float32")
     ],
     ids=["plain", "loop", "condition", "after_writes", "max", "min"],
 )
-def test_values_are_those_of_a_session(tmp_path, network):
+def test_values_match_a_session(tmp_path, network):
     data = [(X,)] * 2
     model_fn = program(network)
 
@@ -160,7 +159,7 @@ def test_values_are_those_of_a_session(tmp_path, network):
     assert_same(trained(model_fn, tmp_path, [X] * 2), expected)
 
 
-def test_each_mode_and_an_export_have_the_numbers_of_tensorflow(tmp_path):
+def test_each_mode_and_an_export_match_tensorflow(tmp_path):
     made = estimator(program(gathered), tmp_path / "model")
     made.train(fed([X, X]), steps=2)
     # From this program in TensorFlow 1.15.5.
@@ -182,12 +181,12 @@ def test_each_mode_and_an_export_have_the_numbers_of_tensorflow(tmp_path):
 
 
 def receiver():
-    """A receiver of features, as a program of TF1 builds it."""
+    """A receiver of features as a TF1 script builds it."""
     features = tf.placeholder(tf.float32, [None, 2], "features")
     return kte.export.TensorServingInputReceiver(features, {"features": features})
 
 
-def test_a_conditional_random_field_has_the_numbers_of_tensorflow(tmp_path):
+def test_conditional_random_field_matches_tensorflow(tmp_path):
     kte.tf1.install()
     from tensorflow.contrib import crf
 

@@ -1,4 +1,4 @@
-"""Programs of 2018, run as they are."""
+"""Tests that scripts of 2018 run unchanged."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -20,7 +20,7 @@ PROGRAMS = pathlib.Path(__file__).parent / "programs"
 
 @pytest.fixture
 def imported_from(tmp_path, monkeypatch):
-    """Imports a module of this text, as one of a program of TF1."""
+    """Imports a module with this text as part of a TF1 script."""
 
     def import_(text, name="tf1_module"):
         (tmp_path / f"{name}.py").write_text(text)
@@ -33,7 +33,7 @@ def imported_from(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("forked_programs")
-def test_a_script_runs_in_a_process_of_its_own(tmp_path):
+def test_script_runs_in_its_own_process(tmp_path):
     command = [sys.executable, "-m", "keras_tpu_estimator", "tf1"]
     command += [PROGRAMS / "digits.py", f"--output_dir={tmp_path}"]
     done = subprocess.run(
@@ -155,13 +155,15 @@ def test_functions_are_converted_to_graphs(imported_from):
         assert session.run(module.batch()).tolist() == [0, 1, 1, 3]
 
 
-def test_others_have_the_tensorflow_that_is_installed(imported_from):
+def test_other_code_has_the_installed_tensorflow(imported_from):
     module = imported_from("import tensorflow as tf")
     assert sys.modules["tensorflow"] is tf is not module.tf
     assert not hasattr(tf, "app")
 
 
-def test_folders_that_a_program_adds_are_its_own(imported_from, tmp_path, monkeypatch):
+def test_folders_that_a_script_adds_are_part_of_it(
+    imported_from, tmp_path, monkeypatch
+):
     folder = tmp_path.parent / f"{tmp_path.name}-models"
     folder.mkdir()
     (folder / "tf1_models.py").write_text("import tensorflow.contrib.slim as s")
@@ -172,7 +174,7 @@ def test_folders_that_a_program_adds_are_its_own(imported_from, tmp_path, monkey
     assert module.tf1_models.s.__name__ == "tensorflow.contrib.slim"
 
 
-def test_modules_of_others_are_loaded_as_ever(tmp_path, monkeypatch):
+def test_other_modules_are_loaded_as_usual(tmp_path, monkeypatch):
     folder = tmp_path / "env" / "site-packages"
     folder.mkdir(parents=True)
     (folder / "tf1_others.py").write_text("import tensorflow as tf")
@@ -183,7 +185,7 @@ def test_modules_of_others_are_loaded_as_ever(tmp_path, monkeypatch):
     assert tf1_others.tf is tf
 
 
-def test_missing_names_are_import_errors_of_their_line(imported_from):
+def test_missing_names_raise_import_errors_at_their_line(imported_from):
     with pytest.raises(ImportError) as caught:
         imported_from("import os\nfrom tensorflow.contrib import nothing")
     message = str(caught.value)
@@ -195,7 +197,7 @@ def test_missing_names_are_import_errors_of_their_line(imported_from):
         imported_from("import tensorflow.float32 as x")
 
 
-def test_a_missing_name_is_no_error_before_it_is_used(imported_from):
+def test_missing_name_is_no_error_before_its_use(imported_from):
     module = imported_from(
         "import tensorflow as tf\n"
         "from tensorflow.contrib import cloud\n"
@@ -211,7 +213,7 @@ def test_a_missing_name_is_no_error_before_it_is_used(imported_from):
         module.use()
 
 
-def test_an_error_of_the_program_has_its_lines(tmp_path, monkeypatch):
+def test_error_of_the_script_has_its_lines(tmp_path, monkeypatch):
     script = tmp_path / "broken.py"
     script.write_text("import sys\n\ndef main():\n    1 / len(sys.argv[2:])\n\nmain()")
     monkeypatch.setattr(command, "_behave_as_tf1", lambda: None)
@@ -222,7 +224,7 @@ def test_an_error_of_the_program_has_its_lines(tmp_path, monkeypatch):
     assert sys.argv[1:] != ["argument"]
 
 
-def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
+def test_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
     package = tmp_path / "tf1_package"
     package.mkdir()
     (package / "__init__.py").write_text("")
@@ -236,7 +238,7 @@ def test_a_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "__main__ ['--flag', 'x'] True\n"
 
 
-def test_a_script_that_is_not_there_is_named(capsys):
+def test_missing_script_is_named(capsys):
     with pytest.raises(SystemExit):
         __main__.main(["tf1", "no_such_script.py"])
     assert "'no_such_script.py', which is not a file" in capsys.readouterr().err

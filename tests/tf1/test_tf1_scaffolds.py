@@ -15,7 +15,7 @@ OLD = {"old/w": [3.0, 4.0], "old/b": [5.0], "global_step": 7}
 
 @pytest.fixture
 def old(tmp_path):
-    """A checkpoint of TensorFlow."""
+    """A TensorFlow checkpoint."""
     with tf.Graph().as_default(), tf.Session() as session:
         for name, value in OLD.items():
             dtype = tf.int64 if name == "global_step" else tf.float32
@@ -25,7 +25,7 @@ def old(tmp_path):
 
 
 def model_fn_of(scaffold_fn, network=None, spec=None):
-    """A program with two variables, which training leaves alone."""
+    """A script with two variables that training does not change."""
 
     def model_fn(features, labels, mode, params):
         with tf.variable_scope("new"):
@@ -80,7 +80,7 @@ def test_init_from_checkpoint(tmp_path, old, assignment_map, in_scaffold_fn, cap
     assert f"Initial values of 2 of 2 variables: {old}" in caplog.text
 
 
-def test_an_init_fn_restores_and_assigns(tmp_path, old):
+def test_init_fn_restores_and_assigns(tmp_path, old):
     calls = []
 
     def scaffold_fn():
@@ -100,14 +100,14 @@ def test_an_init_fn_restores_and_assigns(tmp_path, old):
     before = values_after(tmp_path / "other", None)
     assert values["new/w"].tolist() == OLD["old/w"]
     np.testing.assert_allclose(values["new/b"], 2 * before["new/b"])
-    # A checkpoint of its own is not initialized again.
+    # The estimator's own checkpoint is not initialized again.
     made = estimator(model_fn_of(scaffold_fn), tmp_path / "new")
     made.train(fed([X]), steps=1)
     assert calls == [True]
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_averages_in_place_of_variables(tmp_path, use_tpu):
+def test_averages_replace_variables(tmp_path, use_tpu):
     def model_fn(features, labels, mode, params):
         w = variable("w", 2)
         y = features * w
@@ -140,12 +140,12 @@ def test_averages_in_place_of_variables(tmp_path, use_tpu):
     np.testing.assert_allclose(result["loss"], average.mean(), rtol=1e-6)
     (row, *_) = made.predict(fed([X]))
     np.testing.assert_allclose(row["y"], average)
-    # The model itself keeps its values.
+    # The model keeps its own values.
     made.train(fed([X]), steps=1)
     np.testing.assert_allclose(values_of(made)["w"], values["w"] + 1)
 
 
-def test_a_scaffold_of_an_estimator_spec(tmp_path, old):
+def test_scaffold_of_an_estimator_spec(tmp_path, old):
     def spec(mode, y, step):
         saver = tf.train.Saver({"old/w": tf.global_variables()[1]})
         scaffold = tf.train.Scaffold(
@@ -162,7 +162,7 @@ def test_a_scaffold_of_an_estimator_spec(tmp_path, old):
     assert values["new/w"].tolist() == OLD["old/w"]
 
 
-def test_what_has_no_effect_is_accepted(tmp_path):
+def test_fields_without_effect_are_accepted(tmp_path):
     def scaffold_fn():
         return tf.train.Scaffold(
             ready_op=tf.report_uninitialized_variables(),
@@ -175,7 +175,7 @@ def test_what_has_no_effect_is_accepted(tmp_path):
     assert values_after(tmp_path, scaffold_fn)["global_step"] == 1
 
 
-def test_an_init_op_comes_after_what_a_checkpoint_has(tmp_path, old):
+def test_init_op_runs_after_restoring_a_checkpoint(tmp_path, old):
     def scaffold_fn():
         tf.train.init_from_checkpoint(old, {"old/": "new/"})
         b = tf.global_variables()[2]
@@ -203,7 +203,7 @@ def test_other_names_in_training_are_refused(tmp_path):
         values_after(tmp_path, scaffold_fn)
 
 
-def test_no_scaffold(tmp_path):
+def test_missing_scaffold_is_refused_only_on_a_tpu(tmp_path):
     model_fn = model_fn_of(lambda: None)
     estimator(model_fn, tmp_path).train(fed([X]), steps=1)
     made = estimator(model_fn, tmp_path / "tpu", use_tpu=True)
@@ -218,7 +218,7 @@ def test_no_scaffold(tmp_path):
         ({"scaffold_fn": 1}, "`scaffold_fn` must be a function"),
     ],
 )
-def test_what_is_no_scaffold(fields, message):
+def test_invalid_scaffold_is_refused(fields, message):
     kind = kte.tf1.EstimatorSpec if "scaffold" in fields else kte.tf1.TPUEstimatorSpec
     with tf.Graph().as_default(), pytest.raises(TypeError, match=message):
         kind("eval", loss=1.0, **fields)

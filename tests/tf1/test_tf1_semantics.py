@@ -1,4 +1,4 @@
-"""A TF1 `model_fn` has the results of a session."""
+"""Tests that a TF1 `model_fn` has the results of a session."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -30,7 +30,7 @@ def mlp(features, is_training):
 
 
 def counted_by_hand(optimizer, loss, step):
-    """The end of BERT's optimization.py: the optimizer counts no steps."""
+    """Counts steps like BERT's optimization.py, whose optimizer does not."""
     variables = tf.trainable_variables()
     gradients, _ = tf.clip_by_global_norm(tf.gradients(loss, variables), 1.0)
     train_op = optimizer.apply_gradients(
@@ -40,7 +40,7 @@ def counted_by_hand(optimizer, loss, step):
     return tf.group(train_op, [step.assign(new_step)])
 
 
-def test_a_program_that_counts_its_steps(tmp_path):
+def test_script_counts_its_steps(tmp_path):
     data = batches(*classes_data(5))
     model_fn = model_fn_of(mlp, lambda step: UncountedSGD(0.1), counted_by_hand)
     _, expected = run_in_session(model_fn, data)
@@ -48,7 +48,7 @@ def test_a_program_that_counts_its_steps(tmp_path):
 
 
 class UncountedSGD(tf.train.GradientDescentOptimizer):
-    """Applies gradients by hand, as BERT's AdamWeightDecayOptimizer does."""
+    """Applies gradients without counting, like BERT's AdamWeightDecayOptimizer."""
 
     def apply_gradients(self, grads_and_vars, global_step=None, name=None):
         assignments = [
@@ -169,14 +169,14 @@ def test_a_scope_of_bfloat16(tmp_path):
 
 
 def on_a_gpu(features, is_training):
-    """Puts all on a GPU, the initial value as well."""
+    """Places all operations on a GPU, including the initial value."""
     with tf.device("/gpu:0"):
         normal = tf.random_normal_initializer(seed=1)
         w = tf.get_variable("w", [features.shape[-1], 4], initializer=normal)
         return tf.matmul(features, w)
 
 
-def test_devices_that_are_not_there_are_left_out(tmp_path):
+def test_missing_devices_are_ignored(tmp_path):
     data = batches(*classes_data(5), steps=2)
     model_fn = model_fn_of(
         on_a_gpu, lambda step: tf.train.GradientDescentOptimizer(0.1)
@@ -188,7 +188,7 @@ def test_devices_that_are_not_there_are_left_out(tmp_path):
     assert np.std(values_of(made)["w"]) > 0.1
 
 
-def test_assertions_and_prints_are_left_out(tmp_path):
+def test_assertions_and_prints_are_ignored(tmp_path):
     def network(features, is_training):
         check = tf.debugging.assert_less(features, 100.0)
         with tf.control_dependencies([check]):
@@ -218,13 +218,13 @@ def test_evaluation_and_prediction_with_and_without_cores(tmp_path):
         made = estimator(model_fn, tmp_path, use_tpu=True, eval_on_tpu=eval_on_tpu)
         result = made.evaluate(fed(data))
         assert len(list(made.predict(fed(data)))) == 32
-        # It is that of all in evaluation elsewhere.
+        # Evaluation without a TPU has the complete batch.
         assert seen == [2 if eval_on_tpu else 16, 2]
         assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
 
 
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "int32"])
-def test_one_hot_tensors_of_more_places_than_a_dtype_has_numbers(dtype, tmp_path):
+def test_one_hot_depth_may_exceed_the_range_of_the_dtype(dtype, tmp_path):
     def model_fn(features, labels, mode, params):
         ids = features["id"]
 
@@ -243,7 +243,7 @@ def test_one_hot_tensors_of_more_places_than_a_dtype_has_numbers(dtype, tmp_path
         np.testing.assert_array_equal([each[name] for each in got], np.eye(300)[ids])
 
 
-def test_features_that_model_fn_replaces(tmp_path):
+def test_model_fn_may_replace_features(tmp_path):
     def model_fn(features, labels, mode, params):
         features["x"] = 2 * features["x"]
         features["more"] = labels.pop("y")

@@ -1,4 +1,4 @@
-"""Sparse and ragged tensors that programs of TF1 read and receive."""
+"""Tests sparse and ragged tensors that TF1 scripts read and receive."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -63,7 +63,7 @@ def of_dense_ids(params):
 
 
 @pytest.mark.parametrize("input_fn", [of_dataset, of_tensors, of_an_iterator])
-def test_sparse_ids_train_as_dense_ones(tmp_path, input_fn):
+def test_sparse_ids_train_like_dense_ids(tmp_path, input_fn):
     expected = values_of(trained(tmp_path / "dense", of_dense_ids))
     found = values_of(trained(tmp_path / "sparse", input_fn))
     assert found.keys() == expected.keys()
@@ -71,7 +71,7 @@ def test_sparse_ids_train_as_dense_ones(tmp_path, input_fn):
         np.testing.assert_array_equal(found[name], value)
 
 
-def test_a_model_fn_gets_sparse_floats(tmp_path):
+def test_model_fn_receives_sparse_floats(tmp_path):
     seen = []
 
     def floats_model_fn(features, labels, mode, params):
@@ -93,7 +93,7 @@ def test_a_model_fn_gets_sparse_floats(tmp_path):
     assert isinstance(seen[-1], tf.SparseTensor)
 
 
-def test_ragged_tensors_have_to_be_dense(tmp_path):
+def test_ragged_tensors_are_refused(tmp_path):
     def ragged():
         return tf.ragged.constant([[1]] * 4)
 
@@ -116,7 +116,7 @@ def of_dense_ids_once(params):
 
 
 def parsed():
-    """Returns the features that `make_parse_example_spec` asks for."""
+    """Returns the features that `make_parse_example_spec` requests."""
     columns = [tf.feature_column.numeric_column("x", [2]), COLUMN]
     spec = tf.feature_column.make_parse_example_spec(columns)
     return export.build_parsing_serving_input_receiver_fn(spec)
@@ -143,7 +143,7 @@ def mixed_keys_receiver():
 
 
 def answer(folder, feed):
-    """Answers a request in a session, fed by its signature."""
+    """Answers a request in a session through its signature."""
     with tf.Graph().as_default() as graph, plain_session() as session:
         meta = tf.saved_model.loader.load(session, ["serve"], folder)
         signature = meta.signature_def["serving_default"]
@@ -202,7 +202,7 @@ def test_sparse_features_are_served(model, expected, tmp_path, receiver_fn, feed
     np.testing.assert_allclose(answer(folder, feed), expected, rtol=1e-5)
 
 
-def test_a_part_of_a_sparse_placeholder_is_missing(model, tmp_path):
+def test_missing_component_of_a_sparse_placeholder_is_named(model, tmp_path):
     def receiver_fn():
         x = tf.placeholder(tf.float32, [None, 2])
         ids = tf.sparse_placeholder(tf.int64, [None, 2], name="forgotten")

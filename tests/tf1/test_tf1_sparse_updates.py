@@ -1,4 +1,4 @@
-"""Optimizers that update the rows of a variable which a batch had."""
+"""Tests optimizers that update only the rows that a batch uses."""
 
 import keras_tpu_estimator  # isort: skip  # noqa: F401
 
@@ -43,7 +43,7 @@ OPTIMIZERS = {
 
 
 def tables(features, is_training):
-    """The sum of what each optimizer's own table has of an example."""
+    """The sum of an example's rows in each optimizer's table."""
     del is_training
     found = [
         tf.gather(variable(name, ROWS, CLASSES, seed=i), features)
@@ -56,7 +56,7 @@ by_all = each_by_its_own(OPTIMIZERS)
 
 
 def by_all_in_a_condition(optimizer, loss, step):
-    """As before, but from the second step on."""
+    """Applies all optimizers in a condition, from the second step on."""
     both = [
         (OPTIMIZERS[pair[1].op.name](step), pair)
         for pair in optimizer.compute_gradients(loss)
@@ -80,7 +80,7 @@ def by_all_in_a_condition(optimizer, loss, step):
 )
 def test_rows_are_updated_as_in_a_session(tmp_path, minimize):
     rng = np.random.default_rng(0)
-    # In no batch are all rows, and in each some are twice.
+    # No batch has all rows, and each has some rows twice.
     x = rng.integers(0, ROWS, (32, 2)).astype("int32")
     data = batches(x, rng.integers(0, CLASSES, 32), steps=4, size=8)
     model_fn = model_fn_of(tables, OPTIMIZERS["sgd"], minimize)

@@ -33,7 +33,7 @@ def test_variables_and_numbers_become_tensors():
 
 
 @pytest.mark.parametrize("name", ["eval_metrics", "host_call"])
-def test_arguments_of_host_functions_stay_as_they_are(name):
+def test_arguments_of_host_functions_are_unchanged(name):
     w = tf.get_variable("w", [2])
     arguments = {"a": 1.0, "b": None, "c": [w, "text"]}
     spec = kte.tf1.TPUEstimatorSpec(
@@ -62,13 +62,13 @@ def test_arguments_of_host_functions_stay_as_they_are(name):
         ({"training_hooks": [1]}, TypeError, "training_hooks"),
     ],
 )
-def test_what_is_wrong_is_an_error(fields, error, message):
+def test_invalid_fields_are_an_error(fields, error, message):
     with pytest.raises(error, match=message):
         kte.tf1.TPUEstimatorSpec(**{"mode": None, **fields})
 
 
 @pytest.mark.parametrize("name", ["loss", "global_step"])
-def test_names_of_metrics_are_checked_where_they_are_returned(name):
+def test_names_of_metrics_are_checked_when_returned(name):
     fields = {
         "loss": 1.0,
         "train_op": tf.no_op(),
@@ -80,7 +80,7 @@ def test_names_of_metrics_are_checked_where_they_are_returned(name):
         kte.tf1.EstimatorSpec("eval", **fields)
 
 
-def test_defaults_are_those_of_tensorflow():
+def test_defaults_match_tensorflow():
     fields = {"loss": 1.0, "train_op": tf.no_op()}
     spec = kte.tf1.EstimatorSpec("train", **fields)
     assert isinstance(spec.scaffold, tf.train.Scaffold)
@@ -143,7 +143,7 @@ def test_variables_of_metrics_are_in_their_collections():
         assert [v.name for v in tf.get_collection(key)] == names
 
 
-def test_a_spec_of_keras_is_an_error(tmp_path):
+def test_native_spec_is_an_error(tmp_path):
     def model_fn(features, labels, mode, params):
         return kte.TPUEstimatorSpec(mode, loss=np.float32(1.0))
 
@@ -151,12 +151,12 @@ def test_a_spec_of_keras_is_an_error(tmp_path):
         estimator(model_fn, tmp_path).evaluate(fed([np.ones((16, 1))]))
 
 
-def test_what_is_no_function_is_an_error():
+def test_model_fn_must_be_a_function():
     with pytest.raises(TypeError, match="callable as `model_fn`"):
         kte.tf1.model_fn(1)
 
 
-def test_a_model_fn_keeps_its_name_and_its_arguments():
+def test_model_fn_keeps_its_name_and_arguments():
     def own(features, mode, config):
         """Its own."""
 

@@ -1,4 +1,4 @@
-"""Programs whose runs do not count one step each, against a session."""
+"""Compares scripts whose runs do not count one step with a session."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -22,7 +22,7 @@ MICRO_STEPS = 3
 
 
 def micro_batches(count=200, seed=0):
-    """Different batches, so that skipped or repeated input shows."""
+    """Different batches, so that skipped or repeated input is detected."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(count, BATCH, 3)).astype("float32")
     return [(each, each.sum(1, keepdims=True)) for each in x]
@@ -71,7 +71,7 @@ def counted_by_batch(loss, step, use_tpu):
 
 
 def counted_if_finite(loss, step, use_tpu):
-    """Loss scaling, which skips steps: here, one of each three."""
+    """Loss scaling that skips one of three steps."""
     del use_tpu
     (weight,) = tf.trainable_variables()
     tries = tf.get_variable(
@@ -118,7 +118,7 @@ def model_fn_of(minimize):
 
 
 def run_until(model_fn, data, last_step):
-    """The variables of a session that stops as the original does."""
+    """The variables of a session that stops like the original."""
     with tf.Graph().as_default(), plain_session() as session:
         step = tf.train.create_global_step()
         fed_to = [tf.placeholder(a.dtype, a.shape) for a in data[0]]
@@ -140,7 +140,7 @@ def made(model_fn, model_dir, **settings):
 @pytest.mark.rows(8)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("iterations", [None, 1, 5])
-def test_training_stops_where_the_step_does(tmp_path, kind, iterations):
+def test_training_stops_at_the_counted_step(tmp_path, kind, iterations):
     model_fn, data = model_fn_of(KINDS[kind]), micro_batches()
     settings = {} if iterations is None else {"iterations": iterations}
     expected = run_until(model_fn, data, last_step=4)
@@ -152,7 +152,7 @@ def test_training_stops_where_the_step_does(tmp_path, kind, iterations):
 
 
 @pytest.mark.parametrize("kind", [accumulated, counted_twice])
-def test_max_steps_is_complete_only_when_it_is(tmp_path, kind):
+def test_training_is_complete_only_at_max_steps(tmp_path, kind):
     model_fn, data = model_fn_of(kind), micro_batches()
     expected = run_until(model_fn, data, last_step=6)
     for _ in range(3):
@@ -187,9 +187,7 @@ def test_evaluations_during_training(tmp_path):
 
 
 @pytest.mark.parametrize("iterations, runs", [(1, 12), (4, 12), (100, 12)])
-def test_loops_on_several_cores_are_as_long_as_steps_are_left(
-    tmp_path, iterations, runs
-):
+def test_loops_on_several_cores_have_the_remaining_steps(tmp_path, iterations, runs):
     model_fn, data = model_fn_of(accumulated), micro_batches()
     estimator = made(model_fn, tmp_path, use_tpu=True, iterations=iterations)
     estimator.train(lambda params: iter(data), steps=4)
@@ -197,8 +195,8 @@ def test_loops_on_several_cores_are_as_long_as_steps_are_left(
     assert int(estimator.get_variable_value("global_step")) == 4
 
 
-def test_a_tpu_overshoots_by_a_loop_as_the_original_does(tmp_path):
-    # Four of ten steps are planned, which count eight; then two, for four.
+def test_tpu_overshoots_by_a_loop_like_the_original(tmp_path):
+    # The first loop of four runs counts eight steps; two more runs count four.
     model_fn, data = model_fn_of(counted_twice), micro_batches()
     estimator = made(model_fn, tmp_path, use_tpu=True, iterations=4)
     estimator.train(lambda params: iter(data), steps=10)
@@ -206,7 +204,7 @@ def test_a_tpu_overshoots_by_a_loop_as_the_original_does(tmp_path):
 
 
 class Seen(kte.hooks.SessionRunHook):
-    """Remembers the global step after each run."""
+    """Records the global step after each run."""
 
     def begin(self):
         self.steps = []
@@ -233,16 +231,16 @@ def test_hooks_and_checkpoints_follow_the_step(tmp_path):
 
 
 @pytest.mark.parametrize("stop", [1, 2])
-def test_an_interrupted_training_goes_on_in_its_input(tmp_path, stop):
-    """Stopped after a checkpoint, it continues with the batch after that."""
+def test_interrupted_training_continues_its_input(tmp_path, stop):
+    """Training that stops after a checkpoint continues with the next batch."""
     model_fn, data = model_fn_of(accumulated), micro_batches()
     expected = run_until(model_fn, data, last_step=4)
 
     class Killed(Exception):
-        """Ends a training that is not at its end."""
+        """An error that interrupts training."""
 
     class Kill(Seen):
-        """Raises some runs after a checkpoint."""
+        """Raises an error several runs after a checkpoint."""
 
         def after_run(self, run_context, run_values):
             super().after_run(run_context, run_values)
@@ -260,8 +258,8 @@ def test_an_interrupted_training_goes_on_in_its_input(tmp_path, stop):
     assert_same(values_of(estimator), expected)
 
 
-def test_runs_without_a_step_are_not_the_checkpoint(tmp_path):
-    """The input ends in the middle: the next call starts at the checkpoint."""
+def test_runs_without_a_step_are_not_saved(tmp_path):
+    """The input ends between steps, so the next call starts at the checkpoint."""
     model_fn, data = model_fn_of(accumulated), micro_batches()
     estimator = made(model_fn, tmp_path)
     estimator.train(lambda params: iter(data[:7]))
@@ -271,7 +269,7 @@ def test_runs_without_a_step_are_not_the_checkpoint(tmp_path):
     assert int(in_memory["global_step"]) == 2
 
 
-def test_nan_names_the_step_that_the_program_counts(tmp_path):
+def test_nan_error_names_the_counted_step(tmp_path):
     data = micro_batches()
     data[7] = (np.full_like(data[7][0], np.nan), data[7][1])
     estimator = made(model_fn_of(accumulated), tmp_path, iterations=2)
@@ -349,7 +347,7 @@ def by_two_in_assign(loss, step, use_tpu):
 
 
 def by_both(loss, step, use_tpu):
-    """What BERT's code does with any optimizer but its own."""
+    """Counts steps like BERT's code with other optimizers."""
     new = step + 1
     train = tf.train.GradientDescentOptimizer(0.01).minimize(loss, step)
     return tf.group(train, [step.assign(new)])
@@ -373,8 +371,8 @@ def test_usual_programs_are_planned_ahead(minimize, expected):
     assert step.counts_once is expected
 
 
-def test_random_ops_differ_in_runs_that_do_not_count(tmp_path):
-    """Dropout has another mask in each micro-batch, also after a restart."""
+def test_random_ops_differ_in_uncounted_runs(tmp_path):
+    """Dropout has a new mask in each micro-batch, also after a restart."""
 
     def model_fn(features, labels, mode, params):
         spec = model_fn_of(accumulated)(features, labels, mode, params)

@@ -1,4 +1,4 @@
-"""Summaries that a `model_fn` writes by itself, with its own writer."""
+"""Tests summaries that a `model_fn` writes with its own writer."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -87,7 +87,7 @@ def test_scalars_have_their_own_step_and_condition(tmp_path, use_tpu):
     assert len(glob.glob(f"{own}/*tfevents*")) == 2
 
 
-def test_nothing_else_of_training_changes(tmp_path):
+def test_summaries_do_not_change_training(tmp_path):
     def noisy(loss):
         return loss + tf.reduce_sum(tf.random.normal([3]))
 
@@ -104,7 +104,7 @@ def test_nothing_else_of_training_changes(tmp_path):
     assert with_it[1] == without[1]
 
 
-def test_variables_are_as_they_were_before_the_step(tmp_path):
+def test_summaries_see_variables_before_the_step(tmp_path):
     def write(features, loss, weight, step):
         tf2.summary.histogram("w", weight, step=step)
         tf2.summary.write("whole", weight, step=step)
@@ -134,7 +134,7 @@ def test_images_texts_and_histograms(tmp_path, is_known):
     assert written["text", 1] == b"1"
     assert written["image", 1][:2].tolist() == [b"1", b"1"]
     assert written["image", 1][2].startswith(b"\x89PNG")
-    # Of the first core, as on a TPU.
+    # The values of the first core, as on a TPU.
     assert written["features", 1][:, 2].sum() == 2 * 3
     assert written.keys() == {
         (tag, step) for tag in ("image", "text", "features") for step in range(2)
@@ -165,7 +165,7 @@ def test_constants_and_narrow_numbers(tmp_path):
     assert written["step", 1] == 2
 
 
-def test_what_has_no_fixed_shape_is_left_out(tmp_path, caplog):
+def test_summaries_without_a_fixed_shape_are_skipped(tmp_path, caplog):
     def write(features, loss, weight, step):
         some = tf.boolean_mask(features, features > 0)
         tf2.summary.histogram("some", some, step=step)
@@ -181,7 +181,7 @@ def test_what_has_no_fixed_shape_is_left_out(tmp_path, caplog):
     assert __file__ in message
 
 
-def test_updates_that_summaries_waited_for_are_made(tmp_path):
+def test_updates_that_summaries_depend_on_are_made(tmp_path):
     def model_fn(features, labels, mode, params):
         weight, count = variable("w", 3), variable("count")
         loss = tf.reduce_mean(features * weight)
@@ -202,7 +202,7 @@ def test_updates_that_summaries_waited_for_are_made(tmp_path):
     assert summaries_in(tmp_path) == {("count", 0): 1, ("count", 1): 2}
 
 
-def test_summaries_that_wait_for_training(tmp_path):
+def test_summaries_may_depend_on_training(tmp_path):
     def model_fn(features, labels, mode, params):
         weight = variable("w", 3)
         loss = tf.reduce_mean(features * weight)
@@ -252,12 +252,12 @@ def test_writers_of_contrib(tmp_path):
     assert summaries_in(tmp_path / "own").keys() == {("loss", 0), ("loss", 2)}
 
 
-def test_the_checker_has_nothing_against_them():
+def test_checker_accepts_summary_writers():
     for name in ("compat.v2", "contrib"):
         assert not catalogue().refusal(f"{name}.summary.create_file_writer")
 
 
-def test_beside_a_host_call_and_in_evaluation(tmp_path):
+def test_summaries_with_a_host_call_and_in_evaluation(tmp_path):
     seen = []
     inner = program(tmp_path, write_loss, lambda step: step >= 0)
 
@@ -280,7 +280,7 @@ def test_beside_a_host_call_and_in_evaluation(tmp_path):
     list(made.predict(fed(DATA)))
 
 
-def test_a_loop_that_writes_is_refused(tmp_path):
+def test_summary_in_a_loop_is_refused(tmp_path):
     def write(features, loss, weight, step):
         loops.append(
             tf.while_loop(

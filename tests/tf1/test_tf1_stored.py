@@ -1,4 +1,4 @@
-"""Programs of TF1 that were compiled before."""
+"""Tests TF1 scripts whose programs were compiled before."""
 
 import keras_tpu_estimator  # noqa: F401 - isort: skip
 
@@ -47,7 +47,7 @@ def made(model_dir, folder=None, use_tpu=True):
 
 
 @pytest.mark.parametrize("use_tpu", [slow(False), True])
-def test_they_are_run_with_the_same_numbers(tmp_path, log, use_tpu):
+def test_stored_programs_give_the_same_results(tmp_path, log, use_tpu):
     folder = tmp_path / "compiled"
     files = [
         store(made(tmp_path / "planned", None, use_tpu), input_fn, folder, mode)
@@ -67,7 +67,7 @@ def test_they_are_run_with_the_same_numbers(tmp_path, log, use_tpu):
         np.testing.assert_array_equal(results[1][name], value, name)
 
 
-def test_tensors_that_hooks_want_are_another_program(tmp_path, log):
+def test_fetches_of_hooks_need_another_program(tmp_path, log):
     store(made(tmp_path), INPUTS["train"], tmp_path / "compiled", "train")
     hook = tf.train.LoggingTensorHook({"what": "outputs:0"}, every_n_iter=4)
     own = made(tmp_path / "run", tmp_path / "compiled")

@@ -1,4 +1,4 @@
-"""Hooks and logs come at the steps of TensorFlow 1.15.
+"""Tests that hooks and logs have the steps of TensorFlow 1.15.
 
 `golden/make_told.py` made the golden file with TensorFlow 1.15.5.
 """
@@ -15,9 +15,9 @@ FINAL = "Loss for final step: "
 
 
 def golden(name):
-    """What TensorFlow told, without what is known to be different.
+    """The events of TensorFlow, without known differences.
 
-    It writes the checkpoint that it starts from once more, and tells of it.
+    TensorFlow writes the checkpoint from which it starts again, and reports it.
     """
     expected = json.loads((tf1_golden.GOLDEN / "told.json").read_text())[name]
     first = _first_of_each_save(expected["calls"])
@@ -27,7 +27,7 @@ def golden(name):
 
 
 def _hooks_before_saves(calls):
-    """The calls in the order of this package, which differs on purpose."""
+    """The calls in the order of this package, which differs by design."""
     calls = list(calls)
     for number in range(len(calls) - 2):
         before, after, run = calls[number : number + 3]
@@ -51,7 +51,7 @@ def _first_of_each_save(calls):
 
 @pytest.mark.rows(6)
 @pytest.mark.parametrize("name", TRAININGS)
-def test_steps_are_those_of_the_original(name, tmp_path, caplog):
+def test_steps_match_the_original(name, tmp_path, caplog):
     with caplog.at_level(logging.INFO):
         result = told(name, str(tmp_path))
     messages = [record.getMessage() for record in caplog.records]
@@ -69,7 +69,7 @@ def test_steps_are_those_of_the_original(name, tmp_path, caplog):
     )
     assert result["final losses"] == pytest.approx(expected["final losses"], rel=1e-4)
     if TRAININGS[name][0].__name__ == "of_tpu_estimator":
-        return  # Its summaries come at steps that vary from run to run.
+        return  # The steps of its summaries vary between runs.
     losses = {int(k): v for k, v in expected["losses"].items()}
     assert result["losses"] == pytest.approx(losses, rel=1e-4)
 

@@ -1,4 +1,4 @@
-"""Variables under TF1's names, and their initial values."""
+"""Tests TF1's names of variables, and their initial values."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -16,7 +16,7 @@ X = np.ones((16, 2), "float32")
 
 
 def trainer(network, scaffold_fn=None):
-    """A model_fn that makes variables and trains none."""
+    """A model_fn that makes variables without training them."""
 
     def model_fn(features, labels, mode, params):
         loss = tf.reduce_sum(network(features))
@@ -70,7 +70,7 @@ def test_variables_of_many_dtypes(tmp_path):
         assert values[dtype.name].astype("float32").tolist() == [1, 0]
 
 
-def test_a_seed_repeats_initial_values(tmp_path):
+def test_seed_repeats_initial_values(tmp_path):
     def network(x):
         return x * tf.get_variable("w", [2])
 
@@ -96,7 +96,7 @@ def test_initial_values_are_copied_and_nothing_is_compiled(caplog):
     assert "[7,9]" in caplog.text
 
 
-def test_a_shape_that_differs_between_modes_is_an_error(tmp_path):
+def test_shape_that_differs_between_modes_is_an_error(tmp_path):
     sizes = iter([2, 1])
     made = estimator(
         trainer(lambda x: x * tf.get_variable("w", [next(sizes)])), tmp_path
@@ -114,8 +114,8 @@ def counted(features):
     for _ in range(20):
         late = tf.sin(late)
     seen, ops = [], []
-    # Reads are late, and writes are not: only the order in which they were
-    # made says what is read.
+    # Reads are delayed and writes are not, so only their order in the script determines
+    # the values.
     for _ in range(2):
         with tf.control_dependencies([late]):
             seen.append(count.read_value())
@@ -126,7 +126,7 @@ def counted(features):
 
 
 @pytest.mark.parametrize("in_a_condition", [False, True])
-def test_reads_and_writes_are_in_the_order_of_the_program(tmp_path, in_a_condition):
+def test_reads_and_writes_have_the_order_of_the_script(tmp_path, in_a_condition):
     def model_fn(features, labels, mode, params):
         step = tf.train.get_global_step()
         log = tf.get_variable("log", [3], initializer=tf.zeros_initializer)
@@ -144,7 +144,7 @@ def test_reads_and_writes_are_in_the_order_of_the_program(tmp_path, in_a_conditi
     assert values_of(made)["log"].tolist() == [4, 5, 6]
 
 
-def test_a_program_that_disabled_what_tf2_has(tmp_path):
+def test_script_may_disable_tf2_behavior(tmp_path):
     def network(x):
         _, x = tf.while_loop(
             lambda i, _: i < 2,
@@ -164,7 +164,7 @@ def test_a_program_that_disabled_what_tf2_has(tmp_path):
         tf.enable_control_flow_v2()
 
 
-def test_settings_are_kept_while_any_thread_needs_them():
+def test_settings_stay_while_any_thread_needs_them():
     tf.disable_resource_variables()
     try:
         with as_in_tf2():
@@ -176,7 +176,7 @@ def test_settings_are_kept_while_any_thread_needs_them():
         tf.enable_resource_variables()
 
 
-def test_a_checkpoint_warm_starts_another_program(tmp_path):
+def test_checkpoint_warm_starts_another_script(tmp_path):
     def network(x):
         return x * variable("w", 2, seed=int(x.shape[0]))
 

@@ -1,4 +1,4 @@
-"""Integers of 64 bits that do not fit the devices' 32 are never cut off."""
+"""Tests that 64-bit integers are never truncated to the devices' 32 bits."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 
-from keras_tpu_estimator.engine.program.outputs import CutIntegersError
+from keras_tpu_estimator.engine.program.steps import CutIntegersError
 
 IDS = np.array([[100_000], [3]], "int64")
 
@@ -17,7 +17,7 @@ def input_fn(params):
 
 @kte.tf1.model_fn
 def model_fn(features, labels, mode, params):
-    """Counts in int64, by as much as `params` says."""
+    """Adds the step in `params` to an int64 variable."""
     predictions = {"id": features["i"] + params["offset"]}
     if mode == "infer":
         return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
@@ -44,7 +44,7 @@ def made(folder, counts=1, offset=0, use_tpu=False):
     )
 
 
-def test_a_variable_counts_up_to_the_last_number_that_fits(tmp_path):
+def test_variable_counts_up_to_the_largest_int32(tmp_path):
     estimator = made(tmp_path, counts=2**30 - 1)
     estimator.train(input_fn, steps=2)
     assert estimator.get_variable_value("seen") == 2**31 - 2
@@ -52,11 +52,11 @@ def test_a_variable_counts_up_to_the_last_number_that_fits(tmp_path):
 
 
 @pytest.mark.parametrize("counts", [2**30, -(2**31) - 1])
-def test_a_variable_that_does_not_fit_stops_training(counts, tmp_path):
+def test_overflowing_variable_stops_training(counts, tmp_path):
     estimator = made(tmp_path, counts=counts)
     with pytest.raises(CutIntegersError, match=r"in \['seen'\], which"):
         estimator.train(input_fn, steps=4)
-    # Nothing wrong was saved.
+    # No wrong value was saved.
     assert estimator.get_variable_value("seen") == 0
 
 
@@ -72,7 +72,7 @@ def test_predictions_that_do_not_fit_are_refused(tmp_path):
         next(many.predict(input_fn))
 
 
-def test_an_initial_value_that_does_not_fit_is_refused(tmp_path):
+def test_initial_value_that_does_not_fit_is_refused(tmp_path):
     @kte.tf1.model_fn
     def with_large(features, labels, mode, params):
         step = tf.train.get_or_create_global_step()

@@ -1,4 +1,4 @@
-"""Evaluation and prediction that write what their results depend on."""
+"""Tests evaluations and predictions that write variables that they read."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -13,7 +13,7 @@ X = np.random.default_rng(0).normal(size=(16, 3)).astype("float32")
 
 
 def averages(x, decay=0.5):
-    """The mean of a batch, and the average, which it updates, as in 2017."""
+    """The mean of a batch, and an average that it updates."""
     average = tf.get_variable(
         "average", [3], initializer=tf.zeros_initializer(), trainable=False
     )
@@ -25,19 +25,19 @@ def averages(x, decay=0.5):
 
 
 def of_both(x, is_training):
-    """Both are made, and a condition chooses one."""
+    """Computes both, and chooses one by a condition."""
     mean, average = averages(x)
     return x - tf.cond(tf.cast(is_training, tf.bool), lambda: mean, lambda: average)
 
 
 def of_batch(x, is_training):
-    """The average is written, and nothing depends on it."""
+    """Writes the average without using it."""
     del is_training
     return x - averages(x)[0]
 
 
 def by_mode(x, is_training):
-    """It is written in training only."""
+    """Writes the average only in training."""
     if is_training:
         return x - averages(x)[0]
     average = tf.get_variable("average", [3], trainable=False)
@@ -45,7 +45,7 @@ def by_mode(x, is_training):
 
 
 def program(network):
-    """A model_fn around a network."""
+    """A model_fn for a network."""
 
     def model_fn(features, labels, mode, params):
         y = network(features, mode == kte.ModeKeys.TRAIN)
@@ -64,7 +64,7 @@ def program(network):
     ("network", "is_warned"),
     [(of_both, True), (of_batch, False), (by_mode, False)],
 )
-def test_writes_of_what_is_read_are_warned_of(tmp_path, caplog, network, is_warned):
+def test_writes_of_variables_that_are_read_warn(tmp_path, caplog, network, is_warned):
     made = estimator(program(network), tmp_path)
     with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
         made.train(fed([X]), steps=1)

@@ -1,4 +1,4 @@
-"""The golden programs under this package."""
+"""The golden scripts with this package."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -13,5 +13,5 @@ sys.path.append(str(GOLDEN))
 
 
 def golden(name):
-    """The results of a program under the original."""
+    """The results of a script with the original."""
     return json.loads((GOLDEN / f"{name}.json").read_text())

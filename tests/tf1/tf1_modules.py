@@ -16,7 +16,7 @@ def hlo_of(function, *shapes, dtype=tf.float32):
 
 
 def imported_from(definition, x):
-    """What a definition makes of its only placeholder, which is the first."""
+    """Applies a graph definition to its only placeholder, the first node."""
     rest = tf.GraphDef()
     rest.CopyFrom(definition)
     del rest.node[0]

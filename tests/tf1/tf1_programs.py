@@ -1,4 +1,4 @@
-"""Programs in the style of 2018, and the sessions that they ran in."""
+"""Scripts in the style of 2018, and the sessions that they ran in."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -38,13 +38,13 @@ def dense(x, units, name, activation=None, seed=0):
 
 
 def model_fn_of(network, optimizer, minimize=None):
-    """A classifier around a network of (features, is_training, params).
+    """A classifier with a network of (features, is_training, params).
 
     Args:
         network: Returns logits.
         optimizer: Returns an optimizer, given the global step.
-        minimize: What to do with it, the loss and the global step. Defaults to
-            its `minimize`.
+        minimize: A function of the optimizer, the loss and the global step. Defaults to
+            the optimizer's `minimize`.
     """
 
     def model_fn(features, labels, mode, params):
@@ -86,14 +86,14 @@ def metric_fn(labels, logits):
 
 
 def classes_data(*shape, examples=64, classes=4, seed=1):
-    """Features and labels, the latter of 64 bits as they mostly were."""
+    """Features and 64-bit labels."""
     rng = np.random.default_rng(seed)
     x = rng.normal(size=(examples, *shape)).astype("float32")
     return x, rng.integers(0, classes, examples)
 
 
 def batches(x, y, steps=STEPS, size=BATCH):
-    """The batches of so many steps, around and around."""
+    """The batches of a number of steps, from repeated data."""
     rows = [(np.arange(size) + step * size) % len(x) for step in range(steps)]
     return [(x[r], y[r]) for r in rows]
 
@@ -122,10 +122,10 @@ def values_of(made):
 
 
 def each_by_its_own(optimizers):
-    """A `minimize` by several optimizers, each of what is under its name.
+    """A `minimize` by several optimizers, each for the variables in its scope.
 
     Args:
-        optimizers: By name a function of the global step.
+        optimizers: Functions of the global step, by scope.
     """
 
     def minimize(optimizer, loss, step):
@@ -142,7 +142,7 @@ def each_by_its_own(optimizers):
 
 
 def plain_session():
-    """A session that runs graphs as they are: rewriting them takes longer."""
+    """A session without graph rewriting, which would take longer."""
     config = tf.ConfigProto()
     config.graph_options.rewrite_options.disable_meta_optimizer = True
     return tf.Session(config=config)
@@ -170,7 +170,7 @@ def run_in_session(model_fn, data, mode=kte.ModeKeys.TRAIN):
 
 
 def assert_same(values, expected, rtol=1e-5, atol=1e-6):
-    """The same names, and values that are close."""
+    """Asserts equal names and close values."""
     assert sorted(values) == sorted(expected)
     for name, value in expected.items():
         np.testing.assert_allclose(
@@ -179,7 +179,7 @@ def assert_same(values, expected, rtol=1e-5, atol=1e-6):
 
 
 def summaries_in(directory):
-    """The content of the event files of a directory, by tag and step."""
+    """The content of a directory's event files, by tag and step."""
     return {
         (value.tag, event.step): tf.make_ndarray(value.tensor)
         for path in sorted(glob.glob(f"{directory}/*tfevents*"))

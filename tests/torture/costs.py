@@ -20,7 +20,7 @@ import keras_tpu_estimator as kte  # isort: split
 
 import jax
 
-from keras_tpu_estimator.engine.device.saving import on_host, spread_of
+from keras_tpu_estimator.engine.device.host_values import on_host, spread_of
 from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardFiles

@@ -23,7 +23,7 @@ from keras_tpu_estimator.files.checkpoints import saving
 from keras_tpu_estimator.files.directory import layouts, location, save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
+from keras_tpu_estimator.files.formats.hdf5.encoding import InTree, Sharded
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable, ShardFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.runs.position_saver import (

@@ -1,4 +1,4 @@
-"""Without the TPU's compiler, which is for Linux alone, nothing is tested."""
+"""Fixtures of the TPU tests, which need the TPU compiler for Linux."""
 
 import dataclasses
 import importlib.util
@@ -8,23 +8,23 @@ import re
 import pytest
 import tpu_table
 
-# Else libtpu asks the network where it is, and lets one process have it.
+# Otherwise libtpu queries the network, and allows only one process.
 os.environ["TPU_SKIP_MDS_QUERY"] = "1"
 os.environ["ALLOW_MULTIPLE_LIBTPU_LOAD"] = "1"
-# It complains on standard error where it does not know them.
+# It writes to standard error if it does not support them.
 os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v5litepod-4")
 os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
 
 if importlib.util.find_spec("libtpu") is None:
     collect_ignore_glob = ["test_*.py"]
 
-# Files whose code no TPU shall run.
+# Files whose code must not run on a TPU.
 _OF_CPU = "keras_tpu_estimator/base/cpu/"
 
 
 @pytest.fixture(autouse=True)
 def nothing_of_cpus(monkeypatch):
-    """Compiled programs contain no rewrites for CPUs."""
+    """Checks that compiled programs contain no rewrites for CPUs."""
     from keras_tpu_estimator.planning import compiling
 
     compiled = compiling.compiled
@@ -38,7 +38,7 @@ def nothing_of_cpus(monkeypatch):
 
 @pytest.fixture
 def told(request, record_property):
-    """Compares what became of a program with the table that pages show."""
+    """Compares the result for a program with the table on the pages."""
     group = request.path.stem.removeprefix("test_tpu_")
     others = []
 
@@ -46,7 +46,7 @@ def told(request, record_property):
         if topology in tpu_table.GPUS:
             return
         row = tpu_table.Row(group, name, topology, mode, found)
-        # Workers send no classes.
+        # Workers cannot send classes.
         record_property(tpu_table.PROPERTY, dataclasses.astuple(row))
         if tpu_table.stored().get(row.key) != found:
             others.append(row)
@@ -57,7 +57,7 @@ def told(request, record_property):
 
 @pytest.fixture
 def compiles(tmp_path, told):
-    """Compiles a call of a program, and checks what is to hold of it."""
+    """Compiles a call of a program, and checks its requirements."""
     from keras_tpu_estimator.planning.errors import CompileError
 
     def compile_(programs, name, mode, topology):
@@ -67,7 +67,7 @@ def compiles(tmp_path, told):
         except (CompileError, ValueError) as error:
             if program.refusal is None and topology in program.own:
                 raise
-            # The table may have errors of other topologies.
+            # The table may contain errors of other topologies.
             assert re.search(program.refusal or "", str(error))
             told(name, mode, topology, tpu_table.refused(error))
             return None

@@ -1,7 +1,7 @@
-"""Writes which programs the TPU's compiler takes, for the pages that show it.
+"""Writes the table of programs that the TPU compiler accepts.
 
-    python -m tests.tpu.make_table           # Some ten minutes.
-    python -m tests.tpu.make_table layers    # Some groups.
+    python -m tests.tpu.make_table         # About ten minutes.
+    python -m tests.tpu.make_table layers  # Only some groups.
 
 It compiles all programs of the tests for all topologies of the table.
 """
@@ -17,19 +17,19 @@ _HERE = pathlib.Path(__file__).parent
 
 
 class Recorder:
-    """Keeps what tests have found, whatever the table says so far."""
+    """Collects the results of tests, independently of the current table."""
 
     def __init__(self):
         self.rows = []
 
     def pytest_runtest_logreport(self, report):
-        """Also of tests that fail, for the table says something else."""
+        """Also records failed tests, because the current table may differ."""
         if report.when == "call":
             self.rows += [found for _, found in report.user_properties]
 
 
 def main(groups):
-    """Writes the table again, or these groups of it."""
+    """Writes the table again, or the given groups of it."""
     os.environ["TPU_TOPOLOGIES"] = "all"
     sys.path.append(str(_HERE))
     import tpu_table
@@ -45,7 +45,7 @@ def main(groups):
     others = {
         key: found for key, found in before.items() if groups and key[0] not in groups
     }
-    # In the order of before, for tests end in any.
+    # The previous order, because tests end in any order.
     kept = {key: said for key, said in before.items() if key in others | made}
     rows = (tpu_table.Row(*key, said) for key, said in (kept | others | made).items())
     versions = {name: metadata.version(name) for name in ("libtpu", "jax")}

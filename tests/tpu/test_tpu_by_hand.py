@@ -1,4 +1,4 @@
-"""Loops against those by hand, as `python -m benchmarks tpu` compares more."""
+"""Compares loops with hand-written ones; `python -m benchmarks tpu` compares more."""
 
 import pytest
 from helpers import some_slow
@@ -15,6 +15,6 @@ NETWORKS = [networks.TINY, networks.MLP, lifted.MLP]
     some_slow(NETWORKS, NETWORKS[1:]),
     ids=lambda each: each.name,
 )
-def test_it_is_as_good_as_by_hand(network):
+def test_loop_is_as_good_as_a_hand_written_one(network):
     missed = [row for row in tpu.compared(network, "v5e:2x2") if not row.is_ok]
     assert not missed

@@ -1,4 +1,4 @@
-"""A distribution of Keras that is about TPUs which are not there."""
+"""Tests Keras distributions for TPUs that do not exist here."""
 
 import contextlib
 
@@ -15,7 +15,7 @@ DATA = repeated(*regression_data(size=16))
 
 
 def network(features, is_training):
-    """Two layers, of which the first has a rule."""
+    """Two layers, the first with a layout rule."""
     x = keras.layers.Dense(32, name="up")(features)
     x = keras.layers.Dropout(0.1)(x, training=is_training)
     return keras.layers.Dense(1)(x)
@@ -41,7 +41,7 @@ DEVICES = {
 
 
 @pytest.mark.parametrize("kind", DEVICES)
-def test_it_is_put_nothing_on(tmp_path, kind):
+def test_no_arrays_are_put_on_the_missing_tpus(tmp_path, kind):
     with spread(DEVICES[kind](), "up/kernel"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
         for mode in MODES:
@@ -50,8 +50,8 @@ def test_it_is_put_nothing_on(tmp_path, kind):
             assert 'sdy.mesh @mesh = <["batch"=2, "model"=2]>' in text
 
 
-def test_rules_are_about_variables_alone(tmp_path):
-    # Keras would have the output of the layer lie so, too.
+def test_rules_apply_only_to_variables(tmp_path):
+    # Keras would also shard the layer's output.
     with spread(DEVICES["others"](), "up.*kernel|^up"):
         made = estimator_of(model_fn_of(network), tmp_path, use_tpu=True)
         LoweredLoop.of(made._context, DATA, "infer", MACHINE)

@@ -1,4 +1,4 @@
-"""Tables of embeddings, each combiner and each optimizer of theirs."""
+"""Tests embedding tables with each combiner and optimizer."""
 
 import keras
 import numpy as np
@@ -36,7 +36,7 @@ def input_fn(params):
 
 
 def model_fn(features, labels, mode, params):
-    """A layer over all that tables have looked up."""
+    """A layer over all looked-up activations."""
     parts = [layers.Flatten()(features[name]) for name in (*FEATURES, "user")]
     y = layers.Dense(1)(ops.concatenate(parts, axis=1))
     if mode == kte.ModeKeys.PREDICT:
@@ -86,12 +86,12 @@ def with_tables(
 
 AT_LENGTH = {"topologies": (), "seldom": TOPOLOGIES[:1]}
 PROGRAMS = {
-    # Evaluation and prediction do not depend on it.
+    # Evaluation and prediction do not depend on the optimizer.
     **{
         name: with_tables(each, MODES[:1], **AT_LENGTH)
         for name, each in OPTIMIZERS.items()
     },
-    # It has two slots.
+    # This optimizer has two slots.
     "Adam": with_tables(OPTIMIZERS["Adam"], seldom=TOPOLOGIES[1:]),
     "clipped, with decay": with_tables(
         tables.AdagradParameters(
@@ -117,7 +117,7 @@ def test_tables(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)
 
 
-def test_nothing_of_a_tables_size_is_sent(tmp_path):
+def test_no_array_of_a_tables_size_is_sent(tmp_path):
     spec = tables.EmbeddingConfigSpec(
         optimization_parameters=tables.AdagradParameters(0.1),
         table_to_config_dict={"all": tables.TableConfig(1_000_000, 16)},
@@ -132,6 +132,6 @@ def test_nothing_of_a_tables_size_is_sent(tmp_path):
         lambda mode: input_fn,
     )
     cost = program.plan(tmp_path, "train", "v5e:2x2").cost
-    # Each id of the batch, with a row for it, on its way and back.
+    # Each id of the batch is sent with a row, and the gradient returns.
     assert 0 < cost.sent < 4 * BATCH * 13 * 17 * 4
     assert not cost.state_copies

@@ -1,4 +1,4 @@
-"""The examples, compiled for a TPU."""
+"""Tests that the examples compile for a TPU."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -8,7 +8,7 @@ import os
 import pathlib
 
 import pytest
-import tensorflow.compat.v1 as tf  # noqa: TID253 - as examples do
+import tensorflow.compat.v1 as tf  # noqa: TID253 - the examples import it
 import tpu_table
 from absl.flags import FLAGS as flags
 from helpers import some_slow
@@ -22,7 +22,7 @@ from keras_tpu_estimator.tf1.shims.importing import BUILTINS
 
 EXAMPLES = pathlib.Path(__file__).parents[2] / "examples"
 _ALL = ("train", "eval", "infer")
-# The calls that each of them makes.
+# The calls of each example.
 PROGRAMS = {
     "bert_tiny": ("train", *_ALL),
     "digits": _ALL,
@@ -52,9 +52,9 @@ ARGUMENTS = {"recommender": {"users": 203, "items": 101}}
 ARE_DATA_PARALLEL = PROGRAMS.keys() - {"gpt", "recommender"}
 # Each run compiles other programs of the same kind.
 SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
-# These have no programs, or load their export.
+# These have no programs or load an export.
 OTHERS = {"rest_server", "serve_digits", "wide_and_deep"}
-# Optional libraries that some of them import.
+# Optional libraries that some examples import.
 LIBRARIES = {"jax_model": ("flax", "optax")}
 
 
@@ -72,7 +72,7 @@ def example(name):
 
 @pytest.fixture
 def pretrained(tmp_path, monkeypatch):
-    """The checkpoint of examples that continue training; it does not exist."""
+    """The missing checkpoint of examples that continue training."""
     folder = tmp_path / "model" / "pretrained"
     os.makedirs(folder)
     with tf.Graph().as_default(), tf.Session() as session:
@@ -87,7 +87,7 @@ def pretrained(tmp_path, monkeypatch):
 
 @contextlib.contextmanager
 def own_flags():
-    """Forgets the flags that a program has defined."""
+    """Discards the flags that a script has defined."""
     known, verbosity = set(flags), tf.logging.get_verbosity()
     try:
         yield known
@@ -130,7 +130,7 @@ def test_an_example(name, tmp_path, monkeypatch, told):
         with replacing_calls(dry_run):
             run(name, str(tmp_path / "model"))
     except Exception:
-        # After its last call it may look at what it has computed.
+        # After its last call it may read the results.
         if len(dry_run.found) < len(calls):
             raise
     assert [plan.mode for plan in dry_run.found] == calls

@@ -1,11 +1,11 @@
-"""Programs of 2018, compiled for TPUs."""
+"""Tests that scripts of 2018 compile for TPUs."""
 
 import pathlib
 import sys
 
-# The folder of the programs.
+# The folder of the scripts.
 sys.path.append(str(pathlib.Path(__file__).parents[1] / "tf1"))
-# It installs what TensorFlow lacks.
+# It supplies the names that TensorFlow lacks.
 import tf1_golden  # noqa: F401  # isort: skip
 
 import functools
@@ -17,13 +17,13 @@ from running import make_estimator
 from tpu_programs import DATA_PARALLEL, EVALUATED, Program, rows
 from tpu_table import TOPOLOGIES
 
-# Its moments are those of all cores, and have their own sums.
+# Its moments cover all cores, and have separate sums.
 HAS_SUMS = "resnet_lars"
 TOPOLOGIES_OF = {
     "mnist_cnn": TOPOLOGIES[:2],
     HAS_SUMS: TOPOLOGIES[:1],
 }
-# One of them is on each kind.
+# Each kind has one of them.
 SELDOM = dict.fromkeys(NAMES, TOPOLOGIES[:1]) | {
     **dict.fromkeys(TOPOLOGIES_OF, ()),
     "mnist_cnn": TOPOLOGIES[2:],
@@ -57,7 +57,7 @@ PROGRAMS = {
 
 @pytest.mark.rows(3)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
-def test_a_golden_program(name, mode, topology, compiles):
+def test_golden_script(name, mode, topology, compiles):
     plan = compiles(PROGRAMS, name, mode, topology)
     if (name, mode) == (HAS_SUMS, "train") and plan.topology.num_hosts == 1:
         (sums,) = plan.cost.collectives

@@ -1,4 +1,4 @@
-"""Tests of the communication between cores, with the TPU's compiler."""
+"""Tests the communication between cores with the TPU compiler."""
 
 import keras
 import pytest
@@ -30,7 +30,7 @@ WEIGHTS = 256 * 256 + 256 + 256 + 1
 
 
 def reduced(cost):
-    """Bytes of what is reduced, by dtype."""
+    """The bytes of reduced arrays, by dtype."""
     (each,) = [c for c in cost.collectives if c.kind == "all-reduce"]
     return dict(each.bytes)
 
@@ -46,16 +46,16 @@ CHOICES = [
 
 @pytest.mark.rows(2)
 @pytest.mark.parametrize(("dtype", "chosen", "sent"), CHOICES)
-def test_gradients_are_sent_as_they_are(tmp_path, dtype, chosen, sent):
+def test_gradients_are_sent_in_their_dtype(tmp_path, dtype, chosen, sent):
     found = reduced(planned(tmp_path, dtype, reduce_dtype=chosen))
     size = {"bfloat16": 2, "float32": 4}[sent]
     assert found[sent] == pytest.approx(size * WEIGHTS, rel=0.01)
-    # With the loss, and what XLA sums in another dtype than it is told.
+    # Including the loss, and sums that XLA makes in another dtype.
     assert sum(found.values()) == pytest.approx(size * WEIGHTS, rel=0.01)
 
 
 @pytest.mark.parametrize("clip", [slow(None), 1.0])
-def test_replicas_that_share_slots_share_the_update(tmp_path, clip):
+def test_replicas_that_share_slots_divide_the_update(tmp_path, clip):
     found = planned(
         tmp_path,
         "float32",
@@ -64,7 +64,7 @@ def test_replicas_that_share_slots_share_the_update(tmp_path, clip):
     )
     sent = {each.kind: each.total for each in found.collectives}
     kernel = 4 * 256 * 256
-    # XLA pads what it scatters, and moves the part that was padded.
+    # XLA pads scattered arrays, and moves the padded shard.
     assert sent["reduce-scatter"] == pytest.approx(kernel, rel=0.3)
     assert sent["all-gather"] == pytest.approx(kernel, rel=0.02)
     assert sent["all-reduce"] + sent.get("collective-permute", 0) <= 0.3 * kernel

@@ -1,4 +1,4 @@
-"""Several hosts, whole pods of them, and batches that cores cannot share."""
+"""Tests several hosts, complete pods, and indivisible batches."""
 
 import functools
 
@@ -17,7 +17,7 @@ REMAINDER = 5
 
 
 def remainder_input_fn(params):
-    """The last batch of a data set, which is smaller."""
+    """The smaller last batch of a dataset."""
     yield (
         np.ones((REMAINDER, SIZE), "float32"),
         np.ones((REMAINDER, 1), "float32"),
@@ -49,17 +49,17 @@ def spread(cores, **settings):
 
 PROGRAMS = {
     "data parallel": on_hosts(seldom=HOSTS[1:] + PODS),
-    # There the compiler sums the gradients in two parts.
+    # There the compiler sums the gradients in two operations.
     "data parallel, two cores a chip": on_hosts(
         topologies=("tpu7x:2x2x2",), others=(), collectives=LAID_OUT
     ),
     "convolutions": on_hosts(convolutional),
     "shard_optimizer": on_hosts(config={"shard_optimizer": True}, collectives=LAID_OUT),
     "two cores a replica": spread(2, others=HOSTS[1:] + PODS),
-    # A replica is the chips of a host, and two of them.
+    # A replica has the chips of one host or of two.
     "four cores a replica": spread(4),
     "eight cores a replica": spread(8),
-    # The whole batch on each core of its host, which share nothing.
+    # Each core of a host has the complete batch, without sharding.
     "a remainder": on_hosts(
         input_fn=remainder_input_fn,
         batch=32,
@@ -79,7 +79,7 @@ def test_hosts(name, mode, topology, compiles):
 @pytest.mark.rows(1)
 @pytest.mark.parametrize("make", [on_hosts, functools.partial(spread, 2)])
 @pytest.mark.parametrize("pod", [PODS[0], slow(PODS[1])])
-def test_a_pod_sends_in_a_step_what_a_board_does(make, pod, tmp_path):
+def test_pod_and_slice_send_the_same_bytes_in_a_step(make, pod, tmp_path):
     found = []
     for name in ("v5e:2x2", pod):
         program = make(batch=8 * topologies.parse(name).num_cores)

@@ -1,4 +1,4 @@
-"""Layers of Keras, by family, in loops over steps."""
+"""Tests families of Keras layers in loops over steps."""
 
 import dataclasses
 
@@ -110,7 +110,7 @@ def attention(x, is_training):
 
 
 def transformer(x, is_training):
-    """With words, positions and a mask, as a layer of BERT has them."""
+    """A layer like BERT's with words, positions and a mask."""
     ids = words(x)
     mask = ops.cast(ids > 0, "bool")[:, None, :]
     x = layers.Embedding(10, 32)(ids) + layers.Embedding(16, 32)(ops.arange(16))
@@ -180,7 +180,7 @@ def augmentation(x, is_training):
 
 
 def algebra(x, is_training):
-    """Of `keras.ops`, what TPUs have no instruction for."""
+    """Functions of `keras.ops` for which TPUs have no instruction."""
     x = layers.Dense(256)(x)
     square = ops.matmul(sequences(x), ops.transpose(sequences(x), (0, 2, 1)))
     square = square + 16 * ops.eye(16)
@@ -213,7 +213,7 @@ def stateful_recurrences(x, is_training):
 
 
 def eigenvalues(x, is_training):
-    """Of matrices that are not symmetric, which XLA has on CPUs alone."""
+    """Eigenvalues of asymmetric matrices, which XLA supports only on CPUs."""
     square = sequences(layers.Dense(256)(x))
     return joined(ops.real(jax.numpy.linalg.eigvals(square)))
 
@@ -267,7 +267,7 @@ def program_of(network):
 
 
 PROGRAMS = {each.__name__: program_of(each) for each in NETWORKS} | {
-    # Cores agree on the states, in predictions, too.
+    # Cores also agree on the states in predictions.
     "stateful_recurrences": dataclasses.replace(
         program_of(stateful_recurrences), collectives=LAID_OUT
     ),

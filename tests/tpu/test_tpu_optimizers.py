@@ -1,4 +1,4 @@
-"""All optimizers, with their own slots and shared ones."""
+"""Tests all optimizers, with their own slots and with shared slots."""
 
 import dataclasses
 
@@ -11,7 +11,7 @@ from tpu_table import TOPOLOGIES
 from keras_tpu_estimator import optimizers
 
 _KERAS = keras.optimizers
-# Those that are no optimizers by themselves, or refused.
+# Base classes and refused optimizers.
 _OTHERS = {"LossScaleOptimizer", "MultiOptimizer", "Optimizer", "OptimizerMap"}
 
 
@@ -48,14 +48,14 @@ OPTIMIZERS = {
     ),
     "SGD, Nesterov": lambda rate: _KERAS.SGD(rate, 0.9, nesterov=True),
 }
-# Of each kind of slots one.
+# One optimizer for each kind of slots.
 SHARED = (
     *("Adafactor", "Adam", "Ftrl", "SGD"),
     *("kte.LAMB", "kte.Optax", "kte.SM3"),
 )
 
 
-# Those that move each number of a variable by itself, in other ways.
+# Other optimizers that update each element separately.
 SELDOM = {
     *("Adadelta", "Adagrad", "Adam, amsgrad", "Adam, averaged"),
     *("Adam, scheduled", "AdamW", "Adamax", "Ftrl", "Lion", "Nadam"),
@@ -88,5 +88,5 @@ PROGRAMS = {name: program_of(name) for name in OPTIMIZERS} | {
 def test_optimizers(name, mode, topology, compiles):
     plan = compiles(PROGRAMS, name, mode, topology)
     if name.endswith(", shared"):
-        # Sums of rows and columns of parts, in Adafactor.
+        # Adafactor sums rows and columns of shards.
         assert sum(each.count for each in plan.cost.collectives) <= 6

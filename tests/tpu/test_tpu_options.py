@@ -1,4 +1,4 @@
-"""Tests of options that change the compiled program."""
+"""Tests options that change the compiled program."""
 
 import keras
 import numpy as np
@@ -20,14 +20,14 @@ from tpu_table import TOPOLOGIES
 import keras_tpu_estimator as kte
 
 INPUTS = kte.InputPipelineConfig
-# Of a network whose layers have these names.
+# The rules of a network whose layers have these names.
 LAYOUT = {".*up/kernel": (None, "model"), ".*up/bias": ("model",)}
 TRAINED_ALONE = {**DATA_PARALLEL, "train": {}}
 EVALUATED_ALONE = {**DATA_PARALLEL, "eval": {}}
 
 
 def option(network=dense, collectives=None, **settings):
-    """A program with some settings, of which one core is the default."""
+    """A program with settings, by default for one core."""
     fields = {
         name: settings.pop(name)
         for name in ("input_fn", "modes", "topologies", "seldom", "seldom_in")
@@ -51,13 +51,13 @@ def spread(network=dense, cores=2, rules=None, tpu=None, **settings):
 
 
 def transposed_input_fn(params):
-    """Batches along the last axis."""
+    """Batches with the examples along the last axis."""
     for features, labels in input_fn(params):
         yield features.T, labels
 
 
 def image_input_fn(params):
-    """Batches of images by name, which a replica's cores share."""
+    """Batches of named images that a replica's cores share."""
     size = params["batch_size"]
     while True:
         images = np.ones((size, 16, 16, 3), "float32")
@@ -80,7 +80,7 @@ def transposed(features, is_training):
 
 
 def all_outputs_model_fn(features, labels, mode, params):
-    """Metrics, summaries, calls of the host, averages and clipping."""
+    """A model_fn with metrics, summaries, host calls, averages and clipping."""
     y = dense(features, mode == kte.ModeKeys.TRAIN)
     if mode == kte.ModeKeys.PREDICT:
         calls = {"host_call": (_seen, [y])}

@@ -1,10 +1,10 @@
-"""Tests of the cost of random numbers on a TPU, with its compiler."""
+"""Tests the cost of random numbers on a TPU with its compiler."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
 import keras
 import pytest
-import tensorflow.compat.v1 as tf  # noqa: TID253 - as programs of TF1 do
+import tensorflow.compat.v1 as tf  # noqa: TID253 - TF1 scripts import it
 from helpers import estimator_of, model_fn_of, regression_data, repeated
 
 DATA = repeated(*regression_data(examples=1024, size=256))
@@ -37,7 +37,7 @@ MODEL_FNS = {
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", MODEL_FNS)
-def test_bits_of_the_device_take_less(tmp_path, kind):
+def test_device_random_bits_take_fewer_cycles(tmp_path, kind):
     def cycles(bits):
         made = estimator_of(
             MODEL_FNS[kind](),

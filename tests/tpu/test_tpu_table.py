@@ -1,4 +1,4 @@
-"""The table of what compiles is that of the tests."""
+"""Tests that the table of compiled programs matches the tests."""
 
 import importlib
 
@@ -24,7 +24,7 @@ ROWS = [
 ]
 
 
-def test_what_is_written_is_read():
+def test_written_table_is_read():
     text = tpu_table.written(ROWS)
     assert "| `Dense` | train, infer |  | train [1] |  |" in text
     assert "\n1. refused: it has no tables.\n" in text
@@ -33,7 +33,7 @@ def test_what_is_written_is_read():
 
 
 @pytest.mark.parametrize("group", GROUPS)
-def test_all_programs_are_in_it_on_all_topologies(group):
+def test_table_has_all_programs_on_all_topologies(group):
     programs = importlib.import_module(f"test_tpu_{group}").PROGRAMS
     keys = [key for key in tpu_table.stored() if key[0] == group]
     assert {name for _, name, *_ in keys} == programs.keys()
@@ -42,5 +42,5 @@ def test_all_programs_are_in_it_on_all_topologies(group):
         assert found >= set(TOPOLOGIES), tpu_table.STALE
 
 
-def test_nothing_else_is_in_it():
+def test_table_has_no_other_programs():
     assert {key[0] for key in tpu_table.stored()} == set(GROUPS)

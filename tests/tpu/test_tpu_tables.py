@@ -1,4 +1,4 @@
-"""Tests of the cost of tables on a TPU, with its compiler."""
+"""Tests the cost of tables on a TPU with its compiler."""
 
 import keras_tpu_estimator as kte  # isort: skip
 
@@ -35,7 +35,7 @@ def test_products_are_made_once_and_factors_are_not_sent(tmp_path):
     made = estimator_of(model_fn, tmp_path, True, BATCH, embedding_config_spec=spec)
     cost = made.plan(input_fn, "v5e:2x2", print_fn=None).cost
     products = 4 * BATCH * LENGTH * WIDTH
-    # Without those that are permuted: five times as much.
+    # Without the permuted ones, it would be five times as much.
     assert cost.bytes < 2 * products, cost.bytes / products
     sent = {each.kind: each.bytes for each in cost.collectives}
     assert sent["all-gather"] == {

@@ -1,4 +1,4 @@
-"""Lifted graphs of TF1 under the options that place and change them."""
+"""Tests converted TF1 graphs with options that place and change them."""
 
 import pathlib
 import sys
@@ -9,7 +9,7 @@ sys.path.append(str(pathlib.Path(__file__).parents[1] / "tf1"))
 import functools
 
 import pytest
-import tensorflow.compat.v1 as tf  # noqa: TID253 - as programs do
+import tensorflow.compat.v1 as tf  # noqa: TID253 - scripts import it
 from tf1_programs import dense, model_fn_of
 from tpu_models import input_fn, made
 from tpu_programs import ALONE, DATA_PARALLEL, EVALUATED, LAID_OUT, Program, rows
@@ -28,7 +28,7 @@ def two_layers(x, is_training):
 
 
 def algebra(x, is_training):
-    """What TPUs have no instruction for."""
+    """Operations for which TPUs have no instruction."""
     square = tf.reshape(dense(x, 256, "up"), [-1, 16, 16])
     square = tf.matmul(square, square, transpose_b=True) + 16 * tf.eye(16)
     values = tf.linalg.svd(square, compute_uv=False)
@@ -44,7 +44,7 @@ def algebra(x, is_training):
 
 
 def loops(x, is_training):
-    """A loop, a branch and a table of embeddings."""
+    """A loop, a branch and an embedding table."""
     x = dense(x, 32, "up")
     _, x = tf.while_loop(
         lambda i, x: i < 3,
@@ -95,7 +95,7 @@ def spread(cores=2, **tpu):
 
 PROGRAMS = {
     "as ever": lifted(),
-    # Each operation is that of Keras's layers.
+    # Each operation also occurs in Keras layers.
     "linear algebra and sorting": lifted(algebra, topologies=(), seldom=TOPOLOGIES[:1]),
     "loops, branches and tables": lifted(loops),
     "use_tpu=False": lifted(use_tpu=False, collectives=ALONE),
@@ -113,5 +113,5 @@ PROGRAMS = {
 
 @pytest.mark.rows(4)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
-def test_lifted_programs(name, mode, topology, compiles):
+def test_converted_programs(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)

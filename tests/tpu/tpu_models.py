@@ -1,4 +1,4 @@
-"""Small networks and the estimators around them, that programs are made of."""
+"""Small networks and their estimators, from which programs are made."""
 
 import keras
 import numpy as np
@@ -11,7 +11,7 @@ BATCH, SIZE = 32, 256
 
 
 def input_fn(params):
-    """Batches of features and labels that are the same."""
+    """Batches of equal features and labels."""
     size = params["batch_size"]
     while True:
         yield np.ones((size, SIZE), "float32"), np.ones((size, 1), "float32")
@@ -38,13 +38,13 @@ def words(features):
 
 
 def joined(*parts):
-    """One output of all parts, each of which has one of its own."""
+    """Joins the outputs of all parts into one."""
     flat = [layers.Flatten()(part) for part in parts]
     return sum(layers.Dense(1)(part) for part in flat)
 
 
 def dense(features, is_training):
-    """Two layers, of which the first has rules in tests."""
+    """Two layers, the first with layout rules in tests."""
     x = layers.Dense(64, "relu", name="up")(features)
     x = layers.Dropout(0.1)(x, training=is_training)
     return layers.Dense(1)(x)
@@ -78,13 +78,13 @@ def made(model_dir, network=dense, optimizer=adam, tpu=None, batch=BATCH, **sett
     """An estimator of a network.
 
     Args:
-        model_dir: Where it would keep its files.
-        network: A function of features and whether it is training, or a whole
-            `model_fn` as `model_fn` in the settings.
+        model_dir: The directory of its files.
+        network: A function of features and `is_training`. A complete `model_fn` may be
+            given in the settings instead.
         optimizer: Makes an optimizer.
         tpu: Settings of `TPUConfig`.
         batch: The batch size of all modes.
-        settings: Those of `TPUEstimator`, and as `config` of `RunConfig`.
+        settings: Settings of `TPUEstimator`, and of `RunConfig` as `config`.
     """
     model_fn = settings.pop("model_fn", None)
     config = kte.RunConfig(

@@ -1,4 +1,4 @@
-"""Programs whose calls are compiled, and what is to hold of them."""
+"""Programs whose calls are compiled, and their requirements."""
 
 import dataclasses
 import os
@@ -16,7 +16,7 @@ from keras_tpu_estimator.planning.gpus import is_installed
 from keras_tpu_estimator.planning.plans import Plan, PlanOptions
 
 MODES = (ModeKeys.TRAIN, ModeKeys.EVAL, ModeKeys.PREDICT)
-# As `tests.tpu.make_table` sets it: on all of them, not on a program's own.
+# `tests.tpu.make_table` sets it to use all topologies instead of a program's own.
 _ON_ALL = "TPU_TOPOLOGIES"
 
 
@@ -61,36 +61,36 @@ class Program:
         return self.topologies + self.seldom
 
     def plan(self, folder, mode, topology):
-        """Compiles a call."""
+        """Compiles a call of the program."""
         call = Call(self.make(folder)._context, self.input_fn_of(mode), mode)
         options = PlanOptions(quick=self.is_quick)
         return Plan.of(call, topologies.parse(topology), options)
 
     def check(self, plan):
-        """Checks what holds of every program, and of this one."""
+        """Checks the requirements of every program and of this one."""
         check(plan, self.collectives.get(plan.mode))
 
 
-# Gradients are summed at once, with the loss; in evaluation the loss is, and a
-# host has nobody to ask for predictions.
+# Gradients are summed at once with the loss. Evaluation sums only the loss, and
+# prediction needs no communication.
 DATA_PARALLEL = {
     ModeKeys.TRAIN: {"all-reduce": 1},
     ModeKeys.EVAL: {"all-reduce": 1},
     ModeKeys.PREDICT: {},
 }
-# What is evaluated is what is predicted, and the loss that is trained.
+# Evaluation combines prediction with the training loss.
 EVALUATED = (ModeKeys.EVAL,)
 ALONE = dict.fromkeys(MODES, {})
-# XLA finds the places of what it has to send.
+# XLA determines the positions of the data that it sends.
 LAID_OUT = dict.fromkeys(MODES)
 
 
 def check(plan, collectives):
-    """Checks what holds of every program.
+    """Checks the requirements of every program.
 
     Args:
         plan: The program.
-        collectives: How many a step has of each kind; `None` for any.
+        collectives: The number of each kind in a step, or `None` for any.
     """
     cost = plan.cost
     assert cost.aliases.are_complete, cost.aliases
@@ -100,21 +100,21 @@ def check(plan, collectives):
     if collectives is not None:
         found = {each.kind: each.count for each in cost.collectives}
         if plan.mode == ModeKeys.EVAL and plan.topology.num_hosts > 1:
-            # What metrics are computed of comes from all hosts.
+            # The inputs of metrics come from all hosts.
             found.pop("all-gather", None)
         if plan.topology.name in GPUS:
-            # XLA may leave two of them apart there.
+            # XLA may keep two of them separate there.
             assert found.keys() == collectives.keys()
         else:
             assert found == collectives
 
 
 def topologies_of(own, others=()):
-    """Where a program is compiled.
+    """The topologies for which a program is compiled.
 
     Args:
-        own: Where it is in each run of the tests.
-        others: Where it is for the table alone. Defaults to nowhere else.
+        own: The topologies in each run of the tests.
+        others: The topologies only for the table. Defaults to none.
     """
     whole = os.environ.get(_ON_ALL) == "all"
     more = TOPOLOGIES + others if whole else ()
@@ -123,10 +123,10 @@ def topologies_of(own, others=()):
 
 
 def rows(programs):
-    """The name, the mode and the topology of each test.
+    """The name, mode and topology of each test.
 
     Args:
-        programs: Each `Program` by its name.
+        programs: The programs by name.
     """
     return [
         slow(name, mode, topology)

@@ -1,4 +1,4 @@
-"""The table of what the TPU's compiler takes, as pages show it."""
+"""The table of programs that the TPU compiler accepts, as on the pages."""
 
 import collections
 import dataclasses
@@ -13,9 +13,9 @@ STALE = (
 )
 PROPERTY = "tpu_compiled"
 COMPILES = "compiles"
-# The table has all programs on each of them, and some on others.
+# The table has all programs on each of these topologies, and some on others.
 TOPOLOGIES = ("v5e:2x2", "v5e:4x4", "v4:2x2x1", "v6e:2x2")
-# Where their compiler is installed, which tests do not ask for; not in it.
+# These topologies need a compiler that tests do not require; they are not in the table.
 GPUS = ("h100:1x4",)
 _MODES = ("train", "eval", "infer")
 _CELL = re.compile(r"(train|eval|infer)( \[(\d+)\])?")
@@ -23,14 +23,14 @@ _CELL = re.compile(r"(train|eval|infer)( \[(\d+)\])?")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What became of one call.
+    """The result of one call.
 
     Attributes:
-        group: What kind of program it is, such as "layers".
-        name: That of the program.
-        topology: Where it is compiled.
+        group: The kind of program, such as "layers".
+        name: The name of the program.
+        topology: The topology for which it is compiled.
         mode: A value of `ModeKeys`.
-        found: "compiles", or why it does not.
+        found: "compiles", or the reason why not.
     """
 
     group: str
@@ -41,13 +41,13 @@ class Row:
 
     @property
     def key(self):
-        """Whose result it is."""
+        """The group, name, topology and mode."""
         return self.group, self.name, self.topology, self.mode
 
 
 def refused(error):
     """The result for a program that does not compile."""
-    # Its first sentence, without the line of whoever has tried it.
+    # The first sentence of the error, without a source line.
     text = re.split(r"\.\s|\.$| at \S+:\d", str(error))[0]
     return f"{type(error).__name__}: {text}."
 

@@ -1,4 +1,4 @@
-"""Tests of which results of a trace differ between cores."""
+"""Tests which results of a trace differ between cores."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ FILTERS = jnp.ones((3, 3, 3, 4))
 
 
 def of(function, own=True):
-    """Whether the result differs, for one argument, of each core or of all."""
+    """Whether the result differs between cores, for a local or shared argument."""
     traced = jax.make_jaxpr(function, axis_env=[("batch", CORES)])(jnp.ones((CORES, 2)))
     (result,) = varying(traced, [own], ("batch",))
     return result
@@ -89,7 +89,7 @@ with_rule.defvjp(lambda x: (mean(x), None), lambda _, g: (g,))
         lambda x: lax.fori_loop(
             0, 3, lambda i, c: c + lax.axis_index("batch"), mean(x)
         ),
-        # The second value reaches the first after one round.
+        # The second value reaches the first after one iteration.
         lambda x: lax.fori_loop(0, 3, lambda i, c: c[::-1], (mean(x), x))[0],
         lambda x: lax.while_loop(lambda c: c < x[0, 0], lambda c: c + 1, mean(x)[0, 0]),
         lambda x: sum_in_kernel(mean(x), x),
@@ -136,12 +136,12 @@ def test_results_that_are_equal(function):
     assert not any(varying(traced, [True], ("batch",)))
 
 
-def test_a_function_of_equal_arguments_is_equal():
+def test_function_of_equal_arguments_is_equal():
     assert not of(lambda x: jnp.sin(2 * x), own=False)
     assert of(lambda x: x * lax.axis_index("batch"), own=False)
 
 
-def test_a_reduction_over_one_of_two_axes_differs():
+def test_reduction_over_one_of_two_axes_differs():
     traced = jax.make_jaxpr(
         lambda x: (lax.psum(x, "a"), lax.psum(x, ("a", "b")), x),
         axis_env=[("a", 2), ("b", 2)],
@@ -151,7 +151,7 @@ def test_a_reduction_over_one_of_two_axes_differs():
 
 
 def found(function, *args):
-    """Shapes of what is taken for a weight, and whether it is drawn."""
+    """The shapes of detected weights, and whether they are random."""
     traced = jax.make_jaxpr(function)(*(args or (X,)))
     return [(each.shape, each.is_random) for each in fixed_weights(traced)]
 
@@ -196,7 +196,7 @@ def in_kernel(x):
         lambda x: in_kernel(x),
     ],
 )
-def test_what_is_multiplied_as_a_matrix_is_a_weight(function):
+def test_constant_matrices_in_products_are_weights(function):
     assert found(function) == [((9, 9), False)]
 
 
@@ -221,7 +221,7 @@ def test_kernels_of_layers_in_a_scan_are_weights():
     assert [each.shape for each in fixed_weights(carried)] == [(9, 9)]
 
 
-def test_what_is_drawn_of_a_constant_key_is_a_weight():
+def test_random_values_of_a_constant_key_are_weights():
     def init_and_apply(x):
         kernel = jax.nn.initializers.lecun_normal()(KEY, (9, 16))
         return x @ kernel + jax.random.normal(KEY, (16,))
@@ -258,5 +258,5 @@ def test_what_is_drawn_of_a_constant_key_is_a_weight():
         ),
     ],
 )
-def test_what_is_no_weight(function):
+def test_other_constants_are_not_weights(function):
     assert found(function) == []

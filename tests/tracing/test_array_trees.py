@@ -1,4 +1,4 @@
-"""The paths of leaves in nests of JAX, and of flax and equinox."""
+"""Tests the paths of leaves in pytrees of JAX, flax and equinox."""
 
 import typing
 
@@ -30,17 +30,17 @@ def test_keys_of_all_kinds():
     ]
 
 
-def test_a_bare_array_and_keys_with_slashes():
+def test_single_array_and_keys_with_slashes():
     assert paths(ONE) == [""]
     assert paths({"mlp/~/linear_0": {"w": ONE}}) == ["mlp/~/linear_0/w"]
 
 
-def test_positions_are_left_out_where_they_say_nothing():
+def test_redundant_positions_are_omitted():
     state = (Pair(ONE, [{"0": ONE}]), ())
     assert paths(state, positions=False) == ["left", "right/0"]
 
 
-def test_leaves_that_are_no_arrays():
+def test_leaves_must_be_arrays():
     leaves = leaves_of({"f": np.tanh, "key": jax.random.key(0), "n": 1, "x": ONE})
     assert [leaf.is_array for leaf in leaves] == [False, True, False, True]
     assert [leaf.key_impl is None for leaf in leaves] == [*(True, False, True, True)]
@@ -75,7 +75,7 @@ def test_variables_of_nnx():
     assert {*paths(nnx.state(net, nnx.Param))} < {*paths(net)}
 
 
-def test_what_linen_says_about_axes_is_not_in_paths():
+def test_axis_metadata_of_linen_is_not_in_paths():
     nn = pytest.importorskip("flax.linen", reason="flax is not installed")
     init = nn.with_partitioning(nn.initializers.ones, ("in", "out"))
     layer = nn.Dense(2, kernel_init=init)

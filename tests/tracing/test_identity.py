@@ -1,4 +1,4 @@
-"""Tensors that hooks fetch by name."""
+"""Tests tensors that hooks fetch by name."""
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ X, Y = regression_data(examples=64)
 
 
 class Fetch(kte.hooks.SessionRunHook):
-    """Asks for names in some of the runs."""
+    """Fetches names in some of the runs."""
 
     def __init__(self, names, every=1):
         self.names, self.every = names, every
@@ -29,7 +29,7 @@ class Fetch(kte.hooks.SessionRunHook):
 
 
 def model_fn(features, labels, mode, params):
-    """Doubles its features; names what it sees."""
+    """Doubles its features, and names its tensors."""
     weight = keras.Variable(2.0, name="weight")
     outputs = kte.identity(features * weight, name="outputs")
     kte.identity(keras.ops.max(features), name="largest:0")
@@ -52,7 +52,7 @@ NAMES = {"y": "y", "outputs": "outputs", "largest": "largest", "rows": "rows"}
 
 @pytest.mark.parametrize("use_tpu", [False, True])
 @pytest.mark.parametrize("call", ["train", "evaluate", "predict"])
-def test_named_tensors_are_those_of_the_last_step(tmp_path, call, use_tpu):
+def test_named_tensors_have_the_values_of_the_last_step(tmp_path, call, use_tpu):
     hook = Fetch(NAMES)
     estimator = estimator_of(model_fn, tmp_path, use_tpu, iterations=2)
     steps = {"steps": 4} if call == "train" else {}
@@ -75,7 +75,7 @@ def test_named_tensors_are_those_of_the_last_step(tmp_path, call, use_tpu):
 
 
 @pytest.mark.parametrize("call", ["train", "predict"])
-def test_names_may_be_asked_for_now_and_then(tmp_path, call):
+def test_names_may_be_fetched_in_some_runs(tmp_path, call):
     hook = Fetch(["largest", "global_step", "weight"], every=2)
     estimator = estimator_of(model_fn, tmp_path, iterations=1)
     results = getattr(estimator, call)(batches_of(X, Y), hooks=[hook])
@@ -85,7 +85,7 @@ def test_names_may_be_asked_for_now_and_then(tmp_path, call):
     np.testing.assert_allclose([v[0] for v in hook.values], expected)
 
 
-def test_what_nobody_asks_for_is_not_computed(tmp_path):
+def test_unfetched_tensors_are_not_computed(tmp_path):
     estimator = estimator_of(model_fn, tmp_path, iterations=2)
     estimator.train(batches_of(X, Y))
     loop = estimator._context.runtime.loop
@@ -108,7 +108,7 @@ CALLS = ["train", "evaluate", "predict"]
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_the_end_has_the_named_tensors_of_the_last_run(tmp_path, call):
+def test_end_has_the_named_tensors_of_the_last_run(tmp_path, call):
     hook = kte.hooks.FinalOpsHook({"x": ["largest", "y"], "w": "weight"})
     call_with(hook, call, tmp_path)
     (largest, y), weight = hook.final_ops_values.values()
@@ -146,7 +146,7 @@ def test_named_tensors_are_written(tmp_path, call):
     assert written == {step: {"largest:0": pytest.approx(batches.max())}}
 
 
-def test_what_is_wanted_at_the_end_stays_on_the_devices(tmp_path):
+def test_tensors_for_the_end_stay_on_the_devices(tmp_path):
     class Record(kte.hooks.SessionRunHook):
         def after_create_session(self, session, coord):
             self.fetched, fetch = [], session._fetch
@@ -164,7 +164,7 @@ def test_what_is_wanted_at_the_end_stays_on_the_devices(tmp_path):
 
 
 @pytest.mark.parametrize("call", CALLS)
-def test_names_may_end_like_those_of_tensors(tmp_path, call):
+def test_names_may_have_suffixes_of_tensors(tmp_path, call):
     names = {"a:0": "largest:0", "b": ["weight:0", "global_step:0"]}
     hook = Fetch(names)
     call_with(hook, call, tmp_path)
@@ -173,14 +173,14 @@ def test_names_may_end_like_those_of_tensors(tmp_path, call):
     np.testing.assert_array_equal(values["b"], [2.0, 4 if call == "train" else 0])
 
 
-def test_the_loss_may_be_asked_for_like_a_tensor(tmp_path):
+def test_loss_may_be_fetched_like_a_tensor(tmp_path):
     hook = Fetch(["loss:0", "loss"])
     call_with(hook, "train", tmp_path)
     assert len({*map(float, hook.values[-1])}) == 1
 
 
 def predicting(features, labels, mode, params):
-    """Predicts something that is called like what there is in training."""
+    """Predicts a value with the name of a training tensor."""
     weight = keras.Variable(2.0, name="weight")
     x = features[:, 0]
     predictions = {"loss": x, "weight": 3 * x, "global_step": 4 * x}
@@ -188,7 +188,7 @@ def predicting(features, labels, mode, params):
     return kte.TPUEstimatorSpec(mode, predictions=predictions, loss=loss)
 
 
-def test_predictions_come_before_what_else_has_their_name(tmp_path):
+def test_predictions_take_precedence_over_equal_names(tmp_path):
     hook = Fetch(["loss", "weight", "global_step"])
     estimator = estimator_of(predicting, tmp_path)
     list(estimator.predict(batches_of(X), hooks=[hook]))
@@ -214,13 +214,13 @@ def test_predict_has_no_loss(tmp_path, hook):
         call_with(hook, "predict", tmp_path)
 
 
-def test_an_unknown_name_lists_what_there_is(tmp_path):
+def test_error_for_an_unknown_name_lists_all_names(tmp_path):
     estimator = estimator_of(model_fn, tmp_path)
     with pytest.raises(KeyError, match="'weight'.* Received: 'output'.*kte.identity"):
         estimator.train(batches_of(X, Y), hooks=[Fetch("output")])
 
 
-def test_two_tensors_of_one_name_are_an_error(tmp_path):
+def test_two_tensors_with_equal_names_are_an_error(tmp_path):
     def twice(features, labels, mode, params):
         kte.identity(features, name="x")
         kte.identity(features, name="x:0")
@@ -230,7 +230,7 @@ def test_two_tensors_of_one_name_are_an_error(tmp_path):
 
 
 def naming(name):
-    """A model_fn with a tensor of a name, and a variable `dense/bias`."""
+    """A model_fn with a named tensor and a variable `dense/bias`."""
 
     def model_fn(features, labels, mode, params):
         kte.identity(features, name=name)
@@ -247,7 +247,7 @@ def naming(name):
 
 @pytest.mark.parametrize("name", ["loss", "loss:0", "global_step"])
 @pytest.mark.parametrize("call", CALLS)
-def test_some_names_are_taken(tmp_path, call, name):
+def test_reserved_names_are_refused(tmp_path, call, name):
     plain = name.removesuffix(":0")
     with pytest.raises(ValueError, match=f"`name` must not be '{plain}'.* Omit it, or"):
         results = getattr(estimator_of(naming(name), tmp_path), call)(batches_of(X, Y))
@@ -263,7 +263,7 @@ def test_some_names_are_taken(tmp_path, call, name):
         ("predict", "dense/kernel"),
     ],
 )
-def test_paths_of_variables_are_taken(tmp_path, call, name):
+def test_paths_of_variables_are_refused_as_names(tmp_path, call, name):
     plain = name.removesuffix(":0")
     with pytest.raises(
         ValueError, match=f"not be the path of a variable.* Received: '{plain}'"
@@ -271,12 +271,12 @@ def test_paths_of_variables_are_taken(tmp_path, call, name):
         list(getattr(estimator_of(naming(name), tmp_path), call)(batches_of(X, Y)))
 
 
-def test_identity_is_one_everywhere():
+def test_identity_works_outside_model_fn():
     x = np.arange(3.0)
     np.testing.assert_array_equal(kte.identity(x, name="x"), x)
 
 
-def test_a_boolean_of_several_cores_stays_one(tmp_path):
+def test_boolean_on_several_cores_stays_boolean(tmp_path):
     def model_fn(features, labels, mode, params):
         kte.identity(keras.ops.any(features > 0), name="any")
         w = keras.Variable(0.0, name="weight")

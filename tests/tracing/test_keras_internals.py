@@ -1,6 +1,6 @@
 """Tests of the private parts of Keras on which this package relies.
 
-A failure here says which function of `keras_internals` a new Keras breaks.
+A failure here shows which function of `keras_internals` a new Keras release breaks.
 """
 
 import functools
@@ -17,7 +17,7 @@ import pytest
 from keras.src.backend.common import global_state
 from keras.src.backend.jax import nn as keras_nn
 
-from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing import keras_internals, keras_patches
 from keras_tpu_estimator.base.tracing.keras_internals import fresh_names, stored_dtype
 
 
@@ -38,7 +38,7 @@ def number_of(name):
     return int(name.rpartition("_")[2])
 
 
-def test_names_start_anew():
+def test_names_are_reset():
     dense_name()
     with fresh_names():
         assert [dense_name(), dense_name()] == ["dense", "dense_1"]
@@ -48,7 +48,7 @@ def test_names_start_anew():
         assert dense_name() == "dense"
 
 
-def test_names_go_on_afterwards_where_they_were():
+def test_names_continue_afterwards():
     dense_name()
     before = dense_name()
     with fresh_names():
@@ -57,7 +57,7 @@ def test_names_go_on_afterwards_where_they_were():
     assert number_of(dense_name()) == number_of(before) + 1
 
 
-def test_names_go_on_after_an_error():
+def test_names_continue_after_an_error():
     dense_name()
     before = dense_name()
     with pytest.raises(ZeroDivisionError):
@@ -67,7 +67,7 @@ def test_names_go_on_after_an_error():
     assert number_of(dense_name()) == number_of(before) + 1
 
 
-def test_names_nest():
+def test_name_resets_can_be_nested():
     with fresh_names():
         dense_name()
         with fresh_names():
@@ -75,7 +75,7 @@ def test_names_nest():
         assert dense_name() == "dense_1"
 
 
-def test_names_start_anew_in_a_cleared_session():
+def test_names_are_reset_in_a_cleared_session():
     with fresh_names():
         keras.backend.clear_session(free_memory=False)
         with fresh_names():
@@ -92,14 +92,14 @@ def test_names_start_anew_in_a_cleared_session():
         ({"conv2d": 3}, ["dense", "dense_1"]),
     ],
 )
-def test_taken_names_are_left_out(taken, names):
+def test_used_names_are_skipped(taken, names):
     given = dict(taken)
     with fresh_names(given):
         assert [dense_name(), dense_name()] == names
     assert given == taken
 
 
-def test_uninitialised_variables_are_forgotten():
+def test_uninitialised_variables_are_discarded():
     before = list(uninitialised())
     with fresh_names():
         assert uninitialised() == []
@@ -108,7 +108,7 @@ def test_uninitialised_variables_are_forgotten():
     assert list(map(id, uninitialised())) == list(map(id, before))
 
 
-def test_uninitialised_variables_of_before_are_kept():
+def test_earlier_uninitialised_variables_are_kept():
     with fresh_names():
         outer = made_without_value()
         with fresh_names():
@@ -116,7 +116,7 @@ def test_uninitialised_variables_of_before_are_kept():
         assert [id(each) for each in uninitialised()] == [id(outer)]
 
 
-def test_uninitialised_variables_of_a_block_get_no_value_later():
+def test_uninitialised_variables_of_a_block_stay_uninitialised():
     with fresh_names():
         variable = made_without_value()
     with keras.StatelessScope():
@@ -125,7 +125,7 @@ def test_uninitialised_variables_of_a_block_get_no_value_later():
 
 
 class Peeking(keras.layers.Layer):
-    """Notes the dtypes that its weight shows while it is called."""
+    """Records the dtypes of its weight during calls."""
 
     def build(self, shape):
         self.weight = self.add_weight(shape=(shape[-1],), name="weight")
@@ -144,14 +144,14 @@ class Peeking(keras.layers.Layer):
         ("bfloat16", ("bfloat16", "bfloat16")),
     ],
 )
-def test_the_stored_dtype_is_no_autocast_dtype(policy, seen):
+def test_stored_dtype_ignores_autocast(policy, seen):
     layer = Peeking(dtype=policy)
     layer(np.ones((2, 3), "float32"))
     assert layer.seen == seen
     assert stored_dtype(layer.weight) == str(layer.weight.value.dtype)
 
 
-def test_the_stored_dtype_of_variables_without_a_value():
+def test_stored_dtype_of_variables_without_a_value():
     with fresh_names(), keras.StatelessScope(initialize_variables=False):
         variable = keras.Variable("zeros", shape=(2,), dtype="int32")
         assert stored_dtype(variable) == "int32"
@@ -159,7 +159,7 @@ def test_the_stored_dtype_of_variables_without_a_value():
 
 @pytest.fixture
 def plain_constructor(monkeypatch):
-    """Undoes what other tests installed, for the time of one test."""
+    """Removes the hooks of other tests for one test."""
     plain = inspect.unwrap(keras.Variable.__init__)
     monkeypatch.setattr(keras.Variable, "__init__", plain)
     return plain
@@ -173,9 +173,7 @@ def recorder(calls):
     return wrap
 
 
-def test_the_constructor_of_keras_takes_what_is_passed_on(plain_constructor):
-    # If Keras wrapped it, `around_creation` would think that it had.
-    assert not hasattr(plain_constructor, "__wrapped__")
+def test_keras_constructor_accepts_the_forwarded_arguments(plain_constructor):
     names = list(inspect.signature(plain_constructor).parameters)
     assert names[:5] == ["self", "initializer", "shape", "dtype", "trainable"]
 
@@ -183,7 +181,7 @@ def test_the_constructor_of_keras_takes_what_is_passed_on(plain_constructor):
 @pytest.mark.usefixtures("plain_constructor")
 def test_every_creation_is_seen():
     calls = []
-    keras_internals.around_creation(recorder(calls))
+    keras_patches.around_creation(recorder(calls))
     variable = keras.Variable(1.0, name="here")
     layer = keras.layers.Dense(2)
     layer.build((None, 3))
@@ -195,9 +193,9 @@ def test_every_creation_is_seen():
 
 
 @pytest.mark.usefixtures("plain_constructor")
-def test_arguments_by_position_get_their_names():
+def test_positional_arguments_are_named():
     calls = []
-    keras_internals.around_creation(recorder(calls))
+    keras_patches.around_creation(recorder(calls))
     variable = keras.Variable("ones", (2, 3), "int32", False, name="here")
     assert calls[0][1:] == (
         "ones",
@@ -216,17 +214,17 @@ def test_arguments_by_position_get_their_names():
 
 
 @pytest.mark.usefixtures("plain_constructor")
-def test_what_is_around_creation_is_installed_once():
+def test_creation_hook_is_installed_once():
     first, second = [], []
-    keras_internals.around_creation(recorder(first))
+    keras_patches.around_creation(recorder(first))
     installed = keras.Variable.__init__
-    keras_internals.around_creation(recorder(second))
+    keras_patches.around_creation(recorder(second))
     assert keras.Variable.__init__ is installed
     keras.Variable(1.0)
     assert (len(first), len(second)) == (1, 0)
 
 
-def test_the_arguments_of_compile_are_the_same_objects():
+def test_arguments_of_compile_are_the_same_objects():
     def own(y_true, y_pred):
         return keras.ops.mean(y_true - y_pred, -1)
 
@@ -275,7 +273,7 @@ def test_default_seeds_come_from_python_otherwise():
     assert seeds == expected_seeds(5, 3)
 
 
-def test_default_seeds_leave_python_and_other_threads_alone():
+def test_default_seeds_do_not_affect_python_and_other_threads():
     random.seed(5)
     seen = []
     thread = threading.Thread(target=lambda: seen.append(default_seed_of_keras()))
@@ -288,7 +286,7 @@ def test_default_seeds_leave_python_and_other_threads_alone():
     assert [*seen, default_seed_of_keras()] == expected_seeds(5, 2)
 
 
-def test_default_seeds_nest_and_end_with_an_error():
+def test_default_seeds_nest_and_end_after_an_error():
     random.seed(5)
     with keras_internals.default_seeds(random.Random(3)):
         with pytest.raises(ZeroDivisionError):
@@ -299,7 +297,7 @@ def test_default_seeds_nest_and_end_with_an_error():
     assert default_seed_of_keras() == expected_seeds(5, 1)[0]
 
 
-def test_the_variables_that_an_optimizer_updates():
+def test_variables_that_an_optimizer_updates():
     variables = [keras.Variable(1.0), keras.Variable(2.0)]
     optimizer = keras.optimizers.Adam()
     assert keras_internals.updated_variables(optimizer) == []
@@ -327,14 +325,14 @@ def test_masks():
     assert keras_internals.mask_of(unmasked) is None
 
 
-def test_a_path_that_was_set_is_the_variables_path():
+def test_assigned_path_is_the_variables_path():
     variable = keras.Variable(1.0, name="before")
     keras_internals.set_path(variable, "after/it")
     assert variable.path == "after/it"
     assert variable.name == "before"
 
 
-def test_a_class_can_be_a_node_of_nests():
+def test_class_can_be_registered_as_a_pytree_node():
     class Pair:
         def __init__(self, *values):
             self.values = values
@@ -350,7 +348,7 @@ def test_a_class_can_be_a_node_of_nests():
     assert keras.tree.map_structure(abs, Pair(-1, -2)) == (1, 2)
 
 
-def test_the_layout_map_of_a_distribution():
+def test_layout_map_of_a_distribution():
     assert keras_internals.current_layout_map() is None
     devices = keras.distribution.list_devices()
     mesh = keras.distribution.DeviceMesh((2, 4), ["batch", "model"], devices)
@@ -364,7 +362,7 @@ def test_the_layout_map_of_a_distribution():
         keras.distribution.set_distribution(None)
 
 
-def test_a_variable_holds_an_array_of_another_shape():
+def test_variable_can_hold_an_array_of_another_shape():
     variable = keras.Variable("zeros", shape=(3,))
     array = keras.ops.ones(4)
     keras_internals.hold(variable, array)
@@ -373,35 +371,35 @@ def test_a_variable_holds_an_array_of_another_shape():
 
 
 def jaxpr_of(function, *args):
-    # JAX keeps what it has traced of a function.
+    # JAX caches the traces of a function.
     return str(jax.make_jaxpr(lambda *args: function(*args))(*args))
 
 
-def test_programs_are_made_for_the_devices_that_are_told():
+def test_functions_are_traced_for_the_given_devices():
     logits = np.ones((2, 3), "float32")
 
     def argmax(x):
         return keras.ops.argmax(x, -1)
 
     own = jaxpr_of(argmax, logits)
-    with keras_internals.on_platform("tpu"):
+    with keras_patches.on_platform("tpu"):
         told = jaxpr_of(argmax, logits)
-        with keras_internals.on_platform("cpu"):
+        with keras_patches.on_platform("cpu"):
             assert jaxpr_of(argmax, logits) == own
-    # What Keras does for CPUs, whose zeros have no sign.
+    # Keras does this for CPUs, which ignore the sign of zero.
     assert "select_n" in own
     assert "select_n" not in told
     assert jaxpr_of(argmax, logits) == own
 
 
-def test_cudnn_is_for_gpus_alone(monkeypatch):
+def test_cudnn_is_only_for_gpus(monkeypatch):
     gpu = types.SimpleNamespace(platform="gpu", process_index=0)
     monkeypatch.setattr(jax, "devices", lambda: [gpu])
     rnn = sys.modules["keras.src.backend.jax.rnn"]
     assert rnn._is_gpu_available()
-    with keras_internals.on_platform("gpu"):
+    with keras_patches.on_platform("gpu"):
         assert rnn._is_gpu_available()
-    with keras_internals.on_platform("tpu"):
+    with keras_patches.on_platform("tpu"):
         assert not rnn._is_gpu_available()
 
 
@@ -414,7 +412,7 @@ def attended(query, **settings):
 
 @pytest.fixture
 def finds_a_tpu(monkeypatch):
-    """Has Keras's attention find a TPU, whatever is there."""
+    """Makes Keras's attention detect a TPU."""
 
     class Found:
         devices = staticmethod(lambda: [types.SimpleNamespace(platform="tpu")])
@@ -425,8 +423,8 @@ def finds_a_tpu(monkeypatch):
     monkeypatch.setattr(keras_nn, "jax", Found())
 
 
-def test_the_flash_attention_of_keras_is_wrong_on_a_tpu(finds_a_tpu, monkeypatch):
-    """When this fails, Keras may be asked for it again."""
+def test_keras_flash_attention_is_wrong_on_a_tpu(finds_a_tpu, monkeypatch):
+    """If this test fails, Keras's flash attention can be allowed again."""
     kernel = keras_nn.splash_attention_kernel
     make = functools.partial(kernel.make_splash_mha, interpret=True)
     monkeypatch.setattr(kernel, "make_splash_mha", make)
@@ -443,7 +441,7 @@ def test_the_flash_attention_of_keras_is_wrong_on_a_tpu(finds_a_tpu, monkeypatch
 @pytest.mark.parametrize("settings", [{}, {"is_causal": True}, {"scale": 0.5}])
 def test_attention_is_the_same_on_a_tpu(monkeypatch, settings):
     function = functools.partial(attended, **settings)
-    with keras_internals.on_platform("tpu"):
+    with keras_patches.on_platform("tpu"):
         told = jaxpr_of(function, QUERY)
     assert "pallas_call" not in told
     monkeypatch.undo()
@@ -455,12 +453,12 @@ def test_attention_is_the_same_on_a_tpu(monkeypatch, settings):
 )
 def test_flash_attention_is_refused_on_a_tpu(finds_a_tpu, settings):
     attention = keras_nn.dot_product_attention
-    with keras_internals.on_platform("tpu"):
+    with keras_patches.on_platform("tpu"):
         with pytest.raises(ValueError, match=f"{[*settings][0]}=.*Omit it"):
             attention(QUERY, QUERY, QUERY, **settings)
 
 
-def test_no_distribution_is_set_in_a_block():
+def test_block_has_no_distribution():
     devices = keras.distribution.list_devices()
     told = keras.distribution.DataParallel(devices=devices, auto_shard_dataset=False)
     with told.scope():
@@ -472,14 +470,14 @@ def test_no_distribution_is_set_in_a_block():
         assert keras.distribution.distribution() is told
 
 
-def test_a_seed_as_layers_get_it():
+def test_seed_for_layers():
     with keras_internals.default_seeds(random.Random(3)):
         first = keras_internals.default_seed()
     with keras_internals.default_seeds(random.Random(3)):
         assert keras.initializers.RandomNormal().seed == first
 
 
-def test_the_path_of_open_name_scopes():
+def test_path_of_open_name_scopes():
     with keras.name_scope("a"), keras.name_scope("b"):
         assert keras_internals.name_path() == "a/b"
         assert keras.Variable(0.0, name="c").path == "a/b/c"
@@ -495,7 +493,7 @@ def test_weights_of_jax_layers_are_named_by_their_leaves():
     )
     names = [weight.name for weight in layer.weights]
     assert sorted(names) == ["more.0", "state.w", "w"]
-    # Outside of our traces Keras refuses to build one, as ever.
+    # Outside our traces, Keras still refuses to build one.
     with pytest.raises(ValueError, match="cannot be built in a tracing scope"):
         jax.make_jaxpr(
             lambda x: keras.layers.JaxLayer(
@@ -505,7 +503,7 @@ def test_weights_of_jax_layers_are_named_by_their_leaves():
 
 
 class Holding(keras.layers.Layer):
-    """A layer that uses another one, which its config has."""
+    """A layer that uses another layer from its config."""
 
     def __init__(self, held, **kwargs):
         super().__init__(**kwargs)
@@ -524,7 +522,7 @@ class Holding(keras.layers.Layer):
         return cls(held, **config)
 
 
-def test_a_model_of_the_same_config_shares_what_the_first_one_shares():
+def test_model_of_the_same_config_shares_the_same_layers():
     rows = keras.Input((3,))
     dense = keras.layers.Dense(3, name="dense")
     model = keras.Model(rows, Holding(dense, name="holding")(dense(rows)))
@@ -541,7 +539,7 @@ def test_a_model_of_the_same_config_shares_what_the_first_one_shares():
     )
 
 
-def test_directions_are_where_callbacks_look_for_them():
+def test_directions_of_metrics_are_set_for_callbacks():
     metrics = {
         "error": keras.metrics.MeanSquaredError(),
         "fit": keras.metrics.R2Score(),
@@ -563,7 +561,7 @@ def test_directions_are_where_callbacks_look_for_them():
         assert stopping.monitor_op is better
 
 
-def test_the_metrics_of_compile_have_their_names():
+def test_metrics_of_compile_have_their_names():
     model = keras.Sequential([keras.Input((1,)), keras.layers.Dense(1)])
     model.compile("sgd", "mse", metrics=["mae"], weighted_metrics=["r2_score"])
     assert keras_internals.metrics_of(model) == {}

@@ -1,4 +1,4 @@
-"""Moments of Keras's layers, in one pass and in two."""
+"""Patches of Keras: their targets, and moments in one pass and in two."""
 
 import jax
 import keras
@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 from keras import layers
 
-from keras_tpu_estimator.base.tracing import keras_internals
-from keras_tpu_estimator.base.tracing.keras_patches import in_one_pass
+from keras_tpu_estimator.base.tracing import keras_patches
+from keras_tpu_estimator.base.tracing.keras_patches import Patch, in_one_pass
 
 LAYERS = {
     "batch": lambda dtype: layers.BatchNormalization(dtype=dtype),
     "group": lambda dtype: layers.GroupNormalization(2, dtype=dtype),
     "layer": lambda dtype: layers.LayerNormalization(dtype=dtype),
 }
-# Means, of what has a standard deviation of 1.
+# The means of inputs with a standard deviation of 1.
 MEANS = [0.0, 10.0, -100.0]
 
 
@@ -42,7 +42,7 @@ def normalized(layer, x, platform):
         wide = keras.ops.cast(y, "float32")
         return keras.ops.sum(wide**3), (wide, kept)
 
-    with keras_internals.on_platform(platform):
+    with keras_patches.on_platform(platform):
         gradient, (y, kept) = jax.grad(loss, has_aux=True)(x)
     return y, kept, keras.ops.cast(gradient, "float32")
 
@@ -54,20 +54,20 @@ def kept_by(layer):
 @pytest.mark.rows(5)
 @pytest.mark.parametrize("mean", MEANS)
 @pytest.mark.parametrize("kind", LAYERS)
-def test_one_pass_is_as_good_as_two(kind, mean):
+def test_one_pass_is_as_accurate_as_two(kind, mean):
     x = activations(mean)
     layer = LAYERS[kind]("mixed_bfloat16")
     layer.build(x.shape)
     two, kept_two, slope_two = normalized(layer, x, "cpu")
     one, kept_one, slope_one = normalized(layer, x, "tpu")
-    # By no more than bfloat16 tells apart.
+    # The difference is below the resolution of bfloat16.
     np.testing.assert_allclose(one, two, rtol=2**-7, atol=2**-7)
     np.testing.assert_allclose(slope_one, slope_two, rtol=2**-5, atol=0.05)
     for own, expected in zip(kept_one, kept_two, strict=True):
         np.testing.assert_allclose(own, expected, rtol=1e-3)
 
 
-def test_what_is_constant_has_no_variance():
+def test_constants_have_no_variance():
     x = keras.ops.full((64, 3), 1000.0, "bfloat16")
     layer = LAYERS["batch"]("mixed_bfloat16")
     layer.build(x.shape)
@@ -80,12 +80,35 @@ def test_what_is_constant_has_no_variance():
     ("platform", "dtype"),
     [("cpu", "mixed_bfloat16"), ("tpu", "float32"), (None, "mixed_bfloat16")],
 )
-def test_others_are_taken_as_keras_does(platform, dtype):
+def test_other_moments_are_those_of_keras(platform, dtype):
     layer = LAYERS["layer"](dtype)
     x = keras.ops.cast(activations(10.0), layer.compute_dtype)
     layer.build(x.shape)
     told = []
     for where in (platform, "cpu"):
-        with keras_internals.on_platform(where):
+        with keras_patches.on_platform(where):
             told.append(str(jax.make_jaxpr(layer)(x)))
     assert told[0] == told[1]
+
+
+def patches():
+    for name, value in vars(keras_patches).items():
+        for patch in value if isinstance(value, tuple) else (value,):
+            if isinstance(patch, Patch) and not name.startswith("_"):
+                yield pytest.param(patch, id=f"{name}-{patch.owners[0].__name__}")
+
+
+@pytest.mark.parametrize("patch", [*patches()])
+def test_keras_calls_each_replacement(patch, monkeypatch):
+    functions = [getattr(owner, patch.name) for owner in patch.owners]
+    assert len({id(each) for each in functions}) == 1
+    plain = getattr(functions[0], "replaced", functions[0])
+    assert plain.__module__.partition(".")[0] == "keras"
+    for owner in patch.owners:
+        monkeypatch.setattr(owner, patch.name, plain)
+    patch.install(lambda own: lambda: (own, "replaced"))
+    installed = getattr(patch.owners[0], patch.name)
+    patch.install(lambda own: lambda: "not replaced again")
+    for owner in patch.owners:
+        assert getattr(owner, patch.name) is installed
+    assert installed() == (plain, "replaced")

@@ -13,7 +13,7 @@ KEYS = [np.uint32([0, seed]) for seed in range(4)]
 
 @pytest.fixture
 def programs():
-    """Counts the programs that a test has made, of which none is left."""
+    """Counts the programs that a test has made, without earlier ones."""
     parts._compiled.cache_clear()
     return lambda: parts._compiled.cache_info().misses
 
@@ -23,7 +23,7 @@ def evaluated(function, *args, places=None):
     return evaluate_by_parts(traced, jax.tree.leaves(args), places)
 
 
-def test_results_are_those_of_the_whole(programs):
+def test_results_equal_those_of_the_complete_function(programs):
     initializers = [
         keras.initializers.GlorotUniform(seed=1),
         keras.initializers.TruncatedNormal(0.5, 0.02, seed=2),
@@ -38,7 +38,7 @@ def test_results_are_those_of_the_whole(programs):
     for got, wanted in zip(evaluated(function), jax.jit(function)(), strict=True):
         np.testing.assert_array_equal(got, wanted)
         assert (got.dtype, got.weak_type) == (wanted.dtype, wanted.weak_type)
-    # Existing values need none.
+    # Existing values need no program.
     assert programs() == 4
 
 
@@ -49,7 +49,7 @@ def test_equal_parts_share_a_program(programs):
     made = evaluated(function, KEYS)
     assert len({np.asarray(each).tobytes() for each in made}) == len(KEYS)
     assert programs() == 1
-    # And so do those of another trace.
+    # Equal parts of another trace also share it.
     again = evaluated(function, KEYS[::-1])
     np.testing.assert_array_equal(again[::-1], made)
     assert programs() == 1
@@ -66,7 +66,7 @@ def test_equal_parts_share_a_program(programs):
     ],
     ids=["number", "shape", "function", "operation", "order"],
 )
-def test_parts_that_differ_do_not(programs, other):
+def test_different_parts_have_separate_programs(programs, other):
     def function(keys):
         return 3.0 * jax.random.normal(keys[0], (2, 3)), other(keys[0])
 
@@ -77,7 +77,7 @@ def test_parts_that_differ_do_not(programs, other):
     assert programs() == 2
 
 
-def test_what_several_results_need_is_computed_once(programs):
+def test_shared_intermediate_values_are_computed_once(programs):
     calls = []
 
     def draw():
@@ -94,7 +94,7 @@ def test_what_several_results_need_is_computed_once(programs):
     assert programs() == 2
 
 
-def test_what_is_not_computed_is_a_copy():
+def test_uncomputed_results_are_copies():
     array = jnp.arange(3.0)
     passed_on, again, number = evaluated(lambda x: (x, x, 4), array)
     pointers = {each.unsafe_buffer_pointer() for each in (array, passed_on, again)}
@@ -103,14 +103,14 @@ def test_what_is_not_computed_is_a_copy():
     assert number == 4
 
 
-def test_no_memory_is_shared_with_arrays_of_numpy():
+def test_results_share_no_memory_with_numpy_arrays():
     values = np.arange(1000.0, dtype=np.float32)
     (result,) = evaluated(lambda: jnp.asarray(values))
     values[:] = 0
     assert result.sum() == 999 * 500
 
 
-def test_results_are_made_where_they_are_wanted(programs):
+def test_results_have_the_requested_sharding(programs):
     mesh = jax.sharding.Mesh(jax.devices(), "cores")
     spread = jax.NamedSharding(mesh, jax.P("cores"))
     whole = jax.NamedSharding(mesh, jax.P())
@@ -125,7 +125,7 @@ def test_results_are_made_where_they_are_wanted(programs):
     assert programs() == 2
 
 
-def test_inner_functions_and_what_cannot_be_compared(programs):
+def test_inner_functions_and_incomparable_parameters(programs):
     table = np.arange(4.0)
 
     def function(x):

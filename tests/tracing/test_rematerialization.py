@@ -1,4 +1,4 @@
-"""Computing again in the backward pass: the same numbers, in less memory."""
+"""Tests that rematerialization gives the same results in less memory."""
 
 import jax
 import jax.numpy as jnp
@@ -26,7 +26,7 @@ def mlp(x):
 
 
 def in_a_row(x):
-    """With an effect and a reduction, state, and random numbers."""
+    """Sequential layers with an effect, a reduction, state and random numbers."""
     x = x - kte.cross_replica_mean(ops.mean(x))
     jax.debug.callback(lambda x: None, x)
     x = keras.layers.BatchNormalization()(mlp(x), training=True)
@@ -34,7 +34,7 @@ def in_a_row(x):
 
 
 def side_by_side(x):
-    """With a loop, a convolution, and several products."""
+    """Parallel layers with a loop, a convolution and several products."""
     x = x[..., None]
     attention = keras.layers.MultiHeadAttention(2, 2, dropout=0.1)
     return ops.concatenate(
@@ -63,7 +63,7 @@ def model_of(network, requests=False):
 
 
 def prepared(model_fn, remat, cores=ONE_CORE, micro_batches=1):
-    """A step of training, and its initial values."""
+    """A training step and its initial values."""
     config = kte.RunConfig(remat=remat, micro_batches=micro_batches)
     model = EstimatorModel.from_model_fn(model_fn, None, config, cores, seed=7)
     step = model.prepare("train", X, Y)
@@ -71,7 +71,7 @@ def prepared(model_fn, remat, cores=ONE_CORE, micro_batches=1):
 
 
 def check_same(model_fn, cores, micro_batches=1):
-    """Checks that a step comes to the same values with every mode."""
+    """Checks that a step has the same results with every mode."""
     step, initial_values = prepared(model_fn, None, cores)
     others = [prepared(model_fn, each, cores, micro_batches) for each in MODES]
 
@@ -99,11 +99,11 @@ def assert_close(values, expected):
         *((side_by_side, False), slow(side_by_side, True)),
     ],
 )
-def test_numbers_are_the_same(network, use_tpu):
+def test_results_are_the_same(network, use_tpu):
     check_same(model_of(network), all_cores() if use_tpu else ONE_CORE)
 
 
-def test_it_goes_with_requests_and_micro_batches():
+def test_rematerialization_with_requests_and_micro_batches():
     check_same(model_of(mlp, requests=True), all_cores(), micro_batches=2)
 
 
@@ -115,7 +115,7 @@ def primitives(jaxpr):
 
 
 @pytest.mark.parametrize("remat", [None, *MODES])
-def test_a_step_of_training_has_checkpoints(remat):
+def test_training_step_has_checkpoints(remat):
     step, initial_values = prepared(model_of(mlp), remat)
     traced = jax.make_jaxpr(step)(initial_values(), X, Y)
     names = set(primitives(traced.jaxpr))
@@ -141,16 +141,16 @@ def bytes_kept(remat):
     return (kept - sum(w.size for w in weights)) / x.size
 
 
-def test_little_is_kept_for_the_backward_pass():
+def test_few_values_are_kept_for_the_backward_pass():
     assert bytes_kept(None) > 3 * 36
     # One product for each layer.
     assert 36 <= bytes_kept("activations") < 39
-    # One tensor at each border between pieces, of which there are sqrt(n).
+    # One tensor at each border between sqrt(n) segments.
     assert bytes_kept("full") < 30
 
 
-def test_pieces_are_cut_where_one_tensor_is_alive():
-    """All values alive over a border are stored, so borders are chosen."""
+def test_segments_end_where_one_tensor_is_alive():
+    """All values that are alive across a border are stored, so borders matter."""
 
     def function(x):
         for _ in range(20):
@@ -176,7 +176,7 @@ def test_effects_happen_once():
     assert len(calls) == 1
 
 
-def test_an_estimator_trains_with_it(tmp_path):
+def test_estimator_trains_with_rematerialization(tmp_path):
     values = []
     for remat in (None, "full"):
         estimator = estimator_of(

@@ -1,4 +1,4 @@
-"""A model_fn's variables: found by path, created once, trained, saved."""
+"""Tests that a model_fn's variables are found, created once, trained and saved."""
 
 import functools
 import inspect
@@ -35,7 +35,7 @@ def names_after_training(network, model_dir, **settings):
 
 
 def changed_by_training(network, model_dir):
-    """Paths whose values differ between the first and last checkpoint."""
+    """The paths whose values differ between the first and last checkpoint."""
     estimator = estimator_of(model_fn_of(network), model_dir)
     estimator.train(repeated(X, Y), steps=4)
     first, last = (
@@ -93,8 +93,7 @@ def test_networks_train_every_variable(tmp_path):
     changed = changed_by_training(network, tmp_path)
     everything = set(kte.checkpoints.read(str(tmp_path)))
     assert {path.split("/")[0] for path in everything} > NETWORKS.keys()
-    # A branch not taken, seeds not drawn from, and a key's bias that softmax
-    # ignores stay.
+    # Unused branches, unused seeds, and a key bias that softmax ignores do not change.
     idle = {p for p in everything if re.search("cond/else/|sgd/|/seed", p)}
     idle |= {"global_step", "attention/multi_head_attention/key/bias"}
     assert everything - idle <= changed
@@ -153,7 +152,7 @@ def test_layer_built_outside_is_adopted(built, tmp_path):
     )
 
 
-def test_whole_model_built_outside_is_adopted(tmp_path):
+def test_model_built_outside_is_adopted(tmp_path):
     inputs = keras.Input((3,), name="inputs")
     hidden = keras.layers.Dense(4, name="hidden")(inputs)
     hidden = keras.layers.BatchNormalization(name="norm")(hidden)
@@ -169,7 +168,7 @@ def test_whole_model_built_outside_is_adopted(tmp_path):
     assert all((a != b).any() for a, b in zip(before, after, strict=True))
 
 
-def test_keras_may_use_up_the_arrays_of_a_model_from_outside(tmp_path):
+def test_keras_may_donate_the_arrays_of_a_model_built_outside(tmp_path):
     outside = keras.Sequential([keras.Input((3,)), keras.layers.Dense(1)])
     outside.compile("sgd", "mse")
     x, y = regression_data(examples=16)
@@ -177,7 +176,7 @@ def test_keras_may_use_up_the_arrays_of_a_model_from_outside(tmp_path):
     estimator.train(repeated(x, y), steps=2)
     expected = estimator.evaluate(batches_of(x, y))
     outside.fit(x, y, epochs=5, verbose=0)
-    # The checkpoint counts, as it would in another process.
+    # The checkpoint determines the values, as in another process.
     assert estimator.evaluate(batches_of(x, y)) == expected
     outside.fit(x, y, verbose=0)
     estimator.train(repeated(x, y), steps=2)
@@ -189,7 +188,7 @@ def test_keras_may_use_up_the_arrays_of_a_model_from_outside(tmp_path):
     )
 
 
-def test_frozen_model_from_outside_stays(tmp_path):
+def test_frozen_model_built_outside_is_unchanged(tmp_path):
     frozen = keras.Sequential([keras.layers.Dense(4, name="frozen")])
     frozen.trainable = False
     frozen.build((None, 3))
@@ -204,7 +203,7 @@ def test_frozen_model_from_outside_stays(tmp_path):
 
 
 @pytest.mark.parametrize("built", [False, True])
-def test_layers_from_outside_do_not_take_names_from_inside(built, tmp_path):
+def test_layers_built_outside_do_not_use_up_names(built, tmp_path):
     keras.backend.clear_session(free_memory=False)
     outside = keras.layers.Dense(4)
     if built:
@@ -221,7 +220,7 @@ def test_layers_from_outside_do_not_take_names_from_inside(built, tmp_path):
     again.evaluate(batches_of(X, Y))
 
 
-def test_names_do_not_depend_on_what_the_process_built(tmp_path):
+def test_names_do_not_depend_on_earlier_layers_of_the_process(tmp_path):
     first = names_after_training(linear, tmp_path / "a")
     for _ in range(3):
         keras.layers.Dense(2)
@@ -229,7 +228,7 @@ def test_names_do_not_depend_on_what_the_process_built(tmp_path):
     assert keras.layers.Dense(2).name != "dense"
 
 
-def test_two_variables_under_one_path_are_an_error(tmp_path):
+def test_two_variables_with_one_path_are_an_error(tmp_path):
     def network(x, is_training):
         x = keras.layers.Dense(3, name="twice")(x)
         return keras.layers.Dense(3, name="twice")(x)
@@ -312,7 +311,7 @@ def _kept_from_a_gradient(kept, x):
 @pytest.mark.parametrize(
     "network", [_kept_from_an_inner_function, _kept_from_a_gradient]
 )
-def test_a_leak_from_an_inner_function_names_where_it_is_used(network):
+def test_leak_error_names_the_line_of_the_use(network):
     lines, first = inspect.getsourcelines(network)
     place = rf"test_variables.py:{first + len(lines) - 1} in `_kept_from\w+`\."
     with pytest.raises(kte.errors.LeakedTensorError, match=f"used at .*{place}"):
@@ -326,7 +325,7 @@ def dropout_network(x, is_training):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_a_seed_makes_two_runs_equal_to_the_bit(use_tpu, tmp_path):
+def test_seed_makes_two_runs_bit_equal(use_tpu, tmp_path):
     def run(directory, seed):
         estimator = estimator_of(
             model_fn_of(dropout_network), directory, use_tpu, seed=seed
@@ -340,8 +339,8 @@ def test_a_seed_makes_two_runs_equal_to_the_bit(use_tpu, tmp_path):
     assert not np.array_equal(first["dense/kernel"], other["dense/kernel"])
 
 
-def test_a_seed_leaves_the_random_of_other_threads_alone():
-    """As of an `input_fn` that shuffles while `model_fn` is traced."""
+def test_seed_does_not_affect_random_numbers_of_other_threads():
+    """An `input_fn` may shuffle while `model_fn` is traced."""
     drawn = []
 
     def function(x):
@@ -361,7 +360,7 @@ def test_a_seed_leaves_the_random_of_other_threads_alone():
     np.testing.assert_allclose(kernel, expected, rtol=1e-6)
 
 
-def test_random_layers_differ_from_step_to_step_and_core_to_core(tmp_path):
+def test_random_layers_differ_between_steps_and_cores(tmp_path):
     def model_fn(features, labels, mode, params):
         noisy = keras.layers.Dropout(0.5)(features, training=True)
         weight = keras.Variable(1.0)
@@ -406,7 +405,7 @@ def test_unused_variables_are_not_arguments():
     assert captured({"used": 2.0}, np.float32(1))[0] == 3.0
 
 
-def test_a_plain_variable_works_after_a_capture():
+def test_plain_variable_works_after_a_capture():
     capture(lambda x: x + keras.Variable(1.0).value, {}, np.float32(1))
     assert float(keras.Variable(2.0).value) == 2.0
     with pytest.raises(ValueError, match="stateless scope"):
@@ -414,7 +413,7 @@ def test_a_plain_variable_works_after_a_capture():
             keras.Variable(2.0)
 
 
-def test_two_under_one_path_names_the_path():
+def test_error_for_duplicate_paths_names_the_path():
     def function():
         return [keras.Variable(1.0, name="a").value for _ in range(2)]
 
@@ -422,7 +421,7 @@ def test_two_under_one_path_names_the_path():
         capture(function, {})
 
 
-def test_two_of_a_layer_whose_name_is_automatic_are_told():
+def test_duplicate_paths_of_unnamed_layers_are_explained():
     class Pair(keras.layers.Layer):
         def build(self, shape):
             self.both = [self.add_weight(name="w") for _ in range(2)]
@@ -434,7 +433,7 @@ def test_two_of_a_layer_whose_name_is_automatic_are_told():
         capture(lambda x: Pair()(x), {}, np.ones((2, 2), "float32"))
 
 
-def test_states_of_a_recurrent_layer_have_names_of_their_own():
+def test_states_of_a_recurrent_layer_have_their_own_names():
     def function(x):
         return keras.layers.LSTM(2, stateful=True)(x)
 
@@ -443,7 +442,7 @@ def test_states_of_a_recurrent_layer_have_names_of_their_own():
     assert states == {"lstm/rnn_state", "lstm/rnn_state_1"}
 
 
-def test_losses_of_layers_count_what_this_call_added(tmp_path):
+def test_losses_of_layers_are_those_of_this_call(tmp_path):
     def model_fn(features, labels, mode, params):
         layer = keras.layers.Dense(
             1,
@@ -474,8 +473,8 @@ def test_mixed_precision_keeps_float32_variables(tmp_path):
     assert values["dense/kernel"].dtype == np.float32
 
 
-def test_expressions_of_variables_alone_are_not_constants(tmp_path):
-    """Cases that symbolic building gets wrong: huber, jnp, cond, weight decay."""
+def test_expressions_of_only_variables_are_not_constants(tmp_path):
+    """Symbolic building computes these wrongly: huber, jnp, cond, weight decay."""
 
     def loss_fn(outputs, labels):
         huber = keras.losses.Huber()(labels, outputs)

@@ -76,7 +76,7 @@ ACCEPTED = {
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_values_are_those_of_the_original(saved, case):
+def test_values_match_the_original(saved, case):
     model, assignment_map = ACCEPTED[case]
     with graph_of(model) as session:
         tf.compat.v1.train.init_from_checkpoint(saved, assignment_map)
@@ -122,7 +122,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("case", REFUSED)
-def test_errors_are_of_the_original_types(saved, case):
+def test_errors_have_the_original_types(saved, case):
     model, assignment_map, message = REFUSED[case]
     with graph_of(model), pytest.raises(ValueError):
         tf.compat.v1.train.init_from_checkpoint(saved, assignment_map)
@@ -140,14 +140,14 @@ def test_errors_are_of_the_original_types(saved, case):
         ),
         ({}, {"bert/": "bert/"}, "no variables yet: create layers first"),
         (
-            # The original finds out when the variables get their values.
+            # The original detects it when variables are initialized.
             {"bert/dense/kernel": ones(2, 3)},
             {"bert/": "bert/"},
             r"'bert/dense/kernel' of shape \(2, 3\) from",
         ),
     ],
 )
-def test_errors_where_the_original_goes_on(saved, model, assignment_map, message):
+def test_errors_where_the_original_continues(saved, model, assignment_map, message):
     with pytest.raises(ValueError, match=message):
         resolve_assignments(assignment_map, model, kte.load_checkpoint(saved))
 
@@ -179,7 +179,7 @@ def test_variables_and_tensor_names(saved):
 
 
 def get_assignment_map_from_checkpoint(variables, checkpoint):
-    """What BERT's programs call, in their own terms."""
+    """The function of BERT's scripts."""
     assignment_map = collections.OrderedDict()
     names = {
         re.match("^(.*):\\d+$", name).group(1): name
@@ -191,7 +191,7 @@ def get_assignment_map_from_checkpoint(variables, checkpoint):
     return assignment_map
 
 
-def test_a_map_as_in_bert(saved):
+def test_assignment_map_of_bert(saved):
     model = BERT | {"output_weights": ones(2, 2)}
     assignment_map = get_assignment_map_from_checkpoint(model, saved)
     assert resolve_assignments(assignment_map, model, kte.load_checkpoint(saved)) == {
@@ -199,7 +199,7 @@ def test_a_map_as_in_bert(saved):
     }
 
 
-def test_scopes_of_objects_go_by_the_names_of_variables(tmp_path):
+def test_scopes_of_objects_use_variable_names(tmp_path):
     variable = tf.Variable([1.0, 2.0], name="bert/dense/bias")
     path = tf.train.Checkpoint(any=[variable]).save(str(tmp_path / "ckpt"))
     reader = kte.load_checkpoint(path)
@@ -237,7 +237,7 @@ def test_values_are_cast_to_the_variable(tmp_path, saved_dtype, dtype, value):
         ("int32", "bool", 1),
     ],
 )
-def test_values_that_do_not_fit_are_refused(tmp_path, saved_dtype, dtype, value):
+def test_mismatched_values_are_refused(tmp_path, saved_dtype, dtype, value):
     saved = {"a": np.array([value], saved_dtype)}
     reader = kte.load_checkpoint(kte.checkpoints.save(tmp_path, 0, saved))
     model = {"b": np.zeros(1, dtype)}

@@ -1,4 +1,4 @@
-"""Values of a checkpoint in the dtypes of a model's variables."""
+"""Tests casts of checkpoint values to the dtypes of variables."""
 
 import ml_dtypes
 import numpy as np
@@ -28,7 +28,7 @@ def casted(value, dtype):
 
 
 @pytest.mark.parametrize("stored", DTYPES)
-def test_a_kind_of_number_goes_into_itself_and_larger_ones(stored):
+def test_numbers_are_cast_to_equal_or_larger_kinds(stored):
     value = np.array([[0, 1]]).astype(dtype_of(stored))
     smaller = [to for to in DTYPES if kind_of(to) < kind_of(stored)]
     for to in smaller:
@@ -55,7 +55,7 @@ def test_a_kind_of_number_goes_into_itself_and_larger_ones(stored):
         (np.array(["text"]), "int32"),
     ],
 )
-def test_what_does_not_go_in_is_named(value, to):
+def test_refused_casts_are_named(value, to):
     with pytest.raises(ValueError) as info:
         casted(value, to)
     message = str(info.value)
@@ -65,13 +65,13 @@ def test_what_does_not_go_in_is_named(value, to):
 
 
 @pytest.mark.parametrize("to", ["float16", "bfloat16", "float32"])
-def test_what_was_no_number_stays_none(to):
+def test_nan_stays_nan(to):
     value = np.array([np.inf, -np.inf, np.nan, 0.1])
     got = casted(value, to).astype(float)
     np.testing.assert_array_equal(np.isfinite(got), [False] * 3 + [True])
     np.testing.assert_allclose(got, value, rtol=1e-2)
 
 
-def test_nothing_is_of_any_size():
+def test_empty_values_are_cast_to_any_dtype():
     assert casted(np.zeros((0, 3)), "bfloat16").shape == (0, 3)
     assert casted(np.float64(0.5), "float32").shape == ()

@@ -51,7 +51,7 @@ def test_rows_follow_their_words(info, new, size, more, expected):
 
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("seed", range(3))
-def test_the_numbers_of_tensorflow(info, axis, seed, tmp_path):
+def test_rows_match_tensorflow(info, axis, seed, tmp_path):
     rng = np.random.default_rng(seed)
     words = [b"%d" % n for n in rng.permutation(40)]
     new, old = (b"\n".join(rng.permutation(words)[:30]) for _ in range(2))
@@ -110,7 +110,7 @@ def test_backup_initializer_fills_new_and_other_words(info, initializer):
     assert remapped.tolist() == [[3, 30], [7, 7], [1, 10], [7, 7]]
 
 
-def test_backup_initializer_sees_the_whole_variable(info):
+def test_backup_initializer_receives_the_complete_shape(info):
     seen = []
 
     def initializer(shape, dtype=None):
@@ -123,7 +123,7 @@ def test_backup_initializer_sees_the_whole_variable(info):
     assert seen == [((4, 1), "bfloat16")]
 
 
-def test_the_old_value_stays(info):
+def test_old_value_is_unchanged(info):
     old = rows(3)
     info(b"c\nz\na\n", 3).remap(old, (3, 1), "float32")
     np.testing.assert_array_equal(old, rows(3))
@@ -155,12 +155,12 @@ def test_the_old_value_stays(info):
         ),
     ],
 )
-def test_what_does_not_fit_is_refused(info, new, size, more, message):
+def test_numbers_that_do_not_fit_are_refused(info, new, size, more, message):
     with pytest.raises(ValueError, match=message):
         info(new, size, **more).remap(rows(3), (2, 1), "float32")
 
 
-def test_other_axes_must_be_the_same(info):
+def test_other_axes_must_be_equal(info):
     with pytest.raises(
         ValueError, match=r"\(3, 2\) in the checkpoint and \(2, 1\) in the"
     ):
@@ -185,7 +185,7 @@ def test_other_axes_must_be_the_same(info):
         ({"backup_initializer": "zeros"}, TypeError, "Pass a Keras initialize"),
     ],
 )
-def test_fields_are_checked(arguments, error, message):
+def test_fields_are_validated(arguments, error, message):
     right = {
         "new_vocab": "new.txt",
         "new_vocab_size": 2,
@@ -196,7 +196,7 @@ def test_fields_are_checked(arguments, error, message):
         kte.VocabInfo(**right | arguments)
 
 
-def test_arguments_are_in_the_order_of_the_original():
+def test_arguments_have_the_order_of_the_original():
     info = kte.VocabInfo("new", 2, 1, "old", 3, np.zeros, 1)
     original = tf.compat.v1.train.VocabInfo("new", 2, 1, "old", 3, np.zeros, 1)
     for field, value in original._asdict().items():

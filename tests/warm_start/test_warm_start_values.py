@@ -45,7 +45,7 @@ class Variable:
 
 
 def described(values):
-    """Variables such as those of the graph that holds the same values."""
+    """Variables like those of the graph with the same values."""
     return {
         path: Variable(
             value.shape,
@@ -96,8 +96,8 @@ ACCEPTED = {
 }
 
 
-def assert_as_the_original(settings, paths, vocabularies=None):
-    """Compares with TensorFlow, and the paths with those expected."""
+def assert_matches_the_original(settings, paths, vocabularies=None):
+    """Compares the values with TensorFlow's, and the paths with the expected ones."""
     with graph_of(MODEL) as session:
         tf.compat.v1.train.warm_start(**settings)
         session.run(tf.compat.v1.global_variables_initializer())
@@ -113,28 +113,28 @@ def assert_as_the_original(settings, paths, vocabularies=None):
 
 
 @pytest.mark.parametrize("case", ACCEPTED)
-def test_values_are_those_of_the_original(saved, case):
+def test_values_match_the_original(saved, case):
     settings, paths = ACCEPTED[case]
-    assert_as_the_original({"ckpt_to_initialize_from": saved, **settings}, paths)
+    assert_matches_the_original({"ckpt_to_initialize_from": saved, **settings}, paths)
 
 
 @pytest.mark.parametrize(
     ("wanted", "paths"),
     [(None, ["w"]), (".*", ["w", "w2", "bert/LayerNorm/gamma"])],
 )
-def test_vocabularies_as_in_the_original(saved, vocabularies, wanted, paths):
+def test_vocabularies_match_the_original(saved, vocabularies, wanted, paths):
     settings = {
         "ckpt_to_initialize_from": saved,
         "vars_to_warm_start": wanted,
         "var_name_to_vocab_info": {"w": tf.compat.v1.train.VocabInfo(*vocabularies)},
     }
-    values = assert_as_the_original(
+    values = assert_matches_the_original(
         settings, paths, {"w": kte.VocabInfo(*vocabularies)}
     )
     assert values["w"][:, 0].tolist() == [1, 0, 0]
 
 
-def test_a_vocabulary_under_another_name(saved, vocabularies):
+def test_vocabulary_with_another_name(saved, vocabularies):
     values, _ = warm_start_values(
         kte.WarmStartSettings(
             saved,
@@ -148,7 +148,7 @@ def test_a_vocabulary_under_another_name(saved, vocabularies):
     assert values["table"][:, 0].tolist() == [1, 0, 0]
 
 
-def test_a_selection_of_nothing_is_logged(tmp_path, caplog):
+def test_empty_selection_is_logged(tmp_path, caplog):
     prefix = kte.checkpoints.save(tmp_path, 20, {"kernel": np.ones(2)})
     variable = keras.Variable(np.zeros(2), name="kernel")
     settings = kte.WarmStartSettings(prefix, vars_to_warm_start="bert/")
@@ -157,14 +157,14 @@ def test_a_selection_of_nothing_is_logged(tmp_path, caplog):
     assert "selects none of ['kernel']" in caplog.text
 
 
-def test_a_list_of_variables():
+def test_list_of_variables():
     first = keras.Variable(np.zeros(2), name="first", trainable=False)
     second = keras.Variable(np.zeros(2), name="second")
     settings = kte.WarmStartSettings("path", vars_to_warm_start=[first])
     assert settings.select({"first": first, "second": second}) == ["first"]
 
 
-def test_objects_are_found_by_the_names_of_variables(tmp_path):
+def test_objects_are_found_by_variable_names(tmp_path):
     variables = [
         tf.Variable([1.0, 2.0], name="dense/bias"),
         tf.Variable([3.0], name="scale"),
@@ -178,7 +178,7 @@ def test_objects_are_found_by_the_names_of_variables(tmp_path):
 
 
 @pytest.mark.parametrize("suffix", [".weights.h5", ".keras", "", ".tf"])
-def test_from_what_a_keras_model_saved(tmp_path, suffix):
+def test_warm_start_from_a_keras_file(tmp_path, suffix):
     keras.utils.clear_session(free_memory=False)
     model = keras.Sequential([keras.Input([3]), keras.layers.Dense(2)])
     kernel = np.arange(6).reshape(3, 2)
@@ -217,7 +217,7 @@ def layer():
 # Refused settings.
 
 
-def test_all_that_is_wrong_is_in_the_error_and_its_report(saved):
+def test_error_and_report_have_all_problems(saved):
     model = {
         "w": Variable((3, 1)),
         "w2": Variable((5,)),
@@ -244,7 +244,7 @@ def test_all_that_is_wrong_is_in_the_error_and_its_report(saved):
     assert str(e.value).endswith(str(report))
 
 
-def test_the_report_is_a_table(saved):
+def test_report_is_a_table(saved):
     model = {
         "w": Variable((3, 1)),
         "w2": Variable((5,)),
@@ -296,13 +296,13 @@ def test_unused_vocabularies_are_refused(saved, vocabularies):
         warm_start_values(settings, described(MODEL))
 
 
-def test_a_vocabulary_that_does_not_fit_names_the_variable(saved, vocabularies):
+def test_error_for_a_mismatched_vocabulary_names_the_variable(saved, vocabularies):
     settings = kte.WarmStartSettings(saved, "w$", {"w": kte.VocabInfo(*vocabularies)})
     with pytest.raises(ValueError, match="VocabInfo of the variable 'w' must"):
         warm_start_values(settings, {"w": Variable((4, 1))})
 
 
-def test_a_checkpoint_that_is_not_there_is_refused():
+def test_missing_checkpoint_is_refused():
     with pytest.raises(ValueError, match="'/nowhere/a' is not a checkpoint"):
         warm_start_values(kte.WarmStartSettings("/nowhere/a"), {})
 
@@ -336,7 +336,7 @@ VARIABLE = keras.Variable(np.zeros(1), name="a")
         ({"var_name_to_prev_var_name": ["a"]}, TypeError, "be a dict from pat"),
     ],
 )
-def test_fields_are_checked(arguments, error, message):
+def test_fields_are_validated(arguments, error, message):
     with pytest.raises(error, match=message):
         kte.WarmStartSettings(**{"ckpt_to_initialize_from": "a"} | arguments)
 

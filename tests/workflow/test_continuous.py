@@ -1,4 +1,4 @@
-"""Evaluating in a separate process, while another one trains."""
+"""Tests evaluation in a separate process while another one trains."""
 
 import json
 import os
@@ -9,13 +9,13 @@ import pytest
 from training_helpers import HELD_OUT, TRAIN, Recorder, linear_estimator
 
 import keras_tpu_estimator as kte
-from keras_tpu_estimator.files.directory import training_status
+from keras_tpu_estimator.files.directory import state_file
 from keras_tpu_estimator.workflow.continuous import ContinuousEvaluator
 from keras_tpu_estimator.workflow.evaluations import Evaluations
 
 
 class World:
-    """A clock, and what the other process does while the evaluator sleeps.
+    """A clock, and the actions of the other process while the evaluator sleeps.
 
     Args:
         events: Functions by the second at which they are called.
@@ -26,11 +26,11 @@ class World:
         self._events = dict(events)
 
     def clock(self):
-        """The seconds since the beginning."""
+        """The seconds since the start."""
         return self.now
 
     def sleep(self, seconds):
-        """Lets the time pass."""
+        """Advances the time."""
         assert self._events, "The evaluator waits in vain."
         self.now += seconds
         event = self._events.pop(self.now, None)
@@ -39,7 +39,7 @@ class World:
 
 
 def evaluate_beside(tmp_path, events, max_steps=None, timeout=None, **fields):
-    """Evaluates while things happen; the evaluated steps, and the time."""
+    """Evaluates during events; returns the evaluated steps and the time."""
     recorder = Recorder()
     spec = spec_of(recorder, **fields)
     now = evaluate_specs_beside(tmp_path, events, [spec], max_steps, timeout)
@@ -47,7 +47,7 @@ def evaluate_beside(tmp_path, events, max_steps=None, timeout=None, **fields):
 
 
 def evaluate_specs_beside(tmp_path, events, specs, max_steps, timeout=None):
-    """Evaluates while things happen; the time."""
+    """Evaluates during events; returns the time."""
     world = World(events)
     estimator = linear_estimator(tmp_path)
     evaluations = Evaluations(estimator, specs, max_steps, world.clock)
@@ -58,7 +58,7 @@ def evaluate_specs_beside(tmp_path, events, specs, max_steps, timeout=None):
 
 
 def spec_of(recorder, **fields):
-    """Evaluates each new checkpoint, and tells it."""
+    """A spec that evaluates each new checkpoint and records its step."""
     return kte.EvalSpec(
         HELD_OUT,
         exporters=recorder,
@@ -67,7 +67,7 @@ def spec_of(recorder, **fields):
 
 
 class Once(kte.hooks.SessionRunHook):
-    """Does something at the end of the first evaluation, or before it."""
+    """Calls a function before or at the end of the first evaluation."""
 
     def __init__(self, do, when="end"):
         self.do = do
@@ -80,7 +80,7 @@ class Once(kte.hooks.SessionRunHook):
 
 @pytest.fixture
 def train_to(tmp_path):
-    """Trains as another process does, up to a step."""
+    """Trains to a step, as another process would."""
     estimator = linear_estimator(tmp_path, save_every=100)
 
     def train_to(step):
@@ -92,7 +92,7 @@ def train_to(tmp_path):
 @pytest.fixture
 def ends(tmp_path):
     """Marks the training as complete."""
-    return lambda: training_status.mark_complete(tmp_path, 0)
+    return lambda: state_file.mark_complete(tmp_path, 0)
 
 
 def steps(calls):
@@ -122,13 +122,15 @@ def test_each_new_checkpoint_until_the_last_step(tmp_path, train_to):
         ({"start_delay_secs": 600}, [8]),
     ],
 )
-def test_not_too_often_but_always_the_last(fields, evaluated, tmp_path, train_to):
+def test_evaluations_keep_the_interval_but_include_the_last(
+    fields, evaluated, tmp_path, train_to
+):
     events = {1: train_to(2), 2: train_to(4), 7: train_to(8)}
     calls, _ = evaluate_beside(tmp_path, events, max_steps=8, **fields)
     assert steps(calls) == evaluated
 
 
-def test_the_end_of_training_ends_it(tmp_path, train_to, ends):
+def test_end_of_training_ends_evaluation(tmp_path, train_to, ends):
     calls, now = evaluate_beside(
         tmp_path, {1: train_to(2), 3: train_to(4), 4: ends}, max_steps=100
     )
@@ -137,13 +139,13 @@ def test_the_end_of_training_ends_it(tmp_path, train_to, ends):
     assert not calls[-1][-1]
 
 
-def test_the_mark_of_an_earlier_training_does_not_count(tmp_path, train_to, ends):
+def test_marker_of_an_earlier_training_is_ignored(tmp_path, train_to, ends):
     train_to(2)()
     ends()
     calls, now = evaluate_beside(
         tmp_path,
         {
-            3: lambda: training_status.unmark_complete(tmp_path),
+            3: lambda: state_file.unmark_complete(tmp_path),
             7: train_to(4),
             8: ends,
         },
@@ -153,9 +155,7 @@ def test_the_mark_of_an_earlier_training_does_not_count(tmp_path, train_to, ends
     assert now == 8
 
 
-def test_the_last_checkpoint_is_evaluated_when_training_has_ended(
-    tmp_path, train_to, ends
-):
+def test_last_checkpoint_is_evaluated_after_training(tmp_path, train_to, ends):
     def end():
         train_to(4)()
         ends()
@@ -164,12 +164,12 @@ def test_the_last_checkpoint_is_evaluated_when_training_has_ended(
     assert steps(calls) == [2, 4]
 
 
-def test_training_that_saved_nothing_ends_it_too(tmp_path, ends):
+def test_training_without_a_checkpoint_ends_evaluation(tmp_path, ends):
     calls, now = evaluate_beside(tmp_path, {3: ends})
     assert (calls, now) == ([], 3)
 
 
-def test_waiting_may_have_an_end(tmp_path, train_to, caplog):
+def test_waiting_may_have_a_timeout(tmp_path, train_to, caplog):
     calls, now = evaluate_beside(
         tmp_path,
         {4: train_to(2), 6: train_to(4), 99: ends},
@@ -182,8 +182,8 @@ def test_waiting_may_have_an_end(tmp_path, train_to, caplog):
 
 
 @pytest.fixture
-def goes_on(tmp_path):
-    """Trains on up to step 4, and keeps no other checkpoint."""
+def continues(tmp_path):
+    """Continues to step 4, and keeps no other checkpoint."""
     estimator = linear_estimator(
         tmp_path, save_every=100, config={"keep_checkpoint_max": 1}
     )
@@ -191,12 +191,12 @@ def goes_on(tmp_path):
 
 
 @pytest.mark.parametrize("throttle", [{}, {"throttle_steps": 100}])
-def test_a_checkpoint_removed_between_two_specs(
-    throttle, tmp_path, train_to, goes_on, caplog
+def test_checkpoint_removed_between_two_specs(
+    throttle, tmp_path, train_to, continues, caplog
 ):
     one, two = Recorder("one"), Recorder("two")
     specs = [
-        spec_of(one, name="one", hooks=[Once(goes_on)]),
+        spec_of(one, name="one", hooks=[Once(continues)]),
         spec_of(two, name="two", **throttle),
     ]
     train_to(2)()
@@ -206,30 +206,30 @@ def test_a_checkpoint_removed_between_two_specs(
     assert "model.ckpt-2 was removed" in record.getMessage()
 
 
-def test_a_checkpoint_removed_before_an_export(tmp_path, train_to, goes_on):
+def test_checkpoint_removed_before_an_export(tmp_path, train_to, continues):
     class Copy(Recorder):
         def export(self, *, checkpoint_path, **rest):
             once()
             kte.checkpoints.read(checkpoint_path)
             super().export(checkpoint_path=checkpoint_path, **rest)
 
-    once = Once(goes_on).call
+    once = Once(continues).call
     copies = Copy()
     train_to(2)()
     evaluate_specs_beside(tmp_path, {}, [spec_of(copies)], max_steps=4)
     assert copies.steps == [4]
 
 
-def test_the_last_checkpoint_by_the_clock_may_go_as_well(tmp_path, train_to, goes_on):
+def test_last_checkpoint_by_the_clock_may_be_removed(tmp_path, train_to, continues):
     two = Recorder()
-    specs = [spec_of(Recorder("one"), name="one", hooks=[Once(goes_on)])]
+    specs = [spec_of(Recorder("one"), name="one", hooks=[Once(continues)])]
     specs.append(spec_of(two, name="two", start_delay_secs=600))
     train_to(2)()
     evaluate_specs_beside(tmp_path, {}, specs, None, timeout=0)
     assert two.steps == [4]
 
 
-def test_other_errors_of_an_evaluation_end_it(tmp_path, train_to):
+def test_other_errors_are_raised(tmp_path, train_to):
     def fail():
         raise OSError("no such table")
 
@@ -238,7 +238,7 @@ def test_other_errors_of_an_evaluation_end_it(tmp_path, train_to):
         evaluate_beside(tmp_path, {}, max_steps=2, hooks=[Once(fail)])
 
 
-def test_a_training_that_is_complete_is_not_waited_for(tmp_path, train_to):
+def test_completed_training_is_not_awaited(tmp_path, train_to):
     train_to(4)()
     calls, now = evaluate_beside(tmp_path, {}, max_steps=4, start_delay_secs=600)
     assert (steps(calls), now) == ([4], 0)
@@ -255,13 +255,13 @@ def test_several_specs_and_their_results(tmp_path, train_to):
     assert exports == {"one": [], "two": []}
 
 
-def test_an_estimator_is_needed():
+def test_estimator_is_required():
     with pytest.raises(TypeError, match="`estimator` must be a TPUEst"):
         kte.evaluate_continuously("linear", kte.EvalSpec(HELD_OUT))
 
 
 @pytest.mark.parametrize(("max_steps", "error"), [(0, ValueError), ("all", TypeError)])
-def test_the_last_step_is_a_positive_number(max_steps, error, tmp_path):
+def test_last_step_must_be_positive(max_steps, error, tmp_path):
     with pytest.raises(error, match="`max_steps` must be"):
         kte.evaluate_continuously(
             linear_estimator(tmp_path), kte.EvalSpec(HELD_OUT), max_steps
@@ -305,7 +305,7 @@ def test_two_processes(tmp_path):
     assert loss == pytest.approx(metrics["loss"], rel=1e-6)
 
 
-def test_a_loop_of_ones_own(tmp_path, train_to, ends):
+def test_custom_loop(tmp_path, train_to, ends):
     train_to(4)()
     ends()
     estimator = linear_estimator(tmp_path)

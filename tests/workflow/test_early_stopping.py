@@ -1,4 +1,4 @@
-"""Hooks that end training by what evaluations wrote."""
+"""Tests hooks that stop training according to evaluations."""
 
 import functools
 import os
@@ -13,19 +13,19 @@ experimental = kte.experimental
 
 
 def write(directory, metrics_by_step):
-    """Writes what evaluations of some steps would have."""
+    """Writes the event files of evaluations."""
     with kte.summary.EventWriter(str(directory)) as writer:
         for step, metrics in metrics_by_step.items():
             writer.metrics(metrics, step)
 
 
 def accuracies(*values):
-    """Evaluations at steps 0, 10, 20 and so on."""
+    """Writes evaluations at steps 0, 10, 20 and so on."""
     return {10 * i: {"accuracy": value} for i, value in enumerate(values)}
 
 
 def stops(make_hook, estimator, **arguments):
-    """Whether a hook ends training after its first run."""
+    """Whether a hook stops training after its first run."""
     hook = make_hook(estimator, **arguments)
     context = kte.hooks.SessionRunContext(Session({"global_step": 5}.get))
     hook.begin()
@@ -96,7 +96,7 @@ def stops(make_hook, estimator, **arguments):
         ),
     ],
 )
-def test_rules(hook, arguments, values, expected, tmp_path):
+def test_stopping_rules(hook, arguments, values, expected, tmp_path):
     estimator = linear_estimator(tmp_path)
     write(estimator.eval_dir(), accuracies(*values))
     make_hook = getattr(experimental, hook)
@@ -119,13 +119,13 @@ RULES = pytest.mark.parametrize(
 
 
 @RULES
-def test_without_evaluations_training_goes_on(make_hook, tmp_path):
+def test_training_continues_without_evaluations(make_hook, tmp_path):
     estimator = linear_estimator(tmp_path)
     assert not stops(make_hook, estimator, metric_name="accuracy")
 
 
 @RULES
-def test_evaluations_may_be_elsewhere(make_hook, tmp_path):
+def test_evaluations_may_be_in_another_directory(make_hook, tmp_path):
     write(tmp_path / "elsewhere", accuracies(0.5))
     assert stops(
         make_hook,
@@ -136,7 +136,7 @@ def test_evaluations_may_be_elsewhere(make_hook, tmp_path):
 
 
 @RULES
-def test_a_metric_that_is_not_there_is_named(make_hook, tmp_path):
+def test_missing_metric_is_named(make_hook, tmp_path):
     estimator = linear_estimator(tmp_path)
     write(estimator.eval_dir(), {0: {"loss": 1.0}, 10: {"loss": 1.0}})
     with pytest.raises(KeyError, match="step 10 .*'accuracy'.*only.*'loss'"):
@@ -153,7 +153,7 @@ def test_a_metric_that_is_not_there_is_named(make_hook, tmp_path):
         ({"run_every_secs": None}, ValueError, "Received: None and None"),
     ],
 )
-def test_wrong_arguments(make_hook, arguments, error, message, tmp_path):
+def test_invalid_arguments_are_refused(make_hook, arguments, error, message, tmp_path):
     given = {"estimator": linear_estimator(tmp_path)} | arguments
     if make_hook == "any":
         make_hook = experimental.make_early_stopping_hook
@@ -164,7 +164,7 @@ def test_wrong_arguments(make_hook, arguments, error, message, tmp_path):
         make_hook(**given)
 
 
-def test_a_function_is_needed(tmp_path):
+def test_function_is_required(tmp_path):
     with pytest.raises(TypeError, match="`should_stop_fn` must be a func"):
         experimental.make_early_stopping_hook(linear_estimator(tmp_path), True)
 
@@ -173,7 +173,7 @@ def test_a_function_is_needed(tmp_path):
     ("interval", "asked"),
     [(1, [1, 2, 3, 4, 5, 6]), (2, [1, 3, 5]), (4, [1, 5]), (100, [1])],
 )
-def test_when_the_function_is_asked(interval, asked, tmp_path):
+def test_steps_and_times_of_function_calls(interval, asked, tmp_path):
     estimator = linear_estimator(tmp_path)
     steps, calls = [], []
 
@@ -191,7 +191,7 @@ def test_when_the_function_is_asked(interval, asked, tmp_path):
     assert calls == asked
 
 
-def test_stopping_leaves_nothing_in_the_model(tmp_path):
+def test_stopping_adds_nothing_to_the_model(tmp_path):
     estimator = linear_estimator(tmp_path)
     estimator.train(TRAIN, steps=2)
     names = estimator.get_variable_names()
@@ -209,7 +209,7 @@ def test_stopping_leaves_nothing_in_the_model(tmp_path):
     assert kte.checkpoints.step_of(estimator.latest_checkpoint()) == 6
 
 
-def test_evaluations_on_the_way_stop_training(tmp_path):
+def test_evaluations_during_training_stop_it(tmp_path):
     estimator = linear_estimator(tmp_path, save_every=10)
     reference = linear_estimator(tmp_path / "reference", save_every=10)
     reference.train(TRAIN, max_steps=30)
@@ -223,7 +223,7 @@ def test_evaluations_on_the_way_stop_training(tmp_path):
         kte.TrainSpec(TRAIN, max_steps=1000, hooks=[hook]),
         kte.EvalSpec(HELD_OUT, steps=None, exporters=recorder, throttle_secs=0),
     )
-    # The hook comes after the evaluation, in the same step.
+    # The hook runs after the evaluation of the same step.
     assert recorder.steps == [10, 20, 30]
     assert metrics["loss"] < threshold
     assert kte.checkpoints.training_is_complete(tmp_path)

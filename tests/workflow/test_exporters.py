@@ -1,4 +1,4 @@
-"""Tests of which models are exported, and which exports stay."""
+"""Tests which models are exported, and which exports are kept."""
 
 import json
 import os
@@ -6,7 +6,7 @@ import pathlib
 
 import numpy as np
 import pytest
-import tensorflow as tf  # noqa: TID253 - loads what was exported
+import tensorflow as tf  # noqa: TID253 - loads the exports
 from helpers import estimator_of, linear, model_fn_of
 from training_helpers import DATA, HELD_OUT, TRAIN
 
@@ -16,14 +16,14 @@ pytestmark = pytest.mark.usefixtures("forked_trials")
 
 
 class Writer:
-    """Stands in for an estimator: exports are empty folders."""
+    """Replaces an estimator; its exports are empty folders."""
 
     def __init__(self, model_dir):
         self.model_dir = str(model_dir)
         self.exports = []
 
     def export_saved_model(self, base, receiver_fn, **arguments):
-        """Makes a folder named by a number."""
+        """Makes a folder with a number as its name."""
         path = pathlib.Path(base, str(1_700_000_000 + len(self.exports)))
         path.mkdir(parents=True)
         self.exports.append((receiver_fn, arguments))
@@ -31,7 +31,7 @@ class Writer:
 
 
 def receiver_fn():
-    """Is never called."""
+    """A function that is never called."""
 
 
 def best_exporter(**arguments):
@@ -66,7 +66,7 @@ def losses(*values):
     ],
     ids=lambda exporter: exporter.name,
 )
-def test_arguments_are_those_of_export_saved_model(exporter, tmp_path):
+def test_arguments_match_export_saved_model(exporter, tmp_path):
     writer = Writer(tmp_path)
     assert offer(exporter, writer, losses(1)) == [0]
     ((used, arguments),) = writer.exports
@@ -82,7 +82,7 @@ def test_arguments_are_those_of_export_saved_model(exporter, tmp_path):
     ("keep", "left"),
     [(1, [3]), (2, [2, 3]), (5, [0, 1, 2, 3]), (None, [0, 1, 2, 3])],
 )
-def test_the_newest_exports_stay(keep, left, tmp_path):
+def test_newest_exports_are_kept(keep, left, tmp_path):
     others = ["temp-1700000000", "170000000", "17000000000", "notes"]
     for name in others:
         (tmp_path / "export" / "latest" / name).mkdir(parents=True)
@@ -94,7 +94,7 @@ def test_the_newest_exports_stay(keep, left, tmp_path):
     assert sorted(names) == sorted([*others, *stamps])
 
 
-def test_an_export_that_is_a_link_goes_without_its_target(tmp_path):
+def test_linked_export_is_removed_without_its_target(tmp_path):
     exporter = kte.LatestExporter("latest", receiver_fn, exports_to_keep=1)
     path, disk = tmp_path / "export" / "latest", tmp_path / "disk"
     writer = Writer(tmp_path)
@@ -108,7 +108,7 @@ def test_an_export_that_is_a_link_goes_without_its_target(tmp_path):
 
 
 @pytest.mark.parametrize(("is_final", "exported"), [(False, []), (True, [0])])
-def test_the_final_exporter_waits_for_the_end(is_final, exported, tmp_path):
+def test_final_exporter_exports_only_at_the_end(is_final, exported, tmp_path):
     exporter = kte.FinalExporter("final", receiver_fn)
     writer = Writer(tmp_path)
     assert offer(exporter, writer, losses(1), is_final=is_final) == exported
@@ -125,29 +125,29 @@ def test_the_final_exporter_waits_for_the_end(is_final, exported, tmp_path):
         ([np.nan, np.nan], [0]),
     ],
 )
-def test_the_best_exporter_exports_what_is_better(values, exported, tmp_path):
+def test_best_exporter_exports_improvements(values, exported, tmp_path):
     assert offer(best_exporter(), Writer(tmp_path), losses(*values)) == exported
 
 
-def test_what_is_best_outlives_a_process(tmp_path):
+def test_best_result_is_saved_for_other_processes(tmp_path):
     writer = Writer(tmp_path)
     assert offer(best_exporter(), writer, losses(2, 1)) == [0, 1]
     assert offer(best_exporter(), writer, losses(1.5, 1, 0.5)) == [2]
     assert offer(best_exporter(), writer, losses(0.7)) == []
     kept = tmp_path / "export" / "best_exporter.best_eval_result.json"
     assert json.loads(kept.read_text()) == {"global_step": 2, "loss": 0.5}
-    # A program that lists the folder finds exports alone.
+    # A program that lists the folder finds only exports.
     assert not [p for p in (kept.parent / "best_exporter").iterdir() if p.is_file()]
 
 
-def test_two_exporters_know_of_two_best_results(tmp_path):
+def test_two_exporters_have_separate_best_results(tmp_path):
     one, other = best_exporter(name="one"), best_exporter(name="other")
     writer = Writer(tmp_path)
     assert offer(one, writer, losses(1, 2)) == [0]
     assert offer(other, writer, losses(2, 3)) == [0]
 
 
-def test_the_best_result_may_be_compared_otherwise(tmp_path):
+def test_comparison_may_be_customized(tmp_path):
     def more_accurate(best_eval_result, current_eval_result):
         best = best_eval_result["accuracy"]
         return current_eval_result["accuracy"] > best
@@ -176,7 +176,7 @@ def write_events(directory, results):
         ({"event_file_pattern": None}, "eval", [0, 1]),
     ],
 )
-def test_the_best_of_older_programs_is_in_event_files(
+def test_best_result_of_older_programs_is_in_event_files(
     arguments, directory, exported, tmp_path
 ):
     earlier = {10: {"loss": 3.0}, 20: {"loss": 1.0}, 30: {"loss": 2.0}}
@@ -187,18 +187,18 @@ def test_the_best_of_older_programs_is_in_event_files(
     assert offer(exporter, Writer(tmp_path), losses(1.5, 0.9)) == exported
 
 
-def test_an_evaluation_is_not_compared_with_its_own_event(tmp_path):
+def test_evaluation_is_not_compared_with_its_own_event(tmp_path):
     (tmp_path / "export" / "best_exporter" / "1600000000").mkdir(parents=True)
     write_events(tmp_path / "eval", {0: {"loss": 0.5}, 10: {"loss": 1.0}})
     assert offer(best_exporter(), Writer(tmp_path), losses(0.5)) == [0]
 
 
-def test_without_exports_the_first_model_is_the_best(tmp_path):
+def test_first_model_is_the_best_without_exports(tmp_path):
     write_events(tmp_path / "eval", {10: {"loss": 1.0}})
     assert offer(best_exporter(), Writer(tmp_path), losses(5, 4)) == [0, 1]
 
 
-def test_without_a_result_the_first_model_is_exported(tmp_path):
+def test_first_model_is_exported_without_a_result(tmp_path):
     exporter, writer = best_exporter(exports_to_keep=1), Writer(tmp_path)
     path = tmp_path / "export"
     arguments = (writer, str(path), "model.ckpt-0", None, False)
@@ -207,12 +207,12 @@ def test_without_a_result_the_first_model_is_exported(tmp_path):
     assert offer(exporter, writer, losses(5, 6), str(path)) == [0]
 
 
-def test_a_loss_is_needed_to_compare_losses(tmp_path):
+def test_comparing_losses_needs_a_loss(tmp_path):
     with pytest.raises(ValueError, match="Pass a `compare_fn`"):
         offer(best_exporter(), Writer(tmp_path), [{"mae": 2}, {"mae": 1}])
 
 
-def test_a_damaged_record_of_the_best_is_named(tmp_path):
+def test_corrupt_record_of_the_best_is_named(tmp_path):
     writer = Writer(tmp_path)
     offer(best_exporter(), writer, losses(1))
     kept = tmp_path / "export" / "best_exporter.best_eval_result.json"
@@ -268,7 +268,7 @@ def test_a_damaged_record_of_the_best_is_named(tmp_path):
         (lambda: kte.Exporter(), TypeError, "abstract"),
     ],
 )
-def test_wrong_arguments_of_exporters(make, error, message):
+def test_invalid_arguments_of_exporters_are_refused(make, error, message):
     with pytest.raises(error, match=message):
         make()
 

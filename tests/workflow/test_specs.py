@@ -1,4 +1,4 @@
-"""`TrainSpec` and `EvalSpec` check themselves."""
+"""Tests that `TrainSpec` and `EvalSpec` validate their fields."""
 
 import dataclasses
 import math
@@ -14,7 +14,7 @@ LISTENER = kte.hooks.CheckpointSaverListener()
 
 
 def input_fn(params):
-    """Is never called."""
+    """A function that is never called."""
 
 
 def test_fields_of_train_spec_by_default_and_in_order():
@@ -38,13 +38,13 @@ def test_fields_of_eval_spec_by_default_and_in_order():
     assert spec.throttle_secs == 2.5
 
 
-def test_specs_do_not_change():
+def test_specs_are_immutable():
     for spec in (kte.TrainSpec(input_fn), kte.EvalSpec(input_fn)):
         with pytest.raises(dataclasses.FrozenInstanceError):
             spec.hooks = ()
 
 
-def test_the_steps_between_evaluations_are_named():
+def test_error_names_steps_between_evaluations():
     with pytest.raises(TypeError, match="positional"):
         kte.EvalSpec(input_fn, 1, None, None, None, 0, 0, 5)
 
@@ -60,7 +60,7 @@ def test_the_steps_between_evaluations_are_named():
         {"throttle_steps": 1},
     ],
 )
-def test_good_fields_of_eval_spec(fields):
+def test_valid_fields_of_eval_spec(fields):
     assert kte.EvalSpec(input_fn, **fields).input_fn is input_fn
 
 
@@ -80,7 +80,7 @@ def test_good_fields_of_eval_spec(fields):
         ),
     ],
 )
-def test_wrong_fields_of_train_spec(fields, error, message):
+def test_invalid_fields_of_train_spec_are_refused(fields, error, message):
     with pytest.raises(error, match=message):
         kte.TrainSpec(**{"input_fn": input_fn} | fields)
 
@@ -132,6 +132,6 @@ def test_wrong_fields_of_train_spec(fields, error, message):
         ),
     ],
 )
-def test_wrong_fields_of_eval_spec(fields, error, message):
+def test_invalid_fields_of_eval_spec_are_refused(fields, error, message):
     with pytest.raises(error, match=message):
         kte.EvalSpec(**{"input_fn": input_fn} | fields)

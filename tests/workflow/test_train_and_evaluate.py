@@ -1,4 +1,4 @@
-"""`train_and_evaluate` in one process, and the parts that TF_CONFIG gives."""
+"""Tests `train_and_evaluate` in one process, and the roles in TF_CONFIG."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def eval_spec(recorder, **fields):
         ({"throttle_steps": 4, "throttle_secs": 600}, [2, 6, 7]),
     ],
 )
-def test_which_checkpoints_are_evaluated(throttle, evaluated, tmp_path):
+def test_steps_of_evaluated_checkpoints(throttle, evaluated, tmp_path):
     recorder = Recorder()
     kte.train_and_evaluate(
         linear_estimator(tmp_path),
@@ -42,7 +42,7 @@ def test_which_checkpoints_are_evaluated(throttle, evaluated, tmp_path):
     assert recorder.steps == evaluated
 
 
-def test_what_exporters_are_called_with(tmp_path):
+def test_arguments_that_exporters_receive(tmp_path):
     recorder = Recorder("mine")
     metrics, exports = kte.train_and_evaluate(
         linear_estimator(tmp_path, save_every=4),
@@ -58,7 +58,7 @@ def test_what_exporters_are_called_with(tmp_path):
     assert exports == ["export of 7"]
 
 
-def test_without_max_steps_no_export_is_the_final_one(tmp_path):
+def test_no_export_is_final_without_max_steps(tmp_path):
     recorder = Recorder()
     metrics, _ = kte.train_and_evaluate(
         linear_estimator(tmp_path),
@@ -71,7 +71,7 @@ def test_without_max_steps_no_export_is_the_final_one(tmp_path):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True])
-def test_numbers_are_those_of_evaluate(use_tpu, tmp_path):
+def test_results_match_evaluate(use_tpu, tmp_path):
     estimator = linear_estimator(tmp_path, use_tpu=use_tpu)
     metrics, exports = kte.train_and_evaluate(
         estimator,
@@ -84,7 +84,7 @@ def test_numbers_are_those_of_evaluate(use_tpu, tmp_path):
     assert exports == []
 
 
-def test_steps_name_and_hooks_are_those_of_the_spec(tmp_path):
+def test_spec_determines_steps_name_and_hooks(tmp_path):
     seen = []
 
     class Count(kte.hooks.SessionRunHook):
@@ -101,7 +101,7 @@ def test_steps_name_and_hooks_are_those_of_the_spec(tmp_path):
     assert list(metrics) == [2]
 
 
-def test_the_checkpoint_is_written_beside_its_results(tmp_path):
+def test_results_contain_the_checkpoint(tmp_path):
     from tensorboard.backend.event_processing import event_accumulator
 
     kte.train_and_evaluate(
@@ -151,7 +151,7 @@ def test_training_input_and_programs_are_kept(tmp_path):
     assert len(traced) == traces[0]
 
 
-def test_checkpoints_are_not_read_again(tmp_path, monkeypatch):
+def test_checkpoints_are_not_reread(tmp_path, monkeypatch):
     read = []
     monkeypatch.setattr(
         "keras_tpu_estimator.files.formats.loading.read",
@@ -165,7 +165,7 @@ def test_checkpoints_are_not_read_again(tmp_path, monkeypatch):
     assert not read
 
 
-def test_training_is_as_without_evaluations(tmp_path):
+def test_evaluation_does_not_change_training(tmp_path):
     plain = linear_estimator(tmp_path / "plain")
     plain.train(TRAIN, max_steps=8)
     evaluated = linear_estimator(tmp_path / "evaluated")
@@ -217,7 +217,7 @@ def test_finished_training_evaluates_nothing(tmp_path):
     assert recorder.steps == []
 
 
-def test_training_that_goes_on_evaluates_its_first_checkpoint(tmp_path):
+def test_resumed_training_evaluates_its_first_checkpoint(tmp_path):
     linear_estimator(tmp_path).train(TRAIN, max_steps=4)
     recorder = Recorder()
     kte.train_and_evaluate(
@@ -228,7 +228,7 @@ def test_training_that_goes_on_evaluates_its_first_checkpoint(tmp_path):
     assert recorder.steps == [6, 9]
 
 
-def test_listeners_of_the_spec_come_first_and_may_stop(tmp_path):
+def test_listeners_of_the_spec_run_first_and_may_stop(tmp_path):
     log = []
 
     class Stop(kte.hooks.CheckpointSaverListener):
@@ -257,7 +257,7 @@ def test_listeners_of_the_spec_come_first_and_may_stop(tmp_path):
     assert not recorder.calls[-1][-1]
 
 
-def test_a_saver_elsewhere_leaves_nothing_to_evaluate(tmp_path, caplog):
+def test_saver_in_another_directory_causes_no_evaluation(tmp_path, caplog):
     recorder = Recorder()
     saver = kte.hooks.CheckpointSaverHook(tmp_path / "other", save_steps=2)
     result = kte.train_and_evaluate(
@@ -269,7 +269,7 @@ def test_a_saver_elsewhere_leaves_nothing_to_evaluate(tmp_path, caplog):
     assert "Step 2 is not evaluated, because it is not in" in caplog.text
 
 
-def test_a_checkpoint_that_training_has_passed_is_read(tmp_path):
+def test_older_checkpoint_is_read_for_evaluation(tmp_path):
     class Ahead(Session):
         def saved_step(self, directory):
             return 2
@@ -285,7 +285,7 @@ def test_a_checkpoint_that_training_has_passed_is_read(tmp_path):
     assert metrics == estimator.evaluate(HELD_OUT)
 
 
-def test_without_checkpoints_there_is_nothing_to_evaluate(tmp_path):
+def test_no_evaluation_without_checkpoints(tmp_path):
     estimator = linear_estimator(tmp_path, save_every=None)
     with pytest.raises(ValueError, match="need checkpoints, but none are"):
         kte.train_and_evaluate(
@@ -295,7 +295,7 @@ def test_without_checkpoints_there_is_nothing_to_evaluate(tmp_path):
         )
 
 
-def test_a_trial_run_takes_one_step_and_one_batch(tmp_path):
+def test_dry_run_takes_one_step_and_one_batch(tmp_path):
     recorder = Recorder()
     batches = []
 
@@ -328,7 +328,7 @@ def test_a_trial_run_takes_one_step_and_one_batch(tmp_path):
     ],
 )
 @pytest.mark.parametrize("wrong", ["spec", None, 1])
-def test_arguments_are_of_their_types(position, message, wrong, tmp_path):
+def test_types_of_arguments_are_checked(position, message, wrong, tmp_path):
     arguments = [
         linear_estimator(tmp_path),
         kte.TrainSpec(TRAIN),
@@ -356,12 +356,12 @@ def test_arguments_are_of_their_types(position, message, wrong, tmp_path):
         ),
     ],
 )
-def test_several_evaluations_are_told_apart(specs, message, tmp_path):
+def test_several_evaluations_need_different_names(specs, message, tmp_path):
     with pytest.raises(ValueError, match=message):
         kte.train_and_evaluate(linear_estimator(tmp_path), kte.TrainSpec(TRAIN), specs)
 
 
-# The end of training, for other processes.
+# Tests of the marker of completed training.
 
 
 def test_training_is_marked_complete(tmp_path):
@@ -384,7 +384,7 @@ def test_training_is_marked_complete(tmp_path):
     assert json.loads(content) == {"global_step": 6}
 
 
-def test_a_training_of_its_own_takes_the_mark_away(tmp_path):
+def test_new_training_removes_the_marker(tmp_path):
     estimator = linear_estimator(tmp_path)
     kte.train_and_evaluate(estimator, kte.TrainSpec(TRAIN, 4), kte.EvalSpec(HELD_OUT))
     estimator.train(TRAIN, max_steps=4)
@@ -407,7 +407,7 @@ def test_training_that_fails_is_not_complete(tmp_path):
     assert not kte.checkpoints.training_is_complete(tmp_path)
 
 
-# The parts of several processes.
+# Tests of the roles of several processes.
 
 
 def part(monkeypatch, task_type, index=0, **cluster):
@@ -425,7 +425,7 @@ def part(monkeypatch, task_type, index=0, **cluster):
         ("worker", {"chief": ["a:1"], "worker": ["b:1"]}, [], False),
     ],
 )
-def test_who_trains_and_who_evaluates(
+def test_roles_of_processes(
     task_type, cluster, evaluated, marks, tmp_path, monkeypatch
 ):
     part(monkeypatch, task_type, **cluster)
@@ -441,7 +441,7 @@ def test_who_trains_and_who_evaluates(
     assert kte.checkpoints.training_is_complete(tmp_path) == marks
 
 
-def test_an_evaluator_evaluates_what_the_chief_saved(tmp_path, monkeypatch):
+def test_evaluator_evaluates_checkpoints_of_the_chief(tmp_path, monkeypatch):
     linear_estimator(tmp_path).train(TRAIN, max_steps=4)
     part(monkeypatch, "evaluator")
     recorder = Recorder()
@@ -462,7 +462,7 @@ def test_an_evaluator_evaluates_what_the_chief_saved(tmp_path, monkeypatch):
         ("evaluator", 1, "one evaluator, with index 0"),
     ],
 )
-def test_parts_that_there_are_not(task_type, index, message, tmp_path, monkeypatch):
+def test_unknown_roles_are_refused(task_type, index, message, tmp_path, monkeypatch):
     part(monkeypatch, task_type, index)
     with pytest.raises(ValueError, match=message):
         kte.train_and_evaluate(
@@ -481,14 +481,14 @@ def test_parts_that_there_are_not(task_type, index, message, tmp_path, monkeypat
         ({"type": "", "index": 0}, "must have a type and an index"),
     ],
 )
-def test_tasks_that_there_are_not(task, message, tmp_path, monkeypatch):
+def test_missing_tasks_are_refused(task, message, tmp_path, monkeypatch):
     cluster = {"chief": ["a:1"]}
     monkeypatch.setenv("TF_CONFIG", json.dumps({"cluster": cluster, "task": task}))
     with pytest.raises(ValueError, match=message):
         linear_estimator(tmp_path)
 
 
-def test_a_process_that_was_asked_to_stop_evaluates_no_more(tmp_path):
+def test_process_does_not_evaluate_after_a_stop_signal(tmp_path):
     class StopAtStep(kte.hooks.SessionRunHook):
         def before_run(self, run_context):
             if run_context.session.run("global_step") == 3:

@@ -1,4 +1,4 @@
-"""Estimators and exporters that tell what was evaluated."""
+"""Estimators and exporters that record evaluations."""
 
 from helpers import (
     batches_of,
@@ -17,7 +17,7 @@ HELD_OUT = batches_of(*regression_data(examples=37, seed=1))
 
 
 class Recorder(kte.Exporter):
-    """Remembers what it was called with, and exports the step."""
+    """Records its arguments, and exports the step."""
 
     name = "recorder"
 
@@ -39,7 +39,7 @@ class Recorder(kte.Exporter):
 
     @property
     def steps(self):
-        """The steps that were evaluated."""
+        """The evaluated steps."""
         return [step for step, *_ in self.calls]
 
 

@@ -12,7 +12,7 @@ from keras_tpu_estimator.base.common.params import argument_names
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.topology import Topology
 from keras_tpu_estimator.base.common.types import PathLike
-from keras_tpu_estimator.base.storage import urls
+from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 
 RESERVED_PARAMS = ("batch_size", "context")
@@ -166,8 +166,8 @@ def resolve_model_dir(model_dir: PathLike | None, config: RunConfig) -> str | No
     directory = given or configured
     if directory is None:
         return None
-    urls.check(directory)
-    is_complete = urls.is_url(directory) or os.path.isabs(directory)
+    paths.check(directory)
+    is_complete = paths.is_url(directory) or os.path.isabs(directory)
     return directory if is_complete else os.path.abspath(directory)
 
 

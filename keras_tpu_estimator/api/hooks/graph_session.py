@@ -5,8 +5,7 @@ import functools
 from collections.abc import Callable, Collection, Mapping
 from typing import Any, NamedTuple, Protocol
 
-from keras_tpu_estimator.api.hooks.fetches import refuse_feed, warn_of_options
-from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session import Session, refuse_feed, warn_of_options
 
 
 class Request(NamedTuple):

@@ -10,8 +10,7 @@ from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
     check_listeners,
 )
-from keras_tpu_estimator.api.hooks.fetches import names_in
-from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session import Session, names_in
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     EveryRun,
     Hook,

@@ -6,8 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from keras_tpu_estimator.api.hooks.fetches import check_names, refuse_feed
-from keras_tpu_estimator.api.hooks.session import Session
+from keras_tpu_estimator.api.hooks.session import Session, check_names, refuse_feed
 from keras_tpu_estimator.api.hooks.session_run_hook import (
     LaterArgs,
     SessionRunArgs,

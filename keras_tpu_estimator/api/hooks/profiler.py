@@ -14,7 +14,7 @@ from keras_tpu_estimator.api.hooks.session_run_hook import (
 )
 from keras_tpu_estimator.api.hooks.timer import SecondOrStepTimer
 from keras_tpu_estimator.base.common.types import PathLike
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 
 
 class ProfilerHook(SessionRunHook):

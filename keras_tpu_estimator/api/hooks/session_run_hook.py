@@ -7,12 +7,12 @@ from typing import Any, TypeAlias
 
 import keras
 
-from keras_tpu_estimator.api.hooks.fetches import (
+from keras_tpu_estimator.api.hooks.session import (
+    Session,
     check_names,
     refuse_feed,
     warn_of_options,
 )
-from keras_tpu_estimator.api.hooks.session import Session
 
 
 @dataclasses.dataclass(frozen=True)

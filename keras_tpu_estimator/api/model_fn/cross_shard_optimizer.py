@@ -24,7 +24,7 @@ from keras_tpu_estimator.api.optimizers.optax_optimizer import (
 )
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.mesh import replica_context
-from keras_tpu_estimator.base.mesh.reductions import (
+from keras_tpu_estimator.base.mesh.replica_context import (
     Groups,
     check_groups,
     check_partition,

@@ -13,8 +13,7 @@ import keras
 from keras_tpu_estimator.api.model_fn.known_variables import get_global_step
 from keras_tpu_estimator.api.optimizers.optax_optimizer import Optax, as_keras
 from keras_tpu_estimator.base.mesh import replica_context
-from keras_tpu_estimator.base.mesh.reductions import Groups
-from keras_tpu_estimator.base.mesh.replica_shards import ReplicaShards
+from keras_tpu_estimator.base.mesh.replica_context import Groups, ReplicaShards
 from keras_tpu_estimator.base.tracing import keras_internals
 from keras_tpu_estimator.base.tracing.variables import current_scope, scope_for
 

@@ -1,14 +1,128 @@
-"""The context of one core's code during tracing, and its reductions."""
+"""One core's code during tracing: its context, reductions and sharded variables."""
 
 import contextlib
 import contextvars
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import jax
+import jax.numpy as jnp
+from jax.sharding import PartitionSpec
 
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.mesh.reductions import Groups, mean_over, sum_over
+
+Groups = Sequence[Sequence[int]]
+
+
+def check_groups(groups: Any) -> None:
+    """Checks that groups have equal sizes and contain each replica once.
+
+    Args:
+        groups: A list of lists of replica numbers.
+
+    Example:
+
+    >>> check_groups([[0, 1, 2, 3]])
+    """
+    expected = "`group_assignment` should be a list of lists of replica numbers"
+    if not _are_lists(groups):
+        raise ValueError(
+            f"{expected}. Received: {groups!r}. Leave it out for one group of "
+            "all replicas."
+        )
+    if len({len(group) for group in groups}) > 1:
+        raise ValueError(
+            f"{expected}, all of one size. Received: {groups!r}, of sizes "
+            f"{[len(group) for group in groups]}."
+        )
+    numbers = sorted(number for group in groups for number in group)
+    if numbers != list(range(len(numbers))):
+        raise ValueError(
+            f"{expected} that holds each replica once, from 0 on. Received: {groups!r}."
+        )
+
+
+def check_partition(groups: Groups | None, num_replicas: int) -> None:
+    """Checks that groups contain all replicas.
+
+    Args:
+        groups: Checked groups; `None` for one group of all replicas.
+        num_replicas: The number of replicas. With one, any groups are valid,
+            because nothing is reduced.
+
+    Example:
+
+    >>> check_partition([[0, 1], [2, 3]], num_replicas=4)
+    """
+    if groups is None or num_replicas == 1:
+        return
+    count = sum(len(group) for group in groups)
+    if count != num_replicas:
+        raise ValueError(
+            "`group_assignment` should partition the "
+            f"{num_replicas} replicas. Received {count} of them: "
+            f"{groups!r}. Leave it out for one group of all replicas."
+        )
+
+
+def _are_lists(groups: Any) -> bool:
+    """Returns whether these are non-empty lists of integers."""
+    if not isinstance(groups, list | tuple) or not groups:
+        return False
+    return all(
+        isinstance(group, list | tuple)
+        and group
+        and all(isinstance(number, int) for number in group)
+        for group in groups
+    )
+
+
+def sum_over(
+    nest: PyTree,
+    axes: Sequence[str],
+    groups: Groups | None = None,
+    dtype: jax.typing.DTypeLike | None = None,
+) -> PyTree:
+    """Returns sums over axes; for booleans, the number of true values.
+
+    Args:
+        nest: A pytree of one core's tensors or numbers.
+        axes: Axes of the current `shard_map`.
+        groups: Groups of cores with separate sums. Defaults to one group.
+        dtype: The dtype in which floats are summed. Defaults to `None`, for at
+            least float32, because a sum may overflow float16.
+    """
+    return _reduced(jax.lax.psum, nest, axes, groups, dtype)
+
+
+def mean_over(
+    nest: PyTree,
+    axes: Sequence[str],
+    groups: Groups | None = None,
+    dtype: jax.typing.DTypeLike | None = None,
+) -> PyTree:
+    """Returns means over axes, with arguments as in `sum_over`."""
+    return _reduced(jax.lax.pmean, nest, axes, groups, dtype)
+
+
+def _reduced(
+    reduction: Callable[..., jax.Array],
+    nest: PyTree,
+    axes: Sequence[str],
+    groups: Groups | None,
+    dtype: jax.typing.DTypeLike | None,
+) -> PyTree:
+    def one(leaf: jax.Array) -> jax.Array:
+        own = jnp.asarray(leaf).dtype
+        if not jnp.issubdtype(own, jnp.inexact):
+            return reduction(leaf, axes, axis_index_groups=groups)
+        is_real = jnp.issubdtype(own, jnp.floating)
+        given = (dtype if is_real else None) or jnp.promote_types(own, jnp.float32)
+        reduced = reduction(jnp.asarray(leaf, given), axes, axis_index_groups=groups)
+        return reduced.astype(own)
+
+    return jax.tree.map(one, nest)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,3 +250,108 @@ def held(
     # may overflow float16.
     is_held = platform != "cpu" and dtype != "float16"
     return dtype if is_held else None
+
+
+# The sharding of variables over the replicas, by path; `False` if replicated.
+Specs: TypeAlias = Mapping[str, PartitionSpec | bool]
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplicaShards:
+    """The shards of one variable, for the code of one replica.
+
+    Attributes:
+        axes: The mesh axes of the replicas.
+        dimension: The dimension of the variable that is split over them.
+        dtype: The dtype in which gradients are summed. Defaults to `None`, for
+            at least float32.
+    """
+
+    axes: tuple[str, ...]
+    dimension: int
+    dtype: jax.typing.DTypeLike | None = None
+
+    @property
+    def spec(self) -> PartitionSpec:
+        """The split dimension, for `shard_map`."""
+        return PartitionSpec(*[None] * self.dimension, self.axes)
+
+    def whole(
+        self, shard: jax.Array, dtype: jax.typing.DTypeLike | None = None
+    ) -> jax.Array:
+        """Gathers the variable. Its gradient is summed and scattered.
+
+        Args:
+            shard: This replica's shard.
+            dtype: A narrower dtype in which the variable is used, and therefore
+                gathered. Defaults to its own.
+        """
+        if not jnp.issubdtype(shard.dtype, jnp.inexact):
+            return self._gathered(shard)
+
+        @jax.custom_vjp
+        def gather(shard: jax.Array) -> jax.Array:
+            return self._gathered(shard.astype(dtype or shard.dtype)).astype(
+                shard.dtype
+            )
+
+        gather.defvjp(
+            lambda shard: (gather(shard), None),
+            lambda _, gradient: (self.summed(gradient),),
+        )
+        return gather(shard)
+
+    def summed(self, gradient: jax.Array) -> jax.Array:
+        """Returns this replica's shard of the sum over all replicas."""
+        own = gradient.dtype
+        wide = self.dtype or jnp.promote_types(own, jnp.float32)
+        return jax.lax.psum_scatter(
+            gradient.astype(wide),
+            self.axes,
+            scatter_dimension=self.dimension,
+            tiled=True,
+        ).astype(own)
+
+    def own(self, value: jax.Array) -> jax.Array:
+        """Returns this replica's shard of a value that is equal on all."""
+        size = value.shape[self.dimension] // jax.lax.axis_size(self.axes)
+        start = jax.lax.axis_index(self.axes) * size
+        return jax.lax.dynamic_slice_in_dim(value, start, size, self.dimension)
+
+    def _gathered(self, shard: jax.Array) -> jax.Array:
+        return jax.lax.all_gather(shard, self.axes, axis=self.dimension, tiled=True)
+
+
+def whole_of(
+    shards: Mapping[str, ReplicaShards],
+    values: Mapping[str, jax.Array],
+    paths: Iterable[str],
+) -> dict[str, jax.Array]:
+    """Returns some variables, of which those that are shards are gathered.
+
+    Args:
+        shards: The variables that may be shards, by path.
+        values: The values of variables by path.
+        paths: The paths of the variables to return.
+    """
+    return {
+        path: shards[path].whole(values[path]) if path in shards else values[path]
+        for path in paths
+    }
+
+
+def own_of(
+    shards: Mapping[str, ReplicaShards], values: Mapping[str, jax.Array]
+) -> dict[str, jax.Array]:
+    """Returns variables that are equal on all replicas, or this one's shards."""
+    return {
+        path: shards[path].own(value) if path in shards else value
+        for path, value in values.items()
+    }
+
+
+def specs_of(shards: Mapping[str, ReplicaShards], paths: Iterable[str]) -> Specs | None:
+    """Returns the sharding of variables by path; `None` if all are replicated."""
+    if not shards:
+        return None
+    return {path: shards[path].spec if path in shards else False for path in paths}

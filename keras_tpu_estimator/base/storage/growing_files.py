@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from keras_tpu_estimator.base.storage import paths, transfers
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.base.storage.transfers import Copy
-from keras_tpu_estimator.base.storage.urls import is_url
 
 # The minimum time from the end of one upload to the next, in seconds and as a
 # multiple of the upload's duration.

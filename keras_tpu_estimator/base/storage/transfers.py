@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from keras_tpu_estimator.base.storage import paths, shared_files
-from keras_tpu_estimator.base.storage.urls import is_url, located
+from keras_tpu_estimator.base.storage.paths import is_url, located
 
 if TYPE_CHECKING:
     from fsspec import AbstractFileSystem

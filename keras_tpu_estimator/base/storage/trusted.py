@@ -10,7 +10,7 @@ import stat
 
 from keras_tpu_estimator.base.common.field_checks import directory_string
 from keras_tpu_estimator.base.common.machine import check_is_posix
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 
 
 def folder_string(name: str, value: object) -> str:

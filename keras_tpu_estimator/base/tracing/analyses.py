@@ -23,7 +23,7 @@ import jax.numpy as jnp
 import keras
 from jax.extend import core as jex
 
-from keras_tpu_estimator.base.tracing.dataflow import Analysis, outputs
+from keras_tpu_estimator.base.tracing.jaxprs import Analysis, outputs
 
 _TO_ALL = ("psum", "pmax", "pmin", "all_gather")
 

@@ -17,7 +17,7 @@ import numpy as np
 
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.base.tracing import keras_internals
+from keras_tpu_estimator.base.tracing import keras_patches
 from keras_tpu_estimator.base.tracing.variable_classes import KeyVariable, is_key
 from keras_tpu_estimator.base.tracing.variables import current_scope
 
@@ -238,7 +238,7 @@ def _names_in_layers(tree: PyTree) -> list[str]:
 
 
 # Such layers may be made before and outside any `model_fn`.
-keras_internals.around_jax_layers(lambda: current_scope() is not None, _names_in_layers)
+keras_patches.around_jax_layers(lambda: current_scope() is not None, _names_in_layers)
 
 
 def maker(init: Any, new_seed: Callable[[], int]) -> Callable[[], PyTree]:

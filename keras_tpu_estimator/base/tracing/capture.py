@@ -16,7 +16,12 @@ import numpy as np
 from jax.extend import core as jex
 
 from keras_tpu_estimator.base.common.types import PyTree, TensorLike
-from keras_tpu_estimator.base.tracing import jaxprs, keras_internals, tf1_calls
+from keras_tpu_estimator.base.tracing import (
+    jaxprs,
+    keras_internals,
+    keras_patches,
+    tf1_calls,
+)
 from keras_tpu_estimator.base.tracing.analyses import (
     Crossing,
     FixedWeight,
@@ -273,10 +278,10 @@ def capture(
         TwoUnderOnePathError: Two variables have the same path.
         LeakedTensorError: The function uses tensors of another trace.
     """
-    keras_internals.around_creation(enter_into_scope)
-    keras_internals.around_assignment(fitting)
-    keras_internals.accept_tensors_as_rates(is_tensor_of_scope)
-    keras_internals.keep_masks()
+    keras_patches.around_creation(enter_into_scope)
+    keras_patches.around_assignment(fitting)
+    keras_patches.accept_tensors_as_rates(is_tensor_of_scope)
+    keras_patches.keep_masks()
     inputs: dict[str, keras.Variable] = dict(known)
     taken = {} if taken_names is None else taken_names
     clashes: list[TwoUnderOnePathError] = []

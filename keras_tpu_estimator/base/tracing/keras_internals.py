@@ -1,35 +1,24 @@
-"""All private parts of Keras that this package uses, one function each.
+"""All private values of Keras that this package reads or sets, one function each.
 
+`keras_patches.py` has the functions of Keras that are replaced.
 `tests/tracing/test_keras_internals.py` fails when Keras changes any of them.
 """
 
 import contextlib
 import contextvars
-import functools
-import inspect
 import random
-import sys
 import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-import jax.numpy as jnp
 import keras
 from keras.src import api_export
 from keras.src.backend.common import global_state, masking
 from keras.src.backend.common.name_scope import current_path
-from keras.src.backend.jax import image, nn
-from keras.src.backend.jax import numpy as keras_numpy
-from keras.src.backend.jax import random as keras_random
-from keras.src.optimizers import base_optimizer
 from keras.src.random import seed_generator
-from keras.src.saving import object_registration, serialization_lib
 from keras.src.saving.serialization_lib import ObjectSharingScope
 from keras.src.trainers import compile_utils
 from keras.src.tree import tree_api
-from keras.src.utils import jax_layer, jax_utils
-
-from keras_tpu_estimator.base.common.machine import Machine
 
 
 class _CountsByScope(dict[Any, int]):
@@ -124,6 +113,7 @@ def default_seeds(generator: random.Random) -> Iterator[None]:
 
     Other threads and Python's `random` are unaffected.
     """
+    # Keras draws them from Python's global generator.
     seed_generator.python_random = _DefaultSeeds()
     token = _DefaultSeeds.current.set(generator)
     try:
@@ -189,81 +179,6 @@ def without_distribution() -> Iterator[None]:
         keras.distribution.set_distribution(before)
 
 
-_platform: contextvars.ContextVar[str | None] = contextvars.ContextVar(
-    "platform", default=None
-)
-
-
-@contextlib.contextmanager
-def on_platform(platform: str) -> Iterator[None]:
-    """Makes Keras build operations for a kind of device in a `with` block.
-
-    By default, Keras builds them for JAX's devices, which may differ from those of the
-    traced program.
-
-    Args:
-        platform: The kind, such as "cpu".
-    """
-    _ask_for_platform()
-    token = _platform.set(platform)
-    try:
-        yield
-    finally:
-        _platform.reset(token)
-
-
-def platform() -> str | None:
-    """Returns the kind of device of `on_platform`, or `None` outside."""
-    return _platform.get()
-
-
-@functools.cache
-def _ask_for_platform() -> None:
-    """Patches Keras's decisions about devices once, so that they use `on_platform`."""
-    # A function of the package hides the module of the same name.
-    rnn: Any = sys.modules["keras.src.backend.jax.rnn"]
-    uses_cpu = keras_numpy._uses_cpu
-    attention = nn.dot_product_attention
-
-    def is_on_cpu(x: Any) -> bool:
-        platform = _platform.get()
-        return uses_cpu(x) if platform is None else platform == "cpu"
-
-    def is_on_gpu() -> bool:
-        # Without a GPU, cuDNN cannot report how much memory it needs. In a plan, JAX
-        # reports the backend of the topology.
-        return _platform.get() in (None, "gpu") and Machine.here().platform == "gpu"
-
-    @functools.wraps(attention)
-    def attend(*args: Any, **kwargs: Any) -> Any:
-        if _platform.get() == "tpu":
-            kwargs = _without_flash(attention, args, kwargs)
-            args = ()
-        return attention(*args, **kwargs)
-
-    keras_numpy._uses_cpu, rnn._is_gpu_available = is_on_cpu, is_on_gpu
-    nn.dot_product_attention = attend
-
-
-def _without_flash(
-    attention: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """Returns the arguments of attention on a TPU, by name, without flash attention.
-
-    On a TPU, the kernel of Keras's flash attention does not scale, and treats attention
-    without a mask as causal, and XLA cannot shard it.
-    """
-    bound = inspect.signature(attention).bind(*args, **kwargs).arguments
-    for name in ("flash_attention", "attn_logits_soft_cap"):
-        if bound.get(name):
-            raise ValueError(
-                "Attention on a TPU must not use Keras's flash attention, which "
-                f"computes wrong numbers there. Received: {name}={bound[name]}. "
-                "Omit it."
-            )
-    return {**bound, "flash_attention": False}
-
-
 def rate_function(
     optimizer: keras.optimizers.Optimizer,
 ) -> Callable[..., Any] | None:
@@ -285,28 +200,6 @@ def at_rate(optimizer: keras.optimizers.Optimizer, rate: Any) -> Iterator[None]:
         yield
     finally:
         optimizer._learning_rate = before
-
-
-def accept_tensors_as_rates(is_tensor: Callable[[object], bool]) -> None:
-    """Makes optimizers accept tensors as learning rates from now on.
-
-    Keras accepts functions, so a tensor is wrapped in one.
-
-    Args:
-        is_tensor: Whether a learning rate is a tensor.
-    """
-    construct = base_optimizer.BaseOptimizer.__init__
-    if hasattr(construct, "__wrapped__"):
-        return
-
-    @functools.wraps(construct)
-    def __init__(  # noqa: N807
-        self: Any, learning_rate: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        rate = (lambda: learning_rate) if is_tensor(learning_rate) else None
-        construct(self, rate or learning_rate, *args, **kwargs)
-
-    base_optimizer.BaseOptimizer.__init__ = __init__
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
@@ -342,47 +235,6 @@ def from_own_config(model: keras.Model, functions: Mapping[str, Any]) -> keras.M
         )
 
 
-def name_functions(name_of: Callable[[Any], str | None]) -> None:
-    """Makes Keras write these names of functions into configs from now on.
-
-    Args:
-        name_of: Returns the name of a function, or `None` to use Keras's.
-    """
-    registered_name = object_registration.get_registered_name
-    if hasattr(registered_name, "__wrapped__"):
-        return
-    serialize = serialization_lib.serialize_keras_object
-
-    @functools.wraps(registered_name)
-    def named(value: Any) -> Any:
-        return name_of(value) or registered_name(value)
-
-    @functools.wraps(serialize)
-    def serialized(value: Any) -> Any:
-        name = name_of(value)
-        if name is None:
-            return serialize(value)
-        return {
-            "module": None,
-            "class_name": "function",
-            "config": name,
-            "registered_name": name,
-        }
-
-    to_config = keras.layers.Lambda._serialize_function_to_config
-
-    @functools.wraps(to_config)
-    def lambda_serialized(layer: Any, function: Any) -> Any:
-        if name_of(function) is None:
-            return to_config(layer, function)
-        return serialized(function)
-
-    object_registration.get_registered_name = named
-    for module in (serialization_lib, keras.saving, keras.utils):
-        module.serialize_keras_object = serialized
-    keras.layers.Lambda._serialize_function_to_config = lambda_serialized
-
-
 def is_of_keras(function: Any) -> bool:
     """Returns whether Keras finds a function by its name."""
     if api_export.get_name_from_symbol(function) is not None:
@@ -403,36 +255,6 @@ def with_mask(tensor: Any, mask: Any) -> Any:
     if mask is not None:
         masking.set_keras_mask(tensor, mask)
     return tensor
-
-
-def keep_masks() -> None:
-    """Makes attention keep the masks of its inputs from now on.
-
-    Keras deletes them, so that a later layer would not see a mask on these tensors.
-    """
-    layer: Any = keras.layers.MultiHeadAttention
-    call = layer.call
-    if hasattr(call, "__wrapped__"):
-        return
-
-    @functools.wraps(call)
-    def keeping(
-        self: Any,
-        query: Any,
-        value: Any,
-        key: Any = None,
-        *args: Any,
-        **kw: Any,
-    ) -> Any:
-        inputs = [each for each in (query, value, key) if each is not None]
-        masks = [masking.get_keras_mask(each) for each in inputs]
-        try:
-            return call(self, query, value, key, *args, **kw)
-        finally:
-            for each, mask in zip(inputs, masks, strict=True):
-                masking.set_keras_mask(each, mask)
-
-    layer.call = keeping
 
 
 def directions_of(metrics: Mapping[str, Any]) -> dict[str, str]:
@@ -481,124 +303,3 @@ def directed(directions: Mapping[str, str]) -> keras.metrics.Metric:
         for name, direction in directions.items()
     ]
     return _Directed(named, name="compile_metrics")
-
-
-def around_moments(take: Callable[..., tuple[Any, Any]]) -> None:
-    """Makes Keras compute means and variances with another function from now on.
-
-    Args:
-        take: Receives Keras's function and its arguments.
-    """
-    moments = nn.moments
-    if not hasattr(moments, "__wrapped__"):
-        taken = functools.partial(take, moments)
-        nn.moments = functools.update_wrapper(taken, moments)
-
-
-def around_seeds(key_of: Callable[[Any], Any]) -> None:
-    """Makes Keras convert its seeds to JAX keys from now on.
-
-    Args:
-        key_of: Converts the array of a seed to a key.
-    """
-    for module, name in ((keras_random, "jax_draw_seed"), (image, "draw_seed")):
-        draw = getattr(module, name)
-        if not hasattr(draw, "__wrapped__"):
-            setattr(module, name, _of_drawn(key_of, draw))
-
-
-def _of_drawn(
-    key_of: Callable[[Any], Any], draw: Callable[[Any], Any]
-) -> Callable[[Any], Any]:
-    @functools.wraps(draw)
-    def drawn(seed: Any) -> Any:
-        return key_of(draw(seed))
-
-    return drawn
-
-
-def around_jax_layers(
-    is_traced: Callable[[], bool], name_leaves: Callable[[Any], list[str]]
-) -> None:
-    """Makes layers of JAX functions work in a trace, with named weights.
-
-    Keras rejects them in a trace, and names each weight `variable` with a number that
-    depends on earlier layers.
-
-    Args:
-        is_traced: Whether a trace is running in which variables can be made.
-        name_leaves: Returns the names of a pytree's leaves, in JAX's order.
-    """
-    layer: Any = keras.layers.JaxLayer
-    create, seed = layer._create_variables, layer._get_init_seed
-    if isinstance(jax_layer.jax_utils, types.SimpleNamespace):
-        return
-
-    def is_refused(x: Any = None) -> bool:
-        return not is_traced() and jax_utils.is_in_jax_tracing_scope(x)
-
-    @functools.wraps(create)
-    def create_named(self: Any, values: Any, trainable: bool) -> Any:
-        prefix = "" if trainable else "state."
-        names = iter(name_leaves(values))
-        add = self.add_weight
-
-        def add_named(*args: Any, **kwargs: Any) -> Any:
-            return add(*args, name=prefix + next(names), **kwargs)
-
-        vars(self)["add_weight"] = add_named
-        try:
-            return create(self, values, trainable)
-        finally:
-            del vars(self)["add_weight"]
-
-    @functools.wraps(seed)
-    def init_seed(self: Any) -> Any:
-        # The global generator would advance in every step.
-        return jnp.uint32([default_seed(), 0]) if is_traced() else seed(self)
-
-    jax_layer.jax_utils = types.SimpleNamespace(is_in_jax_tracing_scope=is_refused)
-    layer._create_variables, layer._get_init_seed = create_named, init_seed
-
-
-def around_assignment(
-    fitting: Callable[[keras.Variable, Any], Any],
-) -> None:
-    """Passes each assigned value through `fitting` from now on.
-
-    Keras truncates 64-bit integers to 32 bits. `fitting` receives the variable and the
-    value, and returns the value to assign.
-    """
-    assign = keras.Variable.assign
-    if hasattr(assign, "__wrapped__"):
-        return
-
-    @functools.wraps(assign)
-    def fitting_assign(self: keras.Variable, value: Any) -> Any:
-        return assign(self, fitting(self, value))
-
-    keras.Variable.assign = fitting_assign
-
-
-def around_creation(
-    wrap: Callable[[Callable[..., None], keras.Variable, Any, dict[str, Any]], None],
-) -> None:
-    """Makes `wrap` construct every `keras.Variable` from now on.
-
-    Keras rejects variables made from arrays in a trace, and does not report new
-    variables. `wrap` receives the constructor, the new object, the initializer and the
-    other arguments.
-    """
-    construct = keras.Variable.__init__
-    if hasattr(construct, "__wrapped__"):
-        return
-
-    @functools.wraps(construct)
-    def __init__(  # noqa: N807
-        self: keras.Variable, initializer: Any, *args: Any, **kwargs: Any
-    ) -> None:
-        # `shape`, `dtype` and `trainable` may be given by position.
-        kwargs.update(zip(("shape", "dtype", "trainable"), args, strict=False))
-        wrap(construct, self, initializer, kwargs)
-
-    keras.Variable.__init__ = __init__

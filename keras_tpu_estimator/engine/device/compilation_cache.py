@@ -12,7 +12,7 @@ import threading
 import jax
 
 from keras_tpu_estimator.base.common.logs import warn_once
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 
 _NAME = "jax_compilation_cache_dir"
 _COMPILED = "/jax/core/compile/backend_compile_duration"

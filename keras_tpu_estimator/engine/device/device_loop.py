@@ -24,7 +24,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.device.executables import Executables, StoredLoop
 from keras_tpu_estimator.engine.device.nan_search import Compiled, checking_nans
-from keras_tpu_estimator.engine.device.step_values import StepValues, scan_with_newest
+from keras_tpu_estimator.engine.device.run_state import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.device.variable_places import VariablePlaces
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size, is_unbatched
 from keras_tpu_estimator.engine.program.steps import (

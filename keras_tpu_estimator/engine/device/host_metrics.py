@@ -23,7 +23,7 @@ from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.base.tracing import keras_internals, tf1_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath, VariableScope
-from keras_tpu_estimator.engine.device.step_values import StepValues, scan_with_newest
+from keras_tpu_estimator.engine.device.run_state import StepValues, scan_with_newest
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 
 _NEEDS_CONCRETE_VALUES = (

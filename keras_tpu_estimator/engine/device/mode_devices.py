@@ -16,10 +16,8 @@ from keras_tpu_estimator.base.common.params import with_additional
 from keras_tpu_estimator.base.common.pickling import fields_of
 from keras_tpu_estimator.base.hosts import this_process
 from keras_tpu_estimator.base.mesh.all_cores import all_cores
-from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
-from keras_tpu_estimator.base.mesh.host_cores import own_cores
+from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores, own_cores
 from keras_tpu_estimator.base.tracing import keras_internals
-from keras_tpu_estimator.engine.inputs.axes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.deployment import (
     PER_CORE,
     InputPlan,
@@ -27,6 +25,7 @@ from keras_tpu_estimator.engine.inputs.deployment import (
     undivided,
     way_in,
 )
+from keras_tpu_estimator.engine.inputs.input_shapes import BatchAxes, partitioned
 from keras_tpu_estimator.engine.inputs.request import InputRequest
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.engine.inputs.unbatched import unmarked, unmarked_of_core

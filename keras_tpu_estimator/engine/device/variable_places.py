@@ -9,8 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
-from keras_tpu_estimator.base.mesh import host_cores, transfers
-from keras_tpu_estimator.base.mesh.cores import Cores
+from keras_tpu_estimator.base.mesh import transfers
+from keras_tpu_estimator.base.mesh.cores import Cores, own_copies, own_cores
 from keras_tpu_estimator.base.mesh.sharded_rows import padded_rows
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
 from keras_tpu_estimator.engine.program.store import VariableStore, slot_owners
@@ -67,7 +67,7 @@ class VariablePlaces:
     @functools.cached_property
     def own(self) -> "VariablePlaces":
         """The shardings over only the cores of this process."""
-        return VariablePlaces(self._store, host_cores.own_cores(self._cores))
+        return VariablePlaces(self._store, own_cores(self._cores))
 
     @property
     def are_on_hosts(self) -> bool:
@@ -82,7 +82,7 @@ class VariablePlaces:
 
     def own_copies(self, values: ArraysByPath) -> ArraysByPath:
         """Returns the values on only the cores of this process."""
-        return host_cores.own_copies(self._cores, values)
+        return own_copies(self._cores, values)
 
     def pinned(self, values: ArraysByPath) -> ArraysByPath:
         """Constrains values of a trace to their shardings.

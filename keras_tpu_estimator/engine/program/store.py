@@ -204,6 +204,11 @@ class VariableStore:
             if path not in self.constants and not is_accumulator(variable)
         ]
 
+    def restorable(self) -> set[str]:
+        """Returns the paths of the variables that a checkpoint may contain."""
+        # A callback may have set a learning rate that the code sets as a number.
+        return {*self.saved_paths(), *self.constants}
+
 
 def _copied(leaf: Any) -> np.ndarray:
     if isinstance(leaf, jax.core.Tracer | jax.ShapeDtypeStruct):

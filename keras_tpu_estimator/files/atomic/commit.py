@@ -1,26 +1,130 @@
-"""Files that appear complete or not at all.
+"""Files that appear complete or not at all, and the locks of their writers.
 
 A file is written under a temporary name, and renamed when it is on the disk:
 'model.ckpt-20.h5.0f0f0f0f.kte-partial' becomes 'model.ckpt-20.h5'. Temporary
 names are unique, so that processes can write into one directory. The writer
-holds the file's lock; the lock of a file from a killed process is free. Windows
-cannot rename open files, so there the age of a file shows whether its writer is
-alive.
+holds the file's lock, which the operating system releases when the process ends, so
+that the lock of a file from a killed process is free. Windows cannot rename open files,
+so there the age of a file shows whether its writer is alive.
+
+Windows cannot open directories either, so there a file in the directory is locked
+instead, and deleted when the lock is released.
 """
 
 import contextlib
 import errno
 import glob
+import importlib
 import os
 import re
 import time
 from collections.abc import Iterable, Iterator
+from typing import Any
 
 from keras_tpu_estimator.base.common import machine
+from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths, shared_files, transfers
-from keras_tpu_estimator.base.storage.urls import is_url
-from keras_tpu_estimator.files.atomic import file_locks
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic.checksum import new_token
+
+try:
+    import fcntl
+except ImportError:  # Not on Windows.
+    # Type checkers do not expect a module to be `None`.
+    fcntl = None  # type: ignore[assignment]
+
+
+_IS_TAKEN = (BlockingIOError, PermissionError)
+# The file that is locked instead of a directory on Windows.
+LOCK_FILE = "training.kte-lock"
+# The file to delete after closing, if any, by descriptor.
+_held: dict[int, str | None] = {}
+
+
+def _leave_to_parent() -> None:
+    """Closes inherited locks in a forked process, such as a data loader."""
+    while _held:
+        # The parent process still holds the lock.
+        os.close(_held.popitem()[0])
+
+
+if fcntl is not None:
+    os.register_at_fork(after_in_child=_leave_to_parent)
+
+
+class TakenError(Exception):
+    """Another process, or another descriptor of this process, holds a lock."""
+
+
+def open_lock(directory: PathLike) -> int:
+    """Opens a local directory, and returns a descriptor for `take_lock`."""
+    if not machine.IS_WINDOWS:
+        # This opens the directory itself, so that no file remains.
+        return os.open(directory, os.O_RDONLY)
+    path = os.path.join(os.fsdecode(directory), LOCK_FILE)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT)
+    _held[descriptor] = path
+    return descriptor
+
+
+def take_lock(descriptor: int) -> bool:
+    """Takes the lock of a file or directory until `close_lock`.
+
+    Args:
+        descriptor: The open file or directory. On Windows it must come from
+            `open_lock`, because no other program can read a locked file.
+
+    Returns:
+        Whether the file system supports locks.
+
+    Raises:
+        TakenError: Another process, or another descriptor, holds the lock.
+
+    Example:
+
+    >>> import tempfile
+    >>> folder = tempfile.mkdtemp()
+    >>> first, second = (open_lock(folder) for _ in range(2))
+    >>> take_lock(first)
+    True
+    >>> take_lock(second)
+    Traceback (most recent call last):
+    ...
+    keras_tpu_estimator.files.atomic.commit.TakenError: ...
+    >>> close_lock(first)
+    >>> take_lock(second)
+    True
+    >>> close_lock(second)
+    """
+    _held.setdefault(descriptor, None)
+    try:
+        _lock(descriptor)
+    except _IS_TAKEN as error:
+        raise TakenError("Another process or descriptor holds the lock.") from error
+    except OSError:  # A file system without locks.
+        return False
+    return True
+
+
+def close_lock(descriptor: int) -> None:
+    """Closes a file that was passed to `take_lock`, and releases its lock."""
+    # A forked process has already closed it.
+    if descriptor in _held:
+        path = _held.pop(descriptor)
+        os.close(descriptor)
+        if path is not None:
+            # Windows refuses this while another process has the file open.
+            with contextlib.suppress(OSError):
+                os.remove(path)
+
+
+def _lock(descriptor: int) -> None:
+    if fcntl is not None:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return
+    # The types of this module exist on Windows only.
+    msvcrt: Any = importlib.import_module("msvcrt")
+    msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
 
 
 @contextlib.contextmanager
@@ -146,7 +250,7 @@ def partial_file(path: str) -> Iterator[str]:
             _remove([name])
     finally:
         if descriptor is not None:
-            file_locks.close(descriptor)
+            close_lock(descriptor)
 
 
 def remove_abandoned(directory: str) -> None:
@@ -187,13 +291,13 @@ def _made(path: str) -> tuple[str, int | None]:
             os.close(descriptor)
             return name, None
         try:
-            file_locks.take(descriptor)
+            take_lock(descriptor)
             # Another process may have removed it before it was locked.
             if os.path.exists(name):
                 return name, descriptor
-        except file_locks.TakenError:
+        except TakenError:
             pass
-        file_locks.close(descriptor)
+        close_lock(descriptor)
 
 
 @contextlib.contextmanager
@@ -215,12 +319,12 @@ def _abandoned(path: str) -> Iterator[bool]:
         yield False
         return
     try:
-        has_locks = file_locks.take(descriptor)
+        has_locks = take_lock(descriptor)
         yield has_locks or _is_old(os.fstat(descriptor))
-    except file_locks.TakenError:
+    except TakenError:
         yield False
     finally:
-        file_locks.close(descriptor)
+        close_lock(descriptor)
 
 
 def _is_old(status: os.stat_result) -> bool:

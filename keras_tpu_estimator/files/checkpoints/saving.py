@@ -21,7 +21,7 @@ from keras_tpu_estimator.files.directory.retention import Retention, best
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.directory.state_file import CheckpointState, Saved
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
+from keras_tpu_estimator.files.formats.hdf5.encoding import InTree, Sharded
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 
 

@@ -13,14 +13,13 @@ from collections.abc import Iterator
 from typing import Self
 
 from keras_tpu_estimator.base.storage import paths, shared_files
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.files.atomic.checksum import new_token, stamp
-from keras_tpu_estimator.files.directory import location, save_names, stale_files
-from keras_tpu_estimator.files.directory.layouts import Layout
-from keras_tpu_estimator.files.directory.save_names import SaveName
+from keras_tpu_estimator.files.directory import layouts, location, stale_files
+from keras_tpu_estimator.files.directory.layouts import Layout, SaveName
 from keras_tpu_estimator.files.directory.stale_files import ExistingCheckpoint
-from keras_tpu_estimator.files.directory.training_status import if_no_training
+from keras_tpu_estimator.files.directory.state_file import if_no_training
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +49,7 @@ class SaveFiles:
 
     def named(self, name: str) -> str:
         """Returns the path of a file or folder of the format by its name."""
-        return save_names.saved(self.prefix, name, self.token)
+        return layouts.saved(self.prefix, name, self.token)
 
     def make_folder(self, name: str) -> None:
         """Creates a folder of the format, with the marker of this save."""
@@ -61,12 +60,12 @@ class SaveFiles:
 
     def position(self, host: int, hosts: int) -> str:
         """Returns the path of the file with a host's iterator state."""
-        return save_names.position(self.prefix, host, hosts, self.token)
+        return layouts.position(self.prefix, host, hosts, self.token)
 
     @property
     def callbacks(self) -> str:
         """The file with the state of callbacks and hooks."""
-        return save_names.callbacks(self.prefix, self.token)
+        return layouts.callbacks(self.prefix, self.token)
 
     def positions(self) -> list[str]:
         """Returns the existing files of iterator states, of all hosts."""
@@ -90,7 +89,7 @@ class SaveFiles:
         A process may be killed while the main file exists but is not yet, or no
         longer, listed.
         """
-        path = save_names.unlisted(self.prefix, self.token)
+        path = layouts.unlisted(self.prefix, self.token)
         # An empty file is complete at once.
         named = contextlib.nullcontext(path)
         with commit.replacing(path) if is_url(path) else named as name:
@@ -99,7 +98,7 @@ class SaveFiles:
 
     def unmark(self) -> None:
         """Removes the marker."""
-        stale_files.remove_files([save_names.unlisted(self.prefix, self.token)])
+        stale_files.remove_files([layouts.unlisted(self.prefix, self.token)])
 
     @contextlib.contextmanager
     def marked_unlisted(self) -> Iterator[None]:

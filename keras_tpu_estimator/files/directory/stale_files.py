@@ -11,8 +11,7 @@ from typing import Self
 from keras_tpu_estimator.base.storage import paths
 from keras_tpu_estimator.files.atomic.checksum import token_of
 from keras_tpu_estimator.files.directory import layouts, location, state_file
-from keras_tpu_estimator.files.directory.layouts import Layout
-from keras_tpu_estimator.files.directory.save_names import SaveName
+from keras_tpu_estimator.files.directory.layouts import Layout, SaveName
 
 
 @dataclasses.dataclass(frozen=True)

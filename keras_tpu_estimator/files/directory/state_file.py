@@ -1,17 +1,21 @@
-"""The `checkpoint` file, which lists the checkpoints of a directory.
+"""The state of a directory: its `checkpoint` file, and the status of its training.
 
-It has the text format of TensorFlow's `CheckpointState` message, so
-`tf.train.get_checkpoint_state` and TensorBoard can also read it.
+The `checkpoint` file lists the checkpoints. It has the text format of TensorFlow's
+`CheckpointState` message, so `tf.train.get_checkpoint_state` and TensorBoard can also
+read it. Training holds a lock while it runs. Other processes, which see only the
+directory, learn from a marker that no more checkpoints will follow.
 """
 
 import contextlib
 import dataclasses
+import json
 import os
 import re
+from collections.abc import Iterator
 
+from keras_tpu_estimator.base.common.types import PathLike
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.paths import canonical
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import canonical, is_url
 from keras_tpu_estimator.files.atomic import commit
 
 FILE_NAME = "checkpoint"
@@ -154,3 +158,138 @@ def _unescape(text: str) -> str:
         as_bytes = text.encode().decode("unicode_escape").encode("latin-1")
         return as_bytes.decode()
     return text
+
+
+@contextlib.contextmanager
+def only_training(directory: PathLike) -> Iterator[None]:
+    """Prevents a second training in a directory during a `with` block.
+
+    The operating system holds the lock, and releases it when the process ends
+    in any way. Forked processes do not hold it. There is no lock for a URL or
+    on a file system without locks. The directory is created, and removed again
+    if it stays empty.
+
+    Raises:
+        RuntimeError: Another training on this machine uses the directory.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> with only_training(directory):
+    ...     with only_training(directory):
+    ...         pass
+    Traceback (most recent call last):
+    ...
+    RuntimeError: Another training writes into ...
+    """
+    if is_url(directory):
+        yield
+        return
+    is_new = not os.path.isdir(directory)
+    os.makedirs(directory, exist_ok=True)
+    descriptor = commit.open_lock(directory)
+    try:
+        _lock(descriptor, directory)
+        yield
+    finally:
+        commit.close_lock(descriptor)
+        if is_new:
+            with contextlib.suppress(OSError):
+                os.rmdir(directory)
+
+
+@contextlib.contextmanager
+def if_no_training(directory: PathLike) -> Iterator[bool]:
+    """Yields whether no training uses a directory, and keeps new ones out.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> with only_training(directory), if_no_training(directory) as is_free:
+    ...     is_free
+    False
+    """
+    descriptor = commit.open_lock(directory)
+    try:
+        commit.take_lock(descriptor)
+        is_free = True
+    except commit.TakenError:
+        is_free = False
+    try:
+        yield is_free
+    finally:
+        commit.close_lock(descriptor)
+
+
+def _lock(descriptor: int, directory: PathLike) -> None:
+    try:
+        commit.take_lock(descriptor)
+    except commit.TakenError as error:
+        raise RuntimeError(
+            f"Another training writes into {os.fspath(directory)!r}. Only one "
+            "training at a time may write into a directory, because their "
+            "checkpoints would replace each other. Wait until it ends, or "
+            "choose another `model_dir`."
+        ) from error
+
+
+COMPLETE_FILE = "training_complete.json"
+
+
+def training_is_complete(model_dir: PathLike) -> bool:
+    """Returns whether `train_and_evaluate` has finished in a directory.
+
+    Args:
+        model_dir: The directory, which need not exist.
+
+    Returns:
+        A `bool`, which is false again as soon as training continues.
+
+    Example:
+
+    >>> import tempfile
+    >>> import keras_tpu_estimator as kte
+    >>> kte.checkpoints.training_is_complete(tempfile.mkdtemp())
+    False
+    """
+    return paths.is_file(os.path.join(os.fsdecode(model_dir), COMPLETE_FILE))
+
+
+def mark_complete(model_dir: PathLike, global_step: int) -> None:
+    """Marks the training in a directory as complete.
+
+    Args:
+        global_step: The last step, for readers of the file.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> mark_complete(directory, 20)
+    >>> training_is_complete(directory)
+    True
+    """
+    model_dir = os.fsdecode(model_dir)
+    paths.make_directory(model_dir)
+    path = os.path.join(model_dir, COMPLETE_FILE)
+    with commit.replacing(path) as partial:
+        with open(partial, "w", encoding="utf-8") as file:
+            json.dump({"global_step": global_step}, file)
+
+
+def unmark_complete(model_dir: PathLike) -> None:
+    """Removes the marker, because training continues.
+
+    Example:
+
+    >>> import tempfile
+    >>> directory = tempfile.mkdtemp()
+    >>> mark_complete(directory, 20)
+    >>> unmark_complete(directory)
+    >>> training_is_complete(directory)
+    False
+    """
+    with contextlib.suppress(FileNotFoundError):
+        paths.remove(os.path.join(os.fsdecode(model_dir), COMPLETE_FILE))

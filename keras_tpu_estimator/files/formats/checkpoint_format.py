@@ -11,15 +11,14 @@ from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.layouts import Layout
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats import intact, tensorflow_format
+from keras_tpu_estimator.files.formats import reader, tensorflow_format
 from keras_tpu_estimator.files.formats.hdf5 import reader as hdf5_reader
 from keras_tpu_estimator.files.formats.hdf5 import writer as hdf5_writer
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree, Sharded
-from keras_tpu_estimator.files.formats.intact import Content
-from keras_tpu_estimator.files.formats.orbax import main_file as orbax_main
+from keras_tpu_estimator.files.formats.hdf5.encoding import InTree, Sharded
+from keras_tpu_estimator.files.formats.orbax import reader as orbax_main
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from keras_tpu_estimator.files.formats.orbax.reader import TreeReader
-from keras_tpu_estimator.files.formats.reader import CheckpointReader
+from keras_tpu_estimator.files.formats.reader import CheckpointReader, Content
 from keras_tpu_estimator.files.formats.tensorflow_format import TensorFlowReader
 
 HDF5 = "hdf5"
@@ -161,7 +160,7 @@ def write(
     written = named(format_name)
     with saved.replacing(written.layout):
         written.write(saved, variables)
-        intact.trust(written.contents(saved.prefix))
+        reader.trust(written.contents(saved.prefix))
 
 
 def check_can_write(format_name: str, directory: str) -> None:
@@ -206,12 +205,12 @@ def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:
     True
     """
     contents = _contents(prefix)
-    return bool(contents) and intact.are_intact(contents, host, hosts)
+    return bool(contents) and reader.are_intact(contents, host, hosts)
 
 
 def trust(prefix: str) -> None:
     """Marks a checkpoint that was just written as intact, for `is_intact`."""
-    intact.trust(_contents(prefix))
+    reader.trust(_contents(prefix))
 
 
 def _contents(prefix: str) -> list[Content]:

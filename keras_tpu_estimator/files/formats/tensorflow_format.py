@@ -23,9 +23,9 @@ from keras_tpu_estimator.files.directory.layouts import (
     data_files,
 )
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.intact import Content
 from keras_tpu_estimator.files.formats.reader import (
     CheckpointReader,
+    Content,
     Stored,
     removed,
     unambiguous,

@@ -16,8 +16,7 @@ from keras_tpu_estimator.files.warm_start.pairing import (
     pairings,
     read_values,
 )
-from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
-from keras_tpu_estimator.files.warm_start.vocabulary import VocabInfo
+from keras_tpu_estimator.files.warm_start.settings import VocabInfo, WarmStartSettings
 
 _logger = logging.getLogger("keras_tpu_estimator")
 

@@ -9,8 +9,7 @@ import jax.numpy as jnp
 
 from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
-from keras_tpu_estimator.base.mesh.replica_context import held
-from keras_tpu_estimator.base.mesh.replica_shards import ReplicaShards, whole_of
+from keras_tpu_estimator.base.mesh.replica_context import ReplicaShards, held, whole_of
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.gradient_requests import (
     GradientAnswers,
@@ -18,7 +17,7 @@ from keras_tpu_estimator.base.tracing.gradient_requests import (
     pull_back,
 )
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
-from keras_tpu_estimator.engine.program.options import widened
+from keras_tpu_estimator.engine.program.bound_model_fn import widened
 from keras_tpu_estimator.engine.program.steps import (
     NAMED,
     SUMMARIES,

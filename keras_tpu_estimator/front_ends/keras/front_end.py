@@ -14,13 +14,13 @@ from keras_tpu_estimator.base.mesh.cores import ONE_CORE, Cores
 from keras_tpu_estimator.base.tracing.identity import check_apart
 from keras_tpu_estimator.engine.inputs import batch
 from keras_tpu_estimator.engine.inputs.batch_source import BatchSource
-from keras_tpu_estimator.engine.inputs.sources import source_of_call
+from keras_tpu_estimator.engine.inputs.request import source_of_call
 from keras_tpu_estimator.engine.program.bound_model_fn import (
     BoundModelFn,
     SpecFunction,
+    TraceOptions,
     inputs,
 )
-from keras_tpu_estimator.engine.program.options import TraceOptions
 from keras_tpu_estimator.engine.program.steps import Program, Step, StepInput
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.export.exporting import ExportSettings, GraphPlan

@@ -15,7 +15,7 @@ from keras_tpu_estimator.api.model_fn.spec import Spec
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, PathLike, PyTree, TensorLike
 from keras_tpu_estimator.base.storage import transfers
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
 from keras_tpu_estimator.export.loading import LoadedModel, load_model
 from keras_tpu_estimator.export.served_model_fn import (

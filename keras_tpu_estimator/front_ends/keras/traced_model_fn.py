@@ -15,14 +15,12 @@ from keras_tpu_estimator.api.model_fn.spec_checks import metric_value
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh import replica_context
-from keras_tpu_estimator.base.mesh.replica_shards import Specs
-from keras_tpu_estimator.base.tracing import keras_internals, tf1_calls
+from keras_tpu_estimator.base.mesh.replica_context import Specs
+from keras_tpu_estimator.base.tracing import keras_internals, keras_patches, tf1_calls
 from keras_tpu_estimator.base.tracing.identity import names_collected
-from keras_tpu_estimator.base.tracing.keras_patches import in_one_pass
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
-from keras_tpu_estimator.engine.program import outputs
-from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction
-from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program import steps
+from keras_tpu_estimator.engine.program.bound_model_fn import SpecFunction, TraceOptions
 from keras_tpu_estimator.engine.program.steps import (
     FEATURE_GRADIENTS,
     NAMED,
@@ -83,7 +81,7 @@ class TracedModelFn:
 
     def __call__(self, features: Features, labels: Labels) -> Outputs:
         """Calls `model_fn`; returns the tensors that leave the device."""
-        in_one_pass()
+        keras_patches.in_one_pass()
         layer_checks.reject_traced_inputs()
         training = self.mode == ModeKeys.TRAIN
         is_padding = None
@@ -97,7 +95,7 @@ class TracedModelFn:
         collector = Collector(self._records)
         with (
             replica_context.replica_scope(self.example.cores.context),
-            keras_internals.on_platform(self.example.cores.platform),
+            keras_patches.on_platform(self.example.cores.platform),
             self.options.scope(),
             layer_checks.noting_policies(self.policies),
             recording.only_to(collector),
@@ -115,9 +113,9 @@ class TracedModelFn:
             name: self.options.outputs(_as_tensors(tensors))
             for name, tensors in self._outputs().items()
         }
-        outputs.check_concatenable(found, self.example, np.ndim, self.micro_batches)
+        steps.check_concatenable(found, self.example, np.ndim, self.micro_batches)
         split = self.example.is_split
-        self._outputs_split = dict(outputs.splits(found, split))
+        self._outputs_split = dict(steps.splits(found, split))
         mean = self.example.cores.mean
         found[SUMMARIES] = [s.of_cores(mean) for s in collector.collected]
         self._outputs_split[SUMMARIES] = [
@@ -190,7 +188,7 @@ class TracedModelFn:
             function=function,
             reads=tuple(sorted(reads)),
             assigned=tuple(sorted(assigned)),
-            metric_fn=outputs.metrics_of(self.spec, self.mode),
+            metric_fn=steps.metrics_of(self.spec, self.mode),
             host_call=self.spec.host_call,
             hooks=self.spec.hooks,
             scaffold=self._scaffold(),
@@ -212,7 +210,7 @@ class TracedModelFn:
         return scaffold
 
     def _outputs(self) -> Outputs:
-        found = outputs.outputs_of(self.spec, self.mode, lambda host: host.fed)
+        found = steps.outputs_of(self.spec, self.mode, lambda host: host.fed)
         if self._metric_ops():
             found["metric_values"] = {
                 name: metric_value(metric)

@@ -11,7 +11,7 @@ from keras_tpu_estimator.api.model_fn.updates import TrainOp, Update, single_opt
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.mesh import replica_context
 from keras_tpu_estimator.base.mesh.cores import Cores
-from keras_tpu_estimator.base.mesh.replica_shards import (
+from keras_tpu_estimator.base.mesh.replica_context import (
     ReplicaShards,
     own_of,
     specs_of,
@@ -20,7 +20,6 @@ from keras_tpu_estimator.base.mesh.replica_shards import (
 from keras_tpu_estimator.base.tracing import tf1_calls
 from keras_tpu_estimator.base.tracing.capture import Captured
 from keras_tpu_estimator.base.tracing.variables import ArraysByPath
-from keras_tpu_estimator.engine.program.outputs import of_all_cores
 from keras_tpu_estimator.engine.program.steps import (
     FEATURE_GRADIENTS,
     NAMED,
@@ -28,6 +27,7 @@ from keras_tpu_estimator.engine.program.steps import (
     Outputs,
     Step,
     StepFunction,
+    of_all_cores,
 )
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP, VariableStore
 from keras_tpu_estimator.front_ends.keras.differentiation import (

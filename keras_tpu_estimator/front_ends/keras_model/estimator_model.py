@@ -21,8 +21,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 from keras_tpu_estimator.engine.device.host_metrics import HostMetrics
 from keras_tpu_estimator.engine.inputs.checks import check_array
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size, named_leaves
-from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn
-from keras_tpu_estimator.engine.program.options import TraceOptions
+from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, TraceOptions
 from keras_tpu_estimator.engine.program.steps import BatchLayout
 from keras_tpu_estimator.front_ends.front_end import FrontEnd, front_end_of
 from keras_tpu_estimator.front_ends.keras_model.model_files import SavedByWeights

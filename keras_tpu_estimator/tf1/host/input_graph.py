@@ -14,7 +14,7 @@ from keras_tpu_estimator.base.common.tensorflow_session import host_session
 from keras_tpu_estimator.engine.inputs.batch_source import Arrays, BatchSource
 from keras_tpu_estimator.engine.inputs.datasets import release
 from keras_tpu_estimator.engine.inputs.deployment import InputPlan
-from keras_tpu_estimator.engine.inputs.sources import source_of
+from keras_tpu_estimator.engine.inputs.request import source_of
 from keras_tpu_estimator.engine.inputs.stacking import StackSize
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import reachable

@@ -18,6 +18,7 @@ from keras_tpu_estimator.files.summary.kinds import (
     Image,
     Scalar,
     Summary,
+    Text,
 )
 from keras_tpu_estimator.tf1.graph.internals import static_value
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
@@ -103,8 +104,9 @@ def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
             found.append(each)
     if left:
         _logger.warning(
-            "Summaries must be outside of branches and loops, and their "
-            "tensors must have fixed shapes. These are not written: %s.",
+            "Summaries must be outside of branches and loops, their tensors "
+            "must have fixed shapes, and texts must be constants. These are "
+            "not written: %s.",
             "; ".join(left),
         )
     return found
@@ -126,6 +128,8 @@ def _merged(summary_op: Any) -> list[Any]:
 
 
 def _recorded(op: Any) -> Recorded | None:
+    if op.type == _TENSOR:
+        return _text(op)
     if op.type not in _KINDS:
         return None
     tag = static_value(op.inputs[0])
@@ -134,6 +138,22 @@ def _recorded(op: Any) -> Recorded | None:
         return None
     summary, prepare = _KINDS[op.type](tag.item().decode(), op)
     return Recorded(summary, tensor, prepare)
+
+
+def _text(op: Any) -> Recorded | None:
+    """Returns the summary of a constant text."""
+    import tensorflow as tf
+
+    tag, value, encoded = map(static_value, op.inputs)
+    if tag is None or value is None or encoded is None:
+        return None
+    metadata = tf.compat.v1.SummaryMetadata.FromString(encoded.item())
+    if metadata.plugin_data.plugin_name != "text":
+        return None
+    with op.graph.as_default(), tf.control_dependencies(None):
+        # A number instead of the text, because devices do not support strings.
+        tensor = tf.zeros([], name="kte_text")
+    return Recorded(Text.of(tag.item().decode(), value, None), tensor, _same)
 
 
 def _same(value: jax.Array) -> jax.Array:
@@ -178,6 +198,7 @@ def _as_bytes(images: jax.Array) -> jax.Array:
     return jnp.clip(shown, 0, 255).astype("uint8")
 
 
+_TENSOR = "TensorSummaryV2"
 _KINDS: dict[str, Callable[[str, Any], tuple[Summary, Any]]] = {
     "AudioSummaryV2": _audio,
     "HistogramSummary": _histogram,

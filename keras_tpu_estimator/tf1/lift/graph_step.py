@@ -13,15 +13,6 @@ from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.types import Features, Labels, PyTree
 from keras_tpu_estimator.base.tracing import keras_patches
 from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, ArraysByPath
-from keras_tpu_estimator.engine.program.outputs import (
-    check_concatenable,
-    metrics_name,
-    metrics_of,
-    outputs_of,
-    same_on_all,
-    splits,
-    truncation_flags,
-)
 from keras_tpu_estimator.engine.program.steps import (
     CUT,
     NAMED,
@@ -30,6 +21,13 @@ from keras_tpu_estimator.engine.program.steps import (
     Outputs,
     Step,
     StepInput,
+    check_concatenable,
+    metrics_name,
+    metrics_of,
+    outputs_of,
+    same_on_all,
+    splits,
+    truncation_flags,
 )
 from keras_tpu_estimator.engine.program.store import GLOBAL_STEP
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph

@@ -12,7 +12,7 @@ from typing import Any
 import jax
 
 from keras_tpu_estimator.base.common.user_files import SourceLine
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.atomic import commit
 from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import (

@@ -12,7 +12,7 @@ from jax.extend.mlir import ir
 from jax.extend.mlir.dialects import stablehlo
 
 from keras_tpu_estimator.base.cpu.tuning import tuned
-from keras_tpu_estimator.base.mesh.reductions import sum_over
+from keras_tpu_estimator.base.mesh.replica_context import sum_over
 from keras_tpu_estimator.engine.program.steps import GRAPH_SCOPE
 from keras_tpu_estimator.tf1.lift import jax_internals
 from keras_tpu_estimator.tf1.lift.jax_internals import DTYPES

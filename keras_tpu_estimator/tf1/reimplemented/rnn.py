@@ -121,6 +121,7 @@ class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
         dtype: Any = None,
         reuse: Any = None,
         name: str = "lstm_cell",
+        _scope: Any = None,
     ):
         super().__init__(
             num_units,
@@ -130,6 +131,7 @@ class LSTMBlockCell(_cells.LSTMCell):  # type: ignore[name-defined]
             reuse=reuse,
             name=name,
             dtype=dtype,
+            _scope=_scope,
         )
 
     def call(self, inputs: Any, state: Any) -> tuple[Any, Any]:
@@ -177,15 +179,14 @@ class LSTMBlockFusedCell:
         dtype: Any = None,
         name: str = "lstm_fused_cell",
     ):
-        self._cell = LSTMBlockCell(
-            num_units, forget_bias, cell_clip, use_peephole, dtype, reuse, name
-        )
+        self._units, self._name, self._reuse = num_units, name, reuse
+        self._options = (forget_bias, cell_clip, use_peephole, dtype, reuse, name)
+        self._cell: LSTMBlockCell | None = None
 
     @property
     def num_units(self) -> int:
         """The number of units."""
-        units: int = self._cell.output_size
-        return units
+        return self._units
 
     def __call__(
         self,
@@ -202,10 +203,16 @@ class LSTMBlockFusedCell:
             initial_state: A pair of `[batch, units]`. Defaults to zeros.
             dtype: The dtype of the state.
             sequence_length: `[batch]`. Defaults to all time steps.
-            scope: The variable scope. Defaults to the current one.
+            scope: The variable scope of the first call. Defaults to one with the name
+                of the layer, and a number if there are several.
         """
         if initial_state is not None:
             initial_state = _cells.LSTMStateTuple(*initial_state)
+        if self._cell is None:
+            given = scope or (self._name if self._reuse else None)
+            # In the loop of the steps, all layers would have the same number.
+            with tf.variable_scope(given, default_name=self._name) as own:
+                self._cell = LSTMBlockCell(self._units, *self._options, _scope=own)
         return tf.nn.dynamic_rnn(
             self._cell,
             inputs,
@@ -213,8 +220,108 @@ class LSTMBlockFusedCell:
             initial_state,
             dtype or inputs.dtype,
             time_major=True,
-            scope=scope or tf.get_variable_scope(),
+            scope=tf.get_variable_scope(),
         )
+
+
+class FusedRNNCellAdaptor:
+    """A cell over complete sequences, time first.
+
+    Args:
+        cell: The cell.
+        use_dynamic_rnn: Whether the steps are a loop; otherwise they are unrolled.
+            Defaults to `False`.
+    """
+
+    def __init__(self, cell: Any, use_dynamic_rnn: bool = False):
+        self._cell, self._is_loop = cell, use_dynamic_rnn
+
+    def __call__(
+        self,
+        inputs: Any,
+        initial_state: Any = None,
+        dtype: Any = None,
+        sequence_length: Any = None,
+        scope: Any = None,
+    ) -> tuple[Any, Any]:
+        """Returns the outputs of all steps, as a list if `inputs` is one.
+
+        The last state is the second result.
+
+        Args:
+            inputs: `[time, batch, size]`, or a list of steps.
+            initial_state: As in `LSTMBlockFusedCell`, like all others.
+            dtype: See there.
+            sequence_length: See there.
+            scope: See there.
+        """
+        is_list = isinstance(inputs, list)
+        if self._is_loop:
+            outputs, state = tf.nn.dynamic_rnn(
+                self._cell,
+                tf.stack(inputs) if is_list else inputs,
+                sequence_length,
+                initial_state,
+                dtype,
+                time_major=True,
+                scope=scope,
+            )
+            return tf.unstack(outputs) if is_list else outputs, state
+        outputs, state = tf.nn.static_rnn(
+            self._cell,
+            inputs if is_list else tf.unstack(inputs),
+            initial_state,
+            dtype,
+            sequence_length,
+            scope,
+        )
+        return outputs if is_list else tf.stack(outputs), state
+
+
+class TimeReversedFusedRNN:
+    """A cell over complete sequences that reads them from their ends.
+
+    Args:
+        cell: The cell, such as an `LSTMBlockFusedCell`.
+    """
+
+    def __init__(self, cell: Any):
+        self._cell = cell
+
+    def __call__(
+        self,
+        inputs: Any,
+        initial_state: Any = None,
+        dtype: Any = None,
+        sequence_length: Any = None,
+        scope: Any = None,
+    ) -> tuple[Any, Any]:
+        """Returns the outputs in the order of the inputs, and the last state.
+
+        Args:
+            inputs: `[time, batch, size]`, or a list of steps.
+            initial_state: As in `LSTMBlockFusedCell`, like all others.
+            dtype: See there.
+            sequence_length: See there.
+            scope: See there.
+        """
+        outputs, state = self._cell(
+            _reversed(inputs, sequence_length),
+            initial_state=initial_state,
+            dtype=dtype,
+            sequence_length=sequence_length,
+            scope=scope,
+        )
+        return _reversed(outputs, sequence_length), state
+
+
+def _reversed(steps: Any, lengths: Any) -> Any:
+    """Returns the steps of each sequence in reverse, with padding at the end."""
+    if isinstance(steps, list):
+        return steps[::-1]
+    if lengths is None:
+        return tf.reverse(steps, [0])
+    return tf.reverse_sequence(steps, lengths, seq_axis=0, batch_axis=1)
 
 
 def stack_bidirectional_dynamic_rnn(

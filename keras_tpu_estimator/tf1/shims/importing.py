@@ -24,7 +24,7 @@ from keras_tpu_estimator.tf1.shims.resolving import (
 )
 
 # Libraries of that time, which get the same `import` as a script's modules.
-_OLD_LIBRARIES = {"gin", "mesh_tensorflow", "tensor2tensor"}
+_OLD_LIBRARIES = {"gin", "mesh_tensorflow", "tensor2tensor", "tensorflow_gan"}
 _PACKAGE = pathlib.Path(__file__).parents[2]
 # Folders of installed modules, even below a script's folder.
 _OF_OTHERS = {"site-packages", "dist-packages"}

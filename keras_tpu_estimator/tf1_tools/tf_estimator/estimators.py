@@ -15,7 +15,6 @@ from keras_tpu_estimator.api.hooks.session_run_hook import Hook
 from keras_tpu_estimator.base.common.params import argument_names, copied
 from keras_tpu_estimator.base.common.types import InputFn, PathLike
 from keras_tpu_estimator.estimator import tpu_estimator
-from keras_tpu_estimator.runs.prediction_batches import Predicted
 from keras_tpu_estimator.tf1.graph.building import in_any_graph
 from keras_tpu_estimator.tf1.marking import TF1ModelFn
 from keras_tpu_estimator.tf1.marking import model_fn as marked
@@ -158,7 +157,7 @@ class Estimator(tpu_estimator.TPUEstimator):
         return super()._evaluation(_input_fn(input_fn, self._own_params), *args)
 
     @staticmethod
-    def _rows(batch: Predicted) -> Iterator[Any]:
+    def _rows(batch: Any) -> Iterator[Any]:
         return batch.with_own_rows().rows()
 
     def predict(  # noqa: D102 - as in the base class

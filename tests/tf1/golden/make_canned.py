@@ -89,7 +89,7 @@ def input_fn(seed, size, batch):
 
 
 class Losses(tf.train.SessionRunHook):
-    """Keeps the loss of each step."""
+    """Records the loss of each step."""
 
     def __init__(self):
         self.losses = []

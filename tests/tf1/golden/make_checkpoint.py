@@ -19,7 +19,7 @@ BEFORE, AFTER = 5, 6
 
 
 class _Losses(tf.train.SessionRunHook):
-    """Keeps the loss of each step."""
+    """Records the loss of each step."""
 
     def __init__(self, loss, losses):
         self._loss, self._losses = loss, losses

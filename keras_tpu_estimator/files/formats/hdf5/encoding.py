@@ -5,27 +5,135 @@ Each variable is one dataset at the variable's path: 'dense/kernel' is dataset
 
 * HDF5 lacks dtypes such as bfloat16 and float8. Such an array is stored as
   unsigned integers with the same bits, and attribute `dtype` has its name.
-* A variable that was sharded over devices is a virtual dataset. Its shards are
-  in other files, as described in `shards`.
-* HDF5 does not support some paths: 'a' beside 'a/b', which makes 'a' a group,
-  or
+* A variable that was sharded over devices is a virtual dataset, so other programs read
+  it like any other. Its shards are in files of the hosts that wrote them. HDF5 itself
+  reads zeros for a missing shard, and follows any file name. This package reads only
+  files that the main file lists in its attributes, each with its seal.
+* HDF5 does not support some paths: 'a' beside 'a/b', which makes 'a' a group, or
   a component that is empty or '.'. Such a variable is stored at the top as
   '%0', '%1' and so on, and attribute `path` has its path. Paths that start with
   '%' are stored in the same way.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import math
+import os
 from collections.abc import Iterable, Iterator, Mapping
 
 import h5py
 import ml_dtypes  # noqa: F401, because it names its dtypes to NumPy
 import numpy as np
 
-from keras_tpu_estimator.files.formats.hdf5 import shards
-from keras_tpu_estimator.files.formats.hdf5.shards import Sharded
+from keras_tpu_estimator.base.common.index_ranges import IndexRanges
+from keras_tpu_estimator.files.directory.layouts import SaveName
 from keras_tpu_estimator.files.formats.reader import Stored
+
+
+@dataclasses.dataclass(frozen=True)
+class Shard:
+    """A shard of a variable.
+
+    Attributes:
+        box: Its index ranges.
+        file: The name of its file, beside the main file.
+        key: The dataset in that file.
+        seal: The `checksum.seal` of that file.
+    """
+
+    box: IndexRanges
+    file: str
+    key: str
+    seal: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Sharded:
+    """A variable that is complete in no single file.
+
+    Attributes:
+        shards: Its shards.
+    """
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    shards: tuple[Shard, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class InTree:
+    """A variable that hosts have written into an Orbax folder.
+
+    Attributes:
+        rows: The number of its rows without padding. `None` means all.
+    """
+
+    rows: int | None = None
+
+
+def create(
+    file: h5py.File, key: str, variable: Sharded, bits: np.dtype
+) -> h5py.Dataset:
+    """Creates a virtual dataset for the shards of a variable.
+
+    Args:
+        file: The main file of a checkpoint, open for writing.
+        key: The path of the dataset.
+        bits: The stored dtype.
+    """
+    layout = h5py.VirtualLayout(variable.shape, bits)
+    for shard in variable.shards:
+        layout[shard.box.slices] = h5py.VirtualSource(
+            _as_literal(shard.file),
+            _as_literal(shard.key),
+            shard.box.shape,
+            bits,
+        )
+        file.attrs[shard.file] = np.uint32(shard.seal)
+    return file.create_virtual_dataset(key, layout)
+
+
+def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
+    """Returns the shards of a variable; none if a file is not listed.
+
+    Args:
+        dataset: A dataset made by `create`.
+    """
+    seals = seals_of(dataset.file)
+    found = []
+    for source in dataset.virtual_sources():
+        name = _from_literal(source.file_name)
+        if name not in seals:
+            return ()
+        first, last = source.vspace.get_select_bounds()
+        box = IndexRanges(tuple(first), tuple(end + 1 for end in last))
+        key = _from_literal(source.dset_name)
+        found.append(Shard(box, name, key, seals[name]))
+    return tuple(found)
+
+
+def seals_of(file: h5py.File) -> dict[str, int]:
+    """Returns the seals of a checkpoint's files, by name."""
+    return {
+        name: int(seal)
+        for name, seal in file.attrs.items()
+        if _is_part(name) and os.path.basename(name) == name
+    }
+
+
+def _is_part(name: str) -> bool:
+    named = SaveName.of(name)
+    return named is not None and named.kind == "part"
+
+
+def _as_literal(name: str) -> str:
+    """Escapes a name for HDF5, where '%b' means a number."""
+    return name.replace("%", "%%")
+
+
+def _from_literal(name: str) -> str:
+    return name.replace("%%", "%")
 
 
 def lay_out(
@@ -63,7 +171,7 @@ def lay_out(
         value = variables[path]
         bits, extension = _bits(path, value.dtype)
         if isinstance(value, Sharded):
-            dataset = shards.create(file, key, value, bits)
+            dataset = create(file, key, value, bits)
         elif math.prod(value.shape) and value.shape:
             dataset = file.create_dataset(key, value.shape, bits, dcpl=_at_once())
             offsets[path] = dataset.id.get_offset()
@@ -147,7 +255,7 @@ def check(path: str, dataset: h5py.Dataset, file: str) -> None:
     >>> with h5py.File(io.BytesIO(), "w") as file:
     ...     check("a", file.create_dataset("a", data=np.ones(2)), "file")
     """
-    if dataset.external or (dataset.is_virtual and not shards.of(dataset)):
+    if dataset.external or (dataset.is_virtual and not of(dataset)):
         raise ValueError(
             f"The values of variable {path!r} of {file!r} are in another "
             "file, which is not read. Use a checkpoint that this package "

@@ -13,22 +13,22 @@ import h5py
 import numpy as np
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges, boxes_of_run
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.base.storage.transfers import local_copy
-from keras_tpu_estimator.base.storage.urls import is_url
-from keras_tpu_estimator.files.atomic import checksum, pieces
+from keras_tpu_estimator.files.atomic import checksum
 from keras_tpu_estimator.files.directory import layouts, location
-from keras_tpu_estimator.files.formats.hdf5 import encoding, shards
-from keras_tpu_estimator.files.formats.hdf5.shards import Shard
-from keras_tpu_estimator.files.formats.intact import Content
+from keras_tpu_estimator.files.formats.hdf5 import encoding
+from keras_tpu_estimator.files.formats.hdf5.encoding import Shard
 from keras_tpu_estimator.files.formats.reader import (
     CheckpointReader,
+    Content,
     Stored,
     VariableNotFoundError,
     removed,
 )
 
 # The errors that HDF5 and h5py raise for corrupt structures.
-_DAMAGE = (OSError, RuntimeError, KeyError, pieces.CorruptPieceError)
+_DAMAGE = (OSError, RuntimeError, KeyError, checksum.CorruptPieceError)
 _OTHERS = (VariableNotFoundError, FileNotFoundError, PermissionError)
 
 
@@ -52,7 +52,7 @@ class OpenedFile:
     path: str
     descriptor: int
     file: h5py.File
-    written: Mapping[int, pieces.Piece]
+    written: Mapping[int, checksum.Piece]
 
     @property
     def seal(self) -> int | None:
@@ -67,13 +67,13 @@ class OpenedFile:
             offset = dataset.id.get_offset()
             if offset in self.written:
                 arrays[path] = np.empty(dataset.shape, dataset.dtype)
-                extents.append(pieces.Extent.of(offset, arrays[path]))
+                extents.append(checksum.Extent.of(offset, arrays[path]))
             else:
                 # The dataset is empty or of another program, and was checked
                 # with the structure. h5py returns a scalar as a NumPy number in
                 # the machine's byte order.
                 arrays[path] = np.asarray(dataset[()], dataset.dtype)
-        pieces.read(self.descriptor, extents, self.written)
+        checksum.read(self.descriptor, extents, self.written)
         return {
             path: encoding.decode(path, datasets[path], array)
             for path, array in arrays.items()
@@ -115,14 +115,14 @@ class OpenedFile:
         while at < end:
             piece = self.written.get(at)
             if piece is None or not 0 < piece.length <= end - at:
-                raise pieces.CorruptPieceError(at)
+                raise checksum.CorruptPieceError(at)
             first = (at - offset) // itemsize
             count = piece.length // itemsize
             if any(
                 not part.within(box).is_empty
                 for _, part in boxes_of_run(first, first + count, dataset.shape)
             ):
-                for before, chunk in pieces.chunks(self.descriptor, piece):
+                for before, chunk in checksum.chunks(self.descriptor, piece):
                     run = np.frombuffer(chunk, dataset.dtype)
                     yield first + before // itemsize, run
             at += piece.length
@@ -196,7 +196,7 @@ class OpenedCheckpoint:
         """
         if is_url(self._path):
             return
-        for name in shards.seals_of(self._main.file):
+        for name in encoding.seals_of(self._main.file):
             # Reading a missing file raises an error later.
             with contextlib.suppress(OSError):
                 raw = held(self._beside(name))
@@ -262,7 +262,7 @@ class OpenedCheckpoint:
         """Returns a part of a variable, joined from overlapping shards."""
         if path not in self._shards:
             encoding.check(path, dataset, self._path)
-            self._shards[path] = shards.of(dataset)
+            self._shards[path] = encoding.of(dataset)
         joined = np.empty(box.shape, encoding.dtype_of(path, dataset))
         missing = joined.size
         for shard in self._shards[path]:
@@ -447,7 +447,7 @@ def contents(prefix: str) -> Iterator[Content]:
     if checksum.load(copy.path) is None:
         raise ValueError(f"{main!r} is truncated or corrupt.")
     with h5py.File(copy.path, "r", locking=False) as file:
-        seals = shards.seals_of(file)
+        seals = encoding.seals_of(file)
     for name, seal in sorted(seals.items()):
         path = os.path.join(os.path.dirname(prefix), name)
         yield Content((path,), functools.partial(_is_shard_file, path, seal), seal)

@@ -17,11 +17,11 @@ import numpy.typing as npt
 
 from keras_tpu_estimator.base.common.index_ranges import IndexRanges
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.files.atomic import checksum, commit, pieces
+from keras_tpu_estimator.files.atomic import checksum, commit
 from keras_tpu_estimator.files.directory import layouts
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5 import encoding
-from keras_tpu_estimator.files.formats.hdf5.shards import Shard, Sharded
+from keras_tpu_estimator.files.formats.hdf5.encoding import Shard, Sharded
 from keras_tpu_estimator.files.formats.reader import Stored
 
 if TYPE_CHECKING:
@@ -179,8 +179,8 @@ def write_file(
                 piece
                 for name, value in values
                 if name in offsets
-                for piece in pieces.write(
-                    partial, [pieces.Extent.of(offsets[name], value)]
+                for piece in checksum.write(
+                    partial, [checksum.Extent.of(offsets[name], value)]
                 )
             ],
             token,

@@ -20,11 +20,10 @@ import numpy.typing as npt
 from keras_tpu_estimator.base.common.machine import Machine
 from keras_tpu_estimator.base.mesh.transfers import alias
 from keras_tpu_estimator.base.storage import paths
-from keras_tpu_estimator.base.storage.urls import is_url
+from keras_tpu_estimator.base.storage.paths import is_url
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
-from keras_tpu_estimator.files.formats.hdf5.shards import InTree
-from keras_tpu_estimator.files.formats.orbax.main_file import FOLDER, MainFile
-from keras_tpu_estimator.files.formats.orbax.reader import needed
+from keras_tpu_estimator.files.formats.hdf5.encoding import InTree
+from keras_tpu_estimator.files.formats.orbax.reader import FOLDER, MainFile, needed
 from keras_tpu_estimator.files.formats.reader import GLOBAL_STEP
 
 _T = TypeVar("_T")

@@ -51,6 +51,37 @@ def _fused(contrib):
     return [outputs, state]
 
 
+def _reversed(contrib):
+    given, results = x(3, 2, 4), []
+    forward, backward, scoped = (contrib.rnn.LSTMBlockFusedCell(3) for _ in range(3))
+    for cell, scope in (
+        (forward, None),
+        (contrib.rnn.TimeReversedFusedRNN(backward), None),
+        (scoped, "scoped"),
+    ):
+        outputs, state = cell(
+            given,
+            dtype=tf.float32,
+            sequence_length=tf.constant([3, 2]),
+            scope=scope,
+        )
+        results.append([outputs, state, tf.gradients(outputs, given)])
+    return results
+
+
+def _adapted(contrib):
+    cells = [
+        contrib.rnn.FusedRNNCellAdaptor(contrib.rnn.BasicRNNCell(3), is_loop)
+        for is_loop in (False, True)
+    ]
+    steps = tf.unstack(x(3, 2, 4))
+    with tf.variable_scope("unrolled"):
+        first = contrib.rnn.TimeReversedFusedRNN(cells[0])(steps, dtype=tf.float32)
+    with tf.variable_scope("loop"):
+        second = cells[1](steps, dtype=tf.float32, sequence_length=tf.constant([3, 1]))
+    return [first, second]
+
+
 def _both_ways(contrib):
     cells = [[tf.nn.rnn_cell.BasicLSTMCell(3) for _ in range(2)] for _ in range(2)]
     return contrib.rnn.stack_bidirectional_dynamic_rnn(
@@ -180,6 +211,7 @@ CALLS = {
     "image.translations_to_projective_transforms": lambda c: (
         c.image.translations_to_projective_transforms([1.0, 2.0])
     ),
+    "rnn.FusedRNNCellAdaptor": _adapted,
     "rnn.GRUCell": _unrolled(lambda rnn: rnn.GRUCell(3)),
     "rnn.LSTMBlockCell": _unrolled(lambda rnn: rnn.LSTMBlockCell(3)),
     "rnn.LSTMBlockCell, peepholes": _unrolled(
@@ -195,6 +227,7 @@ CALLS = {
             [rnn.BasicLSTMCell(3), rnn.ResidualWrapper(rnn.BasicRNNCell(3))]
         )
     ),
+    "rnn.TimeReversedFusedRNN": _reversed,
     "rnn.python.ops.core_rnn_cell._linear": _mapped,
     "rnn.stack_bidirectional_dynamic_rnn": _both_ways,
     "rnn.static_rnn": _static,
