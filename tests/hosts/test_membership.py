@@ -132,10 +132,23 @@ def test_host_that_has_left_the_cluster_does_not_end(member, ends, monkeypatch):
 
 def test_ending_host_is_not_ended_by_others(member, ends):
     own = member(1)
-    own._shutdown._publish(End(0))
     fail(member(0), ValueError("no"))
-    own._end(own.watch.look())
+    problem = own.watch.look()
+    own._shutdown.announce_end(problem)
+    own._end(problem)
     assert not ends
+
+
+def test_late_host_ends_with_a_message(member, ends, caplog):
+    own, other = member(0), member(1)
+    for each in (own, other):
+        each._shutdown._publish(End(0))
+    late = own._shutdown.disconnect_together(-1)
+    assert late.host == 1 and late.is_reachable
+    with pytest.raises(SystemExit):
+        other._end(other.watch.look())
+    assert ends == [1]
+    assert "Host 1 of 2 has not ended within" in caplog.text
 
 
 def test_no_host_waits_at_exit_after_a_failure(member, store, ends):

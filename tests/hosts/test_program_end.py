@@ -48,6 +48,10 @@ def test_error_that_was_shown_and_caught():
 def test_an_exit_code():
     assert ended("sys.exit(3)") == ("None 3", 3)
     assert ended("sys.exit()") == ("None 0", 0)
+    assert ended("exit(1)") == ("None 1", 1)
+    assert ended("quit('no')") == ("None 1", 1)
+    seen = 4 if sys.version_info >= (3, 12) else None
+    assert ended("raise SystemExit(4)") == (f"None {seen}", 4)
 
 
 def test_errors_at_a_prompt_end_nothing(monkeypatch):

@@ -26,7 +26,6 @@ def test_all_leave_together(three, on_each, codes):
 
     assert on_each(leave, 3) == [None, None, None]
     assert [three[0].ends()[host].code for host in range(3)] == [*codes]
-    assert three[0].has_begun
 
 
 def test_one_exit_code_concerns_all_hosts(three, on_each):

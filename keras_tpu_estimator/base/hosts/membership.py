@@ -232,7 +232,7 @@ class Membership:
             reported = self._reported()
         if reported is None and problem.is_reachable:
             return
-        if reported is not None and self._shutdown.has_begun:
+        if reported is not None and self._shutdown.is_announced:
             # The main thread is about to end.
             return
         self._log(problem)
@@ -292,7 +292,6 @@ class Membership:
         # The program caught an error that has ended the others.
         failure = self.failures.only_here()
         if failure is None:
-            self.watch.stop()
             return self._shutdown.disconnect_together(self.shutdown_secs)
         return Problem(failure.text, self.index, failure.code or 1, is_reachable=True)
 

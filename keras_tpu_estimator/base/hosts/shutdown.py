@@ -1,12 +1,13 @@
 """The common end of all programs, which every process must observe."""
 
+import _sitebuiltins
 import contextlib
 import dataclasses
 import sys
 import threading
 import time
 from collections.abc import Callable
-from types import TracebackType
+from types import CodeType, TracebackType
 from typing import Any, NoReturn, Self
 
 import jax
@@ -59,14 +60,15 @@ class Shutdown:
         index: The number of this process.
 
     Attributes:
-        has_begun: Whether this process has published its end.
+        is_announced: Whether this process tells the others why it ends.
     """
 
     def __init__(self, index: int, count: int, store: Store):
         self._index = index
         self._count = count
         self._store = store
-        self.has_begun = False
+        self.is_announced = False
+        self._has_published = False
 
     def ends(self) -> dict[int, End]:
         """Returns how the programs that have ended did so, by process."""
@@ -129,6 +131,7 @@ class Shutdown:
                     f"Host {late} of {self._count} has not ended within "
                     f"{within_secs:.0f} seconds after the others.",
                     late,
+                    is_reachable=True,
                 )
                 self._publish(End(problem.code, problem))
                 return problem
@@ -163,13 +166,14 @@ class Shutdown:
         When process 0 exits, its store is gone and JAX ends the others; and a
         launcher may end all processes when one has ended.
         """
+        self.is_announced = True
         until = time.monotonic() + SHUTDOWN_SECS
         waited_for = {*range(self._count)}
         # A lost or stuck process reads nothing.
         if not problem.is_reachable and problem.host is not None:
             waited_for.discard(problem.host)
         with contextlib.suppress(jax.errors.JaxRuntimeError):
-            if not self.has_begun:
+            if not self._has_published:
                 self._publish(End(problem.code, problem))
             self._store.publish(_LEFT, self._index)
             while not waited_for <= self._store.published_by_process(_LEFT).keys():
@@ -180,17 +184,20 @@ class Shutdown:
                 time.sleep(_LEAVING_SECS)
 
     def _publish(self, end: End) -> None:
-        self.has_begun = True
+        self._has_published = True
         self._store.publish(_ENDED, self._index, end.to_json())
 
 
 class ProgramEnd:
-    """Records uncaught errors and calls of `sys.exit`.
+    """Records uncaught errors and exit codes.
+
+    It sees calls of `sys.exit`, `exit` and `quit`. From Python 3.12 on, it sees
+    every `SystemExit` that leaves the script.
 
     Attributes:
         error: The uncaught error that ends the program, or `None`.
-        code: The exit code of the last `sys.exit`, or `None`. The program may
-            have caught it.
+        code: The exit code of the last exit, or `None`. The program may have
+            caught it.
 
     Example:
 
@@ -208,40 +215,77 @@ class ProgramEnd:
     def __init__(self) -> None:
         self.error: BaseException | None = None
         self.code: int | None = None
-        self._before: tuple[Any, Any] | None = None
+        self._undo = contextlib.ExitStack()
 
     def note(self) -> None:
         """Starts to record."""
-        self._before = sys.excepthook, sys.exit
-        sys.excepthook = self._uncaught
-        sys.exit = self._exit
+        excepthook, leave = sys.excepthook, sys.exit
+        call = _sitebuiltins.Quitter.__call__
+
+        def uncaught(
+            kind: type[BaseException],
+            error: BaseException,
+            traceback: TracebackType | None,
+        ) -> None:
+            # At a prompt, and with `python -i`, the program continues.
+            if not (hasattr(sys, "ps1") or sys.flags.inspect):
+                self.error = error
+            excepthook(kind, error, traceback)
+
+        def exit_with(status: Any = None, /) -> NoReturn:
+            self._left_with(SystemExit(status))
+            leave(status)
+
+        def quit_with(quitter: Any, code: Any = None) -> NoReturn:
+            self._left_with(SystemExit(code))
+            call(quitter, code)
+
+        self._replace(sys, "excepthook", uncaught)
+        self._replace(sys, "exit", exit_with)
+        self._replace(_sitebuiltins.Quitter, "__call__", quit_with)
+        self._observe_script()
 
     def forget(self) -> None:
         """Restores the earlier functions, unless others replaced ours."""
-        if self._before is None:
+        self._undo.close()
+
+    def _replace(self, owner: Any, name: str, own: Callable[..., Any]) -> None:
+        earlier = getattr(owner, name)
+
+        def restore() -> None:
+            if getattr(owner, name) is own:
+                setattr(owner, name, earlier)
+
+        setattr(owner, name, own)
+        self._undo.callback(restore)
+
+    def _observe_script(self) -> None:
+        """Records the `SystemExit` that leaves the outermost code."""
+        if sys.version_info < (3, 12):
             return
-        excepthook, leave = self._before
-        if sys.excepthook == self._uncaught:
-            sys.excepthook = excepthook
-        if sys.exit == self._exit:
-            sys.exit = leave
+        monitoring = sys.monitoring
+        # The others are for debuggers, coverage and profilers.
+        free = [tool for tool in (3, 4) if monitoring.get_tool(tool) is None]
+        frame = sys._current_frames().get(threading.main_thread().ident)
+        if not free or frame is None:
+            return
+        while frame.f_back is not None:
+            frame = frame.f_back
+        script, (tool, *_) = frame.f_code, free
 
-    def _uncaught(
-        self,
-        kind: type[BaseException],
-        error: BaseException,
-        traceback: TracebackType | None,
-    ) -> None:
-        # At a prompt, and with `python -i`, the program continues.
-        if not (hasattr(sys, "ps1") or sys.flags.inspect):
-            self.error = error
-        if self._before is not None:
-            self._before[0](kind, error, traceback)
+        def unwound(code: CodeType, offset: int, error: BaseException) -> None:
+            if code is script and isinstance(error, SystemExit):
+                self._left_with(error)
 
-    def _exit(self, status: Any = None, /) -> NoReturn:
+        left = monitoring.events.PY_UNWIND
+        monitoring.use_tool_id(tool, "keras_tpu_estimator")
+        self._undo.callback(monitoring.free_tool_id, tool)
+        monitoring.register_callback(tool, left, unwound)
+        self._undo.callback(monitoring.register_callback, tool, left, None)
+        monitoring.set_events(tool, left)
+        self._undo.callback(monitoring.set_events, tool, 0)
+
+    def _left_with(self, error: SystemExit) -> None:
         # In another thread it ends only that.
         if threading.current_thread() is threading.main_thread():
-            self.code = exit_code(SystemExit(status))
-        if self._before is not None:
-            self._before[1](status)
-        raise SystemExit(status)
+            self.code = exit_code(error)
