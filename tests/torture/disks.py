@@ -26,7 +26,7 @@ from tests.torture.victim import Wishes
 _SMALL = 30 << 20
 _FILLED = 10 << 20
 _ROWS = 1 << 20
-_PATIENCE = 10
+_PATIENCE_SECS = 30
 _NOT_MOUNTED = "0, as nothing may be mounted here"
 # Root, but without the capability to override file permissions.
 _AS_OTHERS = ("setpriv", "--bounding-set", "-dac_override")
@@ -128,11 +128,10 @@ def full_at_each_stage(directory: str, way: str, stages: int = 24) -> dict[str, 
             expect(step == 8, f"The older one is intact: {room} bytes")
             left += bool(stale_files(model_dir))
             # Orbax may still be writing.
-            for _ in range(_PATIENCE):
+            until = time.monotonic() + _PATIENCE_SECS
+            while stale_files(model_dir) and time.monotonic() < until:
                 save_files.sweep(model_dir)
-                if not stale_files(model_dir):
-                    break
-                time.sleep(1 / _PATIENCE)
+                time.sleep(0.1)
             expect_no_stale_files(model_dir, f"{room} bytes, {way}")
         newest = saves.save(model_dir, 20, 20, way, rows=_ROWS)
         (value,) = np.unique(read(newest)["a"])
