@@ -3,7 +3,7 @@
 import dataclasses
 import logging
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -21,7 +21,7 @@ from keras_tpu_estimator.export.lowering import LoweredModel
 from keras_tpu_estimator.export.rebuilding import RebuiltModel
 from keras_tpu_estimator.export.receivers import Receiver, ReceiverFn
 from keras_tpu_estimator.export.served_model_fn import SignatureOutput
-from keras_tpu_estimator.export.shapes import feature_spec
+from keras_tpu_estimator.export.shapes import FeatureSpec, feature_spec
 
 if TYPE_CHECKING:
     import tensorflow as tf
@@ -51,6 +51,8 @@ _METHODS = {
     ModeKeys.TRAIN: "supervised/training",
     ModeKeys.EVAL: "supervised/eval",
 }
+# The bytes of a device's integers.
+_DEVICE_BYTES = 4
 # Requests of these methods contain a tensor of serialized examples.
 _OF_EXAMPLES = ("classify", "regress")
 
@@ -128,6 +130,8 @@ def build_graph(
         features = [tf.identity(tensor) for tensor in tensors]
         check_fed(features, receiver.receiver_tensors, "the features")
         model = model_for(jax.tree.unflatten(nest, specs))
+        if isinstance(model, RebuiltModel):
+            _warn_of_clipping(receiver, tensors, specs)
         variables = make_variables(model.values)
         flat, state = model.call(
             [variable.read_value() for variable in variables.values()],
@@ -297,6 +301,35 @@ def _unfed(tensors: PyTree, inputs: Mapping[str, "tf.Tensor"]) -> set[str]:
             unfed.add(tensor.op.name)
         waiting.extend(tensor.op.inputs)
     return unfed
+
+
+def _warn_of_clipping(
+    receiver: Receiver,
+    features: Sequence["tf.Tensor"],
+    specs: Sequence[FeatureSpec],
+) -> None:
+    """Logs the names of features whose integers a converted model clips.
+
+    A converter removes the error of `in_dtype`. Requests of serialized examples
+    contain no integers, and converters do not support them.
+    """
+    names = [
+        spec.name
+        for feature, spec in zip(features, specs, strict=True)
+        if _is_wide(feature) and spec.dtype.itemsize < feature.dtype.size
+    ]
+    if names and any(map(_is_wide, components(receiver.receiver_tensors))):
+        _logger.warning(
+            "The SavedModel refuses int64 features that do not fit 32 bits: %s. If you "
+            "convert it, for example to ONNX, OpenVINO or LiteRT, the converted model "
+            "uses the nearest integer that fits instead. Use int32 placeholders for "
+            "such a model.",
+            ", ".join(names),
+        )
+
+
+def _is_wide(tensor: "tf.Tensor") -> bool:
+    return bool(tensor.dtype.is_integer) and tensor.dtype.size > _DEVICE_BYTES
 
 
 def check_any(wanted: Mapping[str, object], there: Mapping[str, object]) -> None:

@@ -17,8 +17,9 @@ from keras_tpu_estimator.planning.memory import Allocation, Memory
 from keras_tpu_estimator.planning.topologies import DeviceTopology
 from keras_tpu_estimator.planning.work import Collective
 
-# Latency limits a step whose estimate is this many times the longest bound.
-_LATENCY = 4.0
+# Operations limit a step whose estimate is more than this many times as long as compute
+# and memory one after the other.
+_UNEXPLAINED = 2.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,17 +47,17 @@ class Roofline:
 
     @property
     def by(self) -> str:
-        """The longest of compute, memory and network, or "latency".
+        """The longest of compute, memory and network, or "operations".
 
-        Latency limits a step if the compiler's estimate is several times as long as
-        each of the three. Many small operations have such an estimate.
+        Operations limit a step if the compiler's estimate is longer than the network,
+        and mostly neither compute nor memory. Small operations have such an estimate,
+        and those that leave the matrix units idle.
         """
+        explained = _UNEXPLAINED * (self.compute + self.memory)
+        if (self.compiler or 0.0) > max(explained, self.network):
+            return "operations"
         names = ("compute", "memory", "network")
-        longest = max(names, key=lambda name: getattr(self, name))
-        peak = getattr(self, longest)
-        if self.compiler is not None and self.compiler > _LATENCY * peak:
-            return "latency"
-        return longest
+        return max(names, key=lambda name: getattr(self, name))
 
     @property
     def at_best(self) -> float:

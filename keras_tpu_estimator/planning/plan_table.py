@@ -133,8 +133,8 @@ def _step(cost: StepCost) -> Iterator[tuple[str, str]]:
     yield "  is limited by", roofline.by
     for name in ("compute", "memory", "network"):
         yield f"  {name}, at least", shown_seconds(getattr(roofline, name))
-    if roofline.by == "latency" and roofline.compiler is not None:
-        yield "  latency, about", shown_seconds(roofline.compiler)
+    if roofline.by == "operations" and roofline.compiler is not None:
+        yield "  operations, about", shown_seconds(roofline.compiler)
 
 
 def _times(plan: Plan) -> Iterator[tuple[str, str]]:

@@ -136,7 +136,7 @@ def test_assigned_values_are_donated(tmp_path, folder, log):
     assert not any(each.is_deleted() for each in others.values())
 
 
-def test_missing_executables_are_compiled(tmp_path, folder, log):
+def test_missing_programs_are_compiled(tmp_path, folder, log):
     path = store(estimator(tmp_path), INPUTS["train"], folder, "train")
     own = estimator(tmp_path / "run", folder)
     own.train(INPUTS["train"], steps=6)
@@ -175,7 +175,7 @@ def test_without_a_folder(tmp_path, folder, log):
     assert not os.path.exists(folder)
 
 
-def test_executables_are_not_searched_unless_enabled(tmp_path, log):
+def test_nothing_is_searched_unless_enabled(tmp_path, log):
     estimator(tmp_path / "run").train(INPUTS["train"], steps=4)
     assert "executable" not in log.text
 

@@ -18,7 +18,7 @@ from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.hdf5.writer import ShardedVariable
 from keras_tpu_estimator.runs.saver import FiniteValues
 from tests.torture import memory, states
-from tests.torture.saves import expect_no_leftovers
+from tests.torture.saves import expect_no_stale_files
 
 X, Y = regression_data(size=16)
 RULES = {".*kernel": ("model",), "wide/bias": ("model",)}
@@ -215,7 +215,7 @@ def test_failed_second_save_of_a_step_keeps_the_first(
     assert len(steps) == 2
     assert checkpoints.latest_intact(tmp_path).endswith("ckpt-2")
     assert_close(values_of(tmp_path), one[0])
-    expect_no_leftovers(str(tmp_path), "a failed save")
+    expect_no_stale_files(str(tmp_path), "a failed save")
     train(4)
     expected = {
         name: value * 2 if not name.startswith(("adam", "global")) else value

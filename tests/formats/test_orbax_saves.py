@@ -28,7 +28,7 @@ from keras_tpu_estimator.files.directory import save_files
 from keras_tpu_estimator.files.directory.save_files import SaveFiles
 from keras_tpu_estimator.files.formats.orbax import writer as orbax_writer
 from tests.torture import memory, states
-from tests.torture.saves import expect_no_leftovers
+from tests.torture.saves import expect_no_stale_files
 
 ocp = pytest.importorskip(
     "orbax.checkpoint", reason="orbax-checkpoint cannot be installed here"
@@ -110,7 +110,7 @@ def test_save_replaces_another_save(tmp_path, before, after):
     save(tmp_path, name=before)
     save(tmp_path, values={"other": np.ones(2)}, name=after)
     assert sorted(kte.checkpoints.read(tmp_path)) == ["global_step", "other"]
-    expect_no_leftovers(str(tmp_path), "another format")
+    expect_no_stale_files(str(tmp_path), "another format")
 
 
 def test_old_checkpoints_are_removed_completely(tmp_path):
@@ -236,7 +236,7 @@ def test_training_continues(tmp_path, config):
         restored = plain.restore(folder, abstract)
     for name, value in values.items():
         np.testing.assert_array_equal(restored[name], value)
-    expect_no_leftovers(str(tmp_path / "trees"), "a training")
+    expect_no_stale_files(str(tmp_path / "trees"), "a training")
 
 
 class Disk(threading.Event):
@@ -308,7 +308,7 @@ def test_full_disk_in_the_background_is_an_error(tmp_path, disk):
         disk.is_full = True
         trained(tmp_path, 16, config)
     assert checkpoints.step_of(tmp_path) == 4
-    expect_no_leftovers(str(tmp_path), "a full disk")
+    expect_no_stale_files(str(tmp_path), "a full disk")
     disk.is_full = False
     trained(tmp_path, 16, config)
     assert checkpoints.step_of(tmp_path) == 16
@@ -371,7 +371,7 @@ def test_nonfinite_shards_are_not_saved(tmp_path):
     with pytest.raises(error):
         made.train(repeated(X, Y), max_steps=8, hooks=[Spoiling()])
     assert checkpoints.step_of(tmp_path) == 4
-    expect_no_leftovers(str(tmp_path), "NaN")
+    expect_no_stale_files(str(tmp_path), "NaN")
 
 
 def test_full_disk_is_an_os_error(tmp_path, monkeypatch):
@@ -384,7 +384,7 @@ def test_full_disk_is_an_os_error(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left on device"):
         save(tmp_path, 20)
     assert checkpoints.step_of(tmp_path) == 10
-    expect_no_leftovers(str(tmp_path), "a full disk")
+    expect_no_stale_files(str(tmp_path), "a full disk")
 
 
 def test_main_file_is_written_last(tmp_path, monkeypatch):

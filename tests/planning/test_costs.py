@@ -193,7 +193,7 @@ def test_the_roofline_is_that_of_a_core():
     assert found.by == "compute"
 
 
-def test_code_is_no_part_of_the_peak():
+def test_peak_excludes_code():
     assert Memory({}, 1, 2, 4, limit=100).peak == 3
     assert Memory({}, 1, None, 4, limit=100).peak is None
 
@@ -239,10 +239,13 @@ def test_state_is_not_copied():
 
 
 def test_a_step_that_is_limited_by_none_of_the_peaks():
-    peaks = {"compute": 1.0, "memory": 2.0, "network": 0.5}
-    assert Roofline(**peaks, compiler=7.0).by == "memory"
-    slow = Roofline(**peaks, compiler=9.0)
-    assert (slow.by, slow.at_best) == ("latency", 9.0)
+    peaks = {"compute": 1.0, "memory": 2.0, "network": 2.5}
+    assert Roofline(**peaks, compiler=5.9).by == "network"
+    slow = Roofline(**peaks, compiler=6.1)
+    assert (slow.by, slow.at_best) == ("operations", 6.1)
+    peaks = {"compute": 1.0, "memory": 2.0, "network": 7.0}
+    assert Roofline(**peaks, compiler=6.9).by == "network"
+    assert Roofline(**peaks).by == "network"
 
 
 def test_a_missing_estimate_makes_cycles_unknown():

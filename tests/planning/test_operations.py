@@ -11,7 +11,7 @@ from tests.planning import recorded
 _LOOP = "jit(train_steps)/while/body/closed_call/jit(one)/shard_map"
 
 
-# Copies of what a loop is given, in the loop and behind it.
+# Copies of a loop's arguments, in the loop and after it.
 _ORIGINS_LOOP = """\
 %body (q: (s32[], (f32[2], f32[2]))) -> (s32[], (f32[2], f32[2])) {
   %q = (s32[], (f32[2]{0}, f32[2]{0})) parameter(0)

@@ -129,7 +129,7 @@ def test_unknown_shapes_are_rejected():
 
 
 def _started():
-    # The environment of a user who has installed it and set nothing.
+    # The environment of a user who has only installed libtpu.
     environment = {
         name: value
         for name, value in os.environ.items()

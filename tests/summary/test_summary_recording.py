@@ -1,4 +1,4 @@
-"""Tests of whether and where summaries are written, and at which step."""
+"""Tests whether, where and at which step summaries are written."""
 
 import contextlib
 import pathlib
@@ -28,12 +28,12 @@ def scalars(logdir: pathlib.Path, tag: str = "x") -> list[tuple[int, float]]:
     ]
 
 
-def test_without_a_writer_nothing_is_recorded() -> None:
+def test_nothing_is_recorded_without_a_writer() -> None:
     assert summary.scalar("x", 1, step=1) is False
     assert summary.scalar("x", 1) is False
 
 
-def test_the_innermost_writer_is_the_default(tmp_path: pathlib.Path) -> None:
+def test_innermost_writer_is_the_default(tmp_path: pathlib.Path) -> None:
     one = summary.create_file_writer(tmp_path / "one")
     other = summary.create_file_writer(tmp_path / "other")
     with one.as_default(step=10) as entered:
@@ -50,7 +50,7 @@ def test_the_innermost_writer_is_the_default(tmp_path: pathlib.Path) -> None:
     assert scalars(tmp_path / "other") == [(20, 2), (30, 4)]
 
 
-def test_an_error_ends_the_default_too(tmp_path: pathlib.Path) -> None:
+def test_error_also_ends_the_default(tmp_path: pathlib.Path) -> None:
     writer = summary.create_file_writer(tmp_path)
     with pytest.raises(KeyError):
         with writer.as_default(step=1), summary.record_if(False):
@@ -80,7 +80,7 @@ def test_record_if(tmp_path: pathlib.Path, condition: Any, recorded: bool) -> No
         assert summary.scalar("after", 1) is True
 
 
-def test_the_innermost_condition_decides(tmp_path: pathlib.Path) -> None:
+def test_innermost_condition_decides(tmp_path: pathlib.Path) -> None:
     with (
         summary.record_if(False),
         summary.create_file_writer(tmp_path).as_default(step=1),
@@ -92,7 +92,7 @@ def test_the_innermost_condition_decides(tmp_path: pathlib.Path) -> None:
     assert scalars(tmp_path) == [(1, 2)]
 
 
-def test_a_function_is_asked_each_time(tmp_path: pathlib.Path) -> None:
+def test_function_is_called_each_time(tmp_path: pathlib.Path) -> None:
     step = 0
     with (
         summary.create_file_writer(tmp_path).as_default(),
@@ -111,7 +111,7 @@ def test_steps_may_be_arrays(tmp_path: pathlib.Path, step: Any) -> None:
 
 
 @pytest.mark.parametrize("step", [2.5, np.array([1, 1]), "1"])
-def test_a_step_is_one_integer(tmp_path: pathlib.Path, step: Any) -> None:
+def test_step_must_be_one_integer(tmp_path: pathlib.Path, step: Any) -> None:
     with summary.create_file_writer(tmp_path).as_default():
         with pytest.raises(ValueError, match=r"one integer.*take step\[0\]"):
             summary.scalar("x", 1, step=step)
@@ -132,13 +132,13 @@ def test_set_step(tmp_path: pathlib.Path) -> None:
         assert experimental.get_step() == 7
     with summary.create_file_writer(tmp_path).as_default(step=8):
         assert experimental.get_step() == 8
-    # As in TensorFlow, it outlives the writer.
+    # As in TensorFlow, the step is kept after the writer's block.
     assert experimental.get_step() == 7
     experimental.set_step(None)
     assert scalars(tmp_path) == [(7, 1)]
 
 
-def test_the_step_of_a_host_call_ends_with_it() -> None:
+def test_step_of_a_host_call_ends_with_the_call() -> None:
     experimental.set_step(2)
     with recording.host_calls():
         experimental.set_step(3)
@@ -167,7 +167,7 @@ def test_host_calls_flush_once_at_their_end(
     assert scalars(tmp_path) == [(1, 1), (2, 2)]
 
 
-def test_another_thread_has_its_own_default(tmp_path: pathlib.Path) -> None:
+def test_other_threads_have_their_own_defaults(tmp_path: pathlib.Path) -> None:
     recorded = []
     thread = threading.Thread(target=lambda: recorded.append(summary.scalar("x", 1)))
     with summary.create_file_writer(tmp_path).as_default(step=1):
@@ -176,7 +176,7 @@ def test_another_thread_has_its_own_default(tmp_path: pathlib.Path) -> None:
     assert recorded == [False]
 
 
-def test_the_block_flushes(tmp_path: pathlib.Path) -> None:
+def test_end_of_the_block_flushes(tmp_path: pathlib.Path) -> None:
     writer = summary.create_file_writer(tmp_path)
     with writer.as_default(step=1):
         summary.scalar("x", 1)
@@ -216,7 +216,7 @@ def test_settings_of_a_writer(tmp_path: pathlib.Path) -> None:
         assert other.stat().st_size > sizes[0]
 
 
-def test_a_closed_writer_takes_nothing(tmp_path: pathlib.Path) -> None:
+def test_closed_writer_is_refused(tmp_path: pathlib.Path) -> None:
     writer = summary.create_file_writer(tmp_path)
     with writer.as_default(step=1):
         summary.scalar("x", 1)
@@ -231,7 +231,7 @@ def test_a_closed_writer_takes_nothing(tmp_path: pathlib.Path) -> None:
     assert scalars(tmp_path) == [(1, 1), (2, 2)]
 
 
-def test_a_writer_has_a_directory() -> None:
+def test_writer_needs_a_directory() -> None:
     with pytest.raises(ValueError, match="path of a directory. Received: None"):
         summary.create_file_writer(None)
 

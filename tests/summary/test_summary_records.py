@@ -1,4 +1,4 @@
-"""Events framed as TensorBoard's own writer frames them."""
+"""Tests that events are framed as by TensorBoard's own writer."""
 
 import io
 
@@ -20,7 +20,7 @@ def framed_by_tensorboard(events):
 
 @pytest.mark.parametrize("number", [0, 1, 24])
 @pytest.mark.parametrize("lengths", [(0,), (1,), (33,), (3, 80, 81), (1025,)])
-def test_records_are_those_of_tensorboard(number, lengths):
+def test_records_match_tensorboard(number, lengths):
     rng = np.random.default_rng(number)
     events = [rng.bytes(lengths[i % len(lengths)]) for i in range(number)]
     assert framed(events) == framed_by_tensorboard(events)
@@ -28,7 +28,7 @@ def test_records_are_those_of_tensorboard(number, lengths):
 
 @pytest.mark.parametrize("step", [0, 1, 127, 128, 300, 2**40, 2**63 - 1, -1])
 @pytest.mark.parametrize("tag", ["x", "x" * 200])
-def test_events_are_those_of_protocol_buffers(step, tag):
+def test_events_match_protocol_buffers(step, tag):
     from tensorboard.compat.proto import event_pb2, summary_pb2
 
     value = summary_pb2.Summary.Value(tag=tag, simple_value=0.5)

@@ -30,10 +30,10 @@ _Trial = Callable[[str], dict[str, object]]
 
 
 def main() -> int:
-    """Runs all trials; prints their figures.
+    """Runs all trials and prints their measurements.
 
     Returns:
-        0, as a broken promise is an error.
+        0, because a violation raises an error.
     """
     parser = argparse.ArgumentParser(prog="python -m tests.torture")
     parser.add_argument("what", nargs="?", choices=("all", "formats"))
@@ -43,7 +43,7 @@ def main() -> int:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--megabytes", type=int, default=1024)
     numbers = parser.parse_args()
-    # For variables in parts.
+    # These trials are for sharded variables.
     jax.config.update("jax_num_cpu_devices", 8)
     if numbers.what == "formats":
         compared, are_kept = formats.compared(

@@ -1,6 +1,6 @@
-"""The cost of saving and reading: seconds, and memory of a host.
+"""The time and host memory of saving and reading.
 
-Its arguments, when it is a program, are JSON: those of `Question`.
+Run as a script, its argument is JSON with the fields of `Question`.
 """
 
 import contextlib
@@ -39,15 +39,15 @@ _Rest = Callable[[], object]
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """What is to be measured.
+    """A measurement.
 
     Attributes:
         directory: An empty directory.
-        way: How it is saved, one of `WAYS`; in turn all, where it is `None`.
+        way: How the state is saved, one of `WAYS`, or `None` for all in turn.
         megabytes: The size of the state.
-        variables: How many it is in.
-        rounds: How often.
-        is_away: Whether the state has to be copied to be read.
+        variables: The number of variables of the state.
+        rounds: The number of repetitions.
+        is_away: Whether the state must be copied to be read.
     """
 
     directory: str
@@ -58,7 +58,7 @@ class Question:
     is_away: bool = False
 
     def asked(self) -> dict[str, dict[str, float]]:
-        """The figures by way, as a separate process has them."""
+        """Measures in a separate process; returns the results by way."""
         done = subprocess.run(
             [
                 sys.executable,
@@ -74,7 +74,7 @@ class Question:
 
 
 def answer(question: Question) -> dict[str, dict[str, float]]:
-    """Measures; medians over the rounds, and the most memory, by way."""
+    """Measures; returns medians over the rounds and the peak memory, by way."""
     jax.config.update("jax_num_cpu_devices", _CORES)
     size = question.megabytes * _MB
     ways = WAYS if question.way is None else (question.way,)
@@ -101,7 +101,7 @@ def _round(
         rest = _begun(prefix, way, values)
         figures["seconds that training waits"] = time.monotonic() - begun
         rest()
-    # As another process would, which has checked nothing.
+    # Like another process, which has verified nothing.
     moved = os.path.join(directory, "moved")
     os.mkdir(moved)
     for name in os.listdir(directory):
@@ -114,7 +114,7 @@ def _round(
 
 
 def _begun(prefix: str, way: str, values: Mapping[str, jax.Array]) -> _Rest:
-    """Does what training waits for; what is left."""
+    """Does the work that training waits for; returns the remaining work."""
     if way == ALONE:
         return _begun_alone(prefix, values)
     saved = SaveFiles(prefix)
@@ -168,7 +168,7 @@ def _read(prefix: str, way: str) -> Mapping[str, Any]:
 
 @contextlib.contextmanager
 def _measured(what: str, figures: dict[str, float]) -> Iterator[None]:
-    """Notes how long something takes, and how much memory."""
+    """Records the time and memory of a function."""
     before = memory.now()
     memory.forget_peak()
     begun = time.monotonic()

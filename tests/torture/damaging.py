@@ -1,4 +1,4 @@
-"""Damaged checkpoints, and forged ones."""
+"""Trials with corrupt and forged checkpoints."""
 
 import collections
 import os
@@ -17,14 +17,14 @@ _MOST_GROWTH = 64 << 20
 
 
 def damage(directory: str, number: int) -> dict[str, object]:
-    """Cuts checkpoints off, or flips a bit of them, and reads them.
+    """Truncates checkpoints or flips a bit, and reads them.
 
     Args:
         directory: An empty directory.
-        number: How many.
+        number: The number of checkpoints.
 
     Raises:
-        ViolationError: One was read with other values.
+        ViolationError: A checkpoint was read with other values.
     """
     rng = random.Random(0)
     values = {
@@ -67,10 +67,10 @@ def flipped(content: bytes, rng: random.Random) -> bytes:
 
 
 def forge(directory: str) -> dict[str, object]:
-    """Reads files with right checksums that no honest program wrote.
+    """Reads malicious files with valid checksums.
 
     Raises:
-        ViolationError: One was read, or much memory was taken for it.
+        ViolationError: A file was read, or needed much memory.
     """
     secret = os.path.join(directory, "secret.h5")
     with h5py.File(secret, "w") as file:
@@ -88,7 +88,7 @@ def forge(directory: str) -> dict[str, object]:
 
 
 def _check_forgery(name: str, outcome: Outcome) -> None:
-    # What a link leads to is no variable; all else is refused.
+    # The target of a link is not a variable; everything else is refused.
     is_harmless = outcome.values is None or [*outcome.values] == ["global_step"]
     expect(is_harmless, f"{name} is refused: {outcome}")
     expect(outcome.grown < _MOST_GROWTH, f"{name} takes no memory: {outcome}")

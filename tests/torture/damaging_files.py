@@ -1,4 +1,4 @@
-"""Damage of each file of a checkpoint that has several."""
+"""Trials that corrupt each file of a checkpoint with several files."""
 
 import contextlib
 import dataclasses
@@ -19,16 +19,16 @@ from tests.torture.reading import Outcome, outcomes
 
 _OLDER, _NEWEST = 10, 20
 _NAME = f"model.ckpt-{_NEWEST}"
-# Enough for files of data of their own.
+# Large enough for separate data files.
 _ROWS = 1 << 14
 
-# Makes other content; `None` deletes the file.
+# Functions that change the content; `None` deletes the file.
 _Way = Callable[[bytes, random.Random], bytes] | None
 
 
 @dataclasses.dataclass(frozen=True)
 class _Damaged:
-    """A directory whose newest checkpoint has a damaged file."""
+    """A directory whose newest checkpoint has a corrupt file."""
 
     directory: str
     file: str
@@ -44,7 +44,7 @@ class _Damaged:
         return _tree(self.prefix)
 
     def make(self, base: str, rng: random.Random) -> None:
-        """Copies another directory, and damages the file."""
+        """Copies another directory, and corrupts the file."""
         shutil.copytree(base, self.directory)
         path = os.path.join(self.directory, self.file)
         with open(path, "rb") as file:
@@ -52,14 +52,14 @@ class _Damaged:
         os.remove(path)
         if self.how is not None:
             with open(path, "wb") as file:
-                # An empty file has no bit to flip.
+                # An empty file has no bits.
                 file.write(self.how(content, rng) if content else b"\0")
 
     def check(self, outcome: Outcome) -> None:
-        """Checks that the damage is found, in whatever way it is looked for.
+        """Checks that every kind of check finds the corruption.
 
         Args:
-            outcome: That of reading the checkpoint.
+            outcome: The outcome of reading the checkpoint.
         """
         expect(outcome.values is None, f"It is found: {self}")
         is_named = _NAME in outcome.error
@@ -73,19 +73,19 @@ class _Damaged:
 
 
 def damage(directory: str, flips: int, way: str) -> dict[str, object]:
-    """Damages each file of the newest of two checkpoints, in each way.
+    """Corrupts each file of the newest of two checkpoints in each way.
 
     Args:
         directory: An empty directory.
-        flips: How many bits are flipped in each file, one at a time.
-        way: How they were saved, one of `saves.SPREAD`.
+        flips: The number of bits to flip in each file, one at a time.
+        way: How the checkpoints were saved, one of `saves.SPREAD`.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: It was read, an error does not say what is damaged, or
-            training would not go on from the other one.
+        ViolationError: The checkpoint was read, an error does not name the corrupt
+            file, or training would not resume from the other checkpoint.
     """
     rng = random.Random(0)
     base = os.path.join(directory, "base")
@@ -114,7 +114,7 @@ def damage(directory: str, flips: int, way: str) -> dict[str, object]:
 
 
 def _read_wrong(intact: str, damaged: Sequence[_Damaged]) -> int:
-    """How many of them Orbax reads without an error, and not right."""
+    """The number of checkpoints that Orbax reads wrongly without an error."""
     trees = [intact, *(each.tree for each in damaged)]
     right, *found = (each.values for each in outcomes(trees, is_alone=True))
     expect(right is not None, "Orbax reads what is intact.")
@@ -124,8 +124,8 @@ def _read_wrong(intact: str, damaged: Sequence[_Damaged]) -> int:
 def _files_of(prefix: str) -> set[str]:
     """Returns the files of a checkpoint.
 
-    Positions in the input and the state of callbacks are left out: they are
-    read only when training resumes, and have checksums of their own.
+    Iterator states and callback states are omitted. They are read only when training
+    resumes, and have separate checksums.
     """
     found = glob.glob(f"{prefix}.*") + glob.glob(f"{prefix}.*/**", recursive=True)
     return {

@@ -1,4 +1,4 @@
-"""Disks that are full or may not be written to."""
+"""Trials with full and read-only disks."""
 
 import contextlib
 import errno
@@ -20,7 +20,7 @@ from keras_tpu_estimator.files.directory import save_files
 from tests.torture import saves
 from tests.torture.figures import expect
 from tests.torture.killing import read
-from tests.torture.saves import WHOLE, expect_no_leftovers, leftovers
+from tests.torture.saves import WHOLE, expect_no_stale_files, stale_files
 from tests.torture.victim import Wishes
 
 _SMALL = 30 << 20
@@ -28,20 +28,19 @@ _FILLED = 10 << 20
 _ROWS = 1 << 20
 _PATIENCE = 10
 _NOT_MOUNTED = "0, as nothing may be mounted here"
-# Root without the right to write where only others may.
+# Root, but without the capability to override file permissions.
 _AS_OTHERS = ("setpriv", "--bounding-set", "-dac_override")
 
 
 def full(directory: str, way: str = WHOLE) -> dict[str, object]:
-    """Trains until a checkpoint does not fit any more.
+    """Trains until a checkpoint no longer fits.
 
     Args:
         directory: An empty directory.
-        way: How it saves. Defaults to files that are whole.
+        way: How training saves. Defaults to unsharded files.
 
     Raises:
-        ViolationError: There is no clear error, or an older checkpoint
-            suffered.
+        ViolationError: The error is unclear, or an older checkpoint has changed.
     """
     Wishes(directory, 8, way=way).run()
     before = sorted(os.listdir(directory))
@@ -69,16 +68,16 @@ def _of_checkpoints(names: list[str]) -> list[str]:
 
 
 def small_file_system(directory: str, way: str = WHOLE) -> dict[str, object]:
-    """The same on a file system that is really full, where root may mount.
+    """Trains on a file system that is really full, if root may mount one.
 
-    When there is room again, there has to be as much as before.
+    After space has been freed, the same amount must be available as before.
 
     Args:
         directory: An empty directory.
-        way: How it saves. Defaults to files that are whole.
+        way: How training saves. Defaults to unsharded files.
 
     Raises:
-        ViolationError: As `full`.
+        ViolationError: See `full`.
     """
     with _file_system(directory) as is_there:
         if not is_there:
@@ -95,21 +94,21 @@ def small_file_system(directory: str, way: str = WHOLE) -> dict[str, object]:
         expect("No space left" in told, f"The error says why: {told}")
         read(kte.latest_checkpoint(directory))
         os.remove(filler)
-        expect_no_leftovers(directory, f"a full disk, {way}")
+        expect_no_stale_files(directory, f"a full disk, {way}")
         Wishes(directory, 20, way=way).run()
     return {"file systems that filled up": 1}
 
 
 def full_at_each_stage(directory: str, way: str, stages: int = 24) -> dict[str, object]:
-    """Saves where there is room for some of a checkpoint, and then for all.
+    """Saves with room for a part of a checkpoint, and then for all of it.
 
     Args:
         directory: An empty directory.
-        way: How it saves, one of `saves.SPREAD`.
-        stages: How many sizes of the room there are. Defaults to 24.
+        way: How to save, one of `saves.SPREAD`.
+        stages: The number of different sizes of the room. Defaults to 24.
 
     Raises:
-        ViolationError: As `full`.
+        ViolationError: See `full`.
     """
     what = "saves for which there was room for some part only"
     left = 0
@@ -127,14 +126,14 @@ def full_at_each_stage(directory: str, way: str, stages: int = 24) -> dict[str, 
             os.remove(filler)
             (step,) = checkpoints.read(model_dir)["global_step"].reshape(1)
             expect(step == 8, f"The older one is intact: {room} bytes")
-            left += bool(leftovers(model_dir))
-            # Orbax may be writing yet.
+            left += bool(stale_files(model_dir))
+            # Orbax may still be writing.
             for _ in range(_PATIENCE):
                 save_files.sweep(model_dir)
-                if not leftovers(model_dir):
+                if not stale_files(model_dir):
                     break
                 time.sleep(1 / _PATIENCE)
-            expect_no_leftovers(model_dir, f"{room} bytes, {way}")
+            expect_no_stale_files(model_dir, f"{room} bytes, {way}")
         newest = saves.save(model_dir, 20, 20, way, rows=_ROWS)
         (value,) = np.unique(read(newest)["a"])
         expect(value == 20, "There is room again.")
@@ -155,7 +154,7 @@ def _save_in_vain(model_dir: str, way: str, room: int) -> None:
 
 
 def _fill(filler: str, but: int) -> None:
-    """Makes a file that leaves so many bytes of the file system."""
+    """Makes a file that leaves a number of free bytes in the file system."""
     left = os.statvfs(os.path.dirname(filler))
     with open(filler, "wb") as file:
         size = left.f_bavail * left.f_frsize - but
@@ -169,7 +168,7 @@ def _files_at(prefix: str) -> list[str]:
 
 @contextlib.contextmanager
 def _file_system(directory: str) -> Iterator[bool]:
-    """Makes a directory a small file system; whether it may be."""
+    """Mounts a small file system on a directory; returns whether this is allowed."""
     mounted = subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={_SMALL}", "tmpfs", directory],
         capture_output=True,
@@ -181,15 +180,15 @@ def _file_system(directory: str) -> Iterator[bool]:
     try:
         yield True
     finally:
-        # Libraries may have files open for an instant.
+        # Libraries may keep files open for a short time.
         subprocess.run(["umount", "--lazy", directory], check=True)
 
 
 def read_only(directory: str) -> dict[str, object]:
-    """Trains into a directory that may not be written to.
+    """Trains into a read-only directory.
 
     Raises:
-        ViolationError: There is no clear error.
+        ViolationError: The error is unclear.
     """
     if os.geteuid() == 0 and not shutil.which(_AS_OTHERS[0]):
         return {"read-only directories": "0, as root may write anywhere"}

@@ -2,16 +2,16 @@
 
 
 class ViolationError(AssertionError):
-    """A promise about durability was broken."""
+    """A guarantee about durability was violated."""
 
 
 def expect(holds: bool, promise: str) -> None:
-    """Raises a `ViolationError` unless a promise was kept."""
+    """Raises a `ViolationError` unless a guarantee holds."""
     if not holds:
         raise ViolationError(promise)
 
 
 def table(figures: dict[str, object]) -> str:
-    """Figures by what they count, one a line."""
+    """Formats measurements, one per line."""
     width = max(map(len, figures))
     return "\n".join(f"{what:<{width}}  {n}" for what, n in figures.items())

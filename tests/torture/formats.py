@@ -1,4 +1,4 @@
-"""Our own shards and those of Orbax in one run: `tests.torture formats`."""
+"""Compares our shards with Orbax's: `python -m tests.torture formats`."""
 
 import functools
 import tempfile
@@ -17,17 +17,16 @@ _FEW, _MANY = 16, 2000
 def compared(
     kills: int, flips: int, rounds: int, megabytes: int
 ) -> tuple[Figures, bool]:
-    """Runs each trial on each way to save.
+    """Runs each trial with each way to save.
 
     Args:
-        kills: How many saves are killed, for each way.
-        flips: How many bits are flipped in each file.
-        rounds: How often saving and reading is timed.
+        kills: The number of killed saves for each way.
+        flips: The number of bits to flip in each file.
+        rounds: The number of timed saves and reads.
         megabytes: The size of the largest state.
 
     Returns:
-        Figures by what they count and by way, as far as promises were kept;
-        and whether all were.
+        The measurements by description and way, and whether all guarantees hold.
     """
     figures: Figures = {}
     _add_costs(figures, rounds, megabytes)
@@ -73,7 +72,7 @@ def _trials(way: str, kills: int, flips: int) -> list[_Trial]:
 def _cut_off(
     trial: Callable[..., dict[str, object]], directory: str, way: str
 ) -> dict[str, object]:
-    """Names figures by what happened alone."""
+    """Shortens the descriptions of counts to the events."""
     figures: dict[str, object] = {}
     for what, figure in trial(directory, ways=(way,)).items():
         name = what.replace(f" {way}", "")
@@ -94,9 +93,9 @@ def _add_costs(figures: Figures, rounds: int, megabytes: int) -> None:
         _add(figures, asked, "seconds", about)
         print(table(figures), end="\n\n", flush=True)
     about = f"{megabytes} MB in {_FEW} variables of an accelerator"
-    # The others are copied on purpose, so that training continues.
+    # The others copy by design, so that training continues.
     for way in (*saves.SPREAD, costs.ALONE):
-        # Each in a separate process, as libraries keep memory.
+        # Each runs in a separate process, because libraries keep memory.
         with tempfile.TemporaryDirectory() as directory:
             asked = costs.Question(
                 directory, way, megabytes, _FEW, 1, is_away=True
@@ -118,7 +117,7 @@ def _add(
 
 
 def table(figures: Figures) -> str:
-    """Figures in columns, one for each way."""
+    """Formats measurements in columns, one for each way."""
     ways = list(dict.fromkeys(way for row in figures.values() for way in row))
     first = max(map(len, figures))
     rows = [("", ways)] + [

@@ -1,4 +1,4 @@
-"""Hosts of which one fails, at each kind of moment and at random ones."""
+"""Trials with hosts, one of which fails at specific and random moments."""
 
 import dataclasses
 import itertools
@@ -35,14 +35,14 @@ _FATES = (
     ("hang", 1),
 )
 _WAYS = ("spawn", "forkserver", "subprocess", "fork")
-# Beyond the time-out, for all to come to their end.
+# The time after the timeout in which all processes must end.
 _MARGIN_SECS = 5
-# A life after the first steps, at most, and how much a loop waits.
+# The maximum lifetime after the first steps, and the pause of a loop.
 _LIFE_SECS = 3.0
 _PAUSE = 0.01
 _ENDLESS = 10**9
 _LAST_STEPS = 20
-# Each number of hosts reads what each other one has saved.
+# Each number of hosts reads the checkpoints of each other number.
 _MOVES = (2, 1, 4, 2, 4, 1, 2)
 _CORES = 8
 _NEAR = 1e-5
@@ -50,23 +50,23 @@ _MOVER = ("-m", "tests.torture.mover")
 
 
 def fail_anywhere(directory: str) -> dict[str, object]:
-    """Has each kind of failure happen during a step, a save, an evaluation.
+    """Causes each kind of failure during a step, a save and an evaluation.
 
     Args:
         directory: An empty directory.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: Some process did not end, or not in time, or went on
-            with other weights when it was started again.
+        ViolationError: A process did not end in time, or continued with other weights
+            after a restart.
     """
     life = Life(os.path.join(directory, "failed"))
     starts, slowest = 0, 0.0
     for phase, (fate, host) in itertools.product(_PHASES, _FATES):
         if (phase, fate) == ("save", "exit"):
-            # No code of a user's is called there.
+            # No user code runs there.
             continue
         starts += 1
         at = STEPS_PER_SAVE * starts
@@ -91,19 +91,18 @@ def fail_anywhere(directory: str) -> dict[str, object]:
 
 
 def kill_and_restart(directory: str, kills: int) -> dict[str, object]:
-    """Kills one of two hosts again and again, then lets both end.
+    """Kills one of two hosts repeatedly, then lets both finish.
 
     Args:
         directory: An empty directory.
-        kills: How often.
+        kills: The number of kills.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: A checkpoint was lost or cannot be read, some process
-            did not end, or the final weights are not those of hosts that were
-            left alone.
+        ViolationError: A checkpoint is missing or unreadable, a process did not end, or
+            the final weights differ from those of uninterrupted hosts.
     """
     rng = random.Random(0)
     model_dir = os.path.join(directory, "killed")
@@ -127,18 +126,18 @@ def kill_and_restart(directory: str, kills: int) -> dict[str, object]:
 
 
 def move(directory: str, way: str) -> dict[str, object]:
-    """Goes on with one training on other and other numbers of hosts.
+    """Continues one training on different numbers of hosts.
 
     Args:
         directory: An empty directory.
-        way: How it saves, one of `saves.SPREAD`.
+        way: How training saves, one of `saves.SPREAD`.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: One did not go on, or the values are not those of one
-            core from the beginning.
+        ViolationError: Training did not continue, or the values differ from those of
+            one core.
     """
     model_dir = os.path.join(directory, "moved")
     alone = os.path.join(directory, "alone")
@@ -158,24 +157,23 @@ def move(directory: str, way: str) -> dict[str, object]:
     expect(values.keys() == expected.keys(), "Variables are the same.")
     for name, value in values.items():
         far = np.abs(value - expected[name]).max()
-        # As far as the order of sums goes.
+        # Up to the order of sums.
         expect(far < _NEAR, f"{name} is that of one core, but for {far}.")
     numbers = ", ".join(map(str, _MOVES))
     return {"hosts that went on, one after the other": numbers}
 
 
 def start_helpers(directory: str) -> dict[str, object]:
-    """Has hosts start processes in each way, which import the program.
+    """Makes hosts start child processes in each way, which import the script.
 
     Args:
         directory: An empty directory.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: One of them joined the hosts, or the hosts did not come
-            to their end.
+        ViolationError: A child joined the hosts, or the hosts did not finish.
     """
     program = ("-m", "tests.many_hosts.parent_program")
     ended = launch(*program, directory, sys.executable, *_WAYS, cores=1)
@@ -187,16 +185,16 @@ def start_helpers(directory: str) -> dict[str, object]:
 
 
 def read_slowly(directory: str) -> dict[str, object]:
-    """Starts hosts again of which one reads longer than the others wait.
+    """Restarts hosts, one of which reads longer than the others' patience.
 
     Args:
         directory: An empty directory.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: They did not come to their end.
+        ViolationError: The hosts did not finish.
     """
     for host in range(2):
         model_dir = os.path.join(directory, str(host))
@@ -211,7 +209,9 @@ def read_slowly(directory: str) -> dict[str, object]:
 
 
 def _finish(model_dir: str, directory: str) -> int:
-    """Lets hosts end, and others do the same undisturbed; their last step."""
+    """Lets hosts finish, and compares them with uninterrupted ones; returns the last
+    step.
+    """
     steps = newest_step(model_dir) + _LAST_STEPS
     undisturbed = os.path.join(directory, "undisturbed")
     ended = _lived(Life(model_dir, steps, undisturbed=undisturbed))
@@ -225,7 +225,7 @@ def _lived(life: Life) -> Ended:
 
 
 def _seconds_to_end(ended: Ended, victim: int) -> float:
-    """How long all took to end after one had failed."""
+    """The time in which all processes ended after a failure."""
     failed = re.findall("Process ([0-9]) of 2 has ended with", ended.text)
     expect(sorted(failed) == ["0", "1"], f"Both hosts fail: {ended.text}")
     return ended.ended_at - time_of_fate(ended.lines(victim))

@@ -1,4 +1,4 @@
-"""Kills at random moments, each followed by a resume."""
+"""Trials that kill training at random moments and resume it."""
 
 import contextlib
 import dataclasses
@@ -15,33 +15,33 @@ import numpy as np
 
 import keras_tpu_estimator as kte
 from tests.torture.figures import expect
-from tests.torture.saves import WHOLE, expect_no_leftovers, leftovers
+from tests.torture.saves import WHOLE, expect_no_stale_files, stale_files
 from tests.torture.victim import STEPS_PER_SAVE, Wishes
 
-# A life after the first step, at most, and how much a loop waits.
+# The maximum lifetime after the first step, and the pause of a loop.
 _LIFE_SECS = 1.0
 _PAUSE = 0.01
-# More than any life can train, and what is trained after all of them.
+# More steps than any lifetime allows, and the steps after all kills.
 _ENDLESS = 10**9
 _LAST_STEPS = 20
-# 64 MB, as Adam has them.
+# 64 MB including Adam's slots.
 _WIDE = 87_000
 
 
 def kill_and_resume(directory: str, kills: int, way: str = WHOLE) -> dict[str, object]:
-    """Kills a training again and again, then lets it end.
+    """Kills training repeatedly, then lets it finish.
 
     Args:
         directory: An empty directory.
-        kills: How often.
-        way: How it saves. Defaults to files that are whole.
+        kills: The number of kills.
+        way: How training saves. Defaults to unsharded files.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: A checkpoint was lost or cannot be read, or the final
-            weights are not those of a training that was left alone.
+        ViolationError: A checkpoint is missing or unreadable, or the final weights
+            differ from those of uninterrupted training.
     """
     rng = random.Random(0)
     model_dir = os.path.join(directory, "killed")
@@ -53,7 +53,7 @@ def kill_and_resume(directory: str, kills: int, way: str = WHOLE) -> dict[str, o
         _check_checkpoints(model_dir, saved)
     steps = newest_step(model_dir) + _LAST_STEPS
     Wishes(model_dir, steps, way=way).run()
-    expect_no_leftovers(model_dir, f"{kills} kills of {way}")
+    expect_no_stale_files(model_dir, f"{kills} kills of {way}")
     undisturbed = os.path.join(directory, "undisturbed")
     Wishes(undisturbed, steps, way=way).run()
     check_equal(model_dir, undisturbed)
@@ -66,18 +66,18 @@ def kill_and_resume(directory: str, kills: int, way: str = WHOLE) -> dict[str, o
 
 
 def kill_in_saves(directory: str, kills: int, way: str) -> dict[str, object]:
-    """Kills a training while it saves some 64 MB, then lets it end.
+    """Kills training while it saves about 64 MB, then lets it finish.
 
     Args:
         directory: An empty directory.
-        kills: How often.
-        way: How it saves.
+        kills: The number of kills.
+        way: How training saves.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: As `kill_and_resume`.
+        ViolationError: See `kill_and_resume`.
     """
     rng = random.Random(0)
     model_dir = os.path.join(directory, "killed")
@@ -87,11 +87,11 @@ def kill_in_saves(directory: str, kills: int, way: str) -> dict[str, object]:
     for _ in range(kills):
         which, after = rng.randrange(1, 4), rng.uniform(0, 1.2 * secs)
         saved = max(saved, _killed(large, after, f"saving {which}"))
-        amid += bool(leftovers(model_dir))
+        amid += bool(stale_files(model_dir))
         _check_checkpoints(model_dir, saved)
     steps = newest_step(model_dir) + _LAST_STEPS
     dataclasses.replace(large, steps=steps).run()
-    expect_no_leftovers(model_dir, f"{kills} kills of {way}")
+    expect_no_stale_files(model_dir, f"{kills} kills of {way}")
     undisturbed = os.path.join(directory, "undisturbed")
     dataclasses.replace(large, model_dir=undisturbed, steps=steps).run()
     check_equal(model_dir, undisturbed)
@@ -103,7 +103,7 @@ def kill_in_saves(directory: str, kills: int, way: str) -> dict[str, object]:
 
 
 def _seconds_of_a_save(directory: str, way: str) -> float:
-    """The median, while training waits."""
+    """The median time of a save while training waits."""
     wishes = Wishes(directory, 24, way=way, width=_WIDE)
     times = []
     with wishes.start() as process:
@@ -116,10 +116,10 @@ def _seconds_of_a_save(directory: str, way: str) -> float:
 
 
 def _killed(wishes: Wishes, after_secs: float, moment: str = "training") -> int:
-    """Kills a victim so long after what it tells; the last step it saved.
+    """Kills a victim after a report; returns the last saved step.
 
     Args:
-        moment: "training"; or "saving" and which save, of those it begins.
+        moment: "training", or "saving" and the number of the save.
     """
     saved = begun = 0
     what, _, number = moment.partition(" ")
@@ -128,7 +128,7 @@ def _killed(wishes: Wishes, after_secs: float, moment: str = "training") -> int:
             told, _, step = line.partition(" ")
             if told == "saving":
                 begun += 1
-                # The one before is there, then.
+                # The previous checkpoint then exists.
                 saved = max(saved, int(step) - STEPS_PER_SAVE)
             elif told == "saved":
                 saved = int(step)
@@ -139,7 +139,7 @@ def _killed(wishes: Wishes, after_secs: float, moment: str = "training") -> int:
 
 
 def _check_checkpoints(model_dir: str, saved: int) -> None:
-    """Reads all checkpoints; the newest is at least the one last saved."""
+    """Reads all checkpoints; the newest must be at least the last saved one."""
     for name in os.listdir(model_dir):
         prefix, end = os.path.splitext(name)
         if end in (".h5", ".index", ".orbax") and "partial" not in name:
@@ -171,10 +171,10 @@ def read(prefix: str) -> dict[str, np.ndarray]:
 
 
 def rivals(directory: str) -> dict[str, object]:
-    """Starts a second training where one is under way.
+    """Starts a second training in a directory in use.
 
     Raises:
-        ViolationError: It was not refused, or the first one suffered.
+        ViolationError: It was not refused, or the first training changed.
     """
     with Wishes(directory, 20, stops=True).start() as first:
         os.waitid(os.P_PID, first.pid, os.WSTOPPED)
@@ -189,7 +189,7 @@ def rivals(directory: str) -> dict[str, object]:
 
 
 def clock_jumps(directory: str) -> dict[str, object]:
-    """Trains while the clock goes backwards.
+    """Trains while the clock runs backwards.
 
     Raises:
         ViolationError: Saving stopped, or another checkpoint is the newest.

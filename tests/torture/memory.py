@@ -1,4 +1,4 @@
-"""The memory of this process, as Linux reports it."""
+"""The memory of this process according to Linux."""
 
 import ctypes
 import gc
@@ -10,19 +10,19 @@ _RESET_PEAK = "5"
 
 
 def now() -> int:
-    """Bytes that are in use, when all that is not was given back."""
+    """The used bytes after unused memory has been released."""
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)
     return _status("VmRSS")
 
 
 def forget_peak() -> None:
-    """Has `peak` begin again."""
+    """Resets `peak`."""
     (_OWN / "clear_refs").write_text(_RESET_PEAK)
 
 
 def peak() -> int:
-    """The most bytes that there were since then."""
+    """The maximum number of used bytes since the reset."""
     return _status("VmHWM")
 
 

@@ -1,4 +1,4 @@
-"""A training on one of several hosts, to be gone on with on other numbers.
+"""A training process that continues on different numbers of hosts.
 
 Its last argument is JSON: `model_dir`, `steps`, and how it saves.
 """
@@ -17,12 +17,12 @@ from tests.torture.saves import FORMATS
 
 
 def main(model_dir: str, steps: list[int], way: str | None) -> None:
-    """Trains on all hosts to some steps, one after the other.
+    """Trains on all hosts to several steps, one after the other.
 
     Args:
         model_dir: The directory.
-        steps: The steps. At each the input begins anew.
-        way: How it saves; `None` for one core.
+        steps: The steps. The input restarts at each.
+        way: How training saves, or `None` for one core.
     """
     kte.initialize()
     estimator = estimator_of(

@@ -1,7 +1,7 @@
-"""Ends a process, or fills its disk, between any two operations on files.
+"""Ends a process or fills its disk between any two file operations.
 
-The process is this one: from that moment on, it can change no file any more,
-whatever it tries, and its locks are free once its files are closed.
+This process stands for the killed one: after that moment it cannot change files, and
+its locks are released when its files are closed.
 """
 
 import builtins
@@ -18,23 +18,23 @@ from unittest import mock
 KILL, FULL, FLAW = "kill", "full disk", "one operation that fails"
 FATES = (KILL, FULL, FLAW)
 REMOVING = ("remove",)
-# Those that no library does for this package.
+# Operations of this package itself.
 OWN = ("replace", "remove", "fsync", "pwrite")
-# Others are Orbax's, which would continue in spite of a kill.
+# Other operations are Orbax's, which would continue after a simulated kill.
 _THREADS = ("MainThread", "checkpoint-writer")
 _WRITES = os.O_WRONLY | os.O_RDWR
 
 
 class Killed(BaseException):
-    """An error that ends code that a killed process would not run."""
+    """An error that skips code that a killed process would not run."""
 
 
 class Operations:
-    """Counts what changes files of a directory, and ends some of it.
+    """Counts operations on a directory's files, and interrupts one of them.
 
     Args:
-        directory: The directory. Event files in it do not count.
-        at: The operation that meets its fate, from 1 on. Defaults to none.
+        directory: The directory. Its event files do not count.
+        at: The number of the interrupted operation, from 1 on. Defaults to none.
         fate: One of `FATES`.
     """
 
@@ -46,12 +46,12 @@ class Operations:
 
     @property
     def is_met(self) -> bool:
-        """Whether there were so many operations."""
+        """Whether the interrupted operation was reached."""
         return 0 < self._at <= len(self.done)
 
     @contextlib.contextmanager
     def counted(self) -> Iterator[None]:
-        """Counts in a `with` block."""
+        """Counts operations in a `with` block."""
         real_open = io.open
         opens = functools.partial(self._open, real_open)
         with contextlib.ExitStack() as stack:
@@ -93,7 +93,7 @@ class Operations:
         return opened
 
     def _meet(self, name: str, file: Any) -> None:
-        """Does an operation, or lets it meet its fate."""
+        """Runs or interrupts an operation."""
         is_own = threading.current_thread().name in _THREADS
         if not is_own or not self._counts(file):
             return

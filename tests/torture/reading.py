@@ -1,4 +1,4 @@
-"""A process that reads checkpoints, as a damaged one may crash the reader."""
+"""A process that reads checkpoints, because corrupt ones may crash the reader."""
 
 import json
 import resource
@@ -15,12 +15,12 @@ import numpy as np
 
 
 class Outcome(NamedTuple):
-    """What became of reading a checkpoint.
+    """The outcome of reading a checkpoint.
 
     Attributes:
-        values: Sums of its bytes by variable; `None` if it was refused.
-        error: The message, if it was.
-        grown: By how many bytes the process grew meanwhile.
+        values: The sums of its bytes by variable, or `None` if it was refused.
+        error: The error message, if it was refused.
+        grown: The number of bytes by which the process grew.
     """
 
     values: dict[str, int] | None
@@ -32,9 +32,8 @@ def outcomes(prefixes: list[str], is_alone: bool = False) -> list[Outcome]:
     """Reads checkpoints in one process.
 
     Args:
-        prefixes: Theirs.
-        is_alone: Whether these are trees, for Orbax to read without this
-            package. Defaults to `False`.
+        prefixes: The prefixes of the checkpoints.
+        is_alone: Whether Orbax reads them without this package. Defaults to `False`.
 
     Raises:
         CalledProcessError: The process has crashed.
@@ -78,7 +77,7 @@ def _read_alone(folder: str) -> dict[str, Any]:
     try:
         with ocp.StandardCheckpointer() as checkpointer:
             return checkpointer.restore(folder)
-    except Exception as error:  # Whatever it finds.
+    except Exception as error:  # Any error is an outcome.
         raise ValueError(str(error)) from error
 
 
@@ -94,7 +93,7 @@ def _memory() -> int:
 if __name__ == "__main__":
     read = _read
     if sys.argv[1:] == ["alone"]:
-        # As many as there were, which Orbax wants.
+        # Orbax needs the original number of devices.
         jax.config.update("jax_num_cpu_devices", 8)
         read = _read_alone
     for line in sys.stdin:

@@ -1,4 +1,4 @@
-"""Saves that end between any two operations on files."""
+"""Trials that interrupt saves between any two file operations."""
 
 import contextlib
 import dataclasses
@@ -49,11 +49,11 @@ _EARLIER, _STEP, _LATER = 10, 20, 30
 
 @dataclasses.dataclass(frozen=True)
 class Seam:
-    """Which save is cut off.
+    """An interrupted save.
 
     Attributes:
         way: How it is written, one of `ALL`.
-        before: How the same step was saved before; `None` if it was not.
+        before: How the same step was saved before, or `None`.
     """
 
     way: str
@@ -61,16 +61,16 @@ class Seam:
 
     @property
     def ways(self) -> set[str]:
-        """Both."""
+        """Both ways."""
         return {self.way, self.before or self.way}
 
     @property
     def start(self) -> dict[int, int]:
-        """By step, the numbers that are the values before the save."""
+        """The values before the save, by step."""
         return {_EARLIER: 0} | ({_STEP: 1} if self.before else {})
 
     def prepare(self, directory: str) -> None:
-        """Makes the directory as it is before the save."""
+        """Makes the directory in its state before the save."""
         save(directory, _EARLIER, 0, self.way)
         if self.before:
             save(directory, _STEP, 1, self.before)
@@ -82,20 +82,20 @@ def cut_off(
     fates: tuple[str, ...] = FATES,
     only: Collection[str] | None = None,
 ) -> dict[str, object]:
-    """Lets each operation of each kind of save be the last one.
+    """Interrupts each kind of save at each operation.
 
     Args:
         directory: An empty directory.
-        ways: How saves are written, and were before.
-        fates: What happens to them.
-        only: The names of operations that are tried. Defaults to all.
+        ways: How saves are written, and how earlier saves were written.
+        fates: The kinds of interruption.
+        only: The names of operations to interrupt. Defaults to all.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: A checkpoint was lost, or has values or the position
-            of another save; or something is left, or in the way of a restart.
+        ViolationError: A checkpoint was lost, or has values or an iterator state of
+            another save, or files remain or prevent a restart.
     """
     seams = [Seam(*each) for each in itertools.product(ways, (None, *ways))]
     figures: dict[str, object] = {}
@@ -103,7 +103,7 @@ def cut_off(
         base = os.path.join(directory, "base")
         seam.prepare(base)
         names = _cut_off(base, seam, 0, fate)
-        # What Orbax does in threads continues there, which no kill lets it.
+        # Orbax's threads continue here, unlike after a real kill.
         own = OWN if {TREE, WHOLE_TREE} & seam.ways else names
         tried = [
             at
@@ -120,7 +120,7 @@ def cut_off(
 
 
 def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
-    """The operations of a save, if the one of a number is the last one."""
+    """The operations of a save that is interrupted at one of them."""
     directory = base + "-cut"
     shutil.copytree(base, directory)
     operations = Operations(directory, at, fate)
@@ -137,29 +137,29 @@ def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
     seen = _check(directory, before, numbers, what)
     is_undone = at and operations.done[at - 1] not in REMOVING
     if fate != KILL and is_undone:
-        # At once, for the disk may be full.
-        expect_no_leftovers(directory, what)
+        # At once, because the disk may be full.
+        expect_no_stale_files(directory, what)
     save_files.sweep(directory)
     again = _check(directory, seen, numbers, f"{what}, swept")
     expect(seen == again, f"Sweeping changes nothing: {what}")
-    expect_no_leftovers(directory, what)
+    expect_no_stale_files(directory, what)
     save(directory, _LATER, 3, seam.way)
     _check(directory, 3, {_LATER: 3}, f"{what}, and another save")
     save(directory, _STEP, 4, seam.way)
     _check(directory, 4, {_STEP: 4}, f"{what}, and the same save")
-    expect_no_leftovers(directory, f"{what}, and two saves")
+    expect_no_stale_files(directory, f"{what}, and two saves")
     shutil.rmtree(directory)
     return operations.done
 
 
 def save(directory: str, step: int, number: int, way: str, rows: int = _ROWS) -> str:
-    """Saves a number, as `train` does on two hosts.
+    """Saves a number like `train` on two hosts.
 
     Args:
-        directory: Where to.
+        directory: The directory.
         step: The step.
-        number: It is in all values, and is the position.
-        way: How, one of `ALL`.
+        number: The content of all values and of the iterator state.
+        way: How to save, one of `ALL`.
         rows: The size of each value, a multiple of 8. Defaults to 8.
 
     Returns:
@@ -213,13 +213,13 @@ def _spread(value: np.ndarray) -> ShardedVariable:
 
 
 def _check(directory: str, before: int, numbers: dict[int, int], what: str) -> int:
-    """Checks the latest checkpoint; returns the number that it has.
+    """Checks the latest checkpoint; returns its number.
 
     Args:
-        directory: Where it is.
-        before: The number of the one that was there before.
-        numbers: Which one it may have by its step, if it is another one.
-        what: What has happened.
+        directory: The directory.
+        before: The number of the previous checkpoint.
+        numbers: The allowed numbers of new checkpoints, by step.
+        what: A description of the interruption.
     """
     latest = checkpoints.latest_intact(directory)
     expect(latest is not None, f"There is a checkpoint: {what}")
@@ -239,25 +239,25 @@ def _check(directory: str, before: int, numbers: dict[int, int], what: str) -> i
     return int(found.pop())
 
 
-def expect_no_leftovers(directory: str, what: str) -> None:
-    """Checks that all files of a directory belong to checkpoints of its list.
+def expect_no_stale_files(directory: str, what: str) -> None:
+    """Checks that all files of a directory belong to listed checkpoints.
 
     Args:
         directory: The directory.
-        what: What has happened.
+        what: A description of the interruption.
 
     Raises:
-        ViolationError: There are others.
+        ViolationError: Stale files exist.
     """
     listed = {*location.listed(directory)}
     for prefix in {*_prefixes(directory)}:
         expect(prefix in listed, f"{prefix} is in the list: {what}")
-    left = leftovers(directory)
+    left = stale_files(directory)
     expect(not left, f"{left} is of no checkpoint: {what}")
 
 
-def leftovers(directory: str) -> set[str]:
-    """The names of files of a directory that belong to no checkpoint."""
+def stale_files(directory: str) -> set[str]:
+    """The names of files that belong to no checkpoint."""
     known = {"checkpoint", "metrics.jsonl"}
     for prefix in {*_prefixes(directory)}:
         known |= {os.path.basename(path) for path in _files_of(prefix)}

@@ -1,4 +1,4 @@
-"""States of models that lie over several cores."""
+"""States of models that are sharded over several cores."""
 
 import jax
 import numpy as np
@@ -8,12 +8,12 @@ _KEPT_IN_COLUMNS = Layout(major_to_minor=(1, 0))
 
 
 def spread(value: np.ndarray, is_away: bool = False) -> jax.Array:
-    """An array of which each core has some rows.
+    """An array whose rows are sharded over the cores.
 
     Args:
-        value: An array; a matrix if it is away.
-        is_away: Whether it has to be copied to be read, as from a device that
-            has memory of its own. Defaults to `False`.
+        value: An array, or a matrix if it is away.
+        is_away: Whether it must be copied to be read, as from a device with separate
+            memory. Defaults to `False`.
     """
     mesh = jax.make_mesh(
         (jax.device_count(),),
@@ -21,18 +21,18 @@ def spread(value: np.ndarray, is_away: bool = False) -> jax.Array:
         axis_types=(jax.sharding.AxisType.Auto,),
     )
     rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
-    # NumPy is lent only what has the usual layout.
+    # NumPy can only borrow arrays with the default layout.
     layout = Format(_KEPT_IN_COLUMNS, rows) if is_away else rows
     return jax.block_until_ready(jax.device_put(value, layout))
 
 
 def state(size: int, variables: int, is_away: bool = False) -> dict[str, jax.Array]:
-    """Random numbers that lie over all cores, by name.
+    """Random variables by name, sharded over all cores.
 
     Args:
-        size: How many bytes in all.
-        variables: How many variables they are in.
-        is_away: As in `spread`. Defaults to `False`.
+        size: The total number of bytes.
+        variables: The number of variables.
+        is_away: See `spread`. Defaults to `False`.
     """
     rng = np.random.default_rng(0)
     cores = jax.device_count()

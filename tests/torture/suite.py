@@ -1,4 +1,4 @@
-"""The tests that are too many or too slow for each run."""
+"""The tests that are too many or too slow for each run of the suite."""
 
 import pathlib
 import re
@@ -11,16 +11,16 @@ _ROOT = pathlib.Path(__file__).parents[2]
 
 
 def slow(directory: str) -> dict[str, object]:
-    """Runs the tests that are marked so.
+    """Runs the tests that are marked as slow.
 
     Args:
         directory: An empty directory.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: One of them failed, or none was found.
+        ViolationError: A test failed, or no test was found.
     """
     options = ("-q", "-m", "slow", "--basetemp", f"{directory}/tests")
     done = subprocess.run(

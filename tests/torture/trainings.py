@@ -1,7 +1,7 @@
-"""Trainings that end between two operations on files, and continue.
+"""Trials that interrupt training between two file operations, and continue it.
 
-At its end each saves a step twice, for a callback assigns values. It takes
-several cores for variables to be in parts.
+At the end, each training saves a step twice, because a callback assigns values. Several
+cores are needed for sharded variables.
 """
 
 import contextlib
@@ -33,7 +33,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 class Halving(keras.callbacks.Callback):
-    """Assigns to all trained variables when training has ended."""
+    """Halves all trained variables when training has ended."""
 
     def on_train_end(self, logs: dict[str, Any] | None = None) -> None:
         for variable in self.model.trainable_variables:
@@ -41,11 +41,11 @@ class Halving(keras.callbacks.Callback):
 
 
 class Interrupted(Exception):
-    """An error that ends a training early."""
+    """An error that interrupts training."""
 
 
 class Interrupting(kte.hooks.SessionRunHook):
-    """Ends a training when it has saved its first steps."""
+    """Interrupts training after it has saved its first steps."""
 
     acts_last = True
 
@@ -60,20 +60,20 @@ def cut_off(
     fates: tuple[str, ...] = (KILL, FULL),
     only: Collection[str] = ("replace", "remove"),
 ) -> dict[str, object]:
-    """Ends trainings at operations on files, and starts them again.
+    """Interrupts trainings at file operations, and restarts them.
 
     Args:
         directory: An empty directory.
-        ways: How they save.
-        fates: What happens to them.
-        only: The names of operations that are tried.
+        ways: How the trainings save.
+        fates: The kinds of interruption.
+        only: The names of operations to interrupt.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: A training did not go on, or not to the same values, or
-            something is left.
+        ViolationError: Training did not continue to the same values, or stale files
+            exist.
     """
     figures: dict[str, object] = {}
     for way, fate in itertools.product(ways, fates):
@@ -93,7 +93,7 @@ def cut_off(
 
 
 def _ended(base: str, way: str, hooks: list[Any]) -> bytes:
-    """The values of a training that is left alone."""
+    """The values of uninterrupted training."""
     directory = base + "-alone"
     shutil.copytree(base, directory)
     train(directory, way, hooks)
@@ -103,7 +103,9 @@ def _ended(base: str, way: str, hooks: list[Any]) -> bytes:
 
 
 def _cut_off(base: str, way: str, at: int, fate: str, ends: set[bytes]) -> list[str]:
-    """Ends a training, and lets it continue; what it did until then."""
+    """Interrupts and continues training; returns the operations before the
+    interruption.
+    """
     directory = base + "-cut"
     shutil.copytree(base, directory)
     operations = Operations(directory, at, fate)
@@ -115,15 +117,15 @@ def _cut_off(base: str, way: str, at: int, fate: str, ends: set[bytes]) -> list[
     expect(is_moment or by_threads, f"There is such a moment: {what}")
     train(directory, way, [Halving()])
     expect(values_at(directory) in ends, f"It ends as others do: {what}")
-    # Where there was nothing left to do, nothing was looked at.
+    # Completed training does not check the directory.
     train(directory, way, [], LAST + 1)
-    saves.expect_no_leftovers(directory, what)
+    saves.expect_no_stale_files(directory, what)
     shutil.rmtree(directory)
     return operations.done
 
 
 def values_at(directory: str, last: int = LAST) -> bytes:
-    """All values of the latest checkpoint, which is of this step."""
+    """All values of the latest checkpoint, which must have this step."""
     prefix = kte.checkpoints.latest_intact(directory)
     values = kte.checkpoints.read(prefix)
     step = int(values["global_step"])
@@ -154,7 +156,7 @@ def train(directory: str, way: str, hooks: list[Any], max_steps: int = LAST) -> 
 
 
 def estimator_in(directory: str, way: str) -> kte.TPUEstimator:
-    """An estimator that saves in one of the ways after each loop."""
+    """An estimator that saves in the given way after each loop."""
     return kte.TPUEstimator(
         _model_fn,
         config=kte.RunConfig(

@@ -1,4 +1,4 @@
-"""Acts of users around trainings: links, threads, and edits at a save."""
+"""Trials of users' actions during training: links, threads, and edits."""
 
 import concurrent.futures
 import contextlib
@@ -25,15 +25,14 @@ def link(directory: str, saves_of_each: int = 8, seed: int = 0) -> dict:
 
     Args:
         directory: An empty directory.
-        saves_of_each: How many saves each format makes.
-        seed: Chooses the files.
+        saves_of_each: The number of saves of each format.
+        seed: The seed that chooses the files.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: A file that was moved has changed or is missing, or a
-            save has left something.
+        ViolationError: A moved file has changed or is missing, or stale files exist.
     """
     rng = random.Random(seed)
     moved: dict[pathlib.Path, bytes] = {}
@@ -49,10 +48,10 @@ def link(directory: str, saves_of_each: int = 8, seed: int = 0) -> dict:
                     shutil.move(path, target)
                     path.symlink_to(target)
         save_files.sweep(str(run))
-        left = saves.leftovers(str(run))
+        left = saves.stale_files(str(run))
         expect(not left, f"{left} is of no checkpoint: links, {way}")
         count = sum(1 for path in disk.iterdir())
-        # Retention has removed a link, and its target stays.
+        # Retention has removed a link, and its target remains.
         names = {path.name for path in disk.iterdir()}
         links = {
             os.path.basename(os.readlink(path))
@@ -69,7 +68,7 @@ def link(directory: str, saves_of_each: int = 8, seed: int = 0) -> dict:
 
 
 class _Zeroing(keras.callbacks.Callback):
-    """Assigns zeros in evaluations, which count there only."""
+    """Assigns zeros in evaluations, which must not affect training."""
 
     def on_test_batch_end(self, batch: int, logs: dict[str, Any] | None = None) -> None:
         variables = self.model.trainable_variables
@@ -81,7 +80,7 @@ class _Zeroing(keras.callbacks.Callback):
 
 
 class _Looking(keras.callbacks.Callback):
-    """Reads the weights of a training after each loop."""
+    """Reads the weights of training after each loop."""
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -94,14 +93,14 @@ class _Looking(keras.callbacks.Callback):
 
 
 def look_on_threads(directory: str, steps: int = 40) -> dict[str, object]:
-    """Evaluates with callbacks on another thread while a model is trained.
+    """Evaluates with callbacks on another thread during training.
 
     Args:
         directory: An empty directory.
-        steps: How many the training makes.
+        steps: The number of training steps.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
         ViolationError: A callback saw or changed values of another call.
@@ -124,7 +123,7 @@ def look_on_threads(directory: str, steps: int = 40) -> dict[str, object]:
 
 
 def _evaluations_until(is_over: threading.Event, estimator: kte.TPUEstimator) -> int:
-    """Evaluates until a training has ended; returns how often."""
+    """Evaluates until training has ended; returns the number of evaluations."""
     count = 0
     while not (count and is_over.is_set()):
         count += 1
@@ -133,7 +132,7 @@ def _evaluations_until(is_over: threading.Event, estimator: kte.TPUEstimator) ->
 
 
 class _Editing(keras.callbacks.Callback):
-    """Halves all trained variables after each loop, which is saved then."""
+    """Halves all trained variables after each loop, before the save."""
 
     def on_train_batch_end(
         self, batch: int, logs: dict[str, Any] | None = None
@@ -145,17 +144,17 @@ class _Editing(keras.callbacks.Callback):
 def edit_at_saves(
     directory: str, ways: tuple[str, ...] = saves.ALL
 ) -> dict[str, object]:
-    """Ends trainings right after a save whose step a callback has edited.
+    """Interrupts trainings right after a save whose step a callback has edited.
 
     Args:
         directory: An empty directory.
-        ways: How they save.
+        ways: How the trainings save.
 
     Returns:
-        Figures by what they count.
+        Counts by their description.
 
     Raises:
-        ViolationError: The training that continues ends with other values.
+        ViolationError: The continued training ends with other values.
     """
     for way in ways:
         whole, cut = (

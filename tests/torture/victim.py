@@ -1,6 +1,6 @@
-"""A training process to be killed, stopped or starved.
+"""A training process that trials kill, stop or starve.
 
-Its last argument is JSON: `model_dir`, `steps`, and what `Wishes` has.
+Its last argument is JSON with the fields of `Wishes`.
 """
 
 import dataclasses
@@ -25,25 +25,25 @@ from keras import ops
 from tests.torture.saves import FORMATS, SPREAD, WHOLE
 
 STEPS_PER_LOOP = 2
-# So that writing a checkpoint takes about as long as what is between two.
+# Writing a checkpoint then takes about as long as the steps between two.
 WIDTH = 8192
 STEPS_PER_SAVE = 4
 
 
 @dataclasses.dataclass(frozen=True)
 class Wishes:
-    """How a victim trains.
+    """The settings of a victim.
 
     Attributes:
         model_dir: Its directory.
         steps: The global step to reach.
-        pause: Seconds that each loop waits, so that a kill can hit anywhere.
-        max_file_bytes: No file may become larger, as on a full disk.
-        stops: Whether to stop after the first step, until SIGCONT comes.
+        pause: The seconds that each loop waits, so that a kill can happen anywhere.
+        max_file_bytes: The maximum file size, as on a full disk.
+        stops: Whether to stop after the first step until SIGCONT.
         way: How it saves.
-        width: Of its hidden layer, 768 bytes of a checkpoint each.
-        is_watched: Whether it tells when a save begins, and trains on
-            meanwhile, instead of when one is there.
+        width: The width of its hidden layer; each unit takes 768 bytes of a checkpoint.
+        is_watched: Whether it reports the start of saves and continues training,
+            instead of reporting complete saves.
     """
 
     model_dir: str
@@ -56,11 +56,11 @@ class Wishes:
     is_watched: bool = False
 
     def start(self, *prefix: str, stderr: int | None = None) -> subprocess.Popen:
-        """The process; it tells its progress on standard output.
+        """Starts the process, which reports its progress on standard output.
 
         Args:
             *prefix: A program that starts it, with arguments.
-            stderr: As that of `subprocess.Popen`.
+            stderr: The argument of `subprocess.Popen`.
         """
         return subprocess.Popen(
             [
@@ -80,7 +80,7 @@ class Wishes:
         """Trains to the end.
 
         Raises:
-            CalledProcessError: It failed.
+            CalledProcessError: The process failed.
         """
         with self.start() as process:
             process.communicate()
@@ -89,7 +89,7 @@ class Wishes:
 
 
 class Telling(kte.hooks.SessionRunHook):
-    """Tells that training is under way, and slows it down or stops it."""
+    """Reports the start of training, and slows it down or stops it."""
 
     def __init__(self, pause: float, stops: bool):
         self._pause = pause
@@ -106,7 +106,7 @@ class Telling(kte.hooks.SessionRunHook):
 
 
 class TellingSaves(kte.hooks.CheckpointSaverListener):
-    """Tells the step of each checkpoint that is there."""
+    """Reports the step of each complete checkpoint."""
 
     def before_save(self, session: Any, global_step_value: int) -> None:
         print(f"saving {global_step_value}", flush=True)
@@ -116,7 +116,7 @@ class TellingSaves(kte.hooks.CheckpointSaverListener):
 
 
 class TellingBegins(logging.Handler):
-    """Tells the step of each save that begins."""
+    """Reports the step of each save that begins."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if str(record.msg).startswith("Saving checkpoints"):
@@ -141,7 +141,7 @@ def model_fn(
 
 
 def main(wishes: Wishes) -> None:
-    """Trains as wished."""
+    """Trains with the given settings."""
     if wishes.max_file_bytes is not None:
         limit = (wishes.max_file_bytes, wishes.max_file_bytes)
         resource.setrlimit(resource.RLIMIT_FSIZE, limit)

@@ -70,7 +70,7 @@ def columns():
 
 
 def classifier(model_dir, **settings):
-    """The original, with its defaults but for the units."""
+    """The original with its defaults, except for the units."""
     wide, deep = columns()
     return tf.estimator.DNNLinearCombinedClassifier(
         model_dir=model_dir,
@@ -106,7 +106,7 @@ class Losses(tf.train.SessionRunHook):
 
 
 def results(estimator, step):
-    """What one checkpoint evaluates and predicts to."""
+    """The results of evaluating and predicting with one checkpoint."""
     path = os.path.join(estimator.model_dir, f"model.ckpt-{step}")
     metrics = estimator.evaluate(lambda: input_fn(2, 256, 64), checkpoint_path=path)
     predictions = list(

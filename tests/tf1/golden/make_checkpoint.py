@@ -49,7 +49,7 @@ def train(directory, first, steps):
 
 def main():
     tf.disable_v2_behavior()
-    # What reads them comes after what it is told to.
+    # The reader follows its argument.
     tf.enable_resource_variables()
     if sys.argv[1] == "--continue":
         directory, steps = sys.argv[2], int(sys.argv[3])

@@ -49,7 +49,7 @@ def categorical():
 
 
 def vocabulary_file():
-    """A file of colors."""
+    """A vocabulary file of colors."""
     path = os.path.join(tempfile.mkdtemp(), "colors.txt")
     with open(path, "w") as file:
         file.write("red\ngreen\nblue\n")
@@ -57,7 +57,7 @@ def vocabulary_file():
 
 
 def dense():
-    """The columns of numbers, each by a name of this file."""
+    """The numeric columns, by names of this file."""
     ids = categorical()
     start = tf.constant_initializer(TABLE)
     age = fc.numeric_column("age")
@@ -81,7 +81,7 @@ def dense():
 
 
 def values_of(build):
-    """What a graph computes of the features, and the names of variables."""
+    """The values that a graph computes from features, and the names of variables."""
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.constant(x) for name, x in FEATURES.items()}
         features["zip"] = tf.cast(features["zip"], tf.int64)

@@ -24,7 +24,7 @@ PATH = os.path.join(HERE, "contrib_calls.json")
 
 
 def main(chosen):
-    """Calls everything once, or what is chosen."""
+    """Calls all functions once, or only the given ones."""
     if tf.__version__ != "1.15.5":
         sys.exit(f"TensorFlow 1.15.5 is needed, not {tf.__version__}.")
     kept = {}

@@ -34,7 +34,7 @@ CHOSEN = PUBLIC[:4]
 
 
 def is_of_users(parts):
-    """Whether a path is one that programs import, rather than of tests."""
+    """Whether scripts import a path, unlike paths of tests."""
     return not any(
         part.startswith(("gen_", "test_", "tests", "testing", "kernel_tests"))
         or "_test" in part

@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _FinalLosses(logging.Handler):
-    """Keeps what the log calls the loss of the final step."""
+    """Records the final step's loss from the log."""
 
     def __init__(self):
         super().__init__()

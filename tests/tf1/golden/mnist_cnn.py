@@ -32,7 +32,7 @@ def network(images, params, is_training):
 
 
 def metric_fn(labels, logits):
-    """Is given what the cores computed, on the host."""
+    """Computes metrics on the host from the outputs of the cores."""
     predictions = tf.argmax(logits, 1)
     return {
         "accuracy": tf.metrics.accuracy(labels, predictions),
@@ -41,7 +41,7 @@ def metric_fn(labels, logits):
 
 
 def model_fn(features, labels, mode, params):
-    """What a TPUEstimator calls, once for each mode."""
+    """The model_fn that a TPUEstimator calls once for each mode."""
     images = features
     if isinstance(images, dict):
         images = features["image"]
@@ -71,7 +71,7 @@ def model_fn(features, labels, mode, params):
 
 
 def dataset(examples, seed):
-    """Digits that are blobs at places of their own."""
+    """Digits as blobs at different positions."""
     rng = np.random.RandomState(seed)
     labels = rng.randint(10, size=examples).astype(np.int32)
     images = rng.uniform(size=(examples, PIXELS, PIXELS)).astype(np.float32)

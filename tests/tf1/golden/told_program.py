@@ -40,7 +40,7 @@ def of_tpu_estimator(model_fn, config, **tpu_config):
 
 
 def in_loops(model_fn, config):
-    """The same with the length of loops that its TPU had."""
+    """The same with the loop length of its TPU."""
     return of_tpu_estimator(model_fn, config, iterations_per_loop=100)
 
 
@@ -97,7 +97,7 @@ TRAININGS = {
 
 
 class Told(tf.train.SessionRunHook):
-    """Writes down when it is called, and with which loss."""
+    """Records its calls and the losses."""
 
     def __init__(self, calls):
         self._calls = calls
@@ -126,7 +126,7 @@ class Told(tf.train.SessionRunHook):
 
 
 class AtEnd(tf.train.SessionRunHook):
-    """Wants nothing of the steps."""
+    """A hook that acts only at the end."""
 
     def __init__(self, calls):
         self._calls = calls
@@ -137,7 +137,7 @@ class AtEnd(tf.train.SessionRunHook):
 
 
 class Listener(tf.train.CheckpointSaverListener):
-    """Writes down what is saved."""
+    """Records the saved steps."""
 
     def __init__(self, calls):
         self._calls = calls
@@ -232,5 +232,5 @@ def _events(model_dir, tag):
 
 
 def as_json(result):
-    """The result as JSON has it."""
+    """The result as JSON."""
     return json.loads(json.dumps(result))

@@ -97,7 +97,7 @@ def _own_provider(contrib):
 
 
 def _in_files(read):
-    """What is read from two files with three records each."""
+    """The values read from two files with three records each."""
 
     def call(contrib):
         with tempfile.TemporaryDirectory() as folder:

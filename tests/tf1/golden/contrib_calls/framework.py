@@ -82,7 +82,7 @@ def _restored(contrib):
 
 
 def _scoped(contrib):
-    """What functions are called with in scopes."""
+    """The arguments of functions in scopes."""
     f = contrib.framework
 
     @f.add_arg_scope

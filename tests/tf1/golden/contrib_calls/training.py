@@ -49,7 +49,7 @@ def _of_rows(change):
 
 
 def _in_session(train):
-    """What a loop of its own comes to."""
+    """The result of a custom loop."""
 
     def call(contrib):
         with tf.Graph().as_default(), tempfile.TemporaryDirectory() as folder:
