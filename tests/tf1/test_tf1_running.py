@@ -123,6 +123,7 @@ def test_import_means_tensorflow_1(imported_from):
         "from tensorflow.python.ops import array_ops\n"
         "from tensorflow.contrib.layers import *\n"
         "import tensorflow.compat.v2 as tf2\n"
+        "from tensorflow.python.tf2 import enabled\n"
         "def inside():\n"
         "    import tensorflow\n"
         "    return tensorflow\n"
@@ -135,6 +136,8 @@ def test_import_means_tensorflow_1(imported_from):
     assert module.tpu_config.TPUConfig is kte.TPUConfig
     assert module.array_ops.reshape is not None
     assert module.tf2.function is tf.function
+    with tf.Graph().as_default():
+        assert not module.enabled()
     assert module.tf.keras.__name__.startswith("tf_keras")
     assert module.tf.__version__ == tf.__version__
 

@@ -359,6 +359,13 @@ def make_eval_step() -> None:
     evaluation._get_or_create_eval_step()
 
 
+def make_step_read() -> None:
+    """Makes the tensor by which TensorFlow's hooks read the global step."""
+    from tensorflow.python.training import training_util
+
+    training_util._get_or_create_global_step_read()
+
+
 def static_value(tensor: Any) -> Any:
     """Returns the value of a graph tensor, or `None` if it varies.
 

@@ -82,6 +82,9 @@ def build(
                 f"{type(spec).__name__}"
             )
         scaffold = scaffold_of(spec, additional["use_tpu"])
+        # Hooks make it in the first graph, and read it in the graphs for batches
+        # of other sizes.
+        internals.make_step_read()
         if mode == ModeKeys.EVAL:
             internals.make_eval_step()
         variables = {v.op.name: v for v in v1.global_variables()}
