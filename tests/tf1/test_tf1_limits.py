@@ -26,9 +26,9 @@ def sparse():
 
 def table(x):
     made = tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0
+        tf.lookup.KeyValueTensorInitializer(["a"], [2.0]), 0.0
     )
-    return made.lookup(tf.constant(1))
+    return made.lookup(tf.constant("a"))
 
 
 def sampled(x):

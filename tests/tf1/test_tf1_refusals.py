@@ -45,9 +45,9 @@ def has_strings(x):
 
 def looks_up(x):
     table = tf.lookup.StaticHashTable(
-        tf.lookup.KeyValueTensorInitializer([1], [2.0]), 0.0
+        tf.lookup.KeyValueTensorInitializer(["a"], [2.0]), 0.0
     )
-    return x * table.lookup(tf.constant(1))
+    return x * table.lookup(tf.constant("a"))
 
 
 def permutes(x):

@@ -7,7 +7,12 @@ import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from keras_tpu_estimator.tf1.graph import feature_columns, loop_bounds, sparse_lookups
+from keras_tpu_estimator.tf1.graph import (
+    feature_columns,
+    loop_bounds,
+    number_tables,
+    sparse_lookups,
+)
 from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
 
 
@@ -44,6 +49,7 @@ def for_xla(graph: Any) -> Iterator[None]:
         _bounded_loops(),
         _dense_columns(),
         _own_gradients(),
+        _tables_of_numbers(),
     ):
         yield
 
@@ -84,6 +90,27 @@ def _evaluated_value(tensor: Any) -> Any:
     if value is None:
         value = tensor_util.try_evaluate_constant(tensor)
     return value
+
+
+@contextlib.contextmanager
+def _tables_of_numbers() -> Iterator[None]:
+    """Replaces lookups in tables of constant numbers in a `with` block."""
+    import tensorflow as tf
+    from tensorflow.python.ops import lookup_ops
+
+    owner = lookup_ops.InitializableLookupTableBase
+    original = owner.lookup
+
+    def lookup(table: Any, keys: Any, name: str | None = None) -> Any:
+        pairs = number_tables.pairs_of(table, static_value)
+        is_dense = isinstance(keys, tf.Tensor) and keys.dtype == table.key_dtype
+        if pairs is None or not is_dense:
+            return original(table, keys, name)
+        scope = name or f"{table.name}_Lookup"
+        return number_tables.found_in(pairs, keys, table.default_value, scope)
+
+    with _replaced(owner, "lookup", lookup):
+        yield
 
 
 @contextlib.contextmanager

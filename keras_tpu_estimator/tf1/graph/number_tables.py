@@ -1,0 +1,70 @@
+"""Lookup tables of numbers as comparisons, because XLA has no tables."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+# Keys and values. Devices have integers of 32 bits.
+_Pairs = tuple[np.ndarray, np.ndarray]
+_WIDEST = np.iinfo("int32")
+
+
+def pairs_of(
+    table: Any, static_value: Callable[[Any], np.ndarray | None]
+) -> _Pairs | None:
+    """Returns the sorted keys of a table and their values, if devices can compare them.
+
+    The keys must be different constant integers.
+
+    Args:
+        table: A lookup table of TensorFlow.
+        static_value: Returns the value of a tensor, or `None` if it varies.
+    """
+    initializer = table._initializer
+    if not (hasattr(initializer, "_keys") and hasattr(initializer, "_values")):
+        return None
+    keys, values, default = map(
+        static_value, (initializer._keys, initializer._values, table.default_value)
+    )
+    if keys is None or values is None or default is None or not keys.size:
+        return None
+    is_usable = (
+        keys.dtype.kind in "iu"
+        and values.dtype.kind in "biuf"
+        # TensorFlow refuses a table with two values for one key.
+        and np.unique(keys).size == keys.size
+        and all(map(_is_narrow, (keys, values, default)))
+    )
+    if not is_usable:
+        return None
+    order = np.argsort(keys)
+    return keys[order], values[order]
+
+
+def _is_narrow(numbers: np.ndarray) -> bool:
+    if numbers.dtype.kind not in "iu":
+        return True
+    return bool(_WIDEST.min <= numbers.min() and numbers.max() <= _WIDEST.max)
+
+
+def found_in(pairs: _Pairs, wanted: Any, default: Any, name: str) -> Any:
+    """Returns the values of keys, or the default value.
+
+    Args:
+        pairs: The sorted keys of the table, and their values.
+        wanted: A tensor of keys.
+        default: The value of other keys, a tensor.
+        name: The name of the operations.
+    """
+    import tensorflow as tf
+
+    keys, values = pairs
+    with tf.name_scope(name):
+        known = tf.constant(keys, wanted.dtype)
+        flat = tf.reshape(wanted, [-1])
+        places = tf.minimum(tf.searchsorted(known, flat), len(keys) - 1)
+        found = tf.gather(tf.constant(values, default.dtype), places)
+        is_known = tf.equal(tf.gather(known, places), flat)
+        result = tf.where(is_known, found, tf.fill(tf.shape(flat), default))
+        return tf.reshape(result, tf.shape(wanted))

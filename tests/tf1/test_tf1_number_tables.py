@@ -1,0 +1,55 @@
+"""Lookups in tables of numbers, compared with the tables of TensorFlow."""
+
+import keras_tpu_estimator as kte  # isort: skip
+
+import numpy as np
+import pytest
+import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import lookup_ops
+from tf1_programs import estimator, fed
+
+from keras_tpu_estimator.tf1.graph import number_tables
+
+X = np.array([[7, 3], [0, -1], [12, 5], [3, 2**30]] * 4)
+
+
+def looked_up(ids):
+    """Returns lookups of integers and numbers, and in an index."""
+    pairs = tf.lookup.KeyValueTensorInitializer
+    keys = tf.constant([12, 3, 7], tf.int64)
+    whole = tf.lookup.StaticHashTable(pairs(keys, tf.constant([5, 6, 7])), -1)
+    real = tf.lookup.StaticHashTable(pairs(keys, [0.5, 1.5, 2.5]), 9.0)
+    index = lookup_ops.index_table_from_tensor(keys, dtype=tf.int64)
+    return {"whole": whole.lookup(ids), "real": real[ids], "index": index.lookup(ids)}
+
+
+def model_fn(features, labels, mode, params):
+    return kte.tf1.TPUEstimatorSpec(mode, predictions=looked_up(features))
+
+
+def test_devices_look_up_numbers_as_tables_do(tmp_path):
+    found = [*estimator(model_fn, tmp_path).predict(fed([X]))]
+    with tf.Graph().as_default(), tf.Session() as session:
+        tensors = looked_up(tf.constant(X))
+        session.run(tf.tables_initializer())
+        expected = session.run(tensors)
+    for name, values in expected.items():
+        np.testing.assert_array_equal([row[name] for row in found], values)
+
+
+@pytest.mark.parametrize(
+    ("keys", "values", "default"),
+    [
+        ([3, 3], [1, 2], 0),
+        ([3, 2**31], [1, 2], 0),
+        ([3, 4], [1, 2**31], 0),
+        ([3, 4], [1, 2], 2**31),
+        ([], [], 0),
+    ],
+)
+def test_other_tables_stay_on_the_host(keys, values, default):
+    with tf.Graph().as_default():
+        pairs = (tf.constant(each, tf.int64) for each in (keys, values))
+        made = tf.lookup.KeyValueTensorInitializer(*pairs)
+        table = tf.lookup.StaticHashTable(made, default)
+        assert number_tables.pairs_of(table, tf.get_static_value) is None
