@@ -60,7 +60,7 @@ def test_a_step_of_training(name):
     assert found.cycles > 1000
     assert not found.has_unknown_loops
     assert not found.kernels
-    assert found.roofline.by == "network"
+    assert found.roofline.by == "operations"
 
 
 @pytest.mark.parametrize("steps", [1, slow(2), 8])

@@ -1,11 +1,9 @@
 """Tests of logged metrics, and of the report about a NaN."""
 
 import dataclasses
-import itertools
 import json
 import logging
 import re
-import types
 
 import keras
 import numpy as np
@@ -245,12 +243,24 @@ def test_rates_of_several_optimizers_have_different_names(tmp_path):
     assert report["learning_rate/sgd_b"] == pytest.approx(0.2)
 
 
+class Clock(kte.hooks.SessionRunHook):
+    """A clock that advances by four seconds before each run."""
+
+    now = 0.0
+
+    def before_run(self, run_context):
+        self.now += 4.0
+
+    def monotonic(self):
+        return self.now
+
+
 def test_time_spent_waiting_for_input_is_reported(tmp_path, monkeypatch):
-    seconds = itertools.count(step=4.0)
-    clock = types.SimpleNamespace(monotonic=lambda: next(seconds))
+    clock = Clock()
     monkeypatch.setattr(training_hooks, "time", clock)
     monkeypatch.setattr(Infeed, "take_waited_secs", lambda infeed: 3.0)
-    reporting(model_fn_of(linear), tmp_path).train(repeated(X, Y), steps=8)
+    estimator = reporting(model_fn_of(linear), tmp_path)
+    estimator.train(repeated(X, Y), [clock], steps=8)
     assert [line["input_wait"] for line in lines(tmp_path)] == [0.75, 0.75]
 
 
