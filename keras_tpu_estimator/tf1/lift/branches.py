@@ -7,7 +7,7 @@ waits for one in a branch runs only if that branch is taken.
 
 import dataclasses
 import itertools
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -28,6 +28,7 @@ from keras_tpu_estimator.tf1.graph.definitions import (
 )
 from keras_tpu_estimator.tf1.graph.inner_ops import RUNS
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
+from keras_tpu_estimator.tf1.lift.assertions import without_assertions
 from keras_tpu_estimator.tf1.lift.effects import effects_of, written
 
 
@@ -120,7 +121,11 @@ class Wanted(NamedTuple):
 
 
 def as_run(
-    ops: Mapping[str, Any], body: Body, library: Library
+    ops: Mapping[str, Any],
+    body: Body,
+    library: Library,
+    used: Collection[str],
+    run: Collection[str],
 ) -> tuple[Body, Library]:
     """Returns a step with only the operations that TensorFlow 1.15 would run.
 
@@ -128,10 +133,14 @@ def as_run(
         ops: The operations of the step by name.
         body: The step.
         library: The functions that the step calls.
+        used: The names of the operations whose values the step returns.
+        run: The names of operations that the step runs without returning values.
     """
     marks = {n.name: _wanted(n) for n in body.nodes if RUNS in n.attr}
     narrowed = _Narrowed(library, {**library})
-    nodes = narrowed.nodes(body.nodes, [*marks.values()])
+    calls = {mark.path[0][0] for mark in marks.values()}
+    kept = without_assertions(body.nodes, library, {*used, *calls}, run)
+    nodes = narrowed.nodes(kept, [*marks.values()])
     body = dataclasses.replace(body, nodes=nodes)
     if marks:
         body = _with_conditions(ops, body, narrowed, marks)
@@ -163,9 +172,7 @@ class _Narrowed:
     def nodes(self, nodes: Sequence[Node], wanted: Sequence[Wanted]) -> list[Node]:
         """Returns nodes that call narrowed functions."""
         return [
-            self._call(node, _inside(node.name, wanted))
-            if node.op in BRANCHES | LOOPS
-            else node
+            self._call(node, _inside(node.name, wanted)) if called(node) else node
             for node in nodes
         ]
 
@@ -173,7 +180,7 @@ class _Narrowed:
         """Returns a call that also returns whether each path was taken."""
         paths = _paths(wanted)
         names = [
-            self._function(self.library[each.name], number, wanted)
+            self._function(node, self.library[each.name], number, wanted)
             for number, each in enumerate(called(node))
         ]
         if names == [each.name for each in called(node)]:
@@ -182,24 +189,29 @@ class _Narrowed:
         copy.CopyFrom(node)
         for each, name in zip(called(copy), names, strict=True):
             each.name = name
-        shapes = copy.attr["output_shapes"].list.shape
-        has_shapes = len(shapes) > 0
+        has_shapes = bool(paths) and len(node.attr["output_shapes"].list.shape) > 0
         for _ in paths:
             copy.attr["Tout"].list.type.append(type_number("bool"))
             if has_shapes:
-                shapes.add()
+                copy.attr["output_shapes"].list.shape.add()
         return copy
 
     def _function(
-        self, function: Function, branch: int, wanted: Sequence[Wanted]
+        self, call: Node, function: Function, branch: int, wanted: Sequence[Wanted]
     ) -> str:
         """Adds a function that contains only what is needed, and returns its name."""
         here = [each for each in wanted if each.path[0][1] == branch]
         inner = [Wanted(w.path[1:], w.name) for w in here if len(w.path) > 1]
-        roots = [w.name for w in here if len(w.path) == 1]
-        roots += [each.path[0][0] for each in inner]
-        kept = _needed(function, roots)
-        nodes = self.nodes(kept, inner)
+        run = [w.name for w in here if len(w.path) == 1]
+        used = [each.path[0][0] for each in inner]
+        kept = list(function.node_def)
+        if call.op in BRANCHES | LOOPS:
+            kept = _needed(function, [*run, *used])
+        used += map(source, function.ret.values())
+        # TensorFlow runs each operation of `kept`.
+        run += [node.name for node in kept]
+        checked = without_assertions(kept, self.library, used, run)
+        nodes = self.nodes(checked, inner)
         paths = _paths(wanted)
         name: str = function.signature.name
         is_whole = len(kept) == len(function.node_def)

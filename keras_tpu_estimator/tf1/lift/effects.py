@@ -25,7 +25,7 @@ from keras_tpu_estimator.tf1.graph.definitions import (
 
 # Operations that return a variable they receive, at the same position.
 PASSING_ON = frozenset({"Identity", *LOOPS})
-_READS = frozenset(
+READS = frozenset(
     {
         "ReadVariableOp",
         "ResourceGather",
@@ -71,7 +71,7 @@ def effects_of(body: Body, library: Library) -> Effects:
         for position, variable in here:
             if position in assigned:
                 order.write(node, variable)
-            elif node.op in _READS:
+            elif node.op in READS:
                 order.read(node, variable)
             else:
                 order.read_in_place(node, variable)
@@ -172,7 +172,7 @@ def written(node: Node, positions: Collection[int], library: Library) -> set[int
     """Returns the positions of variables among the inputs that a node may assign."""
     functions = called(node)
     if not functions or not positions:
-        return set() if node.op in _READS else set(positions)
+        return set() if node.op in READS else set(positions)
     first, found = first_argument(node), set()
     for each in functions:
         function = library[each.name]

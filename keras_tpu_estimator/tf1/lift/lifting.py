@@ -18,6 +18,7 @@ from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import (
     Body,
     Library,
+    Node,
     definition_of,
     reachable,
 )
@@ -175,9 +176,12 @@ class Pruned:
                 variables,
             ),
             definition.library,
+            {tensor.op.name for tensor in [*fetches, *more]},
+            {getattr(each, "op", each).name for each in done},
         )
         run = {node.name: node for node in body.nodes}
-        check_can_run(ops, {**nodes, **run}, library)
+        left = [op for op in ops if op.name in given or _is_left(op, run[op.name])]
+        check_can_run(left, {**nodes, **run}, library)
         return cls(
             ops,
             body,
@@ -252,6 +256,11 @@ class Pruned:
             changes,
             {number: names[number] for number in wide},
         )
+
+
+def _is_left(op: Any, node: Node) -> bool:
+    """Returns whether the node of an operation still computes something."""
+    return node.op != "NoOp" or op.type == "NoOp"
 
 
 @dataclasses.dataclass(frozen=True)
