@@ -245,8 +245,13 @@ NO_DILATION = "XLA does not have Dilation2D. They need"
             "Svd (Svd), made at ",
             "XLA has the operation, but not with T=DT_COMPLEX64",
         ),
+        (
+            lambda x: tf.setdiff1d(x[0], x[1])[0],
+            "ListDiff (ListDiff), made at ",
+            "Cast its inputs to another dtype, such as tf.int32.",
+        ),
     ],
-    ids=["missing", "of_variables", "in_condition", "constant", "dtype"],
+    ids=["missing", "of_variables", "in_condition", "constant", "dtype", "floats"],
 )
 def test_errors_of_conversion_end_with_xlas_message(network, what, advice):
     with tf.Graph().as_default() as graph:
@@ -260,6 +265,30 @@ def test_errors_of_conversion_end_with_xlas_message(network, what, advice):
     assert places == sorted(places)
     assert "dummy" not in message
     assert "tf2xla" not in message
+
+
+@pytest.mark.parametrize(
+    ("network", "named"),
+    [
+        (
+            lambda x: tf.boolean_mask(x, x > 0),
+            r"Where \(Where\), whose shape depends on",
+        ),
+        (lambda x: tf.sin(x, name="last"), r"last \(Sin\), the last operation"),
+    ],
+)
+def test_message_without_an_operation_names_the_most_likely(network, named):
+    with tf.Graph().as_default() as graph:
+        y = network(tf.placeholder(tf.float32, [4]))
+        pruned = Pruned.of(graph, [], [y])
+    error = refusals.explained(
+        ValueError("An unknown reason."), pruned.ops, pruned.body, pruned.library
+    )
+    with pytest.raises(
+        ValueError,
+        match=f"{named}.*, made at {__file__}:.*XLA's message: An unknown reason.$",
+    ):
+        raise error
 
 
 def test_error_names_the_operation_of_a_gradient():

@@ -209,12 +209,23 @@ def explained(
         if name in by_name
     ]
     used = [by_name[name] for name in found if name in by_name]
-    what = "; ".join(places[:5]) or "operations of model_fn"
+    what = "; ".join(places[:5]) or _suspects(ops)
     advice = _advice(text, kinds, used)
     return ValueError(
         f"TensorFlow's bridge to XLA cannot compile {what}. {advice} "
         f"XLA's message: {_without_noise(text)}"
     )
+
+
+def _suspects(ops: Sequence[Any]) -> str:
+    """Describes the operations that are probably meant by a message without names."""
+    unknown = [
+        op for op in ops if any(not o.shape.is_fully_defined() for o in op.outputs)
+    ]
+    # Later shapes are unknown because the first one is.
+    op = (unknown or ops)[0 if unknown else -1]
+    reason = "whose shape depends on values" if unknown else "the last operation"
+    return f"model_fn. See {op.name} ({op.type}), {reason}, made at {line_of(op)}"
 
 
 def _found(
@@ -247,9 +258,11 @@ def _advice(text: str, kinds: set[str], ops: Sequence[Any]) -> str:
         )
     attributes = re.search(_ATTRIBUTES, text)
     if attributes:
+        requested = attributes[1].strip()
+        other = "tf.int32" if "=DT_FLOAT" in requested else "tf.float32"
         return (
-            f"XLA has the operation, but not with {attributes[1].strip()}. "
-            "Cast its inputs to another dtype, such as tf.float32."
+            f"XLA has the operation, but not with {requested}. "
+            f"Cast its inputs to another dtype, such as {other}."
         )
     if kinds and ops:
         return f"XLA does not have {_list(kinds)}. {where_to_move(ops)}"
