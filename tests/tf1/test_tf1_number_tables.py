@@ -48,8 +48,13 @@ def test_devices_look_up_numbers_as_tables_do(tmp_path):
     ],
 )
 def test_other_tables_stay_on_the_host(keys, values, default):
-    with tf.Graph().as_default():
-        pairs = (tf.constant(each, tf.int64) for each in (keys, values))
-        made = tf.lookup.KeyValueTensorInitializer(*pairs)
-        table = tf.lookup.StaticHashTable(made, default)
-        assert number_tables.pairs_of(table, tf.get_static_value) is None
+    wide = (np.array(each, "int64") for each in (keys, values, default))
+    assert number_tables.pairs_of(*wide) is None
+
+
+@pytest.mark.parametrize("varying", range(3))
+def test_tables_that_vary_stay_on_the_host(varying):
+    constant = [np.array([1, 2]), np.array([3, 4]), np.array(0)]
+    assert number_tables.pairs_of(*constant) is not None
+    constant[varying] = None
+    assert number_tables.pairs_of(*constant) is None

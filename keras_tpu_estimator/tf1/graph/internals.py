@@ -102,7 +102,13 @@ def _tables_of_numbers() -> Iterator[None]:
     original = owner.lookup
 
     def lookup(table: Any, keys: Any, name: str | None = None) -> Any:
-        pairs = number_tables.pairs_of(table, static_value)
+        made = table._initializer
+        numbers, values = (
+            static_value(getattr(made, each)) if hasattr(made, each) else None
+            for each in ("_keys", "_values")
+        )
+        default = static_value(table.default_value)
+        pairs = number_tables.pairs_of(numbers, values, default)
         is_dense = isinstance(keys, tf.Tensor) and keys.dtype == table.key_dtype
         if pairs is None or not is_dense:
             return original(table, keys, name)
@@ -391,6 +397,14 @@ def make_step_read() -> None:
     from tensorflow.python.training import training_util
 
     training_util._get_or_create_global_step_read()
+
+
+def is_stateful(op: str) -> bool:
+    """Returns whether an operation type has effects, or is not of TensorFlow."""
+    from tensorflow.python.framework import op_def_registry
+
+    definition = op_def_registry.get(op)
+    return definition is None or bool(definition.is_stateful)
 
 
 def static_value(tensor: Any) -> Any:

@@ -1,6 +1,5 @@
 """Lookup tables of numbers as comparisons, because XLA has no tables."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,22 +10,17 @@ _WIDEST = np.iinfo("int32")
 
 
 def pairs_of(
-    table: Any, static_value: Callable[[Any], np.ndarray | None]
+    keys: np.ndarray | None, values: np.ndarray | None, default: np.ndarray | None
 ) -> _Pairs | None:
     """Returns the sorted keys of a table and their values, if devices can compare them.
 
     The keys must be different constant integers.
 
     Args:
-        table: A lookup table of TensorFlow.
-        static_value: Returns the value of a tensor, or `None` if it varies.
+        keys: The keys, or `None` if they vary.
+        values: Their values, or `None` if they vary.
+        default: The value of other keys, or `None` if it varies.
     """
-    initializer = table._initializer
-    if not (hasattr(initializer, "_keys") and hasattr(initializer, "_values")):
-        return None
-    keys, values, default = map(
-        static_value, (initializer._keys, initializer._values, table.default_value)
-    )
     if keys is None or values is None or default is None or not keys.size:
         return None
     is_usable = (

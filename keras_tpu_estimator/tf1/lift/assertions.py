@@ -6,6 +6,7 @@ conditions or messages, such as the set operation of the weights of `tf.metrics`
 
 from collections.abc import Collection, Sequence
 
+from keras_tpu_estimator.tf1.graph import internals
 from keras_tpu_estimator.tf1.graph.definitions import (
     Library,
     Node,
@@ -67,12 +68,9 @@ def _has_effect(node: Node, library: Library) -> bool:
 
 
 def _is_effect(node: Node) -> bool:
-    from tensorflow.python.framework import op_def_registry
-
     if node.op in READS or node.op == _ASSERTION or called(node):
         return False
-    definition = op_def_registry.get(node.op)
-    return definition is None or bool(definition.is_stateful)
+    return internals.is_stateful(node.op)
 
 
 def _waiting(node: Node) -> Node:
