@@ -92,7 +92,8 @@ class LoadedModel:
             inputs = _inputs(self._nest(features))
             new, outputs = step.function({**values, **local}, *inputs)
             state = {path: new.get(path, values[path]) for path in assigned}
-            return outputs["predictions"], state
+            # Sorted by name, as TensorFlow flattens it.
+            return dict(outputs["predictions"]), state
 
         return function
 
