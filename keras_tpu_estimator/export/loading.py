@@ -18,7 +18,7 @@ from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, is_accum
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
-from keras_tpu_estimator.engine.device.variable_owner import Runtime
+from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import BatchLayout, Program, Step
 from keras_tpu_estimator.export import shapes
