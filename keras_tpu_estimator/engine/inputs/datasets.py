@@ -192,8 +192,10 @@ def _restored(dataset: Any, files: dict[str, bytes]) -> Any:
 
 
 # A thread that returns from TensorFlow while Python exits aborts the process, so
-# the exit waits. A thread that takes longer is stuck until after the exit.
+# the exit waits. While the process uses no CPU time, the thread is stuck.
 _PATIENCE_SECS = 1.0
+_MAXIMUM_SECS = 60.0
+_IDLE_SHARE = 0.02
 _threads: set[threading.Thread] = set()
 
 
@@ -217,10 +219,15 @@ def release(function: Callable[[], object]) -> None:
 
 
 def wait_for_releases() -> None:
-    """Waits at most a second for all functions of `release`."""
-    until = time.monotonic() + _PATIENCE_SECS
+    """Waits for all functions of `release`, except for those that are stuck."""
+    until = time.monotonic() + _MAXIMUM_SECS
     for thread in list(_threads):
-        thread.join(max(0.0, until - time.monotonic()))
+        while thread.is_alive() and time.monotonic() < until:
+            used = time.process_time()
+            thread.join(_PATIENCE_SECS)
+            used = time.process_time() - used
+            if thread.is_alive() and used < _IDLE_SHARE * _PATIENCE_SECS:
+                return
 
 
 def _run(function: Callable[[], object]) -> None:

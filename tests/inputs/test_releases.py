@@ -1,0 +1,40 @@
+"""Tests that the exit of Python waits for what threads release."""
+
+import threading
+import time
+
+import pytest
+
+from keras_tpu_estimator.engine.inputs import datasets
+
+PATIENCE_SECS = 0.1
+
+
+@pytest.fixture(autouse=True)
+def short_patience(monkeypatch):
+    monkeypatch.setattr(datasets, "_PATIENCE_SECS", PATIENCE_SECS)
+
+
+def test_exit_waits_for_slow_releases():
+    until = time.process_time() + 5 * PATIENCE_SECS
+    done = threading.Event()
+
+    def busy():
+        while time.process_time() < until:
+            pass
+        done.set()
+
+    datasets.release(busy)
+    datasets.wait_for_releases()
+    assert done.is_set()
+
+
+def test_exit_does_not_wait_for_stuck_releases():
+    go_on = threading.Event()
+    datasets.release(go_on.wait)
+    start = time.monotonic()
+    datasets.wait_for_releases()
+    assert time.monotonic() - start < 60 * PATIENCE_SECS
+    go_on.set()
+    datasets.wait_for_releases()
+    assert not datasets._threads
