@@ -119,7 +119,7 @@ def model_fn_of(
 def metric_fn(labels: Any, outputs: Any) -> dict[str, Any]:
     return {
         "error": kte.metrics.mean_absolute_error(labels, outputs),
-        "auc": kte.metrics.auc(labels > 0, ops.sigmoid(outputs)),
+        "iou": kte.metrics.mean_iou(labels > 0, outputs > 0, 2),
     }
 
 
