@@ -5,6 +5,7 @@ starts from the same random state. The environment variables are set before Kera
 JAX are imported.
 """
 
+import datetime
 import importlib.metadata
 import logging
 import os
@@ -40,13 +41,20 @@ if (
     os.environ["TMPDIR"] = tempfile.tempdir
     _made.append(tempfile.tempdir)
 
-# Most tests compile code that another test has compiled. Unless a cache is given, the
-# first process makes an empty one for this run. Its workers and their child processes
-# inherit it.
+# Most tests compile code that an earlier test or run has compiled. JAX's keys contain
+# its version, the flags and the processor, so the cache can be kept. Each week starts
+# with an empty one, so that it does not grow. Workers and their child processes inherit
+# the variable.
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
 if _CACHE not in os.environ:
-    os.environ[_CACHE] = tempfile.mkdtemp(prefix="xla-")
-    _made.append(os.environ[_CACHE])
+    _caches = pathlib.Path(__file__).parents[1] / ".xla_cache"
+    _year, _week, _ = datetime.date.today().isocalendar()
+    _this_week = _caches / f"{_year}-{_week}"
+    _this_week.mkdir(parents=True, exist_ok=True)
+    for _folder in _caches.iterdir():
+        if _folder != _this_week:
+            shutil.rmtree(_folder, ignore_errors=True)
+    os.environ[_CACHE] = str(_this_week)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
@@ -192,7 +200,7 @@ def _skipped_without_libtpu():
 
 
 def pytest_unconfigure():
-    """Deletes the folders of this run."""
+    """Deletes the temporary folder of this run."""
     # Pytest would collect garbage ten times.
     gc.collect()
     gc.freeze()
