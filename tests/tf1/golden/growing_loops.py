@@ -2,7 +2,7 @@
 
     tf115/bin/python tests/tf1/golden/growing_loops.py
 
-writes `growing_loops.json`. `make_contrib.py` says how to install TensorFlow 1.15.5.
+writes `growing_loops.json`. `make_contrib.py` shows how to install TensorFlow 1.15.5.
 """
 
 import numpy as np

@@ -2,7 +2,7 @@
 
     tf115/bin/python tests/tf1/golden/host_part.py
 
-writes `host_part.json`. `make_contrib.py` says how to install TensorFlow 1.15.5.
+writes `host_part.json`. `make_contrib.py` shows how to install TensorFlow 1.15.5.
 """
 
 import numpy as np
