@@ -1,4 +1,4 @@
-"""Making sure that contestants did the same work."""
+"""A check that all contestants did the same work."""
 
 from collections.abc import Mapping
 
@@ -6,15 +6,15 @@ import numpy as np
 
 
 def check_equal(what: str, values: Mapping[str, object], rtol: float) -> None:
-    """Checks that all contestants came to the same values.
+    """Checks that all contestants have the same values.
 
     Args:
         what: The name of the values in the error.
         values: A number or an array of each contestant, by its name.
-        rtol: How much they may differ, relative to the first one's largest.
+        rtol: The largest difference, relative to the first contestant's largest value.
 
     Raises:
-        RuntimeError: They differ more: the times mean nothing.
+        RuntimeError: The values differ more, so the times cannot be compared.
     """
     (first, expected), *others = values.items()
     expected = np.asarray(expected)

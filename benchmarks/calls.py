@@ -13,7 +13,7 @@ _MORE_LOOPS = 10
 
 
 def rows() -> Iterator[Row]:
-    """Repeated calls on one batch, and a short training on its own."""
+    """Returns rows for repeated calls on one batch, and for a short training."""
     mlp = Mlp((784, 128, 10), batch=128)
     peer = mlp.keras_model(metrics=["accuracy"])
     trained = mlp.keras_model(steps_per_execution=100)
@@ -21,7 +21,7 @@ def rows() -> Iterator[Row]:
     dataset = endless(mlp, examples=12_800)
     with tempfile.TemporaryDirectory() as directory:
         ours = estimator(mlp, directory)
-        # As everywhere, a first round is not counted.
+        # The first round is not counted, as in all benchmarks.
         train = median_seconds(
             {
                 "short": lambda: ours.train(lambda params: dataset, steps=100),

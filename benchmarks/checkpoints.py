@@ -35,7 +35,7 @@ _REPETITIONS = 7
 
 
 def rows() -> Iterator[Row]:
-    """The wait of training, and the rates of the file."""
+    """Returns rows for the time that training waits, and for the rates of files."""
     found = run_module("benchmarks.checkpoints")
     what = f"{found['GB']:.2f} GB of parameters and Adam's slots"
     yield Row(
@@ -61,7 +61,7 @@ def rows() -> Iterator[Row]:
 
 def _rows_of_orbax(found: dict[str, float], what: str) -> Iterator[Row]:
     if not OrbaxSaves.are_possible():
-        print("Orbax is not installed; left out.", file=sys.stderr)
+        print("Orbax is not installed. Its rows are omitted.", file=sys.stderr)
         return
     small = f"{_SMALL} arrays of 8 kB"
     for measure, name, unit, scale in (
@@ -81,7 +81,7 @@ def _rows_of_orbax(found: dict[str, float], what: str) -> Iterator[Row]:
 
 
 def measure() -> dict[str, float]:
-    """Seconds of the waits, and rates in megabytes per second."""
+    """Measures waits in seconds, and rates in megabytes per second."""
     found: dict[str, float] = {}
     state = _state()
     parts = [_waits, functools.partial(_rates, values=state)]
@@ -98,7 +98,7 @@ def measure() -> dict[str, float]:
 
 
 def _state() -> dict[str, np.ndarray]:
-    """Arrays like the weights and Adam's two slots of each."""
+    """Returns arrays like weights and the two Adam slots of each."""
     return {
         f"{slot}/{layer}": _noise(shape)
         for slot in ("weights", "momentum", "velocity")
@@ -107,22 +107,22 @@ def _state() -> dict[str, np.ndarray]:
 
 
 def _noise(shape: tuple[int, ...]) -> np.ndarray:
-    """Numbers that no compression makes smaller, as weights are."""
+    """Returns numbers that cannot be compressed, like weights."""
     return np.random.default_rng(0).standard_normal(shape, "float32")
 
 
 def _waits(directory: str) -> dict[str, float]:
-    """The time that training waits for a save, and that of copying its values."""
+    """Measures the wait for a save, and the time of copying values."""
     hook = _TimedSaves(directory)
     dataset = endless(_MLP, examples=80)
     ours = estimator(_MLP, directory, iterations=1)
     ours.train(lambda params: dataset, [hook], steps=_SAVES + 1)
-    # In the first, memory is got from the system and not from the process.
+    # The first save allocates memory from the system.
     return {name: statistics.median(each[1:]) for name, each in hook.seconds.items()}
 
 
 class _TimedSaves(kte.hooks.SessionRunHook):
-    """Saves after each step, or copies the same values to the host."""
+    """Saves or copies the values after each step, and records the time."""
 
     def __init__(self, directory: str):
         self._directory = directory
@@ -167,7 +167,7 @@ def _on_device(prefix: str) -> dict[str, jax.Array]:
 
 
 def _copy(values: Iterable[jax.Array]) -> list[np.ndarray]:
-    """Copies values to the host, which is where those of a CPU are already."""
+    """Copies values to the host. Values on a CPU are not copied."""
     fetched = jax.device_get(list(values))
     if jax.default_backend() != "cpu":
         return fetched
@@ -175,9 +175,9 @@ def _copy(values: Iterable[jax.Array]) -> list[np.ndarray]:
 
 
 def _apart(values: dict[str, jax.Array]) -> dict[str, jax.Array]:
-    """Values that the next step does not write over.
+    """Returns values that the next step does not overwrite.
 
-    Of a CPU's, Orbax saves the memory itself; others it copies to the host.
+    Orbax saves the memory of CPU arrays without copying them.
     """
     if jax.default_backend() != "cpu":
         return values
@@ -189,7 +189,7 @@ def _save(session: Any, directory: str) -> None:
 
 
 def _rates(directory: str, values: Mapping[str, np.ndarray]) -> dict[str, float]:
-    """Megabytes per second of files, of this package and of dd."""
+    """Measures megabytes per second of this package and of `dd`."""
     size = sum(value.nbytes for value in values.values())
     written = os.path.join(directory, "dd")
     file = kte.checkpoints.save(directory, 20, values) + ".h5"
@@ -203,9 +203,8 @@ def _rates(directory: str, values: Mapping[str, np.ndarray]) -> dict[str, float]
         },
         _REPETITIONS,
     )
-    # Apart from the writing, which moves the system's memory around: whoever
-    # asks for memory next pays for it. dd reads one block, which is as large as
-    # what we have to fill.
+    # Reading is measured after all writing, because the first allocation after a
+    # write is slow. `dd` reads one block of the size that this package reads.
     seconds |= median_seconds(
         {
             "ours, read": _uncached([file], lambda: kte.checkpoints.read(file)),
@@ -223,7 +222,7 @@ def _rates(directory: str, values: Mapping[str, np.ndarray]) -> dict[str, float]
 def _beside_orbax(
     directory: str, values: Mapping[str, np.ndarray], of: str = ""
 ) -> dict[str, float]:
-    """Seconds of saving and of restoring, of this package and of Orbax."""
+    """Measures the seconds of saving and restoring by this package and by Orbax."""
     peer = OrbaxSaves(directory)
     seconds = median_seconds(
         {
@@ -247,7 +246,7 @@ def _dd(*arguments: str) -> None:
 
 
 def _uncached(paths: Iterable[str], read: Callable[[], object]) -> Callable[[], None]:
-    """Reads files that the system no longer has in memory."""
+    """Removes files from the system's cache, and then calls a function."""
 
     def run() -> None:
         for path in paths:

@@ -30,7 +30,7 @@ _EIGHT_CORES = {
 
 
 def rows() -> Iterator[Row]:
-    """Steps per second with the same global batch."""
+    """Returns rows for steps per second with the same global batch."""
     for mlp, rates in zip(
         _MLPS, run_module("benchmarks.cores", _EIGHT_CORES), strict=True
     ):
@@ -52,7 +52,7 @@ def rows() -> Iterator[Row]:
 
 
 def measure(mlp: Mlp) -> dict[str, float]:
-    """The rates, in a process that has the eight cores."""
+    """Measures the rates in a process with eight cores."""
     examples, steps = 8 * mlp.batch, _EXAMPLES // mlp.batch
     dataset = endless(mlp, examples)
     with tempfile.TemporaryDirectory() as directory:

@@ -1,4 +1,4 @@
-"""The input that all contestants read: `tf.data`, from memory."""
+"""The input of all contestants: a `tf.data.Dataset` in memory."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -7,7 +7,7 @@ from benchmarks.models import Classifier
 
 
 def batches(network: Classifier, examples: int) -> Any:
-    """A `tf.data.Dataset` of batches that contains each example once."""
+    """Returns a `tf.data.Dataset` of batches with each example once."""
     import tensorflow as tf
 
     slices = tf.data.Dataset.from_tensor_slices(network.data(examples))
@@ -15,17 +15,17 @@ def batches(network: Classifier, examples: int) -> Any:
 
 
 def endless(network: Classifier, examples: int) -> Any:
-    """A `tf.data.Dataset` of full batches that repeats the examples."""
+    """Returns a `tf.data.Dataset` of full batches that repeats the examples."""
     import tensorflow as tf
 
     slices = tf.data.Dataset.from_tensor_slices(network.data(examples))
-    # Whole batches are kept in memory: slicing single examples out of it would
-    # be all that is measured, whoever reads them.
+    # The memory contains batches, because slicing single examples would take most of
+    # the measured time.
     whole = slices.batch(network.batch, drop_remainder=True).cache()
     return whole.repeat().prefetch(2)
 
 
 def stacked(dataset: Any, steps: int, iterations: int) -> Iterator[Any]:
-    """NumPy arrays of several batches each, for a number of steps."""
+    """Yields NumPy arrays of several batches, for a number of steps."""
     loops = dataset.take(steps).batch(iterations).prefetch(2)
     return loops.as_numpy_iterator()

@@ -1,7 +1,7 @@
-"""Tables over eight simulated cores: what a step costs, and what a core has.
+"""The time and memory of embedding tables that are sharded over eight cores.
 
-A step touches the rows that its batch uses, so a table of millions of rows
-should cost what a small one does, and each core should have its part of it.
+A step reads and updates only the rows of its batch. Therefore the time must not depend
+on the size of the table, and each core must hold an eighth of it.
 """
 
 import json
@@ -28,7 +28,7 @@ _EIGHT_CORES = {
 
 
 def rows() -> Iterator[Row]:
-    """Milliseconds per step, and the share of a core."""
+    """Returns rows for milliseconds per step, and for the share of one core."""
     found = run_module("benchmarks.embeddings", _EIGHT_CORES)
     yield Row(
         f"step with a table of {_LARGE:,} rows, against one of {_SMALL:,}",
@@ -47,9 +47,9 @@ def rows() -> Iterator[Row]:
 
 
 def measure() -> dict[str, float]:
-    """Both, in a process that has the eight cores."""
+    """Measures both in a process with eight cores."""
     found: dict[str, float] = {}
-    # In turns, so that what else the machine does falls on both.
+    # They take turns, so that other load slows both.
     for name, size in 2 * (("small", _SMALL), ("large", _LARGE)):
         with tempfile.TemporaryDirectory() as directory:
             watch = _Watch(size)
@@ -76,7 +76,7 @@ def _estimator(size: int, directory: str) -> kte.TPUEstimator:
         directory,
         kte.RunConfig(
             tpu_config=kte.TPUConfig(iterations_per_loop=_ITERATIONS),
-            # Only in the end.
+            # Only the final checkpoint.
             save_checkpoints_steps=10**9,
         ),
         train_batch_size=_BATCH,
@@ -106,7 +106,7 @@ def _batches(size: int) -> Iterator[Any]:
 
 
 class _Watch(kte.hooks.SessionRunHook):
-    """The fastest loop, and the megabytes of tables on a core and on all."""
+    """Records the fastest loop, and the megabytes of tables on one core and on all."""
 
     def __init__(self, size: int) -> None:
         self._size = size

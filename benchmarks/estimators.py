@@ -1,4 +1,4 @@
-"""Our contestant, with the settings that users have by default."""
+"""The contestant of this package, with default settings."""
 
 from collections.abc import Callable
 from typing import Any
@@ -14,14 +14,14 @@ def estimator(
     use_tpu: bool = True,
     model_fn: Callable[..., Any] | None = None,
 ) -> kte.TPUEstimator:
-    """An estimator of a network, summaries and checkpoints included.
+    """Returns an estimator of a network, which writes summaries and checkpoints.
 
     Args:
         network: The network.
         model_dir: An empty directory.
         iterations: Steps of one loop. Defaults to 100.
         use_tpu: Whether to use all devices. Defaults to `True`.
-        model_fn: Another way to write the network. Defaults to its own.
+        model_fn: A replacement for the network's own `model_fn`.
     """
     return kte.TPUEstimator(
         model_fn or network.model_fn(),

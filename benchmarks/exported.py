@@ -1,4 +1,4 @@
-"""Exporting, and answering requests with what was exported, against Keras."""
+"""The speed of exports and of requests to exported models, compared with Keras."""
 
 import os
 import tempfile
@@ -24,7 +24,7 @@ _REPETITIONS = 15
 
 
 def rows() -> Iterator[Row]:
-    """The time of an export, and requests per second of several sizes."""
+    """Returns rows for the time of an export, and for requests per second by size."""
     with tempfile.TemporaryDirectory() as directory:
         yield _export(directory)
     mlp = Mlp((784, 128, 10), batch=128)
@@ -43,7 +43,7 @@ def rows() -> Iterator[Row]:
 
 
 def _export(directory: str) -> Row:
-    """The first export of a process, of the example's convolutional net."""
+    """Returns a row for the first export of a process, of the digits example."""
     trained = digits.make_estimator(directory)
     trained.train(digits.train_input_fn, steps=10)
     image = tf.TensorSpec([None, 8, 8, 1], tf.float32)
@@ -88,7 +88,7 @@ def _receiver_fn() -> kte.export.TensorServingInputReceiver:
 
 
 def _answers(model: Any, x: tf.Tensor) -> Callable[[], np.ndarray]:
-    """A request to a loaded model's only input and output."""
+    """Returns a function that sends a request to a loaded model."""
     signature = model.signatures["serving_default"]
     (name,) = signature.structured_input_signature[1]
 
@@ -96,7 +96,7 @@ def _answers(model: Any, x: tf.Tensor) -> Callable[[], np.ndarray]:
         (output,) = signature(**{name: x}).values()
         return output.numpy()
 
-    # The signature does not keep its model alive.
+    # The signature has no reference to its model.
     answer.model = model
     return answer
 

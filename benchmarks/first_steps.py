@@ -118,7 +118,7 @@ def _compiled(inputs: Any, logits: Any) -> keras.Model:
 
 def _residual() -> keras.Model:
     """A model of many dense layers, each added to its input."""
-    # With larger weights, so many layers would overflow.
+    # With larger weights, the output of this many layers would overflow.
     small = keras.initializers.RandomNormal(stddev=1e-3, seed=0)
     x = inputs = keras.Input((_UNITS,))
     for _ in range(_DENSE_LAYERS):

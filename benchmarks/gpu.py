@@ -1,7 +1,7 @@
-"""Training on GPUs, input included: against a loop by hand, and Keras's `fit`.
+"""Training on GPUs, including input, compared with a JAX loop and Keras's `fit`.
 
-All contestants are given the same batches, in the memory of the host, and copy
-each of them. It takes less than ten minutes of one GPU.
+All contestants copy the same batches from host memory. The benchmark takes less than
+ten minutes on one GPU.
 """
 
 import sys
@@ -20,27 +20,27 @@ from benchmarks.table import Goal, Row
 from benchmarks.timing import median_seconds
 from benchmarks.tpu_networks import Network
 
-# With the loops of a round: a call itself costs some milliseconds.
+# The networks, with the loops of a round, because a call takes some milliseconds.
 _CASES = ((networks.MLP, 500), (networks.BERT_BASE, 4), (networks.RESNET, 4))
 _ITERATIONS, _ROUNDS = 10, 3
 Batches = tuple[np.ndarray, np.ndarray]
 
 
 def rows() -> Iterator[Row]:
-    """Steps per second of each network; none where there is no GPU."""
+    """Returns rows for the steps per second of each network, or none without a GPU."""
     if jax.default_backend() != "gpu":
-        print("There is no GPU; left out.", file=sys.stderr)
+        print("No GPU was found. This group is omitted.", file=sys.stderr)
         return
     for network, loops in _CASES:
         yield from compared(network, loops)
 
 
 def compared(network: Network, loops: int) -> Iterator[Row]:
-    """The rates of one network.
+    """Measures the rates of one network.
 
     Args:
         network: The network.
-        loops: How many loops of steps a round has.
+        loops: The number of loops in a round.
     """
     batches, steps = _batches(network), _ITERATIONS * loops
     with tempfile.TemporaryDirectory() as directory:
@@ -63,7 +63,7 @@ def compared(network: Network, loops: int) -> Iterator[Row]:
 
 
 def _batches(network: Network) -> Batches:
-    """Features and labels of the steps of one loop."""
+    """Returns features and labels for the steps of one loop."""
     rng = np.random.default_rng(0)
     size = network.batch * jax.device_count()
     shape = (_ITERATIONS, size, *network.shape)
@@ -86,7 +86,7 @@ def _estimator(
         network.model_fn,
         config=kte.RunConfig(
             model_dir=directory,
-            # The overhead of a call is not measured here.
+            # This benchmark does not measure the overhead of a call.
             save_checkpoints_steps=None,
             save_checkpoints_secs=None,
             save_summary_steps=None,
@@ -110,7 +110,7 @@ def _loop(network: Network, batches: Batches, loops: int) -> Callable[[], object
     def train() -> None:
         nonlocal state
         for _ in range(loops):
-            # As many copies as with input that comes in single batches.
+            # The number of copies equals that of input in single batches.
             stacked = jax.tree.map(lambda leaf: np.stack([*leaf]), batches)
             places = jax.tree.map(lambda leaf: leaf.sharding, kinds["input"])
             state, losses = run(state, jax.device_put(stacked, places))

@@ -1,4 +1,4 @@
-"""The cost of stopping, saving and ending several processes together."""
+"""The time that several processes need to agree after each loop."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ _LAUNCH = ("keras_tpu_estimator", "launch")
 
 
 def rows() -> Iterator[Row]:
-    """The seconds of the agreement after each loop, of loops of one second."""
+    """Returns rows for the time of an agreement, relative to a loop of one second."""
     for count in (2, 4):
         yield Row(
             f"agreement of {count} hosts, against a loop of one second",

@@ -1,4 +1,4 @@
-"""A process that agrees with its like, and prints how long that takes."""
+"""A process that agrees with other processes, and prints the time."""
 
 import json
 import statistics
@@ -11,7 +11,7 @@ _ROUNDS = 200
 
 
 def main() -> None:
-    """Agrees as often as training does in a number of loops."""
+    """Agrees as often as training does in that number of loops."""
     kte.initialize()
     seconds = []
     with Hosts.of_this_process(patience_secs=60).call("train") as call:

@@ -9,7 +9,7 @@ from benchmarks.timing import median_seconds
 
 
 def rows() -> Iterator[Row]:
-    """The time of an import, each in a process of its own."""
+    """Returns rows for the time of an import, each in a separate process."""
     ours, peer = "import keras_tpu_estimator", "import keras"
     seconds = median_seconds(
         {"ours": _process(ours), "peer": _process(peer)}, repetitions=7

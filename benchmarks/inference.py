@@ -1,4 +1,4 @@
-"""The speed of evaluation and prediction, against Keras."""
+"""The speed of evaluation and prediction, compared with Keras."""
 
 import tempfile
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _REPETITIONS = 15
 
 
 def rows() -> Iterator[Row]:
-    """Examples per second: loss and accuracy, and single predictions."""
+    """Returns rows for the examples per second of evaluation and prediction."""
     mlp = Mlp((784, 128, 10), batch=128)
     dataset = batches(mlp, _EXAMPLES)
     peer = mlp.keras_model(metrics=["accuracy"])
@@ -46,7 +46,7 @@ def _evaluate(mlp: Mlp, dataset: Any, ours: kte.TPUEstimator, peer: keras.Model)
 def _predict(
     mlp: Mlp, dataset: Any, ours: kte.TPUEstimator, peer: keras.Model
 ) -> Iterator[Row]:
-    """All predictions as one array, as Keras has them, and one by one."""
+    """Returns rows for predictions as one array, as in Keras, and one by one."""
     features = dataset.map(lambda x, y: x)
 
     def input_fn(params: Any) -> Any:
@@ -71,7 +71,7 @@ def _predict(
 
 
 def _row(what: str, mlp: Mlp, ours: Any, peer: Any) -> Row:
-    """A row of two functions that should return the same."""
+    """Returns a row for two functions, which must return the same."""
     contestants = {"ours": ours, "Keras": peer}
     seconds = median_seconds(contestants, _REPETITIONS)
     check_equal(what, {name: f() for name, f in contestants.items()}, 0.01)

@@ -1,4 +1,4 @@
-"""Input that limits training: against a jitted JAX loop on the same data."""
+"""Training that is limited by input, compared with a jitted JAX loop."""
 
 import dataclasses
 import functools
@@ -21,18 +21,18 @@ from benchmarks.timing import median_seconds
 
 _ITERATIONS = 100
 _RATE = 1e-3
-# The number of batches in memory, which repeat.
+# The number of batches in memory, which are repeated.
 _BATCHES = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Load:
-    """What is read.
+    """The input of a measurement.
 
     Attributes:
-        shape: That of a batch of `float32`.
-        steps: How many batches a run reads.
-        least: The least ratio of speeds.
+        shape: The shape of a batch of `float32`.
+        steps: The number of batches that a run reads.
+        least: The lower bound of the ratio of speeds.
     """
 
     shape: tuple[int, ...]
@@ -41,11 +41,11 @@ class Load:
 
     @property
     def megabytes(self) -> float:
-        """Those of a batch."""
+        """The megabytes of a batch."""
         return math.prod(self.shape) * 4 / 1e6
 
     def batches(self) -> np.ndarray:
-        """Those that there are, stacked."""
+        """The stacked batches in memory."""
         numbers = np.arange(_BATCHES * math.prod(self.shape)) % 1000 / 1000
         return numbers.astype("float32").reshape(_BATCHES, *self.shape)
 
@@ -57,7 +57,7 @@ _LOADS = (
 
 
 def rows() -> Iterator[Row]:
-    """Megabytes per second of steps that do little but read their batch."""
+    """Returns rows for the megabytes per second of steps that only read their batch."""
     for load in _LOADS:
         batches = load.batches()
         for name, source in _SOURCES.items():
@@ -73,7 +73,7 @@ def rows() -> Iterator[Row]:
 
 
 def _dataset(batches: np.ndarray) -> Any:
-    """A `tf.data.Dataset` that makes batches of examples in memory."""
+    """Returns a `tf.data.Dataset` that makes batches of examples in memory."""
     import tensorflow as tf
 
     examples = batches.reshape(-1, *batches.shape[2:])
@@ -82,7 +82,7 @@ def _dataset(batches: np.ndarray) -> Any:
 
 
 def _generator(batches: np.ndarray) -> Iterator[np.ndarray]:
-    """Batches of examples in memory, in any order."""
+    """Yields batches of examples in memory, in random order."""
     count, size = batches.shape[:2]
     examples = batches.reshape(-1, *batches.shape[2:])
     rng = np.random.default_rng(0)
@@ -92,7 +92,7 @@ def _generator(batches: np.ndarray) -> Iterator[np.ndarray]:
 
 
 def _array(batches: np.ndarray) -> np.ndarray:
-    """One batch."""
+    """Returns one batch."""
     return batches[0]
 
 
@@ -104,7 +104,7 @@ _SOURCES: dict[str, Callable[[np.ndarray], Any]] = {
 
 
 def _speeds(load: Load, source: Callable[[], Any]) -> tuple[float, float]:
-    """Megabytes per second of this package, and of a loop written by hand."""
+    """Measures megabytes per second of this package, and of a loop in plain JAX."""
     short, long = load.steps // 10, load.steps
     by_hand = _StepLoop()
     with tempfile.TemporaryDirectory() as directory:
@@ -118,7 +118,7 @@ def _speeds(load: Load, source: Callable[[], Any]) -> tuple[float, float]:
         )
         seconds = median_seconds(
             {
-                # The overhead of a call is not measured here.
+                # This benchmark does not measure the overhead of a call.
                 "ours, short": lambda: ours.train(lambda params: source(), steps=short),
                 "peer, short": lambda: by_hand.train(source(), short),
                 "ours": lambda: ours.train(lambda params: source(), steps=long),
@@ -147,7 +147,7 @@ def _model_fn(features: Any, mode: str, params: Any) -> kte.TPUEstimatorSpec:
 
 
 class _StepLoop:
-    """The same by a jitted function of a step, called for each batch."""
+    """A jitted step function that is called for each batch."""
 
     def __init__(self) -> None:
         self.weight = jnp.float32(1)

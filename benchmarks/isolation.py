@@ -9,15 +9,14 @@ from typing import Any
 
 
 def run_module(name: str, environment: Mapping[str, str] | None = None) -> Any:
-    """Runs `python -m name` and returns the figures it prints at its end.
+    """Runs `python -m name` and returns the figures of its last line.
 
     Args:
         name: The module.
-        environment: Variables to set besides the current ones. Defaults to
-            none.
+        environment: Environment variables to set in addition to the current ones.
 
     Raises:
-        RuntimeError: It failed.
+        RuntimeError: The process failed.
     """
     done = subprocess.run(
         [sys.executable, "-m", name],

@@ -1,4 +1,4 @@
-"""Training networks of other than dense layers: against loops, and Keras."""
+"""Training of convolutions and attention, compared with JAX loops and Keras."""
 
 import functools
 import math
@@ -16,21 +16,21 @@ from benchmarks.timing import median_seconds, seconds
 
 _ITERATIONS = 32
 _BATCHES = 8
-# XLA computes convolutions naively in the body of a loop.
+# XLA computes convolutions slowly in the body of a loop.
 _SLOW_STEPS = 4
 _PLAIN_SCAN = "a plain scan"
 _BEST_SCAN = "the best scan"
 
 
 def convolutions() -> Iterator[Row]:
-    """Steps per second of networks with convolutions, and compiling them."""
+    """Returns rows for the steps per second and the compile times of convolutions."""
     yield from _rows(CONVOLUTIONS)
     for network in CONVOLUTIONS:
         yield _compiling(network)
 
 
 def sequences() -> Iterator[Row]:
-    """Steps per second of networks over sequences."""
+    """Returns rows for the steps per second of networks over sequences."""
     return _rows(SEQUENCES)
 
 
@@ -53,7 +53,7 @@ def _rows(networks: Iterable[Network]) -> Iterator[Row]:
 
 
 def _steps_per_second(network: Network) -> dict[str, float]:
-    """The rate of each contestant, who all learn as well."""
+    """Measures the rate of each contestant, and checks that all losses are equal."""
     dataset = endless(network, _BATCHES * network.batch)
     rewritten, step = RewrittenScanLoop(network), StepLoop(network)
     one, several = network.keras_model(), network.keras_model(_ITERATIONS)
@@ -86,8 +86,8 @@ def _steps_per_second(network: Network) -> dict[str, float]:
 
 
 def _rates(runs: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
-    """Steps per second, in runs that take long enough."""
-    # A call of `train` also has fixed costs, mainly a checkpoint.
+    """Measures steps per second in runs of sufficient length."""
+    # A call of `train` also has a fixed overhead, mainly the checkpoint.
     scanned = _ITERATIONS * _loops(runs[_BEST_SCAN], at_least=2)
     steps = dict.fromkeys(runs, _ITERATIONS * _loops(runs["a jitted step"], at_least=1))
     steps |= {"ours": scanned, _BEST_SCAN: scanned}
@@ -100,7 +100,7 @@ def _rates(runs: Mapping[str, Callable[[int], object]]) -> dict[str, float]:
 
 
 def _compiling(network: Network) -> Row:
-    """The seconds to compile a loop, as it was and rewritten."""
+    """Measures the seconds to compile a loop, unchanged and rewritten."""
     batches = next(stacked(endless(network, network.batch), 2, 2))
     times = median_seconds(
         {
@@ -123,12 +123,12 @@ def _compiling(network: Network) -> Row:
 
 
 def _loops(run: Callable[[int], object], at_least: float) -> int:
-    """Returns the number of loops that take at least some seconds."""
+    """Returns the number of loops that take at least a given time."""
     return math.ceil(at_least / seconds(functools.partial(run, _ITERATIONS)))
 
 
 def _rate_of_scan(network: Network) -> float:
-    """That of a slow scan, over few steps."""
+    """Measures the rate of a slow scan over few steps."""
     dataset = endless(network, _BATCHES * network.batch)
     scan = ScanLoop(network)
     steps = _SLOW_STEPS

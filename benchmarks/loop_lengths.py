@@ -1,4 +1,4 @@
-"""Training where no length of loops is chosen, or a duration is."""
+"""Training with the default loop length, or with a loop duration."""
 
 import os
 import tempfile
@@ -16,7 +16,7 @@ _CHOSEN = "iterations_per_loop=100"
 
 
 def rows() -> Iterator[Row]:
-    """Steps per second of a later `train`, with its checkpoint."""
+    """Returns rows for the steps per second of a second `train` and its checkpoint."""
     mlp = Mlp((32, 32, 2), batch=64)
     dataset = endless(mlp, examples=12_800)
     at_least = Goal("ratio", least=0.9)

@@ -1,4 +1,4 @@
-"""Whether memory stays flat over a long training and a long prediction."""
+"""The memory growth of a long training and a long prediction."""
 
 import itertools
 import json
@@ -22,7 +22,7 @@ _FLAT = Goal("ratio", least=0.95, most=1.05)
 
 
 def rows() -> Iterator[Row]:
-    """Resident memory at the end, against that after the warm-up."""
+    """Returns rows for the resident memory at the end, compared with the warm-up."""
     sizes = run_module("benchmarks.memory")
     for measure, name in (
         (f"{_STEPS:,} steps, against step {_WARM_STEPS:,}", "train"),
@@ -39,7 +39,7 @@ def rows() -> Iterator[Row]:
 
 
 def measure() -> dict[str, float]:
-    """Resident memory of this process, in megabytes."""
+    """Measures the resident memory of this process in megabytes."""
     mlp = Mlp((32, 32, 2), batch=64)
     sizes = {}
     with tempfile.TemporaryDirectory() as directory:
@@ -61,7 +61,7 @@ def measure() -> dict[str, float]:
 
 
 class _MemoryAtStep(kte.hooks.SessionRunHook):
-    """Looks at the resident memory when a step has been reached."""
+    """Records the resident memory at a step."""
 
     def __init__(self, step: int):
         self._step = step

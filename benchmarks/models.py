@@ -1,4 +1,4 @@
-"""The tasks that all contestants work on: classifiers and their data."""
+"""The classifiers that all contestants train, and their data."""
 
 import abc
 import dataclasses
@@ -16,11 +16,11 @@ LEARNING_RATE = 1e-3
 
 
 class Classifier(abc.ABC):
-    """A network for classification, in the form of each contestant.
+    """A network for classification, with a version for each contestant.
 
     Attributes:
-        shape: That of an example.
-        classes: How many there are.
+        shape: The shape of an example.
+        classes: The number of classes.
         batch: Examples in a step.
     """
 
@@ -30,10 +30,10 @@ class Classifier(abc.ABC):
 
     @abc.abstractmethod
     def logits(self, x: Any, training: bool | None = None) -> Any:
-        """The network, the same from the first weights on for everybody."""
+        """Returns the logits; all contestants start with the same weights."""
 
     def data(self, examples: int) -> tuple[np.ndarray, np.ndarray]:
-        """Features and labels that can be learned, but not perfectly."""
+        """Returns features and labels that can be learned, but not perfectly."""
         rng = np.random.default_rng(0)
         x = rng.normal(size=(examples, *self.shape)).astype("float32")
         features = math.prod(self.shape)
@@ -43,7 +43,7 @@ class Classifier(abc.ABC):
         return x, np.argmax(scores + noise, axis=1).astype("int32")
 
     def model_fn(self) -> Callable[..., kte.TPUEstimatorSpec]:
-        """The network for an estimator."""
+        """Returns the `model_fn` of the network."""
 
         def model_fn(
             features: Any, labels: Any, mode: str, params: Any
@@ -67,7 +67,7 @@ class Classifier(abc.ABC):
     def keras_model(
         self, steps_per_execution: int = 1, metrics: Sequence[str] = ()
     ) -> keras.Model:
-        """The network for Keras's `fit`, `evaluate` and `predict`."""
+        """Returns a compiled Keras model of the network."""
         inputs = keras.Input(self.shape)
         model = keras.Model(inputs, self.logits(inputs))
         model.compile(
@@ -97,16 +97,16 @@ class Mlp(Classifier):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """That of an example."""
+        """The shape of an example."""
         return self.sizes[:1]
 
     @property
     def classes(self) -> int:
-        """How many there are."""
+        """The number of classes."""
         return self.sizes[-1]
 
     def logits(self, x: Any, training: bool | None = None) -> Any:
-        """The network, the same from the first weights on for everybody."""
+        """Returns the logits; all contestants start with the same weights."""
         del training
         *hidden, classes = self.sizes[1:]
         for index, units in enumerate([*hidden, classes]):
@@ -119,12 +119,12 @@ class Mlp(Classifier):
 
 
 def adam() -> keras.optimizers.Optimizer:
-    """The optimizer that everybody uses."""
+    """Returns the optimizer of all contestants."""
     return keras.optimizers.Adam(LEARNING_RATE)
 
 
 def mean_loss(labels: Any, logits: Any) -> Any:
-    """The loss that everybody minimises."""
+    """Returns the loss of all contestants."""
     return ops.mean(
         keras.losses.sparse_categorical_crossentropy(labels, logits, from_logits=True)
     )

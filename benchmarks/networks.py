@@ -1,4 +1,4 @@
-"""Networks of other than dense layers, which all contestants train."""
+"""Networks with convolutions or attention, which all contestants train."""
 
 import dataclasses
 from collections.abc import Callable
@@ -14,16 +14,16 @@ _Features = Callable[[Any, bool | None, "_Seeds"], Any]
 
 @dataclasses.dataclass(frozen=True)
 class Network(Classifier):
-    """A network of other than dense layers.
+    """A network with convolutions or attention.
 
     Attributes:
         name: Its name in the table.
-        features: The layers between examples and classes.
-        shape: That of an example.
+        features: The layers before the last dense layer.
+        shape: The shape of an example.
         batch: Examples in a step.
-        than_scan: How many times as fast as a plain scan it should be.
-            Defaults to `None`: nothing of it is rewritten.
-        classes: How many there are. Defaults to 10.
+        than_scan: The required speed relative to a plain scan. Defaults to `None`,
+            for networks that are not rewritten.
+        classes: The number of classes. Defaults to 10.
     """
 
     name: str
@@ -38,7 +38,7 @@ class Network(Classifier):
         return f"{self.name}, {sizes}, batch {self.batch}"
 
     def logits(self, x: Any, training: bool | None = None) -> Any:
-        """The network, the same from the first weights on for everybody."""
+        """Returns the logits; all contestants start with the same weights."""
         seeds = _Seeds()
         x = self.features(x, training, seeds)
         return layers.Dense(self.classes, kernel_initializer=seeds.next())(x)
@@ -93,7 +93,7 @@ def _separable(x: Any, training: bool | None, seeds: _Seeds) -> Any:
 
 
 def _mobile(x: Any, training: bool | None, seeds: _Seeds) -> Any:
-    """As in MobileNetV2: wide inside of a block, narrow between blocks."""
+    """Returns the features of inverted residual blocks, as in MobileNetV2."""
     for strides in (1, 2, 1):
         filters = x.shape[-1]
         y = _convolution(x, 4 * filters, seeds, size=1)
@@ -105,7 +105,7 @@ def _mobile(x: Any, training: bool | None, seeds: _Seeds) -> Any:
 
 
 def _residual(first: int, *blocks: tuple[int, int]) -> _Features:
-    """Residual blocks with these filters and strides."""
+    """Returns a function of residual blocks with these filters and strides."""
 
     def features(x: Any, training: bool | None, seeds: _Seeds) -> Any:
         x = layers.ReLU()(_norm(_convolution(x, first, seeds), training))
@@ -149,7 +149,7 @@ def _recurrent(x: Any, training: bool | None, seeds: _Seeds) -> Any:
 
 
 def _attention(x: Any, training: bool | None, seeds: _Seeds) -> Any:
-    """A block of a transformer."""
+    """Returns the features of a transformer block."""
     width = x.shape[-1]
     y = layers.LayerNormalization()(x)
     y = layers.MultiHeadAttention(4, width // 4, kernel_initializer=seeds.next())(
@@ -217,7 +217,7 @@ CONVOLUTIONS = (
     Network("ResNet-18, narrow", _residual(16, *_EIGHTEEN), (32, 32, 3), 8, 2),
     Network("MobileNet blocks", _mobile, (16, 16, 16), 8, 2),
     Network("convolutions on one axis", _on_one_axis, (128, 8), 64, 2),
-    # No way of computing was chosen after this one.
+    # This network was not used to choose how convolutions are rewritten.
     Network("U-Net", _u_net, (32, 32, 3), 8, 2),
 )
 SEQUENCES = (

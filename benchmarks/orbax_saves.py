@@ -1,6 +1,6 @@
-"""Our peer in checkpoints: Orbax, as it is without any settings.
+"""Checkpoints of Orbax with its default settings.
 
-That is OCDBT with Zarr arrays and Zstandard, which cannot shrink what we save.
+The defaults are OCDBT with Zarr arrays and Zstandard, which cannot compress the values.
 `pip install -e '.[bench]'` installs it.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class OrbaxSaves:
-    """Checkpoints at one path, each in the place of the one before.
+    """Checkpoints at one path, which replace each other.
 
     Args:
         directory: The parent directory.
@@ -30,24 +30,24 @@ class OrbaxSaves:
         return importlib.util.find_spec("orbax") is not None
 
     def begin(self, values: Mapping[str, Any]) -> None:
-        """Begins to save; training would go on from here."""
+        """Starts a save, during which training would continue."""
         self._checkpointer.save(self._path, dict(values), force=True)
 
     def save(self, values: Mapping[str, Any]) -> None:
-        """Saves, and returns when the checkpoint has its name."""
+        """Saves, and returns when the checkpoint has its final name."""
         self.begin(values)
         self._checkpointer.wait_until_finished()
 
     def restore(self) -> Mapping[str, Any]:
-        """The values."""
+        """Returns the saved values."""
         return self._checkpointer.restore(self._path)
 
     def remove(self) -> None:
-        """Removes what was saved, once it is."""
+        """Removes the checkpoint after it is complete."""
         self._checkpointer.wait_until_finished()
         shutil.rmtree(self._path)
 
     def files(self) -> Iterator[str]:
-        """The paths of what was saved."""
+        """Returns the paths of the saved files."""
         for directory, _, names in os.walk(self._path):
             yield from (os.path.join(directory, name) for name in names)

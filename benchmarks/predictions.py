@@ -1,4 +1,4 @@
-"""The speed of prediction from small and large batches, against Keras."""
+"""The speed of prediction with small and large batches, compared with Keras."""
 
 import tempfile
 from collections.abc import Callable, Iterator
@@ -21,7 +21,7 @@ _BATCHES = (64, 1024)
 
 
 def rows() -> Iterator[Row]:
-    """Examples per second for each batch size and each kind of input."""
+    """Returns rows for the examples per second by batch size and kind of input."""
     for batch in _BATCHES:
         mlp = Mlp((32, 32, 2), batch)
         dataset = batches(mlp, _EXAMPLES)
@@ -43,7 +43,7 @@ def rows() -> Iterator[Row]:
 def _from_dataset(
     dataset: Any, ours: kte.TPUEstimator, peer: keras.Model
 ) -> tuple[Callable[..., Iterator[Any]], Callable[[], np.ndarray]]:
-    """Prediction of both contestants from a dataset of features."""
+    """Returns functions of both contestants that predict a dataset."""
     features = dataset.map(lambda x, y: x)
 
     def our_predictions(**options: Any) -> Iterator[Any]:
@@ -55,7 +55,7 @@ def _from_dataset(
 def _from_arrays(
     mlp: Mlp, ours: kte.TPUEstimator, peer: keras.Model
 ) -> tuple[Callable[..., Iterator[Any]], Callable[[], np.ndarray]]:
-    """Prediction of both contestants from one array of all features."""
+    """Returns functions of both contestants that predict one array."""
     x, _ = mlp.data(_EXAMPLES)
 
     def input_fn(params: Any) -> Iterator[np.ndarray]:
@@ -73,7 +73,7 @@ def _of_input(
     our_predictions: Callable[..., Iterator[Any]],
     keras_array: Callable[[], np.ndarray],
 ) -> Iterator[Row]:
-    """Rows for all predictions as one array, and for one row at a time."""
+    """Returns rows for predictions as one array, and one at a time."""
 
     def our_array() -> np.ndarray:
         parts = our_predictions(yield_single_examples=False)

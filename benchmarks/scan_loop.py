@@ -1,4 +1,4 @@
-"""The peer that is hard to beat: a training loop written by hand in JAX."""
+"""Training loops in plain JAX, to compare with."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -15,11 +15,11 @@ _SPLIT = PartitionSpec(None, "core")
 
 
 class ScanLoop:
-    """`jax.lax.scan` over stacked batches, one jitted function in all.
+    """A jitted `jax.lax.scan` over stacked batches.
 
     Args:
         network: The network.
-        cores: Over how many devices each batch is split. Defaults to 1.
+        cores: The number of devices that share each batch. Defaults to 1.
     """
 
     def __init__(self, network: Classifier, cores: int = 1):
@@ -48,14 +48,14 @@ class ScanLoop:
         self._run = jax.jit(run, donate_argnums=0)
 
     def train(self, stacked_batches: Iterable[Any]) -> None:
-        """Trains over all of the stacked batches and waits for the end."""
+        """Trains on all stacked batches and waits for the end."""
         for batches in stacked_batches:
             if self._mesh is not None:
                 split = NamedSharding(self._mesh, _SPLIT)
                 batches = jax.device_put(batches, split)  # noqa: PLW2901
             self._state, losses = self._run(self._state, batches)
             if self._mesh is not None:
-                # Many programs on the way at once can lock simulated cores.
+                # Many queued programs can deadlock simulated cores.
                 jax.block_until_ready(losses)
         jax.block_until_ready((self._state, losses))
 
@@ -65,7 +65,7 @@ class ScanLoop:
         self._run.trace(self._state, batches).lower().compile()
 
     def loss(self, x: Any, y: Any) -> float:
-        """The mean loss over some examples."""
+        """Returns the mean loss of some examples."""
         weights, others, _ = jax.device_get(self._state)
         logits, _ = self._model.stateless_call(weights, others, x)
         return float(mean_loss(y, logits))
@@ -89,7 +89,7 @@ class ScanLoop:
 
 
 class RewrittenScanLoop(ScanLoop):
-    """A scan on one core of a CPU, rewritten as this package does it.
+    """A scan on one CPU core with the rewrites of this package.
 
     Args:
         network: The network.
@@ -101,7 +101,7 @@ class RewrittenScanLoop(ScanLoop):
 
 
 class StepLoop(ScanLoop):
-    """One jitted function for each step, as on one core.
+    """A jitted step function on one core.
 
     Args:
         network: The network.

@@ -27,7 +27,7 @@ _TIMEOUTS = {"heartbeat_timeout": 600, "shutdown_timeout": 60}
 
 
 class CountingClient:
-    """Counts the requests that go through a client."""
+    """A client that counts its requests."""
 
     def __init__(self, client: Any):
         self._client = client
@@ -44,7 +44,7 @@ class CountingClient:
 
 
 def main(count: int) -> None:
-    """Prints the milliseconds and the requests of an agreement."""
+    """Prints the milliseconds and the number of requests of an agreement."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         address = f"127.0.0.1:{probe.getsockname()[1]}"
@@ -79,7 +79,7 @@ def main(count: int) -> None:
         ),
         flush=True,
     )
-    # Each client would wait for all others before it leaves the service.
+    # Otherwise each client waits for all others before it leaves the service.
     os._exit(0 if service is not None else 1)
 
 

@@ -19,14 +19,14 @@ _EIGHT_CORES = {
     "KERAS_BACKEND": "jax",
     "JAX_PLATFORMS": "cpu",
     "XLA_FLAGS": "--xla_force_host_platform_device_count=8",
-    # Freed memory is returned to the system at once.
+    # The allocator returns freed memory to the system immediately.
     "MALLOC_MMAP_THRESHOLD_": str(1 << 18),
 }
 _SHARE = Goal("ratio", most=1.2)
 
 
 def rows() -> Iterator[Row]:
-    """The most memory that was held, against the variable's size."""
+    """Returns rows for the peak memory relative to the size of the variable."""
     held = run_module("benchmarks.spread_memory", _EIGHT_CORES)
     for what, megabytes in held.items():
         yield Row(
@@ -40,7 +40,7 @@ def rows() -> Iterator[Row]:
 
 
 def measure() -> dict[str, float]:
-    """The most memory that the variable and its copies took, in megabytes."""
+    """Measures the peak memory of the variable and its copies in megabytes."""
     import keras_tpu_estimator as kte  # isort: split
 
     import jax

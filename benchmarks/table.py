@@ -13,7 +13,7 @@ class Goal:
     """The bounds of one quantity of a row.
 
     Attributes:
-        of: The bounded value: `ours / peer`, `ours`, or `ours - peer`.
+        of: The bounded value, `ours / peer`, `ours`, or `ours - peer`.
         least: The lower bound. Defaults to none.
         most: The upper bound. Defaults to none.
     """
@@ -50,9 +50,9 @@ class Row:
 
     Attributes:
         measure: The measured quantity and the peer.
-        ours: This package's figure.
-        peer: The figure that it is compared with.
-        unit: The unit of both.
+        ours: The value of this package.
+        peer: The value to compare with.
+        unit: The unit of both values.
         goal: The bounds to reach.
     """
 

@@ -27,12 +27,12 @@ _ORIGINAL = os.environ.get("TENSORFLOW_2_15_PYTHON")
 _BATCHES = 8
 _MLP = Mlp((784, 128, 10), batch=128)
 _ATTENTION = SEQUENCES[-1]
-# With pools that overlap.
+# With overlapping pools.
 _CONVOLUTIONS = CONVOLUTIONS[1]
 
 
 def rows() -> Iterator[Row]:
-    """Steps per second, and the seconds and the memory of a lifting."""
+    """Returns rows for steps per second, and the time and memory of a conversion."""
     mlp = tf1_models.mlp(*_MLP.sizes[1:])
     yield from _of_training(_MLP, mlp, "mlp", 2000)
     attention = tf1_models.attention(_ATTENTION.classes)
@@ -67,7 +67,7 @@ def _of_training(
 def _steps_per_second(
     classifier: Classifier, network: Callable[..., Any], steps: int
 ) -> dict[str, float]:
-    """The rates of TF1 code and of Keras code for the same network."""
+    """Measures the rates of TF1 code and of Keras code for the same network."""
     dataset = endless(classifier, _BATCHES * classifier.batch)
     spec = kte.tf1.TPUEstimatorSpec
     model_fn = kte.tf1.model_fn(tf1_models.model_fn_of(network, spec))
@@ -95,7 +95,7 @@ def _steps_per_second(
             name: each.evaluate(lambda params: data)["loss"]
             for name, each in contestants.items()
         }
-    # They start with different numbers, and end with the data by heart.
+    # They start with different weights, and overfit the data.
     check_equal("final loss", {"none": 1.0, **_plus_one(losses)}, rtol=0.05)
     return {name: steps / each for name, each in seconds.items()}
 
@@ -105,7 +105,7 @@ def _plus_one(losses: dict[str, Any]) -> dict[str, float]:
 
 
 def _original(name: str, classifier: Classifier, steps: int) -> float:
-    """The rate of the original estimator, in a process of another Python."""
+    """Measures the rate of the original estimator with another Python."""
     settings = {
         "network": name,
         "shape": list(classifier.shape),

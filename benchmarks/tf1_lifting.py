@@ -1,4 +1,4 @@
-"""The seconds and the memory that BERT-base takes until its first step."""
+"""The time and memory until the first step of BERT-base in TF1 code."""
 
 import json
 import pathlib
@@ -17,7 +17,7 @@ _WORDS, _LENGTH, _BATCH = 30_522, 128, 2
 
 
 def measure() -> dict[str, float]:
-    """The figures of this process. Memory is in megabytes."""
+    """Returns the measurements of this process, with memory in megabytes."""
     network = tf1_models.bert(_WORDS, 768, 12, 12, classes=2)
     sizes = {}
 
@@ -29,7 +29,7 @@ def measure() -> dict[str, float]:
     model_fn = kte.tf1.model_fn(tf1_models.model_fn_of(network, spec))
     ids = np.ones((_BATCH, _LENGTH), "int32")
     labels = np.zeros(_BATCH, "int32")
-    # TensorFlow and JAX have allocated their own memory before.
+    # TensorFlow and JAX have already allocated their own memory.
     before = _peak()
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
@@ -51,7 +51,7 @@ def measure() -> dict[str, float]:
 
 
 class _AtFirstStep(kte.hooks.SessionRunHook):
-    """Looks at the clock and at the memory when a step has been made."""
+    """Records the time and the memory after the first step."""
 
     def after_run(
         self,
@@ -63,7 +63,7 @@ class _AtFirstStep(kte.hooks.SessionRunHook):
 
 
 def _peak() -> float:
-    # `ru_maxrss` would begin with what the process that started this one had.
+    # `ru_maxrss` would include the memory of the parent process.
     status = pathlib.Path("/proc/self/status").read_text("utf-8")
     (kilobytes,) = re.findall(r"^VmHWM:\s+(\d+) kB$", status, re.MULTILINE)
     return int(kilobytes) * 1024 / 1e6

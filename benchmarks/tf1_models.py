@@ -1,6 +1,7 @@
-"""Networks as TF1 code builds them, under this package or the original.
+"""Networks in TF1 code, for this package and for the original.
 
-It knows neither: `benchmarks.tf1_original` runs with another Python.
+This module imports neither, because `benchmarks.tf1_original` runs it with another
+Python.
 """
 
 import math
@@ -11,11 +12,11 @@ LEARNING_RATE = 1e-3
 
 
 def model_fn_of(network, spec):
-    """A classifier around a network.
+    """Returns a `model_fn` that trains a network as a classifier.
 
     Args:
-        network: Returns logits, given features.
-        spec: Makes what a model_fn returns: a `TPUEstimatorSpec`.
+        network: A function from features to logits.
+        spec: The class `TPUEstimatorSpec`.
     """
 
     def model_fn(features, labels, mode, params):
@@ -33,7 +34,7 @@ def model_fn_of(network, spec):
 
 
 def mlp(*sizes):
-    """A multilayer perceptron: hidden units of each layer, and classes."""
+    """Returns a multilayer perceptron, given the units of its layers."""
 
     def network(x):
         *hidden, classes = sizes
@@ -45,7 +46,7 @@ def mlp(*sizes):
 
 
 def attention(classes):
-    """A block of a transformer, as `benchmarks.networks` has it."""
+    """Returns the transformer block of `benchmarks.networks`."""
 
     def network(x):
         width = x.shape.as_list()[-1]
@@ -58,7 +59,7 @@ def attention(classes):
 
 
 def convolutions(classes):
-    """Two convolutions with pools that overlap, as `benchmarks.networks`."""
+    """Returns the two convolutions with overlapping pools of `benchmarks.networks`."""
 
     def network(x):
         for number, filters in enumerate((32, 64)):
@@ -71,7 +72,7 @@ def convolutions(classes):
 
 
 def bert(words, width, layers, heads, classes):
-    """A BERT by its sizes, with a classifier on the first word."""
+    """Returns a BERT of the given sizes, with a classifier on the first word."""
 
     def network(ids):
         table = tf.get_variable("words", [words, width])
@@ -90,7 +91,7 @@ def bert(words, width, layers, heads, classes):
 
 
 def dense(x, units, name, activation=None):
-    """A dense layer over the last axis."""
+    """Returns the output of a dense layer over the last axis."""
     *outer, width = x.shape.as_list()
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [width, units])
@@ -132,7 +133,7 @@ def _attention(x, heads):
 
 
 def gelu(x):
-    """The activation, by the error function."""
+    """Returns the activation, computed with the error function."""
     return x * 0.5 * (1.0 + tf.erf(x / math.sqrt(2.0)))
 
 

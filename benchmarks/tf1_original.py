@@ -1,4 +1,4 @@
-"""Steps per second of the original estimator: run by TensorFlow 2.15's Python.
+"""Steps per second of the original estimator, run by a Python with TensorFlow 2.15.
 
 python -m tf1_original '{"network": "mlp", ...}'
 """

@@ -1,4 +1,4 @@
-"""Timing several contestants side by side."""
+"""Timing of several contestants."""
 
 import statistics
 import time
@@ -10,16 +10,15 @@ def median_seconds(
     repetitions: int,
     is_compiled: bool = False,
 ) -> dict[str, float]:
-    """The median time of each contestant, in seconds.
+    """Returns the median time of each contestant in seconds.
 
-    They take turns, and the order changes from one round to the next, so that
-    whatever else the machine does falls on all of them. A first round, in
-    which programs are compiled, is not counted.
+    They take turns in a changing order, so that other load slows all of them. The
+    first round, which compiles, is not counted.
 
     Args:
         contestants: The functions to time, by name.
-        repetitions: Rounds to count.
-        is_compiled: Whether all ran before. Defaults to `False`.
+        repetitions: The number of counted rounds.
+        is_compiled: Whether all contestants ran before. Defaults to `False`.
     """
     for run in () if is_compiled else contestants.values():
         run()
@@ -33,7 +32,7 @@ def median_seconds(
 
 
 def seconds(run: Callable[[], object]) -> float:
-    """The time of one run, in seconds."""
+    """Returns the time of one run in seconds."""
     start = time.perf_counter()
     run()
     return time.perf_counter() - start

@@ -1,7 +1,7 @@
-"""Our loops and loops by hand, compared by the cost that the TPU compiler reports.
+"""The costs that the TPU compiler reports for this package and for plain JAX loops.
 
-These are the same in every run, and need no TPU. Cycles do not include
-communication between cores, which has separate rows.
+The costs are equal in every run, and need no TPU. Cycles do not include communication
+between cores, which has separate rows.
 """
 
 import tempfile
@@ -23,7 +23,8 @@ from keras_tpu_estimator.planning.costs import StepCost
 _STEPS = 4
 # XLA keeps up to a few MiB more for a loop whose length is an argument.
 _FEW_BYTES = 2**22
-# Cycles against a loop by hand; of a graph of TF1, which says more of how.
+# Cycles relative to a plain JAX loop, and the same for TF1 graphs, which contain more
+# operations.
 _MOST, _MOST_OF_GRAPHS = 1.03, 1.1
 CASES = (
     (networks.TINY, "v5e:2x2"),
@@ -38,7 +39,7 @@ CASES = (
 
 
 def rows() -> Iterator[Row]:
-    """The cost of a step on a core."""
+    """Returns rows for the cost of a step on one core."""
     for network, topology in CASES:
         yield from compared(network, topology)
     yield from _rows(
@@ -49,7 +50,7 @@ def rows() -> Iterator[Row]:
 
 
 def compared(network: Network | Lifted, topology: str) -> Iterator[Row]:
-    """The cost of one network.
+    """Returns rows for the cost of one network.
 
     Args:
         network: The network.
@@ -75,7 +76,7 @@ def _rows(
 
 
 def of_estimator(network: Network | Lifted, topology: str) -> StepCost:
-    """Those of the network in an estimator.
+    """Returns the cost of the network in an estimator.
 
     Args:
         network: The network.
@@ -108,7 +109,7 @@ def of_estimator(network: Network | Lifted, topology: str) -> StepCost:
 
 
 def of_hand(network: Network | Lifted, topology: str) -> StepCost:
-    """Those of the same by hand.
+    """Returns the cost of the same network in plain JAX.
 
     Args:
         network: The network.

@@ -1,6 +1,6 @@
-"""Training loops for a TPU as good as one writes them, without Keras.
+"""Optimized training loops for a TPU in plain JAX.
 
-Replicas that share an optimizer's slots scatter gradients and gather variables.
+Replicas that share optimizer slots scatter gradients and gather variables.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from benchmarks.tpu_models_by_hand import Arrays
 
-# Of weights, slots, a gradient and the number of the step.
+# A function of weights, slots, a gradient and the step.
 Optimizer: TypeAlias = Callable[..., tuple[jax.Array, tuple[jax.Array, ...]]]
 
 _AXIS = "cores"
@@ -21,18 +21,18 @@ _WHOLE, _SPLIT = PartitionSpec(), PartitionSpec(None, _AXIS)
 
 
 class Model(Protocol):
-    """A network by hand."""
+    """A network in plain JAX."""
 
     def weights(self) -> Arrays:
-        """Their shapes."""
+        """The shapes of the weights."""
 
     def others(self) -> Arrays:
-        """Shapes of what is averaged over the cores, and not trained."""
+        """The shapes of untrained values, which are averaged over the cores."""
 
     def logits(
         self, weights: Arrays, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Arrays]:
-        """The logits, and what the others were in this batch."""
+        """Returns the logits, and the untrained values of this batch."""
 
 
 def adam(
@@ -42,7 +42,7 @@ def adam(
     step: jax.Array,
     decay: float = 0.0,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """Adam with two slots."""
+    """Updates a weight by Adam."""
     first, second = slots
     count = step.astype(weight.dtype) + 1
     rate = 1e-3 * jnp.sqrt(1 - 0.999**count) / (1 - 0.9**count)
@@ -54,7 +54,7 @@ def adam(
 
 
 def adamw(*args: Any) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """The same, with decay of all weights."""
+    """Updates a weight by Adam with weight decay."""
     return adam(*args, decay=1e-5)
 
 
@@ -64,7 +64,7 @@ def momentum(
     gradient: jax.Array,
     step: jax.Array,
 ) -> tuple[jax.Array, tuple[jax.Array, ...]]:
-    """Gradient descent with momentum."""
+    """Updates a weight by gradient descent with momentum."""
     del step
     slot = slots[0] * 0.9 - gradient * 0.1
     return weight + slot, (slot,)
@@ -79,10 +79,10 @@ class ByHand:
 
     Attributes:
         model: The network.
-        optimizer: How it is trained.
-        shares_slots: Whether cores have a part each of what the optimizer
-            keeps (ZeRO-1). Defaults to `False`.
-        draws: Whether the network draws numbers. Defaults to `False`.
+        optimizer: The update of a weight.
+        shares_slots: Whether optimizer slots are sharded over the cores (ZeRO-1).
+            Defaults to `False`.
+        draws: Whether the network uses random numbers. Defaults to `False`.
     """
 
     model: Model
@@ -93,11 +93,11 @@ class ByHand:
     def lowered(
         self, devices: Any, batches: tuple[Any, Any]
     ) -> tuple[jax.stages.Lowered, dict[str, Arrays]]:
-        """The loop, and what it takes by kind.
+        """Returns the lowered loop, and its arguments by kind.
 
         Args:
             devices: The cores.
-            batches: Shapes of features and labels, of all steps and cores.
+            batches: The shapes of features and labels for all steps and cores.
         """
         mesh = Mesh(devices, _AXIS)
         weights = self.model.weights()

@@ -19,15 +19,15 @@ from benchmarks.tpu_by_hand import ByHand
 
 @dataclasses.dataclass(frozen=True)
 class Lifted:
-    """A classifier in TF1 code with Adam, and the same by hand.
+    """A classifier in TF1 code with Adam, and the same in plain JAX.
 
     Attributes:
         name: Its name in the table.
-        logits: A function that builds their graph, of features.
-        by_hand: The same without TensorFlow.
-        shape: That of an example.
-        dtype: That of its numbers.
-        batch: Examples of a step on each core.
+        logits: A function that builds the graph from features.
+        by_hand: The same in plain JAX.
+        shape: The shape of an example.
+        dtype: The dtype of an example.
+        batch: The number of examples in a step on each core.
     """
 
     name: str
@@ -39,7 +39,7 @@ class Lifted:
 
     @property
     def model_fn(self) -> Callable[..., Any]:
-        """The network for an estimator."""
+        """Returns the `model_fn` of the network."""
         return kte.tf1.model_fn(self._built)
 
     def _built(self, features: Any, labels: Any, mode: str, params: Any) -> Any:
@@ -52,7 +52,7 @@ class Lifted:
 
 
 def _bert(count: int, heads: int) -> Callable[[Any], Any]:
-    """Encoder layers, with a classifier on the first word."""
+    """Returns a function that builds encoder layers and a classifier."""
 
     def logits(ids: Any) -> Any:
         width = 64 * heads
@@ -71,7 +71,7 @@ def _bert(count: int, heads: int) -> Callable[[Any], Any]:
 
 
 def _attention(x: Any, heads: int) -> Any:
-    """Attention, as BERT's authors write it."""
+    """Builds attention as in the original BERT."""
     batch, length, width = x.shape.as_list()
 
     def split(name: str) -> Any:
@@ -91,14 +91,14 @@ def _dropped(x: Any) -> Any:
 
 
 MLP = Lifted(
-    "MLP 784-512-512-10, lifted",
+    "MLP 784-512-512-10, TF1",
     tf1_models.mlp(512, 512, 10),
     ByHand(models.Mlp((784, 512, 512, 10)), by_hand.adam),
     (784,),
     batch=256,
 )
 BERT = Lifted(
-    "two BERT layers with dropout, lifted",
+    "two BERT layers with dropout, TF1",
     _bert(2, 4),
     ByHand(models.Bert(2, 256, 4, "float32"), by_hand.adam, draws=True),
     (128,),

@@ -1,6 +1,6 @@
-"""Networks for a TPU as good as one writes them, without Keras.
+"""Optimized networks for a TPU in plain JAX.
 
-Moments take one pass, and what is drawn is drawn by the device.
+Moments take one pass, and the device generates random numbers.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import jax.numpy as jnp
 Arrays: TypeAlias = Any
 
 CLASSES, WORDS, DROPOUT = 10, 1024, 0.1
-# Filters, blocks, and the strides of the first.
+# The filters, the number of blocks, and the strides of the first block.
 STAGES = ((64, 3, 1), (128, 4, 2), (256, 6, 2), (512, 3, 2))
 
 
@@ -28,17 +28,17 @@ class Mlp:
     sizes: tuple[int, ...]
 
     def weights(self) -> Arrays:
-        """Their shapes."""
+        """The shapes of the weights."""
         return [_dense(*pair) for pair in zip(self.sizes, self.sizes[1:], strict=False)]
 
     def others(self) -> Arrays:
-        """None."""
+        """No untrained values."""
         return ()
 
     def logits(
         self, weights: Arrays, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Arrays]:
-        """The logits, and nothing."""
+        """Returns the logits, and no untrained values."""
         del key
         for kernel, bias in weights[:-1]:
             x = jax.nn.relu(x @ kernel + bias)
@@ -51,10 +51,10 @@ class Bert:
     """Encoder layers, with a classifier on the first word.
 
     Attributes:
-        layers: How many.
-        width: Numbers of a word.
-        heads: Into how many parts attention splits them.
-        dtype: That of the weights. Defaults to "bfloat16".
+        layers: The number of layers.
+        width: The size of a word's vector.
+        heads: The number of attention heads.
+        dtype: The dtype of the weights. Defaults to "bfloat16".
     """
 
     layers: int
@@ -63,7 +63,7 @@ class Bert:
     dtype: str = "bfloat16"
 
     def weights(self) -> Arrays:
-        """Their shapes."""
+        """The shapes of the weights."""
         wide, norm = 4 * self.width, (self._array(self.width),) * 2
         layer = {
             **{name: self._square() for name in ("query", "key", "value")},
@@ -79,13 +79,13 @@ class Bert:
         }
 
     def others(self) -> Arrays:
-        """None."""
+        """No untrained values."""
         return ()
 
     def logits(
         self, weights: Arrays, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Arrays]:
-        """The logits, and nothing."""
+        """Returns the logits, and no untrained values."""
         keys = iter(jax.random.split(key, 3 * self.layers))
         x = weights["words"][x]
         for layer in weights["layers"]:
@@ -120,7 +120,7 @@ class ResNet:
     """ResNet-50, in bfloat16 with weights in float32."""
 
     def weights(self) -> Arrays:
-        """Their shapes."""
+        """The shapes of the weights."""
         found = [_convolution(7, 3, 64)]
         width = 64
         for filters, blocks, _ in STAGES:
@@ -142,7 +142,7 @@ class ResNet:
     def logits(
         self, weights: Arrays, x: jax.Array, key: jax.Array
     ) -> tuple[jax.Array, Arrays]:
-        """The logits, and the moments."""
+        """Returns the logits and the moments."""
         del key
         left = iter(weights["convolutions"])
         moments = []

@@ -17,16 +17,16 @@ from benchmarks.tpu_by_hand import ByHand
 
 @dataclasses.dataclass(frozen=True)
 class Network:
-    """A classifier in Keras code, and the same by hand.
+    """A classifier in Keras code, and the same in plain JAX.
 
     Attributes:
         name: Its name in the table.
-        logits: In Keras code, of features and whether it is training.
-        optimizer: Makes the optimizer.
-        by_hand: The same without Keras.
-        shape: That of an example.
-        dtype: That of its numbers.
-        batch: Examples of a step on each core.
+        logits: A function in Keras code of features and whether it is training.
+        optimizer: A function that makes the optimizer.
+        by_hand: The same in plain JAX.
+        shape: The shape of an example.
+        dtype: The dtype of an example.
+        batch: The number of examples in a step on each core.
         policy: Keras's dtype policy.
     """
 
@@ -42,7 +42,7 @@ class Network:
     def model_fn(
         self, features: Any, labels: Any, mode: str, params: Any
     ) -> kte.TPUEstimatorSpec:
-        """The network for an estimator."""
+        """Returns the `model_fn` of the network."""
         del params
         before = keras.config.dtype_policy()
         keras.config.set_dtype_policy(self.policy)
@@ -67,7 +67,7 @@ def _mlp(*sizes: int) -> Callable[[Any, bool], Any]:
 
 
 def _bert(count: int, width: int, heads: int) -> Callable[[Any, bool], Any]:
-    """Encoder layers, with a classifier on the first word."""
+    """Returns a function that computes encoder layers and a classifier."""
 
     def logits(ids: Any, is_training: bool) -> Any:
         def dropped(x: Any) -> Any:
@@ -86,7 +86,7 @@ def _bert(count: int, width: int, heads: int) -> Callable[[Any, bool], Any]:
 
 
 def _attention(x: Any, heads: int, dropped: Callable[[Any], Any]) -> Any:
-    """Attention, as BERT's authors write it."""
+    """Computes attention as in the original BERT."""
     _, length, width = x.shape
 
     def split(y: Any) -> Any:
@@ -100,7 +100,7 @@ def _attention(x: Any, heads: int, dropped: Callable[[Any], Any]) -> Any:
 
 
 def _resnet(x: Any, is_training: bool) -> Any:
-    """ResNet-50, with the strides in the 3 x 3 convolutions."""
+    """Computes ResNet-50 with the strides in the 3 x 3 convolutions."""
 
     def convolution(x: Any, filters: int, size: int, strides: int = 1) -> Any:
         x = layers.Conv2D(filters, size, strides, padding="same", use_bias=False)(x)

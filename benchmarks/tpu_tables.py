@@ -1,4 +1,4 @@
-"""A table over all cores of a TPU, and a step over it by hand."""
+"""An embedding table over all cores of a TPU, compared with plain JAX."""
 
 import tempfile
 from collections.abc import Iterator
@@ -21,11 +21,11 @@ _AXIS = "cores"
 
 
 def of_estimator(topology: str, steps: int) -> StepCost:
-    """The cost of the table in an estimator.
+    """Returns the cost of the table in an estimator.
 
     Args:
         topology: The topology.
-        steps: How many a program makes.
+        steps: The number of steps in a loop.
     """
     tables = kte.experimental
     spec = tables.EmbeddingConfigSpec(
@@ -49,11 +49,11 @@ def of_estimator(topology: str, steps: int) -> StepCost:
 
 
 def of_hand(topology: str, steps: int) -> StepCost:
-    """Those of the same by hand.
+    """Returns the cost of the same table in plain JAX.
 
     Args:
         topology: The topology.
-        steps: How many a program makes.
+        steps: The number of steps in a loop.
     """
     slice_ = topologies.parse(topology)
     mesh = Mesh(np.array(slice_.machine().devices), _AXIS)
@@ -103,7 +103,7 @@ def _step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
     value, gradients = jax.value_and_grad(loss, (0, 1))(dense, activations)
     value, change = jax.lax.pmean((value, gradients[0]), _AXIS)
     dense = jax.tree.map(lambda w, g: w - _RATE * g, dense, change)
-    # Of the mean over cores.
+    # The gradient of the mean over the cores.
     share = 1 / (_LENGTH * jax.lax.axis_size(_AXIS))
     gradient = jax.lax.all_gather(gradients[1] * share, _AXIS, tiled=True)
     rows, slots = _updated(rows, slots, own.reshape(-1), gradient)
@@ -113,7 +113,7 @@ def _step(state: Any, batch: Any) -> tuple[Any, jax.Array]:
 def _updated(
     rows: jax.Array, slots: jax.Array, own: jax.Array, gradient: jax.Array
 ) -> tuple[jax.Array, jax.Array]:
-    """Adagrad of the rows that were used, each once."""
+    """Updates each used row once by Adagrad."""
     order = jnp.argsort(own)
     own = own[order]
     is_first = jnp.concatenate([jnp.array([True]), own[1:] != own[:-1]])

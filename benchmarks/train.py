@@ -1,4 +1,4 @@
-"""Training speed: against a loop written by hand, and against Keras."""
+"""Training speed, compared with a plain JAX loop and with Keras."""
 
 import tempfile
 from collections.abc import Iterator
@@ -17,7 +17,7 @@ _EXAMPLES = 12_800
 
 
 def rows() -> Iterator[Row]:
-    """Steps per second of a middling and of a tiny network."""
+    """Returns rows for the steps per second of a medium and of a tiny network."""
     mlp = Mlp((784, 128, 10), batch=128)
     rates = _steps_per_second(mlp, steps=3000)
     what = f"train, {mlp}, against "
@@ -28,8 +28,8 @@ def rows() -> Iterator[Row]:
     yield Row(what + "Keras fit", ours, _keras(rates), "steps/s", at_least)
 
     mlp = Mlp((32, 32, 2), batch=64)
-    # What a call of `train` costs by itself, a checkpoint above all, is not in
-    # question here.
+    # This benchmark does not measure the overhead of a call of `train`, which is mainly
+    # its checkpoint.
     rates = _steps_per_second(mlp, steps=24_000)
     what = f"train, {mlp}, against "
     ours = rates["ours"]
@@ -44,7 +44,7 @@ def _keras(rates: dict[str, float]) -> float:
 
 
 def _steps_per_second(mlp: Mlp, steps: int) -> dict[str, float]:
-    """The rate of each contestant, who all end with the same loss."""
+    """Measures the rate of each contestant, and checks that all losses are equal."""
     dataset = endless(mlp, _EXAMPLES)
     scan = ScanLoop(mlp)
     one, hundred = mlp.keras_model(), mlp.keras_model(_ITERATIONS)

@@ -1,8 +1,11 @@
-"""Makes the suite stricter than users: eight simulated cores, no luck.
+"""Configures JAX and pytest for the suite.
 
-Everything here happens before anything imports Keras or JAX.
+Each process simulates eight devices and compiles without optimizations, and each test
+starts from the same random state. The environment variables are set before Keras and
+JAX are imported.
 """
 
+import datetime
 import importlib.metadata
 import logging
 import os
@@ -14,18 +17,18 @@ os.environ["KERAS_BACKEND"] = "jax"
 os.environ["JAX_PLATFORMS"] = "cpu"
 _AS_USERS = "--xla_force_host_platform_device_count=8"
 # A test runs its code once or twice, so optimizing the code costs more than it saves.
-# XLA compiles in less than half the time if it does not emit fusions through MLIR, and
-# does not split modules for parallel compilation: the workers occupy all cores.
+# XLA compiles in less than half the time if it does not emit fusions through MLIR and
+# does not split modules for parallel compilation. The workers already use all cores.
 _FAST = "--xla_backend_optimization_level=0 --xla_cpu_parallel_codegen_split_count=1"
 if importlib.metadata.version("jaxlib").startswith(("0.8.", "0.9.", "0.10.")):
-    # Later releases always emit them so, and abort because of the flag.
+    # Later releases always emit fusions through MLIR, and reject the flag.
     _FAST += " --xla_cpu_use_fusion_emitters=false"
 os.environ["XLA_FLAGS"] = f"{_AS_USERS} {_FAST}"
 os.environ["TF_CPP_MIN_LOG_LEVEL"] = "3"
 os.environ.pop("TF_CONFIG", None)
 
-# Tests flush small files again and again, for which nobody waits in memory.
-# Set TMPDIR to see the files of a test.
+# Tests often flush small files, which is fast in memory. Set TMPDIR to see the files of
+# a test.
 _MEMORY = pathlib.Path("/dev/shm")
 _ROOM_BYTES = 2**31
 _made = []
@@ -38,13 +41,20 @@ if (
     os.environ["TMPDIR"] = tempfile.tempdir
     _made.append(tempfile.tempdir)
 
-# Most tests compile what others have compiled. The first process makes an empty
-# cache for this run, unless one is given; its workers, and what they start,
-# inherit it.
+# Most tests compile code that an earlier test or run has compiled. JAX's keys contain
+# its version, the flags and the processor, so the cache can be kept. Each week starts
+# with an empty one, so that it does not grow. Workers and their child processes inherit
+# the variable.
 _CACHE = "JAX_COMPILATION_CACHE_DIR"
 if _CACHE not in os.environ:
-    os.environ[_CACHE] = tempfile.mkdtemp(prefix="xla-")
-    _made.append(os.environ[_CACHE])
+    _caches = pathlib.Path(__file__).parents[1] / ".xla_cache"
+    _year, _week, _ = datetime.date.today().isocalendar()
+    _this_week = _caches / f"{_year}-{_week}"
+    _this_week.mkdir(parents=True, exist_ok=True)
+    for _folder in _caches.iterdir():
+        if _folder != _this_week:
+            shutil.rmtree(_folder, ignore_errors=True)
+    os.environ[_CACHE] = str(_this_week)
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 os.environ["JAX_PERSISTENT_CACHE_MIN_ENTRY_SIZE_BYTES"] = "-1"
 
@@ -61,7 +71,7 @@ import pytest  # noqa: E402
 gc.disable()
 
 _PLUGINS = ("fake_hosts", "tests.forking.forks")
-# The rooms in which nearly every test compiles.
+# The rooms where nearly every test compiles.
 _COMPILING = (
     *("compiled", "cpu", "device", "export", "hooks", "keras_front_end", "mesh"),
     *("metrics", "model_fn", "optimizers", "program", "runs", "summary", "tables"),
@@ -71,14 +81,14 @@ _COMPILING = (
 
 @pytest.fixture(autouse=True)
 def fixed_seed():
-    """Every test starts from the same random state."""
+    """Gives every test the same random state."""
     random.seed(0)
     np.random.seed(0)
 
 
 @pytest.fixture(autouse=True)
-def own_lines():
-    """No test's lines become TensorFlow's for those after it."""
+def own_logging():
+    """Restores the logging handlers that a test changes."""
     own = logging.getLogger("keras_tpu_estimator")
     before = own.handlers, own.parent, own.propagate
     own.handlers = own.handlers[:]
@@ -95,9 +105,9 @@ def pytest_addoption(parser):
 
 
 def pytest_configure(config):
-    """Imports what tests need where they run; workers wait for who starts them.
+    """Imports the plugins in processes that run tests.
 
-    Whoever starts workers runs none.
+    A process that starts workers runs no tests.
     """
     if config.getoption("as_users"):
         os.environ["XLA_FLAGS"] = _AS_USERS
@@ -156,10 +166,10 @@ def _each_once(rows):
 
 
 def pytest_collection_finish():
-    """Devices are those of above, whatever a test sets before it has some.
+    """Creates the devices, and makes garbage collection rarer.
 
-    And garbage is looked for where tests leave it, and less often: all modules
-    are there now, with a million objects that stay.
+    The devices must not depend on what the first test sets. The imported modules have a
+    million objects, which garbage collection must not visit.
     """
     import jax
 
@@ -190,21 +200,21 @@ def _skipped_without_libtpu():
 
 
 def pytest_unconfigure():
-    """No run finds what another one compiled."""
-    # Once is enough; pytest would do it ten times.
+    """Deletes the temporary folder of this run."""
+    # Pytest would collect garbage ten times.
     gc.collect()
     gc.freeze()
     for folder in _made:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-# Those that run under the last TensorFlow that had estimators, or in the
-# environment of a server, never here.
+# These files run under the last TensorFlow with estimators, or in a server's
+# environment.
 collect_ignore = [
     "export/triton_server.py",
     "golden/make_golden.py",
     "golden/make_metrics.py",
     "tf1/golden",
 ]
-# Programs of TF1, which tests run.
+# Tests run these TF1 programs.
 collect_ignore_glob = ["tf1/programs/*"]

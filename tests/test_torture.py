@@ -42,7 +42,7 @@ def test_saves_survive_errors_at_renames(tmp_path, way, fate):
 def test_corrupt_checkpoints_are_never_read_as_other_values(tmp_path):
     figures = damaging.damage(str(tmp_path), number=60)
     assert figures["of these refused"] == 30
-    assert figures["of these refused, not read right"] >= 25
+    assert figures["of these refused, not read correctly"] >= 25
 
 
 @pytest.mark.usefixtures("forked_programs")
@@ -51,7 +51,7 @@ def test_corruption_of_any_file_is_found(tmp_path, way):
     figures = damaging_files.damage(str(tmp_path), flips=1, way=way)
     files = figures["files of a checkpoint"]
     assert files >= 3
-    found = "found by reading, by verifying, and before going on"
+    found = "found by reading, by verifying, and before training"
     assert figures[found] == 4 * files
 
 

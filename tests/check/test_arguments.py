@@ -54,7 +54,7 @@ def test_verdict_is_as_expected(name, tmp_path) -> None:
     assert verdict_of(path).value == PROGRAMS[name].verdict
 
 
-@pytest.mark.rows(3)
+@pytest.mark.rows(2)
 @pytest.mark.usefixtures("forked_programs")
 @pytest.mark.parametrize("name", QUICK_FIRST)
 def test_runner_agrees_with_the_verdict(name, tmp_path) -> None:

@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def _forked(template: socket.socket) -> int:
-    """The id of the forked process, or 0 if there is none."""
+    """Returns the id of the forked process, or 0 if no template forks it."""
     script = os.path.basename(sys.argv[-1])
     name = script if script in SCRIPTS else "package"
     request = (sys.argv, os.getcwd(), dict(os.environ), os.getpid())

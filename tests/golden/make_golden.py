@@ -1,6 +1,6 @@
 """Writes the golden JSON files with the original `TPUEstimator`.
 
-It needs TensorFlow 2.15.1, the last release that has it:
+It needs TensorFlow 2.15.1, the last release with estimators:
 
     python3.11 -m venv tf215
     tf215/bin/pip install tensorflow-cpu==2.15.1
@@ -27,7 +27,7 @@ v1 = tf.compat.v1
 
 
 class Recorder(v1.train.SessionRunHook):
-    """Appends the value of one tensor after each step to `values`."""
+    """A hook that appends the value of a tensor to `values` after each step."""
 
     def __init__(self, tensor: tf.Tensor, values: list) -> None:
         self._tensor = tensor
@@ -43,7 +43,7 @@ class Recorder(v1.train.SessionRunHook):
 
 
 def optimizer_of(settings: dict) -> v1.train.Optimizer:
-    """The TensorFlow 1 optimizer with the recipe's settings."""
+    """Returns the TensorFlow 1 optimizer with the recipe's settings."""
     rate = settings["learning_rate"]
     if settings["name"] == "sgd":
         return v1.train.GradientDescentOptimizer(rate)
@@ -55,7 +55,7 @@ def optimizer_of(settings: dict) -> v1.train.Optimizer:
 
 
 def batch_norm(x: tf.Tensor, training: bool) -> tf.Tensor:
-    """Normalised `x`, with the biased variance also in the moving average.
+    """Normalizes `x`, and also averages the biased variance.
 
     TensorFlow's fused kernel averages the unbiased variance instead.
     """
@@ -80,7 +80,7 @@ def batch_norm(x: tf.Tensor, training: bool) -> tf.Tensor:
 
 
 def network(program: Program, x: tf.Tensor, training: bool) -> tf.Tensor:
-    """The model's raw output: logits, or the regression value."""
+    """Returns the output of the model: logits, or the regression value."""
     weights = program.initial_weights()
 
     def dense(name: str, inputs: tf.Tensor) -> tf.Tensor:
@@ -116,7 +116,7 @@ def regression_metrics(
 def classification_metrics(
     labels: tf.Tensor, outputs: tf.Tensor, weight: tf.Tensor, losses: tf.Tensor
 ) -> dict[str, tuple]:
-    """Metrics of the classifiers; class 1 against the rest where binary."""
+    """Metrics of the classifiers. Binary metrics compare class 1 with all others."""
     classes = tf.argmax(outputs, axis=-1, output_type=tf.int32)
     is_one = tf.equal(labels, 1)
     said_one = tf.equal(classes, 1)
@@ -138,7 +138,7 @@ def classification_metrics(
 
 
 def model_fn_of(program: Program, train_losses: list, eval_losses: list) -> Callable:
-    """A model_fn that records the loss of each batch in the given lists."""
+    """Returns a model_fn that appends the loss of each batch to the given lists."""
 
     def model_fn(
         features: dict, labels: tf.Tensor | None, mode: str, params: dict
@@ -183,7 +183,7 @@ def model_fn_of(program: Program, train_losses: list, eval_losses: list) -> Call
 
 
 def input_fn_of(data: tuple) -> Callable:
-    """An input_fn over arrays, in order, with the remainder kept."""
+    """Returns an input_fn over arrays, in order, with a smaller last batch."""
 
     def input_fn(params: dict) -> tf.data.Dataset:
         dataset = tf.data.Dataset.from_tensor_slices(data)
@@ -193,7 +193,7 @@ def input_fn_of(data: tuple) -> Callable:
 
 
 def plain(values: Any) -> Any:
-    """Float32 values as the shortest floats that give them back."""
+    """Converts float32 values to the shortest equal floats."""
     if isinstance(values, np.integer):
         return int(values)
     if np.ndim(values) == 0:
@@ -202,7 +202,7 @@ def plain(values: Any) -> Any:
 
 
 def run(program: Program, model_dir: str) -> dict:
-    """Trains, evaluates and predicts; returns what the JSON file holds."""
+    """Trains, evaluates and predicts; returns the content of the JSON file."""
     train_losses, eval_losses = [], []
     estimator = v1.estimator.tpu.TPUEstimator(
         model_fn_of(program, train_losses, eval_losses),

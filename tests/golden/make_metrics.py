@@ -1,8 +1,8 @@
-"""Writes what TensorFlow's metrics give in the tests of metrics.
+"""Writes the results of TensorFlow's metrics for the tests of metrics.
 
     python -m tests.golden.make_metrics
 
-It runs those tests with TensorFlow's numbers of today.
+It runs the tests with the current results of TensorFlow.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Writes what is read under other versions of Python, JAX, Keras and NumPy.
+"""Writes files that tests read with other versions of Python, JAX, Keras and NumPy.
 
     KERAS_BACKEND=jax python -m tests.golden.make_versions newest
 
-makes `tests/golden/versions/newest` anew: a checkpoint of each format, one in
-shards, an export and an executable. Run it in the environment of the session of
-`nox` that the folder is named after: `newest-3.13`, and `lowest`.
+replaces `tests/golden/versions/newest`: a checkpoint of each format, a sharded
+checkpoint, an export and an executable. Run it in the environment of the `nox` session
+with the folder's name, `newest-3.13` or `lowest`.
 """
 
 import json
@@ -28,13 +28,13 @@ PACKAGES = ("jax", "keras", "numpy", "orbax-checkpoint")
 
 
 def data():
-    """Twelve examples, all different, so that their order shows."""
+    """Returns twelve different examples, so that their order matters."""
     x = np.arange(96, dtype="float32").reshape(SHAPE) / 96
     return x, 1 + np.sin(x * 9).mean(-1, keepdims=True)
 
 
 def input_fn(params):
-    """The examples in order, repeated, with a saved iterator state."""
+    """Repeats the examples in order, with a saved iterator state."""
     import tensorflow as tf
 
     dataset = tf.data.Dataset.from_tensor_slices(data()).repeat()
@@ -42,14 +42,14 @@ def input_fn(params):
 
 
 def predict_fn(params):
-    """All examples at once."""
+    """Returns all examples in one batch."""
     import tensorflow as tf
 
     return tf.data.Dataset.from_tensors(data()[0])
 
 
 def model_fn(features, labels, mode, params):
-    """A layer, and functions that newer JAX releases lower differently."""
+    """Builds a layer, and functions that newer JAX releases lower differently."""
     y = keras.layers.Dense(1, kernel_initializer="ones")(features)
     if mode == kte.ModeKeys.PREDICT:
         gelu = ops.gelu(y - 4, approximate=False)
@@ -62,7 +62,7 @@ def model_fn(features, labels, mode, params):
 def estimator_in(
     model_dir, in_shards=False, executables=None, checkpoint_format="hdf5"
 ):
-    """The versions that wrote the files, and those that read them."""
+    """Returns the estimator that writes and reads the files."""
     config = kte.RunConfig(
         tpu_config=kte.TPUConfig(
             iterations_per_loop=1,
@@ -87,7 +87,7 @@ def estimator_in(
 
 
 def weights(estimator):
-    """The trained values by name."""
+    """Returns the trained values by name."""
     return {
         name: np.asarray(estimator.get_variable_value(name)).tolist()
         for name in ("dense/kernel", "dense/bias")
@@ -95,7 +95,7 @@ def weights(estimator):
 
 
 def receiver_fn():
-    """Requests of any size."""
+    """Returns a receiver of requests of any size."""
     import tensorflow as tf
 
     tensor = tf.compat.v1.placeholder(tf.float32, [None, SHAPE[1]], name="x")

@@ -1,8 +1,7 @@
 """The data, initial weights and settings of the golden programs.
 
-Pure NumPy, so that the maker (old TensorFlow) and the test (this package)
-start from the same numbers. Streams of `np.random.RandomState` never change,
-hence seeds stand for arrays.
+It only uses NumPy, so that the original and this package start from the same numbers.
+Streams of `np.random.RandomState` never change, so seeds define the arrays.
 """
 
 import dataclasses
@@ -23,19 +22,19 @@ _SHAPES = {
 
 @dataclasses.dataclass(frozen=True)
 class Program:
-    """One training run of the original that ours must repeat.
+    """A training of the original that this package must reproduce.
 
     Attributes:
         model: `"linear"`, `"mlp"` or `"batch_norm"`.
         optimizer: `"name"` (`"sgd"`, `"momentum"` or `"adam"`) and its
             settings.
-        steps: Training steps; each sees its own batch.
-        batch_size: Examples in a batch, in every mode.
-        eval_examples: Size of the held-out set; no multiple of `batch_size`.
-        train_seed: Seed of the training data.
-        eval_seed: Seed of the held-out data. With 2, no prediction lies
-            within 7e-6 of an AUC threshold, so rounding flips none.
-        weights_seed: Seed of the first initial weight; each next one adds 1.
+        steps: The number of training steps, each with another batch.
+        batch_size: The number of examples in a batch, in every mode.
+        eval_examples: The number of held-out examples, not a multiple of `batch_size`.
+        train_seed: The seed of the training data.
+        eval_seed: The seed of the held-out data. With 2, no prediction is within 7e-6
+            of an AUC threshold, so rounding does not matter.
+        weights_seed: The seed of the first initial weight. Each next one adds 1.
     """
 
     model: str
@@ -53,7 +52,7 @@ class Program:
         return self.model == "linear"
 
     def train_data(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
-        """Features and labels of all steps, in the order they are seen."""
+        """Features and labels of all steps, in order."""
         return self._data(self.train_seed, self.steps * self.batch_size)
 
     def eval_data(self) -> tuple[dict[str, np.ndarray], np.ndarray]:
@@ -73,7 +72,7 @@ class Program:
         x = random.normal(size=(count, NUM_FEATURES))
         noise = random.normal(size=(count, NUM_CLASSES))
         weight = random.uniform(0.5, 2.0, size=count)
-        # Seeded apart: training and held-out data follow one law.
+        # A fixed seed, so that training and held-out data have the same distribution.
         law = np.random.RandomState(0).normal(size=(NUM_FEATURES, NUM_CLASSES))
         signal = x @ law + noise
         features = {"x": x, "weight": weight}
@@ -95,7 +94,7 @@ PROGRAMS = {
         "mlp", {"name": "momentum", "learning_rate": 0.05, "momentum": 0.9}
     ),
     "mlp_adam": Program("mlp", _ADAM | {"beta_2": 0.999}),
-    # 1 - beta_2 is exact in float32 here, so every Adam agrees closely.
+    # With this beta_2, 1 - beta_2 is exact in float32, so all Adam versions agree.
     "mlp_adam_exact": Program("mlp", _ADAM | {"beta_2": 1 - 2**-10}),
     "batch_norm": Program("batch_norm", {"name": "sgd", "learning_rate": 0.05}),
 }

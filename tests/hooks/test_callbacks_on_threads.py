@@ -1,4 +1,4 @@
-"""Callbacks of one estimator on several threads see their own call."""
+"""Tests that callbacks on several threads only see the values of their own call."""
 
 import functools
 import logging
@@ -21,7 +21,7 @@ from keras_tpu_estimator.engine.device import host_values
 
 X, Y = regression_data()
 STEPS = 16
-# The time that a callback of a faulty training has to interfere.
+# The seconds in which another call could wrongly change the values.
 MOMENT = 0.1
 
 
@@ -30,7 +30,7 @@ def sgd():
 
 
 class Seen(keras.callbacks.Callback):
-    """Reads the weights in training, and meets callbacks of other threads."""
+    """Reads the weights in training, in step with callbacks on other threads."""
 
     def __init__(self, meeting=None):
         super().__init__()
@@ -45,7 +45,7 @@ class Seen(keras.callbacks.Callback):
 
 
 class Zeroing(keras.callbacks.Callback):
-    """Sets weights to zero, for its evaluation only."""
+    """Sets weights to zero, which must only affect its evaluation."""
 
     def __init__(self, meeting):
         super().__init__()
@@ -69,7 +69,7 @@ def final(estimator):
 
 
 @pytest.mark.parametrize("use_tpu", [False, True], ids=["one", "eight"])
-def test_evaluation_on_a_thread_leaves_training_alone(tmp_path, use_tpu):
+def test_evaluation_on_a_thread_does_not_change_training(tmp_path, use_tpu):
     settings = {"use_tpu": use_tpu, "config": {"keep_checkpoint_max": 0}}
     model_fn = model_fn_of(linear, sgd)
     reference = estimator_of(model_fn, tmp_path / "reference", **settings)
@@ -101,7 +101,7 @@ def test_evaluation_on_a_thread_leaves_training_alone(tmp_path, use_tpu):
     np.testing.assert_array_equal(final(estimator), final(reference))
 
 
-def test_two_threads_make_one_set_of_variables(tmp_path):
+def test_two_threads_share_one_set_of_variables(tmp_path):
     is_tracing, is_evaluating = threading.Event(), threading.Event()
 
     def slowly(features, labels, mode, params):
@@ -128,18 +128,20 @@ def test_two_threads_make_one_set_of_variables(tmp_path):
     np.testing.assert_array_equal(seen.weights[-1], final(estimator).ravel())
 
 
-class Outliving(keras.callbacks.Callback):
-    """Looks while a training ends on another thread.
+class Observing(keras.callbacks.Callback):
+    """Checks that the weights stay the same while training runs on another thread.
 
     Args:
-        wait: Returns when the training has had time to interfere.
+        training: The thread of the training.
+        wait: Waits until the training could have changed the weights. Defaults to
+            waiting a fixed time.
     """
 
     def __init__(self, training, wait=None):
         super().__init__()
         self.training = training
         self.wait = wait or functools.partial(training.join, 3 * MOMENT)
-        self.is_same = False
+        self.is_unchanged = False
 
     def on_test_begin(self, logs=None):
         self.before = self.model.get_weights()[0]
@@ -149,10 +151,10 @@ class Outliving(keras.callbacks.Callback):
         before = np.array(kernel)
         self.training.start()
         self.wait()
-        self.is_same = np.array_equal(np.array(kernel), before)
+        self.is_unchanged = np.array_equal(np.array(kernel), before)
 
 
-def test_training_ends_after_callbacks_that_read_its_model(tmp_path):
+def test_training_waits_for_callbacks_that_read_the_weights(tmp_path):
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     estimator.train(repeated(X, Y), max_steps=4)
     training = threading.Thread(
@@ -160,10 +162,10 @@ def test_training_ends_after_callbacks_that_read_its_model(tmp_path):
         args=[repeated(X, Y)],
         kwargs={"max_steps": STEPS},
     )
-    looking = Outliving(training)
-    first = estimator.evaluate(batches_of(X, Y), steps=1, hooks=[looking])
+    observing = Observing(training)
+    first = estimator.evaluate(batches_of(X, Y), steps=1, hooks=[observing])
     training.join()
-    assert looking.is_same
+    assert observing.is_unchanged
     assert first["global_step"] == 4
     last = estimator.evaluate(batches_of(X, Y), steps=1)
     assert last["global_step"] == STEPS
@@ -190,11 +192,11 @@ class Delegating(keras.callbacks.Callback):
         assert len(self.read) == self.before + 1
 
 
-@pytest.mark.parametrize("looks_first", [False, True])
-def test_a_thread_of_a_callback_sees_what_its_callback_sees(tmp_path, looks_first):
+@pytest.mark.parametrize("reads_first", [False, True])
+def test_thread_of_a_callback_sees_the_values_of_the_callback(tmp_path, reads_first):
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path, iterations=1)
     delegating = Delegating()
-    if looks_first:
+    if reads_first:
         delegating.on_train_batch_begin = lambda *_: delegating.model
     estimator.train(repeated(X, Y), max_steps=3, hooks=[delegating])
     assert len(delegating.read) == 3
@@ -204,7 +206,7 @@ def test_a_thread_of_a_callback_sees_what_its_callback_sees(tmp_path, looks_firs
 
 
 class Nested(keras.callbacks.Callback):
-    """Trains in a callback of an evaluation."""
+    """Trains during an evaluation."""
 
     def __init__(self, estimator):
         super().__init__()
@@ -217,7 +219,7 @@ class Nested(keras.callbacks.Callback):
         np.testing.assert_array_equal(np.array(kernel), before)
 
 
-def test_a_training_in_a_callback_does_not_change_what_that_sees(tmp_path):
+def test_training_in_a_callback_does_not_change_its_values(tmp_path):
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     estimator.train(repeated(X, Y), max_steps=4)
     expected = estimator.evaluate(batches_of(X, Y))
@@ -227,7 +229,7 @@ def test_a_training_in_a_callback_does_not_change_what_that_sees(tmp_path):
     assert checkpoints.step_of(estimator.model_dir) == 8
 
 
-def test_waiting_for_each_other_is_logged(tmp_path, monkeypatch, caplog):
+def test_calls_that_wait_for_each_other_are_logged(tmp_path, monkeypatch, caplog):
     monkeypatch.setattr(host_values, "_PATIENCE_SECS", 0.01)
     estimator = estimator_of(model_fn_of(linear, sgd), tmp_path)
     estimator.train(repeated(X, Y), max_steps=4)
@@ -241,7 +243,7 @@ def test_waiting_for_each_other_is_logged(tmp_path, monkeypatch, caplog):
             training.join(MOMENT)
 
     with caplog.at_level(logging.WARNING, "keras_tpu_estimator"):
-        looking = Outliving(training, wait)
-        estimator.evaluate(batches_of(X, Y), steps=1, hooks=[looking])
+        observing = Observing(training, wait)
+        estimator.evaluate(batches_of(X, Y), steps=1, hooks=[observing])
         training.join()
     assert advice in caplog.text

@@ -1,4 +1,4 @@
-"""Tests two real processes, and one that waits in vain."""
+"""Tests two processes that join, and one that waits in vain."""
 
 import os
 import subprocess
@@ -19,13 +19,13 @@ import jax
 import numpy as np
 
 if os.environ["KTE_PROCESS_ID"] == "1":
-    # It has more to do at its end than JAX waits for.
-    atexit.register(time.sleep, 5)
+    # Its exit takes longer than the timeout.
+    atexit.register(time.sleep, 2)
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.base.hosts import starting
 
-kte.initialize(shutdown_timeout_seconds=3)
+kte.initialize(shutdown_timeout_seconds=1)
 kte.initialize()
 cluster = starting.ensure_started()
 
@@ -34,13 +34,14 @@ from jax.experimental import multihost_utils
 assert jax.process_count() == cluster.num_processes == 2
 assert jax.process_index() == cluster.process_id
 numbers = multihost_utils.process_allgather(np.array(jax.process_index()))
-# Written at once, so that no line of Gloo comes in between.
+# One write, so that no output of Gloo comes in between.
 sys.stdout.write(
     f"{jax.local_device_count()} {jax.device_count()} {numbers.tolist()}\\n"
 )
 """
 
 
+@pytest.mark.usefixtures("forked_programs")
 def test_two_processes_of_two_cores(tmp_path):
     script = tmp_path / "script.py"
     script.write_text(textwrap.dedent(_SCRIPT))

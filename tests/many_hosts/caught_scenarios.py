@@ -1,4 +1,4 @@
-"""Errors of all hosts, which a program catches before it continues."""
+"""Scenarios in which a program catches an error of all hosts and continues."""
 
 import contextlib
 import os
@@ -28,7 +28,7 @@ from tests.many_hosts.problems import (
 
 
 def caught(here: Here) -> dict[str, Any]:
-    """NaN with one estimator, after which another one trains."""
+    """Catches a NaN error, and then trains another estimator."""
     nan = estimator_of((here / "nan").directory)
     error = error_of(
         lambda: nan.train(dealt, hooks=[AtStep(4, raise_nan)], max_steps=12)
@@ -42,7 +42,7 @@ def raise_nan(context: Any) -> None:
 
 
 def assigned(here: Here) -> dict[str, Any]:
-    """Values of callbacks: equal ones, others, and those of one host."""
+    """Assigns equal values, different values, and values on one host only."""
     equal = estimator_of((here / "equal").directory)
     equal.train(dealt, hooks=[Assigning(0.5)], max_steps=8)
     result: dict[str, Any] = {"weights": weights(equal)}
@@ -66,14 +66,14 @@ def assigned(here: Here) -> dict[str, Any]:
             hooks=[Assigning(float(here.host), "test_batch")],
         )
     )
-    # Each host predicts by itself.
+    # Hosts predict independently.
     callback = Assigning(float(here.host), "predict_batch")
     rows = equal.predict(listed(here.share([4, 4])), hooks=[callback])
     return result | {"predicted": len([*rows])}
 
 
 class Assigning(keras.callbacks.Callback):
-    """Gives the first layer's kernel a value after one kind of event."""
+    """Assigns a value to the first layer's kernel after one kind of event."""
 
     def __init__(self, value: float | None, event: str = "epoch"):
         super().__init__()
@@ -87,7 +87,7 @@ class Assigning(keras.callbacks.Callback):
 
 
 def not_saved(here: Here) -> dict[str, Any]:
-    """Variables that are not finite though the loss is, whole and in parts."""
+    """Trains replicated and sharded variables to NaN, with a finite loss."""
     result = {}
     for name, settings in {
         "whole": {},
@@ -106,7 +106,7 @@ def not_saved(here: Here) -> dict[str, Any]:
 
 
 def unlike(here: Here) -> dict[str, Any]:
-    """Batches that are padded to other lengths on each host."""
+    """Trains and evaluates with batches of different lengths on each host."""
 
     def input_fn(params: dict[str, Any]) -> Any:
         for _ in range(4):
@@ -129,14 +129,14 @@ def remembered(here: Here) -> dict[str, Any]:
     client = jax_internals.coordination_client()
     if client is None:
         return {"keys": []}
-    # All have come to the end of the evaluations before.
+    # All hosts have finished the evaluations before this training ends.
     estimator.train(dealt, max_steps=8)
     keys = [key for key, _ in client.key_value_dir_get_bytes("kte/agreed")]
     return {"keys": [key for key in keys if "eval" in key]}
 
 
 def requests(here: Here) -> dict[str, Any]:
-    """Counts the requests to the coordinator for each loop, save and evaluation."""
+    """Counts requests to the coordinator in loops, saves and evaluations."""
     joined = this_process.membership()
     if joined is None:
         return {"loop": 0, "save": 0, "evaluation": 0, "files": []}
@@ -182,7 +182,7 @@ def counting(store: Store) -> Iterator[list[str]]:
 
             return counted
 
-    # `settled` compares this client with that of the membership.
+    # `settled` compares this client with the membership's client.
     with (
         mock.patch.object(store, "client", Client()),
         mock.patch.object(jax_internals, "coordination_client", lambda: store.client),
@@ -191,7 +191,7 @@ def counting(store: Store) -> Iterator[list[str]]:
 
 
 def error_of(action: Callable[[], object]) -> str | None:
-    """The error that a program has caught."""
+    """Returns the error of an action, or `None`."""
     try:
         action()
     except (ValueError, RuntimeError) as error:

@@ -1,6 +1,6 @@
-"""Trains and evaluates on hosts of which one meets its fate.
+"""Trains and evaluates on several hosts, one of which fails.
 
-Its argument is the JSON of a `Life`.
+Its argument is the JSON of a `Scenario`.
 """
 
 import dataclasses
@@ -38,32 +38,32 @@ STEPS_PER_SAVE = 4
 TIMEOUT_SECS = 5
 EXIT_CODE = 3
 _LONG_SECS = 600
-_MEETS = "meets its fate at"
+_FAILS = "fails at"
 
 
 @dataclasses.dataclass(frozen=True)
-class Life:
-    """How hosts train, and what happens to one of them.
+class Scenario:
+    """The training of several hosts, and the failure of one of them.
 
     Attributes:
-        model_dir: Its directory.
+        model_dir: The directory.
         steps: The global step to reach. Defaults to 24.
-        host: Whom it happens to. Defaults to 0.
-        fate: 'kill', 'raise', 'exit' or 'hang'; or 'read slowly', which takes
-            longer than hosts wait. Defaults to none.
-        phase: During a 'step', a 'save' or an 'evaluation'; at any 'time'; or
-            'after' all of that, when others evaluate once more.
-        at: The global step of that, or the seconds after the first steps.
-        undisturbed: Another directory to do the same in, afterwards.
-        differs: What this host has of its own: 'steps', 'model_dir' or
-            'layers'. Defaults to nothing.
-        pause: Seconds that each loop waits, so that a kill can hit anywhere.
+        host: The number of the failing host. Defaults to 0.
+        failure: 'kill', 'raise', 'exit' or 'hang'; or 'read slowly', which takes longer
+            than the time limit of hosts. Defaults to none.
+        phase: When the host fails: in a 'step', a 'save' or an 'evaluation', at any
+            'time', or 'after' the training, when the other hosts evaluate again.
+        at: The global step of the failure, or the seconds after the first steps.
+        undisturbed: A directory for a second training without failures.
+        differs: The argument that is different on this host: 'steps', 'model_dir' or
+            'layers'. Defaults to none.
+        pause: The seconds that each loop waits, so that a kill can happen anywhere.
     """
 
     model_dir: str
     steps: int = 24
     host: int = 0
-    fate: str | None = None
+    failure: str | None = None
     phase: str = "step"
     at: float = 0
     undisturbed: str | None = None
@@ -74,26 +74,26 @@ class Life:
         return json.dumps(dataclasses.asdict(self))
 
 
-def main(life: Life) -> None:
-    """Trains and evaluates, as far as it comes."""
+def main(scenario: Scenario) -> None:
+    """Trains and evaluates until the failure."""
     kte.initialize()
-    here = Here(life.model_dir, jax.process_index(), jax.process_count())
-    is_victim = here.host == life.host
-    if life.fate and is_victim and life.phase == "save":
-        _befall_saves(here.host, life)
-    if life.fate == "read slowly" and is_victim:
+    here = Here(scenario.model_dir, jax.process_index(), jax.process_count())
+    is_failing = here.host == scenario.host
+    if scenario.failure and is_failing and scenario.phase == "save":
+        _fail_in_saves(here.host, scenario)
+    if scenario.failure == "read slowly" and is_failing:
         _slow_down(restoring, "restored_values")
-    estimator = _train(life, here, own=life.differs if is_victim else None)
-    if life.phase == "after":
-        if is_victim:
-            befall(life.fate or "")
+    estimator = _train(scenario, here, own=scenario.differs if is_failing else None)
+    if scenario.phase == "after":
+        if is_failing:
+            fail(scenario.failure or "")
         estimator.evaluate(listed(here.share([11, 3])))
-    if life.undisturbed:
-        alone = Life(life.undisturbed, life.steps)
-        _train(alone, dataclasses.replace(here, directory=life.undisturbed))
+    if scenario.undisturbed:
+        alone = Scenario(scenario.undisturbed, scenario.steps)
+        _train(alone, dataclasses.replace(here, directory=scenario.undisturbed))
 
 
-def _train(life: Life, here: Here, own: str | None = None) -> kte.TPUEstimator:
+def _train(scenario: Scenario, here: Here, own: str | None = None) -> kte.TPUEstimator:
     suffix = "-other" if own == "model_dir" else ""
     estimator = estimator_of(
         here.directory + suffix,
@@ -105,20 +105,24 @@ def _train(life: Life, here: Here, own: str | None = None) -> kte.TPUEstimator:
     hooks: dict[str, list[Any]] = {
         phase: [] for phase in ("step", "save", "evaluation", "after")
     }
-    if life.fate != "read slowly" and life.fate and here.host == life.host:
-        meet = functools.partial(befall, life.fate)
-        if life.phase == "time":
-            start = threading.Timer(life.at, meet).start
+    if (
+        scenario.failure != "read slowly"
+        and scenario.failure
+        and here.host == scenario.host
+    ):
+        fail_here = functools.partial(fail, scenario.failure)
+        if scenario.phase == "time":
+            start = threading.Timer(scenario.at, fail_here).start
             hooks["step"].append(AtStep(0, lambda _: start()))
         else:
-            hooks[life.phase].append(AtStep(life.at, lambda _: meet()))
-    if life.pause:
-        hooks["step"].append(_Pause(life.pause))
+            hooks[scenario.phase].append(AtStep(scenario.at, lambda _: fail_here()))
+    if scenario.pause:
+        hooks["step"].append(_Pause(scenario.pause))
     kte.train_and_evaluate(
         estimator,
         kte.TrainSpec(
             dealt,
-            max_steps=life.steps + (4 if own == "steps" else 0),
+            max_steps=scenario.steps + (4 if own == "steps" else 0),
             hooks=hooks["step"],
         ),
         kte.EvalSpec(
@@ -131,51 +135,51 @@ def _train(life: Life, here: Here, own: str | None = None) -> kte.TPUEstimator:
     return estimator
 
 
-def befall(fate: str) -> None:
-    """The failure of a host, and its time."""
-    print(f"{_MEETS} {time.time()}", flush=True)
-    if fate == "kill":
+def fail(failure: str) -> None:
+    """Prints the time, and fails."""
+    print(f"{_FAILS} {time.time()}", flush=True)
+    if failure == "kill":
         os.kill(os.getpid(), signal.SIGKILL)
-    elif fate == "exit":
+    elif failure == "exit":
         sys.exit(EXIT_CODE)
-    elif fate == "hang":
+    elif failure == "hang":
         time.sleep(_LONG_SECS)
-    raise OSError("There is no such luck.")
+    raise OSError("This host fails.")
 
 
-def time_of_fate(lines: list[str]) -> float:
-    """When it was, by what a host wrote."""
-    (told,) = (line for line in lines if line.startswith(_MEETS))
-    return float(told.removeprefix(_MEETS))
+def time_of_failure(lines: list[str]) -> float:
+    """Returns the time of the failure in the output of a host."""
+    (line,) = (line for line in lines if line.startswith(_FAILS))
+    return float(line.removeprefix(_FAILS))
 
 
-def _befall_saves(host: int, life: Life) -> None:
-    """Has a fate happen while a checkpoint is written, in the background.
+def _fail_in_saves(host: int, scenario: Scenario) -> None:
+    """Makes a host fail while it writes a checkpoint in the background.
 
-    The chief writes it, and each host its position in the input.
+    The chief writes the checkpoint, and each host its iterator state.
     """
-    room: Any = position_saver if host else saving
+    module: Any = position_saver if host else saving
     name = "write_position" if host else "save_into"
-    save: Callable[..., Any] = getattr(room, name)
+    save: Callable[..., Any] = getattr(module, name)
 
     def saves(saved: SaveFiles, *arguments: Any, **settings: Any) -> Any:
         step = saved.prefix.rpartition("-")[2]
-        if int(step) >= life.at:
-            befall(life.fate or "")
+        if int(step) >= scenario.at:
+            fail(scenario.failure or "")
         return save(saved, *arguments, **settings)
 
-    setattr(room, name, saves)
+    setattr(module, name, saves)
 
 
-def _slow_down(room: Any, name: str) -> None:
-    """Has a function take three times as long as hosts wait."""
-    does: Callable[..., Any] = getattr(room, name)
+def _slow_down(module: Any, name: str) -> None:
+    """Makes a function take three times the time limit of hosts."""
+    does: Callable[..., Any] = getattr(module, name)
 
     def does_slowly(*arguments: Any, **settings: Any) -> Any:
         time.sleep(3 * TIMEOUT_SECS)
         return does(*arguments, **settings)
 
-    setattr(room, name, does_slowly)
+    setattr(module, name, does_slowly)
 
 
 class _Pause(kte.hooks.SessionRunHook):
@@ -188,4 +192,4 @@ class _Pause(kte.hooks.SessionRunHook):
 
 if __name__ == "__main__":
     logging.basicConfig(level=logging.WARNING)
-    main(Life(**json.loads(sys.argv[1])))
+    main(Scenario(**json.loads(sys.argv[1])))

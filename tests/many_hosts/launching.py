@@ -1,4 +1,4 @@
-"""Starts programs on several hosts, and reads what they say."""
+"""Starts programs on several hosts, and reads their output."""
 
 import contextlib
 import dataclasses
@@ -32,10 +32,10 @@ class Ended:
     """A program that has ended on all hosts.
 
     Attributes:
-        code: The exit code of the first that failed, or 0.
-        text: What all of them wrote, each line with the number of its host,
-            and what the launcher wrote.
-        ended_at: When the last of them ended, in seconds since 1970.
+        code: The exit code of the first host that failed, or 0.
+        text: The output of the hosts, each line with its host's number, and the
+            output of the launcher.
+        ended_at: The time when the last host ended, in seconds since 1970.
     """
 
     code: int
@@ -43,7 +43,7 @@ class Ended:
     ended_at: float
 
     def lines(self, host: int) -> list[str]:
-        """The output of a host."""
+        """Returns the output lines of a host."""
         prefix = f"[{host}] "
         return [
             line.removeprefix(prefix)
@@ -52,14 +52,14 @@ class Ended:
         ]
 
     def log(self, host: int) -> str:
-        """The output of a host, without its results."""
+        """Returns the output of a host without its results."""
         return "\n".join(
             line for line in self.lines(host) if not line.startswith(_RESULT)
         )
 
     @functools.cached_property
     def results(self) -> dict[int, dict[str, Any]]:
-        """By host, the results of scenarios by name."""
+        """The results of scenarios by host and name."""
         results: dict[int, dict[str, Any]] = {}
         for line in self.text.splitlines():
             host, _, said = line.partition("] ")
@@ -69,7 +69,7 @@ class Ended:
         return results
 
     def each(self, name: str) -> list[Any]:
-        """The results of one scenario, by host."""
+        """Returns the results of one scenario in the order of hosts."""
         return [self.results[host][name] for host in sorted(self.results)]
 
 
@@ -79,14 +79,14 @@ def launch(
     cores: int = 4,
     limit_secs: float = 120,
 ) -> Ended:
-    """Runs a script on several hosts to its end, or to the limit.
+    """Runs a script on several hosts.
 
     Args:
-        *script: Its path, or "-m" and a module, and its arguments.
-        processes: How many hosts. Defaults to 2.
-        cores: Simulated cores of each. Defaults to 4.
-        limit_secs: After so long its processes show where they are, and are
-            ended.
+        *script: The path, or "-m" and a module, and the arguments.
+        processes: The number of hosts. Defaults to 2.
+        cores: The number of simulated cores of each host. Defaults to 4.
+        limit_secs: The time after which the processes print their tracebacks and are
+            killed.
     """
     arguments = ["--processes", str(processes), "--cores", str(cores), *script]
     written = io.StringIO()
@@ -99,7 +99,7 @@ def launch(
     ):
         timer.start()
         try:
-            # The command itself would begin with importing Keras again.
+            # The command would import Keras again.
             code = launcher.main("launch", arguments)
         finally:
             timer.cancel()
@@ -108,8 +108,8 @@ def launch(
 
 
 def _end_hosts(written: io.StringIO) -> None:
-    """Has all hosts show where they are, and end."""
-    written.write("\nThey are ended after their time limit.\n")
+    """Makes all hosts print their tracebacks and end."""
+    written.write("\nThe time limit has passed. All hosts are killed.\n")
     for child in psutil.Process().children():
         if ADDRESS_VARIABLE in child.environ():
             child.send_signal(signal.SIGABRT)
@@ -119,11 +119,11 @@ def launch_cluster(*script: str, cores: int = 2) -> dict[str, Ended]:
     """Runs a script as chief, worker and evaluator of a TF_CONFIG.
 
     Args:
-        *script: As for `launch`.
-        cores: Simulated cores of each. Defaults to 2.
+        *script: See `launch`.
+        cores: The number of simulated cores of each process. Defaults to 2.
 
     Returns:
-        Each by its type.
+        The ended processes by task type.
     """
     chief = f"127.0.0.1:{free_port()}"
     cluster = {"chief": [chief], "worker": ["127.0.0.1:1"]}
@@ -148,15 +148,15 @@ def run_together(
     environments: Sequence[Mapping[str, str]],
     limit_secs: float = 120,
 ) -> list[Ended]:
-    """Runs a script in several processes at once, without the launcher.
+    """Runs a script in several processes at the same time, without the launcher.
 
     Args:
-        *script: As for `launch`.
-        environments: What each has in its environment besides what is there.
-        limit_secs: After so long they show where they are, and are ended.
+        *script: See `launch`.
+        environments: The additional environment variables of each process.
+        limit_secs: See `launch`.
 
     Returns:
-        What became of each, as of host 0.
+        The ended processes, each as host 0.
     """
     started = [
         subprocess.Popen(
@@ -187,14 +187,14 @@ def _as_of_host(host: int, text: str) -> str:
 
 
 def with_cores(count: int) -> str:
-    """The flags of this process, for one with as many cores as are said."""
-    # The last of equal flags counts.
+    """Returns the flags of this process with another number of cores."""
+    # If a flag is repeated, the last one counts.
     flags = os.environ["XLA_FLAGS"]
     return f"{flags} --xla_force_host_platform_device_count={count}"
 
 
 def free_port() -> int:
-    """A port of this machine that is not in use."""
+    """Returns a free port of this machine."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])

@@ -17,7 +17,7 @@ SIZES = {
 
 
 def evaluations(here: Here) -> dict[str, Any]:
-    """Inputs of other sizes on each host."""
+    """Evaluates inputs of different sizes on each host."""
     estimator_of(here.directory).train(dealt, max_steps=4)
     estimator = estimator_of(here.directory, iterations=2)
     return {
@@ -29,7 +29,7 @@ def evaluations(here: Here) -> dict[str, Any]:
 
 
 def predictions(here: Here) -> dict[str, Any]:
-    """Each host predicts its own input; one of them breaks off early."""
+    """Predicts the input of each host; the last host also stops early."""
     estimator = estimator_of(here.directory).train(dealt, max_steps=4)
     input_fn = listed(here.share([19, 3]))
     rows = [_row(row) for row in estimator.predict(input_fn)]
@@ -38,13 +38,13 @@ def predictions(here: Here) -> dict[str, Any]:
         few.append(_row(row))
         if here.is_last:
             break
-    # Nobody has lost touch.
+    # The hosts can still train together.
     estimator.train(dealt, max_steps=8)
     return {"rows": rows, "few": few, "weights": weights(estimator)}
 
 
 def stored(here: Here) -> dict[str, Any]:
-    """All run what one of them has compiled before."""
+    """Runs the executables that the first host has compiled."""
     folder = (here / "compiled").directory
     inputs = {
         "train": dealt,
@@ -58,7 +58,7 @@ def stored(here: Here) -> dict[str, Any]:
     estimator = estimator_of((here / "run").directory, executables=folder)
     with lines() as records:
         estimator.train(inputs["train"], max_steps=8)
-        # As many as one run of its loop has.
+        # The number of steps in one loop.
         evaluated = estimator.evaluate(inputs["eval"], steps=32)
         rows = [_row(row) for row in estimator.predict(inputs["infer"])]
     return {
@@ -76,11 +76,11 @@ def _row(row: dict[str, Any]) -> list[float]:
 def train_and_evaluate(
     here: Here, exporters: Sequence[Any] | None = None
 ) -> dict[str, Any]:
-    """Evaluations between runs, and an export at the end.
+    """Trains and evaluates, and exports at the end.
 
     Args:
-        here: Where.
-        exporters: Defaults to one that exports at the end.
+        here: The place.
+        exporters: The exporters. Defaults to one that exports at the end.
     """
     if exporters is None:
         exporters = [kte.FinalExporter("final", receiver_fn)]
@@ -99,7 +99,7 @@ def train_and_evaluate(
         ),
     )
     return {
-        # Another process may evaluate.
+        # The metrics are `None` if another process evaluates.
         "metrics": metrics and _numbers(metrics),
         "exports": exports,
         "evaluated": evaluated.steps,
@@ -108,7 +108,7 @@ def train_and_evaluate(
 
 
 class _Evaluated(kte.hooks.SessionRunHook):
-    """Notes the steps that are evaluated."""
+    """Records the evaluated steps."""
 
     def __init__(self):
         self.steps: list[int] = []
@@ -118,7 +118,7 @@ class _Evaluated(kte.hooks.SessionRunHook):
 
 
 def exports(here: Here) -> dict[str, Any]:
-    """An export by the chief, of which all know."""
+    """Exports on the chief, and returns the path on all hosts."""
     estimator = estimator_of((here / "model").directory)
     estimator.train(dealt, max_steps=4)
     path = estimator.export_saved_model((here / "export").directory, receiver_fn)

@@ -1,6 +1,6 @@
-"""Starts helpers from a host, which import the program that they help.
+"""Starts child processes from a host, which import its script.
 
-Its arguments are a directory, a Python, and ways to start helpers.
+Its arguments are a directory, a Python, and the ways to start children.
 """
 
 import json
@@ -23,9 +23,9 @@ _CODE = "from tests.many_hosts import parent_program as p; p.helped(print)"
 
 
 def helped(tell: Callable[[Any], object]) -> None:
-    """A helper process that makes an estimator like its parent."""
+    """Makes an estimator like the parent process."""
     kte.initialize()
-    # Its own directory, because the processes do not agree on one.
+    # A separate directory, because children do not agree on one.
     estimator = estimator_of(None)
     tell([estimator.config.num_worker_replicas, jax.process_count()])
 
@@ -50,12 +50,12 @@ def _by_subprocess(way: str, python: str) -> list[int]:
 def _by_fork(way: str, python: str) -> list[int]:
     reader, writer = os.pipe()
     with warnings.catch_warnings():
-        # JAX's threads are not there, and are not needed.
+        # JAX's threads do not exist in the child, and are not needed.
         warnings.simplefilter("ignore")
         child = os.fork()
     if not child:
         helped(lambda said: os.write(writer, json.dumps(said).encode()))
-        # With all that Python does at its end.
+        # Runs all exit handlers.
         sys.exit()
     code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
     os.close(writer)
@@ -72,10 +72,10 @@ WAYS = {
 
 
 def main(directory: str, python: str, *ways: str) -> None:
-    """Has helpers, and trains with the other hosts."""
+    """Starts children, and trains with the other hosts."""
     kte.initialize()
     estimator = estimator_of(directory, host_timeout_secs=60)
-    # Before this process has devices, which cannot be forked.
+    # A process with devices must not be forked.
     helpers = {way: WAYS[way](way, python) for way in ways}
     here = Here(directory, jax.process_index(), jax.process_count())
     estimator.train(dealt, max_steps=4)

@@ -1,4 +1,4 @@
-"""A model whose input is dealt by index, for any number of hosts."""
+"""A model and inputs that are equal on any number of hosts."""
 
 import contextlib
 import dataclasses
@@ -14,20 +14,20 @@ import keras
 import numpy as np
 from keras import ops
 
-# Examples of a step, over all hosts.
+# The number of examples in a step on all hosts.
 BATCH = 16
-# The first example of each host, where hosts have their own examples.
+# The distance between the first examples of two hosts with separate inputs.
 HOST_STRIDE = 1000
 
 
 @dataclasses.dataclass(frozen=True)
 class Here:
-    """Where a scenario runs.
+    """The place where a scenario runs.
 
     Attributes:
-        directory: Its own.
+        directory: The directory of the scenario.
         host: The number of this host.
-        hosts: How many there are.
+        hosts: The number of hosts.
     """
 
     directory: str
@@ -40,17 +40,17 @@ class Here:
 
     @property
     def is_last(self) -> bool:
-        """Whether this is the host that does what only one shall do."""
+        """Whether this is the last host, which performs actions of one host."""
         return self.host == self.hosts - 1
 
     def share(self, sizes: list[int]) -> list[int]:
-        """The examples of this host; a host that is alone has those of all."""
+        """Returns the examples of this host; a single host has those of all."""
         hosts = range(len(sizes)) if self.hosts == 1 else [self.host]
         return [HOST_STRIDE * host + k for host in hosts for k in range(sizes[host])]
 
 
 def batch_of(examples: list[int]) -> tuple[dict[str, np.ndarray], np.ndarray]:
-    """Features and labels, made of the examples' numbers alone."""
+    """Makes features and labels from the examples' numbers."""
     x = np.stack([np.random.default_rng(k).normal(size=3) for k in examples]).astype(
         "float32"
     )
@@ -59,7 +59,7 @@ def batch_of(examples: list[int]) -> tuple[dict[str, np.ndarray], np.ndarray]:
 
 
 def dealt(params: dict[str, Any]) -> Iterator[Any]:
-    """Step s has examples 16 s to 16 s + 15, whoever reads them."""
+    """Yields batches; step s has examples 16 s to 16 s + 15 on any number of hosts."""
     size = params["batch_size"]
     _, call, calls, _ = params["context"].current_input_fn_deployment()
     share = BATCH // calls
@@ -72,7 +72,7 @@ def dealt(params: dict[str, Any]) -> Iterator[Any]:
 
 
 def listed(examples: list[int]) -> Callable[..., Iterator[Any]]:
-    """An input_fn over examples, the last batch smaller."""
+    """Returns an input_fn over examples, with a smaller last batch."""
 
     def input_fn(params: dict[str, Any]) -> Iterator[Any]:
         size = params["batch_size"]
@@ -87,13 +87,12 @@ def model_fn_of(
     width: int = 4,
     host_call: Callable[[Any], None] | None = None,
 ) -> Callable[..., kte.TPUEstimatorSpec]:
-    """A model_fn of two layers.
+    """Returns a model_fn of two layers.
 
     Args:
-        layer: What is between them, a function of a tensor and whether it is
-            training.
-        width: The size of the first.
-        host_call: Is given the numbers of a step's examples.
+        layer: A function between the layers, of a tensor and whether it is training.
+        width: The size of the first layer.
+        host_call: A function of the numbers of a step's examples.
     """
 
     def model_fn(features, labels, mode, params):
@@ -120,7 +119,7 @@ def model_fn_of(
 def metric_fn(labels: Any, outputs: Any) -> dict[str, Any]:
     return {
         "error": kte.metrics.mean_absolute_error(labels, outputs),
-        "auc": kte.metrics.auc(labels > 0, ops.sigmoid(outputs)),
+        "iou": kte.metrics.mean_iou(labels > 0, outputs > 0, 2),
     }
 
 
@@ -140,14 +139,14 @@ def estimator_of(
     cores_per_replica: int | None = None,
     **config: Any,
 ) -> kte.TPUEstimator:
-    """A TPUEstimator over all cores of all hosts.
+    """Returns a TPUEstimator on all cores of all hosts.
 
     Args:
-        model_dir: Its directory.
-        model_fn: Defaults to two layers.
-        iterations: The steps of a loop. Defaults to 4.
-        way: How input_fn is called. Defaults to 'PER_HOST_V1'.
-        cores_per_replica: Defaults to single cores.
+        model_dir: The directory.
+        model_fn: The model. Defaults to two layers.
+        iterations: The number of steps in a loop. Defaults to 4.
+        way: An `InputPipelineConfig` name. Defaults to 'PER_HOST_V1'.
+        cores_per_replica: The number of cores of a replica. Defaults to 1.
         **config: Arguments of `RunConfig`.
     """
     ways = kte.InputPipelineConfig
@@ -169,7 +168,7 @@ def estimator_of(
 
 
 def weights(estimator: kte.TPUEstimator) -> dict[str, list[float]]:
-    """All values of the latest checkpoint."""
+    """Returns all values of the latest checkpoint."""
     names = estimator.get_variable_names()
     values = estimator.get_variable_value(names)
     return {
@@ -179,17 +178,17 @@ def weights(estimator: kte.TPUEstimator) -> dict[str, list[float]]:
 
 
 def checkpoints(model_dir: str) -> list[str]:
-    """The checkpoints there are."""
+    """Returns the names of the checkpoints."""
     names = os.listdir(model_dir)
     return sorted(name for name in names if name.endswith(".h5"))
 
 
 class AtStep(kte.hooks.SessionRunHook):
-    """Does something once, after the run that reaches a step.
+    """Calls a function once, after the run that reaches a step.
 
     Args:
         step: The global step.
-        action: What to do, given the context of the run.
+        action: A function of the context of the run.
     """
 
     def __init__(self, step: int, action: Callable[[Any], object]):
@@ -205,7 +204,7 @@ class AtStep(kte.hooks.SessionRunHook):
 
 
 class Losses(kte.hooks.SessionRunHook):
-    """Notes the loss of each run's last step, by that step."""
+    """Records the loss of each run's last step, by that step."""
 
     def __init__(self):
         self.by_step: dict[str, float] = {}
@@ -217,7 +216,7 @@ class Losses(kte.hooks.SessionRunHook):
 
 @contextlib.contextmanager
 def exit_code(into: dict[str, Any]) -> Iterator[None]:
-    """Notes how the program would end, which continues instead."""
+    """Records the exit code of a `SystemExit`, and continues."""
     try:
         yield
     except SystemExit as end:
@@ -225,7 +224,7 @@ def exit_code(into: dict[str, Any]) -> Iterator[None]:
 
 
 def assert_close(actual: Any, expected: Any, tolerance: float = 1e-6) -> None:
-    """Compares nests of numbers."""
+    """Compares pytrees of numbers."""
     assert jax.tree.structure(actual) == jax.tree.structure(expected)
     np.testing.assert_allclose(
         jax.tree.leaves(actual),

@@ -1,4 +1,4 @@
-"""Runs scenarios one after the other; each writes one line of JSON.
+"""Runs scenarios one after the other, and writes one line of JSON for each.
 
 Its arguments are a directory and the names of scenarios.
 """
@@ -21,7 +21,7 @@ from tests.many_hosts.problems import Here
 
 
 def hash_seeds(here: Here) -> dict[str, Any]:
-    """No result should depend on the order of a set."""
+    """Returns a hash, which depends on the seed of hashes."""
     return {"hash": hash(here.directory)}
 
 
@@ -40,14 +40,14 @@ def main(directory: str, *names: str) -> None:
     here = Here(directory, jax.process_index(), jax.process_count())
     for name in names:
         try:
-            _tell(name, SCENARIOS[name](here / name))
+            _write(name, SCENARIOS[name](here / name))
         except Exception as error:
-            _tell(name, {"error": f"{type(error).__name__}: {error}"})
+            _write(name, {"error": f"{type(error).__name__}: {error}"})
             raise
 
 
-def _tell(name: str, result: dict[str, Any]) -> None:
-    # At once and on a separate line, whatever else libraries write.
+def _write(name: str, result: dict[str, Any]) -> None:
+    # On a separate line, because libraries also write.
     sys.stdout.write(f"\nRESULT {json.dumps({name: result})}\n")
     sys.stdout.flush()
 

@@ -1,4 +1,4 @@
-"""Models and optimizers that lie over several hosts, and their checkpoints."""
+"""Models and optimizer states that are sharded over several hosts."""
 
 import dataclasses
 import os
@@ -22,12 +22,12 @@ RULES = {
     "up/bias": ("model",),
     "down/kernel": ("model", None),
 }
-# Where each number of hosts leaves the run that goes over all of them: the
-# last step, the cores of a replica, and whether replicas share slots.
+# For each number of hosts, its part of a training on several numbers of hosts: the last
+# step, the number of cores of a replica, and whether optimizer slots are sharded.
 MOVES = {1: (4, 4, True), 2: (8, 8, False), 4: (12, 8, True)}
 LAST_STEP = 16
 SIZES = [11, 3]
-# Of a table: all cores of two hosts have more, and those of one have others.
+# The rows of the embedding table, which are no multiple of the number of cores.
 ROWS = 33
 
 
@@ -45,7 +45,7 @@ def perceptron(features, labels, mode, params):
 
 
 def averaged(features, labels, mode, params):
-    """The same, whose averages are evaluated, and predict."""
+    """A perceptron that evaluates and predicts with averages."""
     spec = perceptron(features, labels, mode, params)
     averages = kte.ExponentialMovingAverage(0.5)
     if mode == kte.ModeKeys.TRAIN:
@@ -61,7 +61,7 @@ def estimator_of(
     embedding_config_spec: Any = None,
     **config: Any,
 ) -> kte.TPUEstimator:
-    """With so many cores in a replica; one core in all for `None`."""
+    """Returns an estimator with a number of cores per replica, or on one core."""
     shards = 1 if cores is None else None
     return kte.TPUEstimator(
         model_fn,
@@ -81,7 +81,7 @@ def estimator_of(
 
 
 def shared_slots(here: Here) -> dict[str, Any]:
-    """Each core of all hosts has an eighth of slots, and of two weights."""
+    """Shards optimizer slots and two weights over the cores of all hosts."""
     rules = {".*up/kernel": (None, "batch"), ".*down/kernel": ("batch", None)}
     shared = {"shard_optimizer": True, "fsdp": True, "layout_map": rules}
     config = shared if here.hosts > 1 else {}
@@ -99,7 +99,7 @@ def shared_slots(here: Here) -> dict[str, Any]:
 
 
 def trees(here: Here) -> dict[str, Any]:
-    """Checkpoints of Orbax: of one host's all, then of slots of all hosts."""
+    """Saves unsharded Orbax checkpoints, and then sharded slots."""
     for steps in (4, 8, 12):
         shares = here.hosts > 1 and steps > 4
         estimator = estimator_of(
@@ -113,7 +113,7 @@ def trees(here: Here) -> dict[str, Any]:
 
 
 def damaged_part(here: Here) -> dict[str, Any]:
-    """Only one host reads what is damaged; all start from the one before."""
+    """Corrupts a file that one host reads; all hosts use the previous checkpoint."""
     for steps in (4, 8):
         estimator = estimator_of(here, 1, shard_optimizer=True)
         estimator.train(dealt, max_steps=steps)
@@ -125,14 +125,14 @@ def damaged_part(here: Here) -> dict[str, Any]:
 
 
 def spanning(here: Here) -> dict[str, Any]:
-    """One replica on the cores of all hosts, which read the same."""
+    """Trains one replica on the cores of all hosts, with equal inputs."""
     cores, rules = (8, RULES) if here.hosts > 1 else (None, None)
     estimator = estimator_of(here, cores, layout_map=rules)
     return _all_modes(estimator, here, listed([*range(11)]))
 
 
 def networks(here: Here) -> dict[str, Any]:
-    """Other networks, each one replica on the cores of all hosts."""
+    """Trains other networks, each with one replica on the cores of all hosts."""
     cores = 8 if here.hosts > 1 else None
     return {
         network.__name__: _trained(
@@ -153,7 +153,7 @@ def _trained(estimator: kte.TPUEstimator) -> dict[str, Any]:
 
 
 def _classifier(network: Callable[[Any, bool], Any]) -> Callable[..., Any]:
-    """A model_fn around a network, with what it takes made of the examples."""
+    """Returns a model_fn that makes the inputs of a network from the examples."""
 
     def model_fn(features, labels, mode, params):
         x, ids = features["x"], features["id"]
@@ -175,8 +175,8 @@ def _classifier(network: Callable[[Any, bool], Any]) -> Callable[..., Any]:
     return model_fn
 
 
-class Halves(keras.callbacks.Callback):
-    """Gives a table other rows before training."""
+class AssignsRows(keras.callbacks.Callback):
+    """Assigns rows of an embedding table before training."""
 
     def on_train_begin(self, logs: Any = None) -> None:
         (rows,) = (v for v in self.model.variables if v.path == "rows")
@@ -184,7 +184,7 @@ class Halves(keras.callbacks.Callback):
 
 
 def tables(here: Here) -> dict[str, Any]:
-    """Rows of a table on the cores of all hosts."""
+    """Shards an embedding table over the cores of all hosts."""
 
     def with_tables(features, labels, mode, params):
         features = dict(features)
@@ -200,14 +200,14 @@ def tables(here: Here) -> dict[str, Any]:
             loss=loss,
             train_op=optimizer.minimize(loss),
             scaffold_fn=lambda: kte.Scaffold(init_fn=init_fn),
-            training_hooks=[Halves()],
+            training_hooks=[AssignsRows()],
         )
 
     def init_fn(scaffold, session):
         session.assign({"rows": np.cos(np.arange(4.0 * ROWS)).reshape(-1, 4)})
 
     def few(input_fn: Any) -> Any:
-        """Examples whose numbers are those of rows."""
+        """Limits the ids of examples to rows of the table."""
 
         def with_ids(params: dict[str, Any]) -> Iterator[Any]:
             for features, labels in input_fn(params):
@@ -245,14 +245,14 @@ def _all_modes(
 
 
 def moved(here: Here) -> dict[str, Any]:
-    """Trains a part of a run, and evaluates."""
+    """Trains this number of hosts' part of a training, and evaluates."""
     steps, cores, shares = MOVES[here.hosts]
     estimator = estimator_of(here, cores, layout_map=RULES, shard_optimizer=shares)
     return part(estimator, steps, _readers(here, estimator))
 
 
 def undisturbed(here: Here) -> list[dict[str, Any]]:
-    """The same on one core from the beginning."""
+    """Trains all parts on one core."""
     estimator = estimator_of(here, None)
     ends = [steps for steps, _, _ in MOVES.values()]
     return [part(estimator, steps, here) for steps in [*ends, LAST_STEP]]
@@ -266,7 +266,7 @@ def part(estimator: kte.TPUEstimator, steps: int, here: Here) -> dict[str, Any]:
 
 
 def _readers(here: Here, estimator: kte.TPUEstimator) -> Here:
-    """Those that read parts of the input: hosts, or pairs of them."""
+    """Returns the place of an input reader: one host, or a pair of hosts."""
     topology = estimator._context.mode_devices.cores.topology
     return dataclasses.replace(
         here, host=topology.reader_index, hosts=topology.num_readers

@@ -1,7 +1,7 @@
-"""Joins its cluster, and prints its place in it.
+"""Joins a cluster, and prints the number of this process.
 
-Its environment variable STARTED_ARGUMENTS has the arguments of
-`initialize`, the last of them its time limit in seconds.
+The environment variable STARTED_ARGUMENTS has the arguments of `initialize`. The last
+is a time limit in seconds.
 """
 
 import json
@@ -19,7 +19,7 @@ def main() -> None:
         address, *numbers = arguments
         count, number, timeout = map(int, numbers)
         kte.initialize(address, count, number, initialization_timeout=timeout)
-    # Of its environment, which it only reads.
+    # The configuration reads the environment.
     config = kte.RunConfig()
     kte.initialize()
     start = {

@@ -1,4 +1,4 @@
-"""Processes that hosts start to help them are none of the hosts."""
+"""Tests that child processes do not join the hosts."""
 
 import sys
 
@@ -12,8 +12,8 @@ from tests.many_hosts.launching import launch
 @pytest.mark.parametrize(
     "ways", [("spawn", "fork"), slow(("subprocess",))], ids=" ".join
 )
-def test_helpers_are_alone(ways, tmp_path):
-    # A fork would not have what `multiprocessing` gives to what it starts.
+def test_children_do_not_join(ways, tmp_path):
+    # A fork would lack the files that `multiprocessing` passes to its children.
     python = sys.executable
     with forking("package"):
         ended = launch(
@@ -25,8 +25,8 @@ def test_helpers_are_alone(ways, tmp_path):
             cores=1,
         )
     assert ended.code == 0, ended.text
-    for said in ended.each("parents"):
-        assert said["hosts"] == 2 and said["steps"] == [4]
-        # A configuration says what the environment does.
+    for result in ended.each("parents"):
+        assert result["hosts"] == 2 and result["steps"] == [4]
+        # The number of workers comes from the environment.
         for way in ways:
-            assert said["helpers"][way] == [2, 1], ended.text
+            assert result["helpers"][way] == [2, 1], ended.text

@@ -1,4 +1,4 @@
-"""A chief, a worker and an evaluator, as TF_CONFIG says."""
+"""Tests a chief, a worker and an evaluator from TF_CONFIG."""
 
 import os
 
@@ -26,7 +26,7 @@ def test_two_train_and_one_evaluates(tmp_path):
     assert_close(results["evaluator"]["metrics"], expected["metrics"])
     (export,) = results["evaluator"]["exports"]
     assert os.path.isfile(os.path.join(export, "saved_model.pb"))
-    # One writer in each directory.
+    # Each directory has one writer.
     for directory in ("", "eval"):
         names = os.listdir(tmp_path / name / directory)
         assert len([name for name in names if "tfevents" in name]) == 1

@@ -1,8 +1,8 @@
-"""Two and four hosts do what one does.
+"""Tests that two and four hosts have the same results as one host.
 
-A start takes longer than most of what is tried, so there are two, and each test
-looks at one thing that was done there. The same functions run here, on as many
-cores, as a program alone.
+Starting hosts takes longer than most scenarios. Therefore hosts are started twice and
+run all scenarios, and each test checks one of them. The same scenarios also run in this
+process, on the same number of cores.
 """
 
 import json
@@ -28,28 +28,28 @@ from tests.many_hosts.program import SCENARIOS
 from tests.many_hosts.training_scenarios import ELASTIC_END, ELASTIC_STEPS, WAYS
 
 ON_FOUR = ("evaluations", "ways", "elastic", "moved", "not_a_number")
-# The last of these ends the program; networks are compiled for long.
-ELSEWHERE = ("not_a_number", "networks")
-ON_TWO = tuple(name for name in SCENARIOS if name not in ELSEWHERE)
-DEALT_ANEW = "The number of calls of input_fn has changed from {} to {}"
+# The first scenario ends the program, and the second compiles slowly.
+NOT_ON_TWO = ("not_a_number", "networks")
+ON_TWO = tuple(name for name in SCENARIOS if name not in NOT_ON_TWO)
+CALLS_CHANGED = "The number of calls of input_fn has changed from {} to {}"
 LIMIT_SECS = 400
 
 
 @pytest.fixture(scope="module")
 def base(tmp_path_factory):
-    """A directory for all that is done here."""
+    """The directory of all scenarios."""
     return tmp_path_factory.mktemp("hosts")
 
 
 @pytest.fixture(scope="module")
 def alone(base):
-    """The result of a scenario on one host."""
+    """Returns the result of a scenario on one host."""
     results = {}
 
     def run(name):
         if name not in results:
             here = Here(str(base / "alone" / name))
-            # As it comes from other processes.
+            # Results of other processes also come as JSON.
             results[name] = json.loads(json.dumps(SCENARIOS[name](here)))
         return results[name]
 
@@ -58,7 +58,7 @@ def alone(base):
 
 @pytest.fixture(scope="module")
 def first_part(base):
-    """The part of one host in the run that continues with two."""
+    """Trains the parts of one host, which two hosts continue."""
     spread_scenarios.moved(Here(str(base / "two" / "moved")))
     here = Here(str(base / "two" / "elastic"))
     return training_scenarios.elastic(here)
@@ -66,7 +66,7 @@ def first_part(base):
 
 @pytest.fixture(scope="module")
 def start(base):
-    """Starts hosts that differ in their hash seeds."""
+    """Starts hosts with different hash seeds."""
 
     def started(directory, names, count=2):
         with forking("package", seeds=2), forking("first_request.py"):
@@ -84,14 +84,14 @@ def start(base):
 
 @pytest.fixture(scope="module")
 def two(start, first_part):
-    """Two hosts of four cores, which have done everything."""
+    """Two ended hosts of four cores, which ran all scenarios."""
     del first_part
     return start("two", ON_TWO)
 
 
 @pytest.fixture(scope="module")
 def four(base, start, two):
-    """Four hosts of four cores, which continue where two were stopped."""
+    """Four ended hosts of four cores, which continue from two hosts."""
     del two
     for name in ("elastic", "moved"):
         shutil.copytree(base / "two" / name, base / "four" / name)
@@ -99,12 +99,12 @@ def four(base, start, two):
 
 
 def both(two, name):
-    """The output of two hosts, of which the first is the chief."""
+    """Returns the results of two hosts, first those of the chief."""
     first, second = two.each(name)
     return first, second
 
 
-def test_all_of_two_come_to_an_end(two):
+def test_all_scenarios_finish_on_two_hosts(two):
     assert two.code == 0, two.text
     assert {*two.results} == {0, 1}
     for results in two.results.values():
@@ -132,14 +132,14 @@ def test_four_hosts(four, alone):
     ("name", "tolerance"),
     [
         ("with_dropout", 1e-6),
-        # Batch norm divides by deviations, whose sums over hosts are rounded
-        # in another order: by 2e-6 on some processors.
+        # Batch norm divides by deviations. Their sums over hosts have another order,
+        # which changes results by 2e-6 on some processors.
         ("with_state", 5e-6),
         ("last_batches", 1e-6),
         ("ends_earlier", 1e-6),
     ],
 )
-def test_what_is_trained_is_equal_to_one_host(name, tolerance, two, alone):
+def test_training_matches_one_host(name, tolerance, two, alone):
     first, second = both(two, name)
     assert first == second
     expected = alone(name)
@@ -150,7 +150,7 @@ def test_what_is_trained_is_equal_to_one_host(name, tolerance, two, alone):
 @pytest.mark.parametrize(
     "name", ["spread", "shared_slots", "trees", "spanning", "tables"]
 )
-def test_replicas_and_slots_over_several_cores(name, two, alone):
+def test_sharded_replicas_and_slots_match_one_host(name, two, alone):
     first, second = both(two, name)
     expected = alone(name)
     for key in [key for key in first if key.startswith("predicted")]:
@@ -162,21 +162,21 @@ def test_replicas_and_slots_over_several_cores(name, two, alone):
 
 
 @pytest.mark.slow
-def test_networks_over_the_cores_of_two_hosts(start, alone):
+def test_networks_on_the_cores_of_two_hosts(start, alone):
     first, second = both(start("networks", ["networks"]), "networks")
     assert first == second
     for network, expected in alone("networks").items():
         assert_close(first[network], expected)
 
 
-def test_what_one_has_compiled_all_run(two, alone):
+def test_all_hosts_run_the_executables_of_one(two, alone):
     first, second = both(two, "stored")
     expected = alone("stored")
     modes = [
         [name.partition("-")[0] for name in each.pop("ran")]
         for each in (first, second, expected)
     ]
-    # Devices of another host have other numbers, and it predicts by itself.
+    # Hosts predict independently, and the second host has other devices.
     whole = ["train", "eval", "infer"]
     assert modes == [whole, whole[:2], whole]
     predicted = first.pop("predicted") + second.pop("predicted")
@@ -185,23 +185,21 @@ def test_what_one_has_compiled_all_run(two, alone):
     assert_close(first, expected)
 
 
-def test_all_hosts_find_what_one_finds_damaged(two, base):
+def test_all_hosts_skip_a_checkpoint_that_is_corrupt_on_one(two, base):
     first, second = both(two, "damaged_part")
     assert first == second
     expected = spread_scenarios.estimator_of(Here(str(base / "whole")), None)
     expected.train(spread_scenarios.dealt, max_steps=8)
     assert_close(first, spread_scenarios.weights(expected))
-    damaged = "ckpt-4.h5' is truncated or corrupt. Using"
+    message = "ckpt-4.h5' is truncated or corrupt. Using"
     for host in range(2):
-        assert damaged in two.log(host)
+        assert message in two.log(host)
 
 
-def test_other_hosts_and_cores_read_what_others_have_written(
-    first_part, two, four, base
-):
+def test_checkpoints_are_read_on_other_numbers_of_hosts(first_part, two, four, base):
     del first_part
     directory = base / "four" / "moved"
-    # Without the tokens of saves.
+    # The stems have no tokens of saves.
     names = {path.stem for path in directory.glob("model.ckpt-*.shard*")}
     written = {0: 1, 4: 1, 8: 2, 12: 4}
     assert names == {
@@ -221,7 +219,7 @@ def test_other_hosts_and_cores_read_what_others_have_written(
     assert_close(last, expected[3])
 
 
-def test_what_is_left_of_an_input_that_is_longer(two):
+def test_unused_batches_of_the_longer_input_are_logged(two):
     for host in range(2):
         assert (
             "The input of host 1 has ended after 5 steps, so that training "
@@ -233,7 +231,7 @@ def test_what_is_left_of_an_input_that_is_longer(two):
 def test_hosts_agree_on_a_seed(two, alone):
     first, second = both(two, "without_seed_and_directory")
     assert first == second
-    # Nobody else has the same.
+    # Other trainings have another seed.
     kernel = "dense/kernel"
     assert not np.allclose(first["weights"][kernel], alone("with_dropout")[kernel])
 
@@ -269,10 +267,10 @@ def test_callbacks_write_each_file_once(two, alone):
     assert first["paths"] == [True, None]
 
 
-def test_one_host_whose_time_has_come_saves_with_all(two):
+def test_all_hosts_save_when_one_host_is_due(two):
     first, second = both(two, "time_based")
     assert first == second
-    # It is due after the first loop, and all save after the second.
+    # The host is due after the first loop, and all save after the second.
     assert first == dict.fromkeys("01", [0, 8, 12])
 
 
@@ -281,18 +279,18 @@ def test_timed_loops_and_saves(two):
     assert first == second
     runs = [int(step) for step in first["runs"]]
     assert runs[0] == 1 and runs[-1] == 12
-    # Hosts agree on a save after one loop, and make it after the next.
+    # Hosts agree on a save after one loop, and save after the next.
     assert first["saves"] == sorted({0, *runs[1::2], runs[-1]})
 
 
-def test_host_call_has_the_examples_of_all(two, alone):
+def test_host_call_has_the_examples_of_all_hosts(two, alone):
     first, second = both(two, "host_calls")
     assert second["seen"] == []
     assert first == alone("host_calls")
     assert first["seen"][-1] == [*range(5 * BATCH, 6 * BATCH)]
 
 
-def test_a_signal_to_one_host_stops_all_and_training_resumes(two):
+def test_signal_to_one_host_stops_all_and_training_resumes(two):
     first, second = both(two, "signals")
     assert first == second
     assert first["code"] == 143
@@ -321,7 +319,7 @@ def test_predictions(two, alone):
     assert (len(first["rows"]), len(second["rows"])) == (19, 3)
 
 
-def test_who_breaks_off_predictions_hurts_nobody(two, alone):
+def test_host_may_stop_its_predictions_early(two, alone):
     first, second = both(two, "predictions")
     assert first["few"] == first["rows"]
     assert second["few"] == second["rows"][:1]
@@ -353,7 +351,7 @@ def test_the_chief_exports(two, base):
 
 def test_one_host_writes_event_files_and_metrics(two, base):
     directories = [path.parent for path in base.glob("two/**/events.*")]
-    # The parts that one host had in it also have a file.
+    # The part of one host in a training also has a file.
     directories.remove(base / "two" / "elastic")
     directories.remove(base / "two" / "moved" / "eval")
     others = spread_scenarios.SCENARIOS | caught_scenarios.SCENARIOS
@@ -364,18 +362,20 @@ def test_one_host_writes_event_files_and_metrics(two, base):
     for file in files:
         steps = [json.loads(line)["step"] for line in file.read_text().splitlines()]
         # A step may be evaluated several times.
-        told = steps if file.parent.name.startswith("eval") else {*steps}
-        assert steps == sorted(told), file
+        expected = steps if file.parent.name.startswith("eval") else {*steps}
+        assert steps == sorted(expected), file
 
 
-def test_positions_in_the_input_are_of_each_host(base, two):
+def test_each_host_saves_its_iterator_state(base, two):
     del two
     prefix = str(base / "two" / "elastic" / "model.ckpt-8")
     saved = SaveFiles.at(prefix)
     assert saved.positions() == [saved.position(host, 2) for host in range(2)]
 
 
-def test_another_number_of_hosts_goes_on(first_part, two, four, alone, base, caplog):
+def test_training_continues_on_other_numbers_of_hosts(
+    first_part, two, four, alone, base, caplog
+):
     assert first_part["code"] == 143
     parts = [first_part, two.each("elastic")[0], four.each("elastic")[0]]
     here = Here(str(base / "four" / "elastic"))
@@ -389,27 +389,27 @@ def test_another_number_of_hosts_goes_on(first_part, two, four, alone, base, cap
     expected = training_scenarios.elastic(undisturbed, until=1000)
     assert_close(losses, expected["losses"], tolerance=2e-5)
     assert_close(parts[-1]["weights"], expected["weights"], tolerance=2e-5)
-    assert DEALT_ANEW.format(4, 1) in caplog.text
+    assert CALLS_CHANGED.format(4, 1) in caplog.text
     for ended, before, now in ((two, 1, 2), (four, 2, 4)):
         for host in range(now):
-            assert DEALT_ANEW.format(before, now) in ended.log(host)
+            assert CALLS_CHANGED.format(before, now) in ended.log(host)
 
 
-def test_what_all_hosts_catch_ends_nobody(two, alone):
+def test_hosts_continue_after_an_error_that_all_catch(two, alone):
     first, second = both(two, "caught")
     assert first == second
     assert first["error"] == "NanLossDuringTrainingError: NaN loss."
     assert_close(first["weights"], alone("caught")["weights"])
 
 
-def test_callbacks_that_assign_the_same(two, alone):
+def test_callbacks_assign_equal_values(two, alone):
     first, second = both(two, "assigned")
     assert first["weights"] == second["weights"]
     assert_close(first["weights"], alone("assigned")["weights"])
     assert first["predicted"] == second["predicted"] == 4
 
 
-def test_callbacks_that_do_not_are_an_error(two):
+def test_callbacks_that_assign_different_values_are_an_error(two):
     first, second = both(two, "assigned")
     assert first == second
     for name, of_two in (
@@ -421,12 +421,12 @@ def test_callbacks_that_do_not_are_an_error(two):
             assert "ValueError: Callbacks and hooks must assign" in error
             assert "for 'dense/kernel', host 0 has assigned" in error
             assert of_two in error
-        # Nothing of it was saved.
+        # The values were not saved.
         assert first[name] == ["model.ckpt-0.h5"]
     assert "which evaluate one model together" in first["evaluated"]
 
 
-def test_what_is_not_finite_is_the_same_error_of_all(two):
+def test_values_that_are_not_finite_are_an_error_on_all_hosts(two):
     first, second = both(two, "not_saved")
     assert first == second
     for error in first.values():
@@ -434,7 +434,7 @@ def test_what_is_not_finite_is_the_same_error_of_all(two):
         assert "'dense/kernel' must be finite after step 4" in error
 
 
-def test_batches_that_are_unlike_are_an_error(two):
+def test_batches_of_different_shapes_are_an_error(two):
     first, second = both(two, "unlike")
     assert first == second
     for error in first.values():
@@ -444,14 +444,14 @@ def test_batches_that_are_unlike_are_an_error(two):
         )
 
 
-def test_evaluations_leave_nothing_with_the_coordinator(two):
+def test_evaluations_leave_no_keys_in_the_coordinator(two):
     assert [each["keys"] for each in both(two, "remembered")] == [[], []]
 
 
 def test_requests_to_the_coordinator(two):
-    """A round of an agreement takes each host three or four requests."""
+    """A round of an agreement needs three or four requests from each host."""
     for each in both(two, "requests"):
-        # Four for its input, and four to agree whether to stop.
+        # Four for the input, and four to agree whether to stop.
         assert 0 < each["loop"] <= 8.8
         assert 0 < each["save"] <= 7 * 4
         assert 0 < each["evaluation"] <= 6 * 4
@@ -460,7 +460,7 @@ def test_requests_to_the_coordinator(two):
         assert len(last) == 1 + 2
 
 
-def test_a_nan_of_one_host_ends_all(four, base):
+def test_nan_on_one_host_ends_all_hosts(four, base):
     assert four.code == 1
     errors = [result["error"] for result in four.each("not_a_number")]
     assert len(errors) == 4

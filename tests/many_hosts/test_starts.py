@@ -1,4 +1,4 @@
-"""Starts by arguments, and by what other launchers put into the environment."""
+"""Tests starts by arguments, and by environment variables of other launchers."""
 
 import pytest
 
@@ -36,7 +36,7 @@ def _open_mpi(port, number):
 
 
 def started(*ways):
-    """The results of two processes, each with its environment and arguments."""
+    """Returns the ended processes, each with its environment and arguments."""
     return run_together(
         *STARTED,
         environments=[
@@ -57,7 +57,7 @@ def test_two_processes_find_each_other(way):
         ]
 
 
-def test_nobody_answers():
+def test_missing_coordinator_is_an_error():
     address = f"127.0.0.1:{free_port()}"
     (ended,) = started(({}, (address, "2", "1", "3")))
     assert ended.code == 1, ended.text

@@ -28,7 +28,7 @@ from tests.many_hosts.problems import (
 )
 
 WAYS = ("PER_HOST_V1", "PER_HOST_V2", "PER_SHARD_V1", "BROADCAST")
-# Where a run that goes over 1, 2 and 4 hosts leaves each.
+# The last step of each number of hosts in a training on several numbers of hosts.
 ELASTIC_STEPS = {1: 4, 2: 8, 4: 12}
 ELASTIC_END = 16
 _NEVER = 10.0**6
@@ -36,7 +36,7 @@ _ALWAYS = 1e-6
 
 
 def ways(here: Here) -> dict[str, Any]:
-    """Twenty steps with each way of calling input_fn, or on many with one."""
+    """Trains with each way of calling input_fn, or on four hosts with one way."""
     result = {}
     for way in WAYS if here.hosts < 4 else WAYS[:1]:
         estimator = estimator_of((here / way).directory, way=way)
@@ -46,17 +46,17 @@ def ways(here: Here) -> dict[str, Any]:
 
 
 def with_dropout(here: Here) -> dict[str, Any]:
-    """Every core has its own random numbers."""
+    """Trains with different random numbers on each core."""
     return _trained(estimator_of(here.directory, model_fn_of(dropout)))
 
 
 def with_state(here: Here) -> dict[str, Any]:
-    """Variables that are assigned to beside the gradients."""
+    """Trains with variables that the forward pass assigns."""
     return _trained(estimator_of(here.directory, model_fn_of(normalization)))
 
 
 def spread(here: Here) -> dict[str, Any]:
-    """Each replica is two cores, which have parts of the variables."""
+    """Trains replicas of two cores with sharded variables."""
     model_fn = model_fn_of(normalization, width=8)
     estimator = estimator_of(
         here.directory,
@@ -75,7 +75,7 @@ def spread(here: Here) -> dict[str, Any]:
 
 
 def without_seed_and_directory(here: Here) -> dict[str, Any]:
-    """Hosts agree on a seed, and on a temporary directory."""
+    """Trains without a seed and a directory, on which hosts must agree."""
     estimator = estimator_of(None, model_fn_of(dropout), tf_random_seed=None)
     return {
         "weights": _trained(estimator),
@@ -89,7 +89,7 @@ def _trained(estimator: kte.TPUEstimator) -> dict[str, Any]:
 
 
 def ends_earlier(here: Here) -> dict[str, Any]:
-    """The input of one host has fewer steps than that of the other."""
+    """Trains with fewer steps in the input of one host."""
     estimator = estimator_of(here.directory)
     examples = _in_turn(8, steps=5)
     if here.hosts > 1:
@@ -99,7 +99,7 @@ def ends_earlier(here: Here) -> dict[str, Any]:
 
 
 def last_batches(here: Here) -> dict[str, Any]:
-    """Last batches of two sizes, of which every example counts."""
+    """Trains with last batches of two sizes, of which every example counts."""
     estimator = estimator_of(here.directory)
     examples = _in_turn(8, steps=2)[:-5]
     if here.hosts > 1:
@@ -109,7 +109,7 @@ def last_batches(here: Here) -> dict[str, Any]:
 
 
 def _in_turn(size: int, steps: int) -> list[int]:
-    """The examples that two hosts take, step by step."""
+    """Returns the examples of two hosts, step by step."""
     return [
         HOST_STRIDE * host + size * step + k
         for step in range(steps)
@@ -119,7 +119,7 @@ def _in_turn(size: int, steps: int) -> list[int]:
 
 
 def stop_requests(here: Here) -> dict[str, Any]:
-    """A hook of one host stops all."""
+    """Stops all hosts by a hook of one."""
     estimator = estimator_of(here.directory)
     hooks = []
     if here.is_last:
@@ -129,7 +129,7 @@ def stop_requests(here: Here) -> dict[str, Any]:
 
 
 def callbacks(here: Here) -> dict[str, Any]:
-    """A callback of one host stops all; all hear of each run."""
+    """Stops all hosts by a callback of one; callbacks of all see each run."""
     estimator = estimator_of(here.directory)
     callback = _Stopping(2 if here.is_last else None)
     estimator.train(dealt, hooks=[callback], max_steps=20)
@@ -137,7 +137,7 @@ def callbacks(here: Here) -> dict[str, Any]:
 
 
 class _Stopping(keras.callbacks.Callback):
-    """Stops after so many epochs."""
+    """Stops after a number of epochs."""
 
     def __init__(self, epochs: int | None):
         super().__init__()
@@ -151,7 +151,7 @@ class _Stopping(keras.callbacks.Callback):
 
 
 def written_files(here: Here) -> dict[str, Any]:
-    """Keras's callbacks write each of their files once."""
+    """Writes files by Keras callbacks, which only the chief must do."""
     estimator = estimator_of(here.directory)
     files = f"{here.directory}/files"
     os.makedirs(files, exist_ok=True)
@@ -173,36 +173,36 @@ def written_files(here: Here) -> dict[str, Any]:
 
 
 def time_based(here: Here) -> dict[str, Any]:
-    """Hosts whose clocks want to save at other times save together."""
+    """Saves by time on one host, with which all hosts save."""
     result = {}
     for wanting in range(here.hosts):
         place = here / str(wanting)
         secs = _ALWAYS if here.host == wanting else _NEVER
-        told = _Saves()
+        saves = _Saves()
         hook = kte.hooks.CheckpointSaverHook(
-            place.directory, save_secs=secs, listeners=[told]
+            place.directory, save_secs=secs, listeners=[saves]
         )
         estimator = estimator_of(place.directory)
         estimator.train(dealt, hooks=[hook], max_steps=12)
-        result[str(wanting)] = told.steps
+        result[str(wanting)] = saves.steps
     return result
 
 
 def by_seconds(here: Here) -> dict[str, Any]:
-    """Saving by the time, as `RunConfig` says it, with loops of a second."""
+    """Saves by the time in `RunConfig`, with loops of one second."""
     estimator = estimator_of(
         here.directory,
         iterations="1s",
         save_checkpoints_secs=_ALWAYS,
         keep_checkpoint_max=None,
     )
-    told, losses = _Saves(), Losses()
-    estimator.train(dealt, hooks=[losses], max_steps=12, saving_listeners=[told])
-    return _end(estimator) | {"runs": losses.by_step, "saves": told.steps}
+    saves, losses = _Saves(), Losses()
+    estimator.train(dealt, hooks=[losses], max_steps=12, saving_listeners=[saves])
+    return _end(estimator) | {"runs": losses.by_step, "saves": saves.steps}
 
 
 class _Saves(kte.hooks.CheckpointSaverListener):
-    """Notes the steps that are saved."""
+    """Records the saved steps."""
 
     def __init__(self):
         self.steps: list[int] = []
@@ -212,7 +212,7 @@ class _Saves(kte.hooks.CheckpointSaverListener):
 
 
 def host_calls(here: Here) -> dict[str, Any]:
-    """`host_call` on the chief, with the examples of all cores."""
+    """Calls `host_call` on the chief with the examples of all cores."""
     seen: list[list[int]] = []
     model_fn = model_fn_of(host_call=lambda ids: seen.append(ids.tolist()))
     estimator_of(here.directory, model_fn).train(dealt, max_steps=6)
@@ -220,7 +220,7 @@ def host_calls(here: Here) -> dict[str, Any]:
 
 
 def signals(here: Here) -> dict[str, Any]:
-    """SIGTERM on one host ends all; another call continues from there."""
+    """Ends all hosts by a SIGTERM on one; another call continues."""
     result: dict[str, Any] = {}
     killed = here / "killed"
     estimator = estimator_of(killed.directory, model_fn_of(dropout))
@@ -238,12 +238,11 @@ def signals(here: Here) -> dict[str, Any]:
 
 
 def elastic(here: Here, until: int | None = None) -> dict[str, Any]:
-    """Goes on where another number of hosts was stopped, and is stopped.
+    """Continues the training of another number of hosts, and is stopped.
 
     Args:
-        here: Where, and how many hosts there are now.
-        until: The step to be stopped at. By default that is the part of so
-            many hosts.
+        here: The place, with the current number of hosts.
+        until: The step to stop at. Defaults to the last step of this number of hosts.
     """
     result: dict[str, Any] = {}
     losses = Losses()
@@ -256,7 +255,7 @@ def elastic(here: Here, until: int | None = None) -> dict[str, Any]:
 
 
 def not_a_number(here: Here) -> dict[str, Any]:
-    """A loss that one host's examples make NaN, in the third loop."""
+    """Trains with a NaN in the third loop on one host."""
 
     def input_fn(params: dict[str, Any]) -> Iterator[Any]:
         for step, (features, labels) in enumerate(dealt(params)):

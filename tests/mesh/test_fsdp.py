@@ -1,4 +1,4 @@
-"""Variables that are sharded over the replicas train as on one device."""
+"""Tests that training with sharded variables equals training on one device."""
 
 import functools
 import re
@@ -43,7 +43,7 @@ def minimized(loss, optimizer):
 
 
 def clipped(loss, optimizer):
-    """A train op of gradients that `model_fn` asks for and changes."""
+    """A train op of gradients that `model_fn` computes and scales."""
     optimizer = kte.CrossShardOptimizer(optimizer)
     pairs = optimizer.compute_gradients(loss)
     return optimizer.apply_gradients([(0.5 * g, v) for g, v in pairs])
@@ -147,7 +147,7 @@ def one(tmp_path_factory):
 @pytest.mark.parametrize(
     "name", some_slow(OPTIMIZERS, OPTIMIZERS.keys() - {"lamb", "muon", "optax"})
 )
-def test_each_optimizer_is_that_of_one_device(name, one, tmp_path):
+def test_optimizers_match_one_device(name, one, tmp_path):
     make = OPTIMIZERS[name]
     estimator = estimator_of(tmp_path, model_fn=model_fn_of(make=make), fsdp=True)
     estimator.train(input_fn, steps=STEPS)
@@ -177,9 +177,7 @@ def test_options_do_not_change_values(config, one, tmp_path):
 
 @pytest.mark.parametrize("train_op", [slow(clipped), penalized, slow(averaged)])
 @pytest.mark.parametrize("micro_batches", [1, slow(2)])
-def test_gradients_of_model_fn_are_those_of_one_device(
-    train_op, micro_batches, one, tmp_path
-):
+def test_gradients_in_model_fn_match_one_device(train_op, micro_batches, one, tmp_path):
     model_fn = model_fn_of(train_op=train_op)
     estimator = estimator_of(
         tmp_path, model_fn=model_fn, fsdp=True, micro_batches=micro_batches
@@ -189,7 +187,7 @@ def test_gradients_of_model_fn_are_those_of_one_device(
 
 
 def with_state(x, is_training):
-    """A network whose large state `model_fn` itself assigns."""
+    """A network with a large variable that `model_fn` assigns."""
     hidden = layers.Dense(SIZE, "tanh", name="up")(x)
     hidden = layers.BatchNormalization()(hidden, training=is_training)
     hidden = layers.Dropout(0.3)(hidden, training=is_training)
@@ -227,9 +225,7 @@ def jitted(x, is_training):
         (jitted, {}),
     ],
 )
-def test_state_and_dtypes_are_those_of_data_parallel_training(
-    network, config, tmp_path
-):
+def test_states_and_dtypes_match_data_parallel_training(network, config, tmp_path):
     def trained(name, **fsdp):
         estimator = estimator_of(
             tmp_path / name, model_fn=model_fn_of(network), **config, **fsdp
@@ -243,7 +239,7 @@ def test_state_and_dtypes_are_those_of_data_parallel_training(
 
 
 def some(x, y=None):
-    """An input_fn of 27 examples, the last batch smaller."""
+    """An input_fn of 27 examples, with a smaller last batch."""
 
     def input_fn(params):
         for start in range(0, 27, params["batch_size"]):
@@ -276,20 +272,20 @@ def test_evaluation_prediction_export_and_resumption(one, tmp_path):
 
     estimator = estimator_of(tmp_path, fsdp=True)
     estimator.train(input_fn, steps=4, hooks=[Reads(), Assigns()])
-    alone = estimator_of(tmp_path, use_tpu=False)
+    unsharded = estimator_of(tmp_path, use_tpu=False)
     for kernel in read[-2:]:
-        np.testing.assert_array_equal(kernel, alone.get_variable_value("up/kernel"))
+        np.testing.assert_array_equal(kernel, unsharded.get_variable_value("up/kernel"))
     loss, rows = results(estimator)
-    own_loss, own_rows = results(alone)
-    np.testing.assert_allclose(loss, own_loss, rtol=1e-5)
-    np.testing.assert_allclose(rows, own_rows, atol=1e-5)
-    # On one device, and back on all.
-    alone.train(input_fn, steps=2)
+    expected_loss, expected_rows = results(unsharded)
+    np.testing.assert_allclose(loss, expected_loss, rtol=1e-5)
+    np.testing.assert_allclose(rows, expected_rows, atol=1e-5)
+    # Training continues on one device, and then on all.
+    unsharded.train(input_fn, steps=2)
     estimator_of(tmp_path, fsdp=True).train(input_fn, max_steps=STEPS)
-    assert_equal(values_of(alone), one())
+    assert_equal(values_of(unsharded), one())
 
 
-def test_a_compiled_keras_model(tmp_path):
+def test_compiled_keras_model_matches_unsharded_training(tmp_path):
     def trained(name, use_tpu, **fsdp):
         keras.utils.set_random_seed(3)
         model = keras.Sequential(
@@ -320,7 +316,7 @@ def test_a_compiled_keras_model(tmp_path):
     assert found["accuracy"] == expected["accuracy"]
 
 
-def test_beside_embedding_tables(tmp_path):
+def test_embedding_tables_are_also_supported(tmp_path):
     tables = kte.experimental
     ids = RNG.integers(0, 40, (32, 3))
 
@@ -356,7 +352,7 @@ def test_beside_embedding_tables(tmp_path):
     assert_equal(values_of(sharded), values_of(whole))
 
 
-def test_an_export_contains_complete_variables(tmp_path):
+def test_export_contains_complete_variables(tmp_path):
     import tensorflow as tf
 
     def named(features, is_training):
@@ -384,7 +380,7 @@ def test_each_variable_is_gathered_twice_and_its_gradient_scattered(tmp_path):
     step = runtime.prepare("train", X[:BATCH], Y[:BATCH])
     batches = shapes.of_steps(runtime.program.layout("train"), "train", *stacked)
     lowered = runtime.loop.trace(step, batches).lower()
-    # Of the first kernel the backward pass needs nothing.
+    # The backward pass does not need the first kernel.
     assert lowered.as_text().count('"stablehlo.all_gather"') == 3
     assert lowered.as_text().count('"stablehlo.reduce_scatter"') == 2
     compiled = lowered.compile().as_text()

@@ -148,6 +148,7 @@ def test_state_has_the_paths_of_the_variables(tmp_path):
             )
 
 
+@pytest.mark.rows(5)
 @pytest.mark.parametrize("name", MAKE)
 def test_another_estimator_continues_bit_for_bit(name, tmp_path):
     def batch(params):

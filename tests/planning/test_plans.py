@@ -1,4 +1,4 @@
-"""The plans of `TPUEstimator.plan`."""
+"""Tests of `TPUEstimator.plan`."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ BATCHES = batches_of(X, Y)
 
 
 def wide(features, is_training):
-    """Of which the kernels weigh more than the batch."""
+    """A network whose kernels are larger than a batch."""
     del is_training
     x = keras.layers.Dense(256, activation="relu")(features)
     return keras.layers.Dense(1)(x)
@@ -39,7 +39,7 @@ def test_training(tmp_path):
     cost, numbers = plan.cost, 128 * 256 + 256 + 256 + 1
     held = cost.memory.arguments
     assert held.keys() == {"variables", "slots", "metrics", "input"}
-    # The step and the optimizer's iterations and rate beside.
+    # The scalars are the step, and the optimizer's iterations and learning rate.
     assert held["variables"].logical == pytest.approx(4 * numbers, abs=16)
     assert held["slots"].logical == pytest.approx(2 * 4 * numbers, abs=16)
     # Four steps of four examples on each core.
@@ -56,7 +56,7 @@ def test_training(tmp_path):
     assert lines["examples of a step"] == "16"
     assert lines["all-reduce"].startswith("1 of 130.")
     assert lines["is limited by"] == cost.roofline.by
-    # What the optimizer trains, and what the longest estimate says.
+    # The number of trained weights, and the time by the largest estimate.
     assert (plan.weights, plan.call_steps) == (numbers, 10_000)
     assert lines["weights"] == f"{numbers:,}"
     seconds = cost.roofline.at_best
@@ -67,7 +67,7 @@ def test_training(tmp_path):
     assert lines["10,000 steps, at best"].endswith("s")
 
 
-def test_it_is_printed(tmp_path, capsys):
+def test_plan_is_printed(tmp_path, capsys):
     estimator(tmp_path).plan(BATCHES, "v5e:2x2")
     assert capsys.readouterr().out.startswith("Plan of mode 'train'   ")
 
@@ -80,7 +80,7 @@ def test_evaluation_and_prediction(tmp_path):
         evaluation.cost.memory.arguments["slots"].real
     )
     prediction = own.plan(batches_of(X), "v5e:4x4", "infer", print_fn=None)
-    # By each host a share of the batch.
+    # Each host predicts its share of the batch.
     assert (prediction.topology.name, prediction.examples) == ("v5e:2x2", 4)
     assert prediction.predictions["y"].shape == (4, 1)
     assert not prediction.cost.collectives
@@ -106,11 +106,11 @@ def test_callbacks_are_reported(tmp_path, capsys):
 
     plan = estimator(tmp_path, network).plan(BATCHES, "v5e:2x2", "eval")
     (name,) = plan.cost.callbacks
-    said = f"waits for Python on the host, called by: {name}."
-    assert said in capsys.readouterr().out
+    line = f"waits for Python on the host, called by: {name}."
+    assert line in capsys.readouterr().out
 
 
-def test_several_topologies_are_side_by_side(tmp_path, capsys):
+def test_topologies_are_printed_side_by_side(tmp_path, capsys):
     plans = estimator(tmp_path).plan(BATCHES, ["v5e:2x2", "v4:2x2x1"])
     assert [plan.topology.name for plan in plans] == ["v5e:2x2", "v4:2x2x1"]
     assert all(isinstance(plan, Plan) for plan in plans)
@@ -119,41 +119,39 @@ def test_several_topologies_are_side_by_side(tmp_path, capsys):
     assert table.splitlines()[0].endswith("v4:2x2x1")
 
 
-def test_rows_of_one_column_keep_their_place(tmp_path, capsys):
+def test_rows_of_one_column_keep_their_position(tmp_path, capsys):
     # One core does not communicate.
     estimator(tmp_path).plan(BATCHES, ["v5e:1x1", "v5e:2x2"])
     rows = [line.split("   ")[0] for line in capsys.readouterr().out.split("\n")]
     names = [row.strip() for row in rows]
-    place = names.index("moves in its memory")
-    assert names[place + 1] == "all-reduce"
+    position = names.index("moves in its memory")
+    assert names[position + 1] == "all-reduce"
 
 
 def very_wide(features, is_training):
-    """Of which the activations weigh more than all else."""
+    """A network whose activations need the most memory."""
     del is_training
     x = keras.layers.Dense(2**14, activation="relu")(features)
     return keras.layers.Dense(1)(x)
 
 
-def test_an_error_if_a_program_does_not_fit(tmp_path):
+def test_program_that_does_not_fit_is_refused(tmp_path):
     batch = 2**20
     own = estimator(tmp_path, very_wide, batch=batch)
 
     def input_fn(params):
         return np.zeros((batch, 8), "float32"), np.zeros((batch, 1), "float32")
 
-    with pytest.raises(DoesNotFitError, match="may fit") as raised:
-        own.plan(input_fn, "v5e:2x2")
-    error = raised.value
+    # With several topologies, the error is a column.
+    refusal, plan = own.plan(input_fn, ["v5e:2x2", "v4:2x2x1"], print_fn=None)
+    assert isinstance(refusal, Refusal)
+    error = refusal.error
+    assert isinstance(error, DoesNotFitError)
     assert error.topology == "v5e:2x2"
     assert 0 < error.batch_size < batch
     assert error.options == {"micro_batches": 4}
+    assert "may fit" in str(error)
     assert "It fits with micro_batches=4: this was compiled." in str(error)
-    # Beside another topology it is a column.
-    plans = own.plan(input_fn, ["v5e:2x2", "v4:2x2x1"], print_fn=None)
-    refusal, plan = plans
-    assert isinstance(refusal, Refusal)
-    assert isinstance(refusal.error, DoesNotFitError)
     assert plan.cost.memory.share < 1
 
 
@@ -177,23 +175,25 @@ def test_fsdp_is_suggested_if_weights_do_not_fit(tmp_path):
     assert raised.value.options["fsdp"] is True
 
 
-def test_the_suggested_batch_size_fits(tmp_path):
+def test_suggested_batch_size_fits(tmp_path):
     def input_fn(params):
         rows = params["batch_size"]
         return np.zeros((rows, 8), "float32"), np.zeros((rows, 1), "float32")
 
     with pytest.raises(DoesNotFitError, match="fits: it was compiled") as error:
-        estimator(tmp_path, very_wide, batch=2**20).plan(input_fn, "v5e:2x2")
+        estimator(tmp_path, very_wide, batch=2**20).plan(
+            input_fn, "v5e:2x2", quick=True
+        )
     size = error.value.batch_size
     assert 2**17 < size < 2**20
     assert size % 8 == 0
     followed = estimator(tmp_path, very_wide, batch=size)
-    plan = followed.plan(input_fn, "v5e:2x2", print_fn=None)
+    plan = followed.plan(input_fn, "v5e:2x2", print_fn=None, quick=True)
     assert plan.examples == size
     assert plan.cost.memory.share < 1
 
 
-def test_the_first_error_is_raised_if_nothing_compiles(tmp_path):
+def test_first_error_is_raised_if_nothing_compiles(tmp_path):
     def eigenvalues(features, is_training):
         del is_training
         square = keras.ops.matmul(features.T, features)
@@ -206,7 +206,7 @@ def test_the_first_error_is_raised_if_nothing_compiles(tmp_path):
         own.plan(BATCHES, ["v5e:2x2", "v4:2x2x1"], "eval")
 
 
-def test_cores_that_do_not_match(tmp_path):
+def test_batch_size_must_match_the_cores(tmp_path):
     own = estimator(tmp_path, batch=8)
     with pytest.raises(ValueError, match="16"):
         own.plan(BATCHES, "v5e:4x4")
@@ -215,7 +215,7 @@ def test_cores_that_do_not_match(tmp_path):
     assert isinstance(large, Refusal)
 
 
-def test_hosts_that_would_train_separately(tmp_path):
+def test_hosts_must_train_together(tmp_path):
     model_fn = model_fn_of(linear)
     own = estimator_of(model_fn, tmp_path, use_tpu=False)
     with pytest.raises(ValueError, match="On 4 hosts, an estimator must"):
@@ -228,7 +228,7 @@ def test_fast_dev_run(tmp_path):
     assert own.plan(BATCHES, "v5e:2x2", print_fn=None).steps == 1
 
 
-def test_errors_of_the_user_are_raised(tmp_path):
+def test_errors_of_user_code_are_raised(tmp_path):
     class OwnError(Exception):
         pass
 
@@ -251,14 +251,14 @@ def test_arguments(tmp_path):
         own.plan(batches_of(X[:0], Y[:0]), "v5e:2x2")
 
 
-def test_without_the_compiler(tmp_path, monkeypatch):
+def test_missing_compiler_is_an_error(tmp_path, monkeypatch):
     monkeypatch.setattr(topologies, "is_libtpu_installed", lambda: False)
     topologies.libtpu_devices.cache_clear()
     with pytest.raises(ModuleNotFoundError, match=r"estimator\[tpu\]"):
         estimator(tmp_path).plan(BATCHES, "v5e:2x4")
 
 
-def test_training_afterwards_is_as_before(tmp_path):
+def test_plan_does_not_change_training(tmp_path):
     own, other = (estimator(tmp_path / name, linear) for name in "ab")
     own.plan(BATCHES, "v5e:4x4", print_fn=None)
     results = [each.train(BATCHES, steps=4) for each in (own, other)]
@@ -275,7 +275,7 @@ def test_memory_matches_the_compiler(tmp_path):
     assert dataclasses.replace(memory, limit=memory.peak).share == 1
 
 
-def test_a_quick_plan_has_the_costs_of_a_slow_one(tmp_path, capsys):
+def test_quick_plan_has_the_costs_of_a_full_plan(tmp_path, capsys):
     own = estimator(tmp_path)
     slow = own.plan(BATCHES, "v5e:2x2", print_fn=None).cost
     quick = own.plan(BATCHES, "v5e:2x2", quick=True).cost

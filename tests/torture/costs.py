@@ -101,7 +101,7 @@ def _round(
         rest = _begun(prefix, way, values)
         figures["seconds that training waits"] = time.monotonic() - begun
         rest()
-    # Like another process, which has verified nothing.
+    # Verify again, as in another process.
     moved = os.path.join(directory, "moved")
     os.mkdir(moved)
     for name in os.listdir(directory):

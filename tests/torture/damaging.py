@@ -52,7 +52,7 @@ def damage(directory: str, number: int) -> dict[str, object]:
         "checkpoints cut off": ways.count(cut_off),
         "of these refused": refused[cut_off],
         "checkpoints with a flipped bit": ways.count(flipped),
-        "of these refused, not read right": refused[flipped],
+        "of these refused, not read correctly": refused[flipped],
     }
 
 

@@ -66,7 +66,7 @@ class _Damaged:
         expect(is_named, f"The error names it: {self}: {outcome.error}")
         latest = checkpoints.latest_intact(self.directory)
         is_older = latest is not None and latest.endswith(f"-{_OLDER}")
-        expect(is_older, f"The other one is taken, not {latest}: {self}")
+        expect(is_older, f"The other checkpoint is used, not {latest}: {self}")
         with contextlib.redirect_stdout(io.StringIO()):
             code = command.main(["verify", self.directory])
         expect(code == 1, f"`verify` finds it: {self}")
@@ -105,9 +105,9 @@ def damage(directory: str, flips: int, way: str) -> dict[str, object]:
     is_tree = way == saves.TREE
     return {
         "files of a checkpoint": len(files),
-        "of these cut off, emptied, deleted, or with a flipped bit": (len(damaged)),
-        "found by reading, by verifying, and before going on": len(found),
-        "read wrong, and silently, by Orbax alone": (
+        "of these truncated, emptied, deleted, or with a flipped bit": (len(damaged)),
+        "found by reading, by verifying, and before training": len(found),
+        "read wrongly by Orbax without an error": (
             _read_wrong(_tree(newest), damaged) if is_tree else "-"
         ),
     }
@@ -117,7 +117,7 @@ def _read_wrong(intact: str, damaged: Sequence[_Damaged]) -> int:
     """The number of checkpoints that Orbax reads wrongly without an error."""
     trees = [intact, *(each.tree for each in damaged)]
     right, *found = (each.values for each in outcomes(trees, is_alone=True))
-    expect(right is not None, "Orbax reads what is intact.")
+    expect(right is not None, "Orbax reads the intact checkpoint.")
     return sum(values not in (None, right) for values in found)
 
 

@@ -27,7 +27,7 @@ _SMALL = 30 << 20
 _FILLED = 10 << 20
 _ROWS = 1 << 20
 _PATIENCE_SECS = 30
-_NOT_MOUNTED = "0, as nothing may be mounted here"
+_NOT_MOUNTED = "0, because mounting is not allowed"
 # Root, but without the capability to override file permissions.
 _AS_OTHERS = ("setpriv", "--bounding-set", "-dac_override")
 
@@ -49,18 +49,18 @@ def full(directory: str, way: str = WHOLE) -> dict[str, object]:
     starved = Wishes(directory, 40, max_file_bytes=size // 2, way=way)
     with starved.start(stderr=subprocess.PIPE) as process:
         _, told = process.communicate()
-    expect(process.returncode == 1, f"Training stops with an error: {told}")
-    expect("OSError" in told, f"The error is the system's: {told}")
+    expect(process.returncode == 1, f"Training must stop with an error: {told}")
+    expect("OSError" in told, f"The error must be an OSError: {told}")
     latest = kte.latest_checkpoint(directory)
     step = int(read(latest)["global_step"])
-    expect(step == 8, f"The older checkpoint is intact, not of step {step}.")
+    expect(step == 8, f"The older checkpoint must be intact, not of step {step}.")
     after = sorted(os.listdir(directory))
     expect(
         _of_checkpoints(before) == _of_checkpoints(after),
-        f"No file but those of the older checkpoints is left: {after}",
+        f"Only files of older checkpoints must remain: {after}",
     )
     Wishes(directory, 12, way=way).run()
-    return {"checkpoints that did not fit, older ones intact": 1}
+    return {"checkpoints that did not fit, with older ones intact": 1}
 
 
 def _of_checkpoints(names: list[str]) -> list[str]:
@@ -68,7 +68,7 @@ def _of_checkpoints(names: list[str]) -> list[str]:
 
 
 def small_file_system(directory: str, way: str = WHOLE) -> dict[str, object]:
-    """Trains on a file system that is really full, if root may mount one.
+    """Trains on a full file system, if root may mount one.
 
     After space has been freed, the same amount must be available as before.
 
@@ -81,7 +81,7 @@ def small_file_system(directory: str, way: str = WHOLE) -> dict[str, object]:
     """
     with _file_system(directory) as is_there:
         if not is_there:
-            return {"file systems that filled up": _NOT_MOUNTED}
+            return {"full file systems": _NOT_MOUNTED}
         filler = os.path.join(directory, "filler")
         with open(filler, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, _FILLED)
@@ -96,7 +96,7 @@ def small_file_system(directory: str, way: str = WHOLE) -> dict[str, object]:
         os.remove(filler)
         expect_no_stale_files(directory, f"a full disk, {way}")
         Wishes(directory, 20, way=way).run()
-    return {"file systems that filled up": 1}
+    return {"full file systems": 1}
 
 
 def full_at_each_stage(directory: str, way: str, stages: int = 24) -> dict[str, object]:
@@ -110,7 +110,7 @@ def full_at_each_stage(directory: str, way: str, stages: int = 24) -> dict[str, 
     Raises:
         ViolationError: See `full`.
     """
-    what = "saves for which there was room for some part only"
+    what = "saves with room for a part only"
     left = 0
     with _file_system(directory) as is_there:
         if not is_there:
@@ -125,7 +125,7 @@ def full_at_each_stage(directory: str, way: str, stages: int = 24) -> dict[str, 
             _save_in_vain(model_dir, way, room)
             os.remove(filler)
             (step,) = checkpoints.read(model_dir)["global_step"].reshape(1)
-            expect(step == 8, f"The older one is intact: {room} bytes")
+            expect(step == 8, f"The older checkpoint must be intact: {room} bytes")
             left += bool(stale_files(model_dir))
             # Orbax may still be writing.
             until = time.monotonic() + _PATIENCE_SECS
@@ -138,7 +138,7 @@ def full_at_each_stage(directory: str, way: str, stages: int = 24) -> dict[str, 
         expect(value == 20, "There is room again.")
     return {
         what: stages,
-        "of these, something stayed until the next sweep": left,
+        "of these, files remained until the next sweep": left,
     }
 
 
@@ -149,7 +149,7 @@ def _save_in_vain(model_dir: str, way: str, room: int) -> None:
         is_told = os.strerror(errno.ENOSPC) in str(error)
         expect(is_told, f"The error says why: {error}")
     else:
-        expect(False, f"There is an error for want of room: {room} bytes")
+        expect(False, f"An error must report the full disk: {room} bytes")
 
 
 def _fill(filler: str, but: int) -> None:
@@ -190,13 +190,13 @@ def read_only(directory: str) -> dict[str, object]:
         ViolationError: The error is unclear.
     """
     if os.geteuid() == 0 and not shutil.which(_AS_OTHERS[0]):
-        return {"read-only directories": "0, as root may write anywhere"}
+        return {"read-only directories": "0, because root may write anywhere"}
     prefix = _AS_OTHERS if os.geteuid() == 0 else ()
     os.chmod(directory, stat.S_IRUSR | stat.S_IXUSR)
     with Wishes(directory, 8).start(*prefix, stderr=subprocess.PIPE) as process:
         _, told = process.communicate()
     os.chmod(directory, stat.S_IRWXU)
-    expect(process.returncode == 1, f"Training stops with an error: {told}")
-    expect("PermissionError" in told, f"The error is the system's: {told}")
+    expect(process.returncode == 1, f"Training must stop with an error: {told}")
+    expect("PermissionError" in told, f"The error must be an OSError: {told}")
     expect(os.listdir(directory) == [], "Nothing is written.")
     return {"read-only directories refused": 1}

@@ -17,15 +17,15 @@ from tests.many_hosts.failing_program import (
     EXIT_CODE,
     STEPS_PER_SAVE,
     TIMEOUT_SECS,
-    Life,
-    time_of_fate,
+    Scenario,
+    time_of_failure,
 )
 from tests.many_hosts.launching import Ended, launch
 from tests.torture.figures import expect
 from tests.torture.killing import check_equal, newest_step, read
 
 _PHASES = ("step", "save", "evaluation")
-_FATES = (
+_FAILURES = (
     ("kill", 0),
     ("kill", 1),
     ("raise", 0),
@@ -62,30 +62,33 @@ def fail_anywhere(directory: str) -> dict[str, object]:
         ViolationError: A process did not end in time, or continued with other weights
             after a restart.
     """
-    life = Life(os.path.join(directory, "failed"))
+    scenario = Scenario(os.path.join(directory, "failed"))
     starts, slowest = 0, 0.0
-    for phase, (fate, host) in itertools.product(_PHASES, _FATES):
-        if (phase, fate) == ("save", "exit"):
-            # No user code runs there.
+    for phase, (failure, host) in itertools.product(_PHASES, _FAILURES):
+        if (phase, failure) == ("save", "exit"):
+            # No user code runs in saves.
             continue
         starts += 1
         at = STEPS_PER_SAVE * starts
         met = dataclasses.replace(
-            life, steps=_ENDLESS, host=host, fate=fate, phase=phase, at=at
+            scenario, steps=_ENDLESS, host=host, failure=failure, phase=phase, at=at
         )
-        ended = _lived(met)
+        ended = _launched(met)
         secs = _seconds_to_end(ended, host)
         slowest = max(slowest, secs)
         limit = TIMEOUT_SECS + _MARGIN_SECS
         code = ended.code
-        is_right = fate != "exit" or code == EXIT_CODE
-        expect(is_right, f"After exit({EXIT_CODE}), all say so, not {code}.")
-        what = f"After {fate} of host {host} in a {phase}, all end"
+        is_right = failure != "exit" or code == EXIT_CODE
+        expect(
+            is_right,
+            f"After exit({EXIT_CODE}), all must have this exit code, not {code}.",
+        )
+        what = f"After {failure} of host {host} in a {phase}, all end"
         expect(secs < limit, f"{what} within {limit} s, not {secs:.1f}.")
-    _finish(life.model_dir, directory)
+    _finish(scenario.model_dir, directory)
     return {
         "failures of one of two hosts": starts,
-        "seconds from a failure to the end of all, at most": f"{slowest:.1f}",
+        "most seconds from a failure to the end of all": f"{slowest:.1f}",
         "of these after the failure is taken for one": TIMEOUT_SECS,
     }
 
@@ -109,8 +112,10 @@ def kill_and_restart(directory: str, kills: int) -> dict[str, object]:
     saved = 0
     for _ in range(kills):
         host, secs = rng.randrange(2), rng.uniform(0, _LIFE_SECS)
-        life = Life(model_dir, _ENDLESS, host, "kill", "time", secs, pause=_PAUSE)
-        _seconds_to_end(_lived(life), host)
+        scenario = Scenario(
+            model_dir, _ENDLESS, host, "kill", "time", secs, pause=_PAUSE
+        )
+        _seconds_to_end(_launched(scenario), host)
         latest = kte.latest_checkpoint(model_dir)
         if latest is not None:
             read(latest)
@@ -157,10 +162,10 @@ def move(directory: str, way: str) -> dict[str, object]:
     expect(values.keys() == expected.keys(), "Variables are the same.")
     for name, value in values.items():
         far = np.abs(value - expected[name]).max()
-        # Up to the order of sums.
+        # Sums may have another order.
         expect(far < _NEAR, f"{name} is that of one core, but for {far}.")
     numbers = ", ".join(map(str, _MOVES))
-    return {"hosts that went on, one after the other": numbers}
+    return {"numbers of hosts that continued": numbers}
 
 
 def start_helpers(directory: str) -> dict[str, object]:
@@ -181,11 +186,11 @@ def start_helpers(directory: str) -> dict[str, object]:
     for said in ended.each("parents"):
         are_alone = all(each[1:] == [1] for each in said["helpers"].values())
         expect(are_alone, f"Helpers are alone: {said['helpers']}")
-    return {"helpers of two hosts, all of them alone": 2 * len(_WAYS)}
+    return {"children of two hosts that did not join": 2 * len(_WAYS)}
 
 
 def read_slowly(directory: str) -> dict[str, object]:
-    """Restarts hosts, one of which reads longer than the others' patience.
+    """Restarts hosts, one of which reads longer than the time limit.
 
     Args:
         directory: An empty directory.
@@ -198,14 +203,14 @@ def read_slowly(directory: str) -> dict[str, object]:
     """
     for host in range(2):
         model_dir = os.path.join(directory, str(host))
-        life = Life(model_dir, STEPS_PER_SAVE)
+        scenario = Scenario(model_dir, STEPS_PER_SAVE)
         for steps in (STEPS_PER_SAVE, 2 * STEPS_PER_SAVE):
-            ended = _lived(dataclasses.replace(life, steps=steps))
-            expect(ended.code == 0, f"Slow readers end: {ended.text}")
-            life = dataclasses.replace(life, host=host, fate="read slowly")
+            ended = _launched(dataclasses.replace(scenario, steps=steps))
+            expect(ended.code == 0, f"Slow readers must finish: {ended.text}")
+            scenario = dataclasses.replace(scenario, host=host, failure="read slowly")
         waited = f"Waiting for host {host}, which reads a checkpoint"
-        expect(waited in ended.log(1 - host), f"It is said: {ended.text}")
-    return {"hosts that read longer than others wait": 2}
+        expect(waited in ended.log(1 - host), f"The log must say so: {ended.text}")
+    return {"hosts that read longer than the time limit": 2}
 
 
 def _finish(model_dir: str, directory: str) -> int:
@@ -214,18 +219,18 @@ def _finish(model_dir: str, directory: str) -> int:
     """
     steps = newest_step(model_dir) + _LAST_STEPS
     undisturbed = os.path.join(directory, "undisturbed")
-    ended = _lived(Life(model_dir, steps, undisturbed=undisturbed))
-    expect(ended.code == 0, f"They come to their end: {ended.text}")
+    ended = _launched(Scenario(model_dir, steps, undisturbed=undisturbed))
+    expect(ended.code == 0, f"The hosts must finish: {ended.text}")
     check_equal(model_dir, undisturbed)
     return steps
 
 
-def _lived(life: Life) -> Ended:
-    return launch("-m", "tests.many_hosts.failing_program", life.as_json())
+def _launched(scenario: Scenario) -> Ended:
+    return launch("-m", "tests.many_hosts.failing_program", scenario.as_json())
 
 
-def _seconds_to_end(ended: Ended, victim: int) -> float:
+def _seconds_to_end(ended: Ended, failing: int) -> float:
     """The time in which all processes ended after a failure."""
     failed = re.findall("Process ([0-9]) of 2 has ended with", ended.text)
-    expect(sorted(failed) == ["0", "1"], f"Both hosts fail: {ended.text}")
-    return ended.ended_at - time_of_fate(ended.lines(victim))
+    expect(sorted(failed) == ["0", "1"], f"Both hosts must fail: {ended.text}")
+    return ended.ended_at - time_of_failure(ended.lines(failing))

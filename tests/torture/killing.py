@@ -59,9 +59,9 @@ def kill_and_resume(directory: str, kills: int, way: str = WHOLE) -> dict[str, o
     check_equal(model_dir, undisturbed)
     return {
         "kills": kills,
-        "of these, while a file was being written": partial,
-        "steps when the last kill came": saved,
-        "steps in all, with weights equal to the bit": steps,
+        "of these, during the write of a file": partial,
+        "steps at the last kill": saved,
+        "steps in total, with bit-equal weights": steps,
     }
 
 
@@ -97,8 +97,8 @@ def kill_in_saves(directory: str, kills: int, way: str) -> dict[str, object]:
     check_equal(model_dir, undisturbed)
     return {
         "kills in saves": kills,
-        "of these, what was saved was not complete": amid,
-        "steps in all, with weights equal to the bit": steps,
+        "of these, with an incomplete save": amid,
+        "steps in total, with bit-equal weights": steps,
     }
 
 
@@ -134,7 +134,7 @@ def _killed(wishes: Wishes, after_secs: float, moment: str = "training") -> int:
                 saved = int(step)
             if told.strip() == what and number in ("", str(begun)):
                 threading.Timer(after_secs, process.kill).start()
-    expect(process.returncode == -9, "It lives until it is killed.")
+    expect(process.returncode == -9, "The process must run until it is killed.")
     return saved
 
 
@@ -182,9 +182,9 @@ def rivals(directory: str) -> dict[str, object]:
         _, told = second.communicate()
         first.send_signal(signal.SIGCONT)
         first.communicate()
-    expect(second.returncode == 1, "The second training is refused.")
+    expect(second.returncode == 1, "The second training must be refused.")
     expect("Another training" in told, f"It is told why: {told}")
-    expect(first.returncode == 0, "The first goes on to its end.")
+    expect(first.returncode == 0, "The first training must finish.")
     return {"second trainings refused": 1}
 
 
@@ -204,8 +204,8 @@ def clock_jumps(directory: str) -> dict[str, object]:
         time.time = now
     latest = kte.latest_checkpoint(directory)
     step = int(kte.load_variable(latest, "global_step"))
-    expect(step == 40, f"The newest checkpoint is that of step 40, not {step}.")
-    return {"hours that the clock went back": next(jump) // 3600}
+    expect(step == 40, f"The newest checkpoint must be that of step 40, not {step}.")
+    return {"hours by which the clock went back": next(jump) // 3600}
 
 
 def _train_in_process(directory: str) -> None:

@@ -141,7 +141,7 @@ def _cut_off(base: str, seam: Seam, at: int, fate: str) -> list[str]:
         expect_no_stale_files(directory, what)
     save_files.sweep(directory)
     again = _check(directory, seen, numbers, f"{what}, swept")
-    expect(seen == again, f"Sweeping changes nothing: {what}")
+    expect(seen == again, f"Sweeping must change nothing: {what}")
     expect_no_stale_files(directory, what)
     save(directory, _LATER, 3, seam.way)
     _check(directory, 3, {_LATER: 3}, f"{what}, and another save")

@@ -81,7 +81,7 @@ def cut_off(
         with contextlib.suppress(Interrupted):
             train(base, way, [Interrupting()])
         ends = {_ended(base, way, hooks) for hooks in ([], [Halving()])}
-        expect(len(ends) == 2, "Assigning makes another checkpoint.")
+        expect(len(ends) == 2, "Assigning must make another checkpoint.")
         names = _cut_off(base, way, 0, fate, ends)
         tried = [at for at, n in enumerate(names, start=1) if n in only]
         for at in tried:

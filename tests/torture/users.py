@@ -49,7 +49,7 @@ def link(directory: str, saves_of_each: int = 8, seed: int = 0) -> dict:
                     path.symlink_to(target)
         save_files.sweep(str(run))
         left = saves.stale_files(str(run))
-        expect(not left, f"{left} is of no checkpoint: links, {way}")
+        expect(not left, f"{left} belongs to no checkpoint: links, {way}")
         count = sum(1 for path in disk.iterdir())
         # Retention has removed a link, and its target remains.
         names = {path.name for path in disk.iterdir()}
@@ -58,7 +58,7 @@ def link(directory: str, saves_of_each: int = 8, seed: int = 0) -> dict:
             for path in run.iterdir()
             if path.is_symlink()
         }
-        expect(links < names, f"Targets of removed links stay: {way}")
+        expect(links < names, f"Targets of removed links must remain: {way}")
         for path in disk.rglob("*"):
             if path.is_file():
                 moved[path] = path.read_bytes()
@@ -76,7 +76,7 @@ class _Zeroing(keras.callbacks.Callback):
             variable.assign(variable * 0)
         threading.Event().wait(0.01)
         for variable in variables:
-            expect(not np.any(variable), "An evaluation sees its own values.")
+            expect(not np.any(variable), "An evaluation must see its own values.")
 
 
 class _Looking(keras.callbacks.Callback):
@@ -89,7 +89,7 @@ class _Looking(keras.callbacks.Callback):
         threading.Event().wait(0.01)
         for before, after in zip(first, self.model.get_weights(), strict=True):
             same = np.array_equal(before, after)
-            expect(same, "A training sees its own values.")
+            expect(same, "A training must see its own values.")
 
 
 def look_on_threads(directory: str, steps: int = 40) -> dict[str, object]:
@@ -118,8 +118,8 @@ def look_on_threads(directory: str, steps: int = 40) -> dict[str, object]:
         finally:
             is_over.set()
     ends = {trainings.values_at(each, steps) for each in directories}
-    expect(len(ends) == 1, "Evaluations do not change a training.")
-    return {"evaluations with callbacks beside a training": counted.result()}
+    expect(len(ends) == 1, "Evaluations must not change a training.")
+    return {"evaluations with callbacks during a training": counted.result()}
 
 
 def _evaluations_until(is_over: threading.Event, estimator: kte.TPUEstimator) -> int:
@@ -167,5 +167,5 @@ def edit_at_saves(
         expect(step == trainings.FIRST, f"It was cut at {step}: {way}")
         trainings.train(cut, way, [_Editing()])
         same = trainings.values_at(whole) == trainings.values_at(cut)
-        expect(same, f"What is assigned at a save is in it: {way}")
-    return {"trainings cut after an edited save": len(ways)}
+        expect(same, f"A save must contain the assigned values: {way}")
+    return {"trainings interrupted after an edited save": len(ways)}

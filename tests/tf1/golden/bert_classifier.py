@@ -1,4 +1,4 @@
-"""BERT tells which kind of sentence it is given."""
+"""A BERT that classifies sentences."""
 
 import bert_modeling
 import bert_optimization
@@ -12,7 +12,7 @@ LENGTH, CLASSES, HELD_OUT = 10, 3, 56
 
 
 def create_model(features, params, is_training):
-    """The logits, and the loss of each example."""
+    """Returns the logits, and the loss of each example."""
     config = bert_modeling.TINY._replace(dropout=params["dropout"])
     ids = features["input_ids"]
     bert = bert_modeling.Bert(
@@ -40,7 +40,7 @@ def create_model(features, params, is_training):
 
 
 def metric_fn(losses, label_ids, logits, is_real_example):
-    """Examples that fill up the last batch do not count."""
+    """Computes metrics without the examples that pad the last batch."""
     guesses = tf.argmax(logits, axis=-1, output_type=tf.int32)
     return {
         "eval_accuracy": tf.metrics.accuracy(
@@ -51,7 +51,7 @@ def metric_fn(losses, label_ids, logits, is_real_example):
 
 
 def model_fn(features, labels, mode, params):
-    """The labels are among the features."""
+    """Trains and evaluates; the features contain the labels."""
     is_training = mode == tf.estimator.ModeKeys.TRAIN
     logits, losses = create_model(features, params, is_training)
     if mode == tf.estimator.ModeKeys.PREDICT:
@@ -69,7 +69,7 @@ def model_fn(features, labels, mode, params):
 
 
 def dataset(examples, seed, padding=0):
-    """Sentences in which most words leave the same rest."""
+    """Returns sentences in which most words have the same remainder."""
     rng = np.random.RandomState(seed)
     labels = rng.randint(CLASSES, size=examples + padding)
     words = rng.randint(13, size=(examples + padding, LENGTH)) * CLASSES
@@ -87,13 +87,13 @@ def dataset(examples, seed, padding=0):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """Held-out sentences, filled up to whole batches."""
+    """Returns held-out sentences, padded to complete batches."""
     padding = -HELD_OUT % params["batch_size"]
     data = dataset(HELD_OUT, seed=2, padding=padding)
     return data.batch(params["batch_size"], drop_remainder=True)

@@ -1,4 +1,4 @@
-"""A small BERT, with the names that BERT's variables have."""
+"""A small BERT, with the variable names of the original."""
 
 import collections
 import math
@@ -32,19 +32,19 @@ TINY = Config(
 
 
 def gelu(x):
-    """The activation, by the error function."""
+    """Computes the activation with the error function."""
     return x * 0.5 * (1.0 + tf.erf(x / math.sqrt(2.0)))
 
 
 def dropout(x, rate):
-    """Dropout, which is left out if nothing is to be dropped."""
+    """Applies dropout, unless the rate is 0."""
     if not rate:
         return x
     return tf.nn.dropout(x, keep_prob=1.0 - rate)
 
 
 def layer_norm(x):
-    """Normalizes the last axis; contrib's function had these names."""
+    """Normalizes the last axis, with the variable names of contrib."""
     width = x.shape.as_list()[-1]
     with tf.variable_scope("LayerNorm"):
         beta = tf.get_variable("beta", [width], initializer=tf.zeros_initializer)
@@ -54,7 +54,7 @@ def layer_norm(x):
 
 
 def dense(x, units, activation, name, start):
-    """A dense layer over the last axis of a tensor of any rank."""
+    """Applies a dense layer to the last axis of a tensor of any rank."""
     width = x.shape.as_list()[-1]
     with tf.variable_scope(name):
         kernel = tf.get_variable("kernel", [width, units], initializer=start)
@@ -66,7 +66,7 @@ def dense(x, units, activation, name, start):
 
 
 def look_up(ids, table, by_one_hot):
-    """Rows of a table: by a product with one-hot rows, or gathered."""
+    """Looks up rows by a product with one-hot rows, or gathers them."""
     rows, width = table.shape.as_list()
     if not by_one_hot:
         return tf.gather(table, ids)
@@ -75,15 +75,15 @@ def look_up(ids, table, by_one_hot):
 
 
 class Bert:
-    """The model, whose variables come to be with it.
+    """The model, which creates its variables.
 
     Args:
-        config: Its sizes.
-        is_training: Whether to drop.
-        ids: Of words, `[batch, length]`.
-        mask: 1 for words, 0 for what fills a row up.
-        types: Of which sentence each word is.
-        by_one_hot: How words are looked up; cores prefer one-hot rows.
+        config: The sizes.
+        is_training: Whether to apply dropout.
+        ids: The ids of words, `[batch, length]`.
+        mask: 1 for words, 0 for padding.
+        types: The number of each word's sentence.
+        by_one_hot: Whether words are looked up by one-hot rows, as for TPUs.
     """
 
     def __init__(self, config, is_training, ids, mask, types, by_one_hot):

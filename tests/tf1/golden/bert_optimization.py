@@ -1,4 +1,4 @@
-"""Adam with the decay of weights apart, and a rate that warms up."""
+"""Adam with decoupled weight decay, and a learning rate with warm-up."""
 
 import re
 
@@ -6,7 +6,7 @@ import tensorflow.compat.v1 as tf
 
 
 def create_train_op(loss, params, steps, warm_up):
-    """An operation that makes a step and counts it."""
+    """Returns an operation that makes a step and increments the global step."""
     global_step = tf.train.get_or_create_global_step()
     peak = tf.constant(params["learning_rate"], tf.float32, shape=[])
     rate = tf.train.polynomial_decay(
@@ -28,13 +28,13 @@ def create_train_op(loss, params, steps, warm_up):
     applied = optimizer.apply_gradients(
         zip(gradients, variables, strict=True), global_step=global_step
     )
-    # The optimizer does not count, as one of one's own need not.
+    # This custom optimizer does not increment the global step.
     new_global_step = global_step + 1
     return tf.group(applied, [global_step.assign(new_global_step)])
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
-    """Adam without the correction of its first steps."""
+    """Adam without bias correction."""
 
     def __init__(self, rate, decay, excluded=(), name="AdamWeightDecay"):
         super().__init__(False, name)
@@ -57,7 +57,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
                 )
                 for slot in ("/adam_m", "/adam_v")
             )
-            # The gradient of what is gathered is not dense before this.
+            # The gradient of gathered rows becomes dense here.
             next_m = tf.multiply(0.9, m) + tf.multiply(1.0 - 0.9, gradient)
             next_v = tf.multiply(0.999, v)
             next_v += tf.multiply(1.0 - 0.999, tf.square(gradient))

@@ -1,4 +1,4 @@
-"""BERT learns to guess masked words, and whether a sentence is the next."""
+"""A BERT that predicts masked words, and whether a sentence is the next one."""
 
 import bert_modeling
 import bert_optimization
@@ -17,7 +17,7 @@ LENGTH, MASKED = 12, 3
 
 
 def model_fn(features, labels, mode, params):
-    """The labels are among the features."""
+    """Trains and evaluates; the features contain the labels."""
     del labels
     is_training = mode == tf.estimator.ModeKeys.TRAIN
     config = bert_modeling.TINY._replace(dropout=params["dropout"])
@@ -69,7 +69,7 @@ def metric_fn(
     next_logits,
     next_labels,
 ):
-    """Accuracies and losses of both tasks."""
+    """Computes accuracies and losses of both tasks."""
     flat_ids = tf.reshape(word_ids, [-1])
     flat_weights = tf.reshape(word_weights, [-1])
     guesses = tf.argmax(word_logits, axis=-1, output_type=tf.int32)
@@ -87,7 +87,7 @@ def metric_fn(
 
 
 def masked_words(bert, config, features):
-    """The losses and logits of the words that are hidden."""
+    """Returns the losses and logits of the masked words."""
     batch, length, width = bert.sequence.shape.as_list()
     rows = tf.reshape(tf.range(0, batch, dtype=tf.int32) * length, [-1, 1])
     places = tf.reshape(features["masked_lm_positions"] + rows, [-1])
@@ -110,7 +110,7 @@ def masked_words(bert, config, features):
 
 
 def next_sentences(bert, labels):
-    """The losses and logits of whether the second sentence is the next."""
+    """Returns the losses and logits of next-sentence prediction."""
     width = bert.pooled.shape.as_list()[-1]
     with tf.variable_scope("cls/seq_relationship"):
         weights = tf.get_variable(
@@ -127,7 +127,7 @@ def next_sentences(bert, labels):
 
 
 def dataset(examples, seed):
-    """Pairs of sentences in which each word is the one before plus one."""
+    """Returns pairs of sentences in which each word is the previous one plus one."""
     rng = np.random.RandomState(seed)
     vocabulary = bert_modeling.TINY.vocabulary
     first = rng.randint(vocabulary, size=(examples, 1))
@@ -156,12 +156,12 @@ def dataset(examples, seed):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """Held-out pairs of sentences."""
+    """Returns held-out pairs of sentences."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

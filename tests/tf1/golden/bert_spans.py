@@ -1,4 +1,4 @@
-"""BERT finds where in a text the answer begins and ends."""
+"""A BERT that finds the start and end of an answer in a text."""
 
 import bert_modeling
 import bert_optimization
@@ -12,7 +12,7 @@ LENGTH = 12
 
 
 def model_fn(features, labels, mode, params):
-    """Logits of two kinds for each word."""
+    """Trains on two logits for each word."""
     is_training = mode == tf.estimator.ModeKeys.TRAIN
     config = bert_modeling.TINY._replace(dropout=params["dropout"])
     bert = bert_modeling.Bert(
@@ -60,14 +60,14 @@ def model_fn(features, labels, mode, params):
 
 
 def loss_of(logits, positions):
-    """The loss of the place that is right."""
+    """Returns the loss of the correct position."""
     one_hot = tf.one_hot(positions, depth=LENGTH, dtype=tf.float32)
     log_shares = tf.nn.log_softmax(logits, axis=-1)
     return -tf.reduce_mean(tf.reduce_sum(one_hot * log_shares, axis=-1))
 
 
 def metric_fn(starts, ends, true_starts, true_ends):
-    """Tensors come by their names."""
+    """Computes metrics from named tensors."""
     is_exact = tf.logical_and(tf.equal(starts, true_starts), tf.equal(ends, true_ends))
     return {
         "exact": tf.metrics.mean(tf.cast(is_exact, tf.float32)),
@@ -76,7 +76,7 @@ def metric_fn(starts, ends, true_starts, true_ends):
 
 
 def dataset(examples, seed):
-    """The answer is between the two words that the question names."""
+    """Returns texts with the answer between the two words of the question."""
     rng = np.random.RandomState(seed)
     ids = rng.randint(10, 40, size=(examples, LENGTH))
     starts = rng.randint(3, LENGTH - 3, size=examples)
@@ -97,12 +97,12 @@ def dataset(examples, seed):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """Held-out questions."""
+    """Returns held-out questions."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

@@ -1,6 +1,6 @@
-"""A program of 2018 with every kind of state that a checkpoint holds.
+"""A script of 2018 with every kind of state in its checkpoints.
 
-It is run by this package, and by the TensorFlow that had the estimator.
+This package and the original TensorFlow run it.
 """
 
 import numpy as np
@@ -10,11 +10,11 @@ BATCH = 8
 
 
 def model_fn_of(spec_class, with_hooks=None):
-    """A model_fn that returns specs of a class.
+    """Returns a model_fn that returns specs of a class.
 
     Args:
         spec_class: `TPUEstimatorSpec`.
-        with_hooks: Returns arguments of the spec in TRAIN, given the loss.
+        with_hooks: A function from the loss to arguments of the spec in TRAIN.
             Defaults to none.
     """
 
@@ -38,7 +38,7 @@ def model_fn_of(spec_class, with_hooks=None):
             momentum = tf.tpu.CrossShardOptimizer(momentum)
         pairs = adam.compute_gradients(loss, trained)
         averages = tf.train.ExponentialMovingAverage(0.9, step)
-        # In this order: a session has no other one.
+        # The control dependency fixes the order.
         with tf.control_dependencies([loss, *(gradient for gradient, _ in pairs)]):
             first = adam.apply_gradients(pairs[::2])
         with tf.control_dependencies([first]):
@@ -65,7 +65,7 @@ def _dense(x, units, name, value):
 
 
 def _normalized(x):
-    """Less a moving mean, and what moves it and counts that in 64 bits."""
+    """Subtracts a moving mean; also returns its update, which counts in 64 bits."""
     mean = tf.get_variable(
         "moving_mean",
         [x.shape[-1]],
@@ -87,7 +87,7 @@ def _normalized(x):
 
 
 def input_fn_from(step):
-    """An input_fn that begins with the batch of a step."""
+    """Returns an input_fn that starts with the batch of a step."""
 
     def input_fn(params):
         x = np.sin(np.arange(160 * 2)).reshape(160, 2).astype("float32")

@@ -1,4 +1,4 @@
-"""Two networks that play against each other, with an optimizer each."""
+"""A GAN whose two networks have separate optimizers."""
 
 import numpy as np
 import starting_values
@@ -11,7 +11,7 @@ NOISE, WIDTH = 4, 6
 
 
 def generator(noise):
-    """Points made of noise."""
+    """Returns points made of noise."""
     start = starting_values.Normal(0.3, seed=1)
     with tf.variable_scope("Generator", reuse=tf.AUTO_REUSE):
         x = tf.layers.dense(noise, 8, tf.nn.relu, kernel_initializer=start)
@@ -19,7 +19,7 @@ def generator(noise):
 
 
 def discriminator(points):
-    """A logit of whether points are real."""
+    """Returns a logit of whether points are real."""
     start = starting_values.Normal(0.3, seed=2)
     with tf.variable_scope("Discriminator", reuse=tf.AUTO_REUSE):
         x = tf.layers.dense(
@@ -29,7 +29,7 @@ def discriminator(points):
 
 
 def model_fn(features, labels, mode, params):
-    """Both make a step at once; the discriminator's is not counted."""
+    """Trains both; the discriminator's steps are not counted."""
     del labels
     made = generator(features["noise"])
     if mode == tf.estimator.ModeKeys.PREDICT:
@@ -76,7 +76,7 @@ def model_fn(features, labels, mode, params):
 
 
 def metric_fn(on_real, on_made, fooled):
-    """The losses of both."""
+    """Returns the losses of both."""
     return {
         "discriminator_loss": tf.metrics.mean(on_real + on_made),
         "generator_loss": tf.metrics.mean(fooled),
@@ -84,7 +84,7 @@ def metric_fn(on_real, on_made, fooled):
 
 
 def dataset(examples, seed):
-    """Points of a curve; the noise comes with them, to be the same."""
+    """Returns points of a curve, with reproducible noise."""
     rng = np.random.RandomState(seed)
     angles = rng.uniform(0, 2 * np.pi, size=(examples, 1))
     real = np.sin(angles + np.arange(WIDTH))
@@ -95,12 +95,12 @@ def dataset(examples, seed):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """Held-out points."""
+    """Returns held-out points."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

@@ -1,8 +1,8 @@
-"""A program that predicts by a loop whose tensors grow, as samplers of text do.
+"""A script that predicts by a loop with growing tensors, like text samplers.
 
     tf115/bin/python tests/tf1/golden/growing_loops.py
 
-writes `growing_loops.json`. `make_contrib.py` says how to install TensorFlow 1.15.5.
+writes `growing_loops.json`. `make_contrib.py` shows how to install TensorFlow 1.15.5.
 """
 
 import numpy as np
@@ -15,13 +15,13 @@ Y = np.arange(6).astype("int32") % WORDS
 
 
 def start(*shape):
-    """Initial values that do not depend on the graph."""
+    """Returns an initializer that does not depend on the graph."""
     values = np.random.RandomState(sum(shape)).normal(size=shape)
     return tf.constant_initializer(values.astype("float32"))
 
 
 def next_logits(tokens, past):
-    """The logits of the next token, and the past with one more row."""
+    """Returns the logits of the next token, and the past with one more row."""
     words = tf.get_variable("words", [WORDS, WIDTH], initializer=start(WORDS, WIDTH))
     kernel = tf.get_variable("kernel", [WIDTH, WORDS], initializer=start(WIDTH, WORDS))
     hidden = tf.reduce_mean(tf.nn.embedding_lookup(words, tokens), 1)
@@ -30,7 +30,7 @@ def next_logits(tokens, past):
 
 
 def sampled(tokens, past):
-    """The tokens with those that follow, until all rows have some token."""
+    """Samples tokens until all rows contain an end token."""
 
     def step(tokens, past):
         with tf.variable_scope("model", reuse=tf.AUTO_REUSE):
@@ -52,7 +52,7 @@ def sampled(tokens, past):
 
 
 def model_fn(features, labels, mode, params):
-    """A language model."""
+    """Predicts with a language model."""
     rows = tf.shape(features)[0]
     with tf.variable_scope("model", reuse=tf.AUTO_REUSE):
         logits, past = next_logits(features, tf.zeros([rows, 0, WIDTH]))
@@ -71,12 +71,12 @@ def model_fn(features, labels, mode, params):
 
 
 def input_fn(params=None):
-    """Two batches."""
+    """Yields two batches."""
     return tf.data.Dataset.from_tensor_slices((X, Y)).batch(3)
 
 
 def results(estimator):
-    """The results of an estimator, as JSON values."""
+    """Returns the results of an estimator, as JSON values."""
     estimator.train(lambda: input_fn().repeat(), steps=4)
     predicted = [*estimator.predict(input_fn)]
     evaluated = estimator.evaluate(input_fn)

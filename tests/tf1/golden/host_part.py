@@ -1,8 +1,8 @@
-"""A program with strings and sparse tensors in its input, as in many of 2018.
+"""A script with strings and sparse tensors in its input, as in 2018.
 
     tf115/bin/python tests/tf1/golden/host_part.py
 
-writes `host_part.json`. `make_contrib.py` says how to install TensorFlow 1.15.5.
+writes `host_part.json`. `make_contrib.py` shows how to install TensorFlow 1.15.5.
 """
 
 import numpy as np
@@ -15,13 +15,13 @@ TAGS = ["no", "yes"]
 
 
 def start(*shape):
-    """Initial values that do not depend on the graph."""
+    """Returns an initializer that does not depend on the graph."""
     values = np.random.RandomState(len(shape) + shape[0]).normal(size=shape)
     return tf.constant_initializer(values.astype("float32"))
 
 
 def sparse(rows, values, dtype):
-    """A sparse matrix with the values of some rows at the left."""
+    """Returns a sparse matrix with the values of some rows at the left."""
     cells = [[r, c] for r, row in enumerate(rows) for c in range(len(values[row]))]
     flat = [each for row in rows for each in values[row]]
     widest = max(len(values[row]) for row in rows)
@@ -40,7 +40,7 @@ LABELS = ["yes", "no", "no", "yes", "yes", "no", "yes", "no"]
 
 
 def batch(rows):
-    """The features and labels of some examples."""
+    """Returns the features and labels of some examples."""
     features = {
         "x": tf.constant(X[rows]),
         "name": tf.constant([NAMES[r] for r in rows]),
@@ -53,18 +53,18 @@ def batch(rows):
 
 
 def input_fn(params=None):
-    """Two batches."""
+    """Returns a dataset of two batches."""
     dataset = None
     for rows in ([0, 1, 2, 3], [4, 5, 6, 7]):
         one = tf.data.Dataset.from_tensors(batch(rows))
-        # Sparse tensors of other sizes have another static shape.
+        # The static shapes of the sparse tensors differ.
         one = one.map(without_shapes)
         dataset = one if dataset is None else dataset.concatenate(one)
     return dataset
 
 
 def without_shapes(features, labels):
-    """The same with batches of any size."""
+    """Returns the dataset with unknown batch sizes."""
 
     def one(tensor):
         if isinstance(tensor, tf.SparseTensor):
@@ -76,7 +76,7 @@ def without_shapes(features, labels):
 
 
 def columns():
-    """Feature columns of strings and of sparse ids."""
+    """Returns feature columns of strings and of sparse ids."""
     fc = tf.feature_column
     name = fc.categorical_column_with_vocabulary_list("name", WORDS, num_oov_buckets=2)
     parts = fc.categorical_column_with_hash_bucket("parts", 7)
@@ -93,7 +93,7 @@ def columns():
 
 
 def weighed_lookups(ids, shares):
-    """Rows of a table by each combiner, also of a table of matrices."""
+    """Looks up rows with each combiner, also of a table of matrices."""
     rows = tf.get_variable("rows", [6, 2], initializer=start(6, 2))
     blocks = tf.get_variable("blocks", [6, 2, 2], initializer=start(6, 2, 2))
     filled = [tf.sparse.fill_empty_rows(each, 1)[0] for each in (ids, shares)]
@@ -111,7 +111,7 @@ def weighed_lookups(ids, shares):
 
 
 def model_fn(features, labels, mode, params):
-    """A classifier of everything."""
+    """A classifier with all features."""
     read = tf.feature_column.input_layer(features, columns())
     words = tf.lookup.StaticHashTable(
         tf.lookup.KeyValueTensorInitializer(WORDS, tf.range(1, 5, dtype=tf.int64)), 0
@@ -125,7 +125,7 @@ def model_fn(features, labels, mode, params):
     weighed = weighed_lookups(features["ids"], features["shares"])
     dense = tf.sparse.to_dense(features["shares"])
     lengths = tf.strings.length(features["name"])
-    # More than 32 bits, before the remainder.
+    # More than 32 bits before the modulo.
     hashed = tf.strings.to_hash_bucket_fast(features["name"], 10**12) % 7
     x = tf.concat(
         [
@@ -170,7 +170,7 @@ def model_fn(features, labels, mode, params):
 
 
 def results(estimator):
-    """The results of an estimator, as JSON values."""
+    """Returns the results of an estimator, as JSON values."""
     estimator.train(lambda: input_fn().repeat(), steps=STEPS)
     predicted = [*estimator.predict(input_fn)]
     evaluated = estimator.evaluate(input_fn)

@@ -1,6 +1,6 @@
 """Writes the golden JSON files with the original `TPUEstimator`.
 
-It needs TensorFlow 2.15.1, the last release that has it:
+It needs TensorFlow 2.15.1, the last release with estimators:
 
     python3.11 -m venv tf215
     tf215/bin/pip install tensorflow-cpu==2.15.1
@@ -20,7 +20,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def plain(values):
-    """The shortest numbers that give 32-bit ones back, in lists."""
+    """Converts float32 values to lists of the shortest equal numbers."""
     if np.ndim(values):
         return [plain(value) for value in values]
     if np.issubdtype(np.asarray(values).dtype, np.integer):
@@ -29,7 +29,7 @@ def plain(values):
 
 
 def golden(name, model_dir):
-    """The results of a program, as JSON contains them."""
+    """Returns the results of a program, as JSON values."""
     result = run(name, model_dir)
     return {
         "made_with": f"tensorflow {tf.__version__}",
@@ -48,7 +48,7 @@ def golden(name, model_dir):
 
 
 def text_of(values):
-    """JSON with a line for each entry of its entries."""
+    """Returns JSON with a line for each inner entry."""
     rows = []
     for key, value in values.items():
         text = json.dumps(value)

@@ -1,12 +1,12 @@
-"""Makes `canned/`: the original's DNNLinearCombinedClassifier, and its numbers.
+"""Writes `canned/`: checkpoints and results of DNNLinearCombinedClassifier.
 
 It needs TensorFlow 1.15.5, as `make_contrib.py` does:
 
     tf115/bin/python tests/tf1/golden/make_canned.py
 
-`model.ckpt-0` has initial values, and `model.ckpt-20` those after 20 steps.
-`canned.json` has the losses of these steps, and what both checkpoints evaluate
-and predict to, and the signatures of an export.
+`model.ckpt-0` has the initial values, and `model.ckpt-20` the values after 20 steps.
+`canned.json` has the losses of these steps, the evaluations and predictions of both
+checkpoints, and the signatures of an export.
 """
 
 import ast
@@ -27,7 +27,7 @@ STEPS, BATCH = 20, 32
 
 
 def data_of_example():
-    """The function `people` of the example, which imports what 3.7 lacks."""
+    """Returns the function `people` of the example, which Python 3.7 cannot import."""
     with open(EXAMPLE) as file:
         tree = ast.parse(file.read())
     names = {"np": np}
@@ -46,7 +46,7 @@ people, EDUCATION = data_of_example()
 
 
 def columns():
-    """The columns of the linear model, and those of the network."""
+    """Returns the columns of the linear model and of the network."""
     fc = tf.feature_column
     age = fc.numeric_column("age")
     scaled = [
@@ -70,7 +70,7 @@ def columns():
 
 
 def classifier(model_dir, **settings):
-    """The original with its defaults, except for the units."""
+    """Returns the original classifier with its defaults, except for the units."""
     wide, deep = columns()
     return tf.estimator.DNNLinearCombinedClassifier(
         model_dir=model_dir,
@@ -83,13 +83,13 @@ def classifier(model_dir, **settings):
 
 
 def input_fn(seed, size, batch):
-    """Batches of people, in order."""
+    """Returns batches of people, in order."""
     dataset = tf.data.Dataset.from_tensor_slices(people(size, seed))
     return dataset.batch(batch)
 
 
 class Losses(tf.train.SessionRunHook):
-    """Records the loss of each step."""
+    """A hook that records the loss of each step."""
 
     def __init__(self):
         self.losses = []
@@ -106,7 +106,7 @@ class Losses(tf.train.SessionRunHook):
 
 
 def results(estimator, step):
-    """The results of evaluating and predicting with one checkpoint."""
+    """Evaluates and predicts with one checkpoint."""
     path = os.path.join(estimator.model_dir, f"model.ckpt-{step}")
     metrics = estimator.evaluate(lambda: input_fn(2, 256, 64), checkpoint_path=path)
     predictions = list(
@@ -123,7 +123,7 @@ def results(estimator, step):
 
 
 def signatures(estimator):
-    """The names, dtypes and shapes of an export."""
+    """Returns the names, dtypes and shapes of an export."""
     wide, deep = columns()
     receiver = tf.estimator.export.build_parsing_serving_input_receiver_fn(
         tf.feature_column.make_parse_example_spec(wide + deep)

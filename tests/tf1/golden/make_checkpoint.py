@@ -1,10 +1,10 @@
-"""Makes `checkpoint/`, with TensorFlow 2.15.1 and its estimator.
+"""Writes `checkpoint/` with the estimator of TensorFlow 2.15.1.
 
     python tests/tf1/golden/make_checkpoint.py tests/tf1/golden/checkpoint
 
-TensorFlow 1.15.5 made `checkpoint_1_15/` in the same way. With `--continue
-DIRECTORY STEPS` it trains on from a checkpoint that is there, and prints the
-losses: in `checkpoint_ours/`, which this package wrote, are those of 1.15.5.
+TensorFlow 1.15.5 wrote `checkpoint_1_15/` in the same way. With `--continue DIRECTORY
+STEPS` it continues from an existing checkpoint and prints the losses. This package
+wrote `checkpoint_ours/`, with the losses of TensorFlow 1.15.5.
 """
 
 import json
@@ -19,7 +19,7 @@ BEFORE, AFTER = 5, 6
 
 
 class _Losses(tf.train.SessionRunHook):
-    """Records the loss of each step."""
+    """A hook that records the loss of each step."""
 
     def __init__(self, loss, losses):
         self._loss, self._losses = loss, losses

@@ -2,7 +2,7 @@
 
     tf115/bin/python tests/tf1/golden/make_columns.py
 
-`make_contrib.py` says how to install it. The columns are those of
+`make_contrib.py` documents the installation. The columns are those of
 `docs/snippets/feature_columns.py`.
 """
 
@@ -30,7 +30,7 @@ fc = tf.feature_column
 
 
 def categorical():
-    """The columns of ids."""
+    """Returns the columns of ids."""
     return {
         "city": fc.categorical_column_with_identity("city", 6),
         "color": fc.categorical_column_with_vocabulary_list(
@@ -49,7 +49,7 @@ def categorical():
 
 
 def vocabulary_file():
-    """A vocabulary file of colors."""
+    """Writes a vocabulary file of colors."""
     path = os.path.join(tempfile.mkdtemp(), "colors.txt")
     with open(path, "w") as file:
         file.write("red\ngreen\nblue\n")
@@ -57,7 +57,7 @@ def vocabulary_file():
 
 
 def dense():
-    """The numeric columns, by names of this file."""
+    """Returns the numeric columns by name."""
     ids = categorical()
     start = tf.constant_initializer(TABLE)
     age = fc.numeric_column("age")
@@ -81,7 +81,7 @@ def dense():
 
 
 def values_of(build):
-    """The values that a graph computes from features, and the names of variables."""
+    """Computes values from features; also returns the names of variables."""
     with tf.Graph().as_default(), tf.Session() as session:
         features = {name: tf.constant(x) for name, x in FEATURES.items()}
         features["zip"] = tf.cast(features["zip"], tf.int64)
@@ -93,7 +93,7 @@ def values_of(build):
 
 
 def named():
-    """The names of columns, and of the variables that they make."""
+    """Returns the names of columns and of their variables."""
     age, identity = (
         fc.numeric_column("age"),
         fc.categorical_column_with_identity,
@@ -136,7 +136,7 @@ def main():
     values, names = values_of(
         lambda f: fc.input_layer(f, [dense()[name] for name in together])
     )
-    # A cross of raw keys takes all of them for strings.
+    # A cross of raw keys treats all of them as strings.
     together.remove("indicator_city_X_color")
     spec = fc.make_parse_example_spec([dense()[name] for name in together])
     golden = {

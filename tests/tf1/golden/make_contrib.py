@@ -5,7 +5,7 @@ tf115/bin/pip install tensorflow==1.15.5 'protobuf<3.21' 'numpy<1.19'
 tf115/bin/pip install scikit-learn
 tf115/bin/python tests/tf1/golden/make_contrib.py [NAME ...]
 
-With names, other rows stay as they are.
+With names, other rows do not change.
 """
 
 import json

@@ -1,10 +1,10 @@
-"""Writes which modules TensorFlow 1.15 had below `tf.contrib.*.python`.
+"""Writes the modules of TensorFlow 1.15 below `tf.contrib.*.python`.
 
 tf115/bin/python tests/tf1/golden/make_contrib_modules.py
 
-`make_contrib.py` says how to make `tf115`. Into the package go the names of the
-modules, and into `contrib_modules.json` what each has of its part of
-`tf.contrib`, and what has the name of such a thing but is another one.
+`make_contrib.py` documents how to make `tf115`. A file of the package gets the names of
+the modules. `contrib_modules.json` gets the public names that each module contains, and
+names that mean another object there.
 """
 
 import importlib
@@ -18,12 +18,12 @@ from tensorflow import contrib
 
 HERE = pathlib.Path(__file__).resolve().parent
 NAMES = HERE.parents[2] / "keras_tpu_estimator" / "tf1" / "names"
-# Tests, and operations that have another module around them.
+# Tests, and operations with a wrapper module.
 LEFT_OUT = ("gen_", "kernel_tests", "tests", "testing", "test_")
 
 
 def modules():
-    """The names of the modules, without 'tf.contrib.'."""
+    """Returns the names of the modules, without 'tf.contrib.'."""
     root = pathlib.Path(contrib.__path__[0])
     for file in sorted(root.glob("*/python/**/*.py")):
         parts = file.relative_to(root).with_suffix("").parts
@@ -38,7 +38,7 @@ def modules():
 
 
 def main():
-    """Imports each, and compares its names with those of its part."""
+    """Imports each module, and compares its names with the public ones."""
     if tf.__version__ != "1.15.5":
         sys.exit("TensorFlow 1.15.5 is needed, not " + tf.__version__ + ".")
     found = {}
@@ -47,7 +47,7 @@ def main():
         try:
             own = vars(importlib.import_module("tensorflow.contrib." + module))
         except ImportError:
-            continue  # It needs what is not installed.
+            continue  # Its dependencies are not installed.
         of_part = vars(importlib.import_module("tensorflow.contrib." + part))
         both = [
             name

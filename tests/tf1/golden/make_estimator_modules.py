@@ -1,11 +1,11 @@
-"""Writes which modules `tensorflow_estimator` 1.15 had.
+"""Writes the modules of `tensorflow_estimator` 1.15.
 
 tf115/bin/python tests/tf1/golden/make_estimator_modules.py
 
-`make_contrib.py` says how to make `tf115`. Into the package go the modules
-below `tensorflow_estimator.python.estimator`, each with the module that makes
-its names public, and the packages of `tf.contrib` and of `tf.examples`. Into
-`estimator_modules.json` goes where each of the names of a module is public.
+`make_contrib.py` documents how to make `tf115`. A file of the package gets the modules
+below `tensorflow_estimator.python.estimator`, each with the module that makes its names
+public, and the packages of `tf.contrib` and `tf.examples`. The public path of each name
+goes to `estimator_modules.json`.
 """
 
 import importlib
@@ -29,12 +29,12 @@ PUBLIC = (
     "contrib.estimator",
     "contrib.tpu",
 )
-# In these the names of a module are public; those of contrib come second.
+# The modules with public names. Those of contrib come second.
 CHOSEN = PUBLIC[:4]
 
 
 def is_of_users(parts):
-    """Whether scripts import a path, unlike paths of tests."""
+    """Whether a path is not one of tests."""
     return not any(
         part.startswith(("gen_", "test_", "tests", "testing", "kernel_tests"))
         or "_test" in part
@@ -44,7 +44,7 @@ def is_of_users(parts):
 
 
 def modules(root):
-    """The modules and packages below a folder, as parts of their names."""
+    """Returns the modules and packages below a folder, as parts of their names."""
     for file in sorted(pathlib.Path(root).glob("**/*.py")):
         parts = file.relative_to(root).with_suffix("").parts
         folders = [
@@ -56,7 +56,7 @@ def modules(root):
 
 
 def names_of(module):
-    """The names of a module, with the public modules that have each."""
+    """Returns the names of a module, with the public modules of each."""
     own = vars(importlib.import_module(module))
     found = {}
     for name, value in sorted(own.items()):
@@ -79,7 +79,7 @@ def attribute(path):
 
 
 def owner_of(module, names):
-    """The module that makes the most of these names public."""
+    """Returns the module that makes the most of these names public."""
     tpu, _, rest = module.partition("tpu.")
     if (
         not tpu
@@ -96,7 +96,7 @@ def owner_of(module, names):
 
 
 def packages():
-    """Modules of contrib and examples that are not below their `python`."""
+    """Returns the modules of contrib and examples outside of `python`."""
     roots = {"contrib": contrib.__path__[0]}
     examples = pathlib.Path(contrib.__path__[0]).parent / "examples"
     roots["examples"] = str(examples)
@@ -109,7 +109,7 @@ def packages():
 
 
 def main():
-    """Imports each module, and looks for its names."""
+    """Imports each module, and finds its public names."""
     if tf.__version__ != "1.15.5":
         sys.exit("TensorFlow 1.15.5 is needed, not " + tf.__version__ + ".")
     root = pathlib.Path(tensorflow_estimator.__file__).parent

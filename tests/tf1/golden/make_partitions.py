@@ -1,4 +1,4 @@
-"""Makes `partitions.json`: lookups in partitioned variables of TensorFlow 1.15.
+"""Writes `partitions.json`: lookups in partitioned variables of TensorFlow 1.15.
 
 python tests/tf1/golden/make_partitions.py  # With tensorflow==1.15.5.
 """
@@ -12,7 +12,7 @@ IDS = [[0, 6, 3], [5, 5, 1], [2, 4, 6]]
 
 
 def looked_up(kind, strategy, table):
-    """The rows that a kind of lookup finds, with different gradients for each row."""
+    """Looks up rows, with different gradients for each row."""
     ids = tf.constant(IDS, tf.int64)
     if kind == "embedding_lookup":
         return tf.nn.embedding_lookup(table, ids, partition_strategy=strategy)
@@ -26,7 +26,7 @@ def looked_up(kind, strategy, table):
 
 
 def case(kind, strategy, partitions, rows):
-    """The complete table after several steps, and the looked-up rows."""
+    """Returns the complete table after several steps, and the looked-up rows."""
     with tf.Graph().as_default(), tf.Session() as session:
         parts = tf.fixed_size_partitioner(partitions)
         table = tf.get_variable(

@@ -19,7 +19,7 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 class _FinalLosses(logging.Handler):
-    """Records the final step's loss from the log."""
+    """A log handler that records the final step's loss."""
 
     def __init__(self):
         super().__init__()

@@ -1,4 +1,4 @@
-"""A convolutional network for digits, as mnist_tpu was written."""
+"""A convolutional network for digits, in the style of mnist_tpu."""
 
 import numpy as np
 import starting_values
@@ -12,7 +12,7 @@ PIXELS = 12
 
 
 def network(images, params, is_training):
-    """The logits of ten digits."""
+    """Returns the logits of ten digits."""
     start = starting_values.Normal(0.2)
     net = tf.reshape(images, [-1, PIXELS, PIXELS, 1])
     for filters in (4, 8):
@@ -41,7 +41,7 @@ def metric_fn(labels, logits):
 
 
 def model_fn(features, labels, mode, params):
-    """The model_fn that a TPUEstimator calls once for each mode."""
+    """Trains, evaluates or predicts."""
     images = features
     if isinstance(images, dict):
         images = features["image"]
@@ -71,7 +71,7 @@ def model_fn(features, labels, mode, params):
 
 
 def dataset(examples, seed):
-    """Digits as blobs at different positions."""
+    """Returns digits as blobs at different positions."""
     rng = np.random.RandomState(seed)
     labels = rng.randint(10, size=examples).astype(np.int32)
     images = rng.uniform(size=(examples, PIXELS, PIXELS)).astype(np.float32)
@@ -82,12 +82,12 @@ def dataset(examples, seed):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """The last batch also has its full size, as TPUs require."""
+    """Returns batches that all have the full size, as TPUs require."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

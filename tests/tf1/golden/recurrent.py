@@ -1,4 +1,4 @@
-"""A network that reads a sequence, by a loop of one's own and by an LSTM."""
+"""A network that reads a sequence with a custom loop and with an LSTM."""
 
 import numpy as np
 import starting_values
@@ -12,7 +12,7 @@ LENGTH, WIDTH, UNITS = 7, 3, 5
 
 
 def by_own_loop(x, lengths, start):
-    """The states of a simple cell, which stop where a sequence ends."""
+    """Returns the states of a simple cell, which stop at the end of a sequence."""
     batch = x.shape.as_list()[0]
     with tf.variable_scope("own_cell"):
         kernel = tf.get_variable("kernel", [WIDTH + UNITS, UNITS], initializer=start)
@@ -39,7 +39,7 @@ def by_own_loop(x, lengths, start):
 
 
 def by_lstm(x, lengths, params, start, is_training):
-    """The last state of TensorFlow's own cell and loop."""
+    """Returns the last state of TensorFlow's own cell and loop."""
     cell = tf.nn.rnn_cell.LSTMCell(UNITS, initializer=start)
     if is_training and params["keep"] < 1.0:
         cell = tf.nn.rnn_cell.DropoutWrapper(cell, output_keep_prob=params["keep"])
@@ -50,7 +50,7 @@ def by_lstm(x, lengths, params, start, is_training):
 
 
 def model_fn(features, labels, mode, params):
-    """A regression on what both networks read."""
+    """A regression on the outputs of both networks."""
     is_training = mode == tf.estimator.ModeKeys.TRAIN
     start = starting_values.Normal(0.4)
     x, lengths = features["x"], features["lengths"]
@@ -86,7 +86,7 @@ def model_fn(features, labels, mode, params):
 
 
 def metric_fn(labels, value):
-    """Errors of two kinds."""
+    """Computes two kinds of errors."""
     return {
         "mae": tf.metrics.mean_absolute_error(labels, value),
         "rmse": tf.metrics.root_mean_squared_error(labels, value),
@@ -94,7 +94,7 @@ def metric_fn(labels, value):
 
 
 def dataset(examples, seed):
-    """The sum of what comes before the end."""
+    """Returns sequences with the sum of their elements before the end."""
     rng = np.random.RandomState(seed)
     x = rng.normal(size=(examples, LENGTH, WIDTH)).astype(np.float32)
     lengths = rng.randint(1, LENGTH + 1, size=examples).astype(np.int32)
@@ -104,12 +104,12 @@ def dataset(examples, seed):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """Held-out sequences."""
+    """Returns held-out sequences."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

@@ -1,4 +1,4 @@
-"""A generator proposes words; a discriminator finds them, as in ELECTRA."""
+"""An ELECTRA model: a discriminator finds the words that a generator replaced."""
 
 import bert_modeling
 import bert_optimization
@@ -15,13 +15,13 @@ CONFIG = bert_modeling.TINY
 
 
 def sample(logits, noise):
-    """Words drawn by the Gumbel trick; no gradient goes through it."""
+    """Samples words by the Gumbel trick, without a gradient."""
     drawn = tf.argmax(tf.nn.softmax(logits + noise), -1, output_type=tf.int32)
     return tf.stop_gradient(drawn)
 
 
 def scattered(ids, positions, new):
-    """The ids with new ones at some positions."""
+    """Replaces the ids at some positions."""
     batch, length = ids.shape.as_list()
     rows = tf.expand_dims(tf.range(batch, dtype=tf.int32) * length, 1)
     places = tf.reshape(positions + rows, [-1, 1])
@@ -34,7 +34,7 @@ def scattered(ids, positions, new):
 
 
 def transformer(name, ids, mask, params, is_training, layers):
-    """A BERT in a separate scope."""
+    """Returns a BERT in a separate scope."""
     with tf.variable_scope(name):
         return bert_modeling.Bert(
             CONFIG._replace(dropout=params["dropout"], layers=layers),
@@ -47,14 +47,14 @@ def transformer(name, ids, mask, params, is_training, layers):
 
 
 def model_fn(features, labels, mode, params):
-    """Both are trained by one optimizer."""
+    """Trains both networks with one optimizer."""
     del labels
     is_training = mode == tf.estimator.ModeKeys.TRAIN
     ids, mask = features["input_ids"], features["input_mask"]
     positions = features["masked_positions"]
     batch = ids.shape.as_list()[0]
     hidden = scattered(ids, positions, tf.fill([batch, MASKED], MASK))
-    # The smaller one of the two: embeddings alone.
+    # The generator consists only of embeddings.
     generator = transformer("generator", hidden, mask, params, is_training, layers=0)
     with tf.variable_scope("generator_predictions"):
         chosen = tf.batch_gather(generator.sequence, positions)
@@ -67,7 +67,7 @@ def model_fn(features, labels, mode, params):
     log_shares = tf.nn.log_softmax(logits)
     one_hot = tf.one_hot(true, CONFIG.vocabulary)
     generator_losses = -tf.reduce_sum(log_shares * one_hot, axis=-1)
-    # Of Gumbel's distribution: it comes with the words, to be the same.
+    # The Gumbel noise is part of the input, so that it is reproducible.
     drawn = sample(logits, features["noise"])
     replaced = scattered(ids, positions, drawn)
     is_replaced = tf.cast(tf.not_equal(replaced, ids), tf.float32)
@@ -106,7 +106,7 @@ def model_fn(features, labels, mode, params):
 
 
 def metric_fn(drawn, true, generator_losses, doubts, is_replaced, weights):
-    """How well both do."""
+    """Computes the accuracies of both networks."""
     found = tf.cast(doubts > 0, tf.float32)
     return {
         "sampled_accuracy": tf.metrics.accuracy(true, drawn),
@@ -117,7 +117,7 @@ def metric_fn(drawn, true, generator_losses, doubts, is_replaced, weights):
 
 
 def dataset(examples, seed):
-    """Words that go up by two."""
+    """Returns sequences of words that increase by two."""
     rng = np.random.RandomState(seed)
     ids = rng.randint(CONFIG.vocabulary, size=(examples, 1))
     ids = (ids + 2 * np.arange(LENGTH)) % (CONFIG.vocabulary - 2) + 2
@@ -133,12 +133,12 @@ def dataset(examples, seed):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """Held-out sentences."""
+    """Returns held-out sentences."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

@@ -1,4 +1,4 @@
-"""A residual network with LARS, and moments that are those of all cores."""
+"""A residual network with LARS and cross-replica batch normalization."""
 
 import os
 
@@ -13,7 +13,7 @@ SIZE, CLASSES = 8, 5
 
 
 class Lars(tf.train.Optimizer):
-    """Momentum whose rate follows the norms of each variable."""
+    """Momentum with a learning rate that depends on the norms of each variable."""
 
     def __init__(self, learning_rate, momentum, weight_decay, skipped):
         super().__init__(use_locking=False, name="LARSOptimizer")
@@ -61,7 +61,7 @@ class Lars(tf.train.Optimizer):
 
 
 def batch_norm(x, is_training, params, start_at_zero=False):
-    """Normalizes by the moments of all cores' examples."""
+    """Normalizes by the moments of the examples of all cores."""
     channels = x.shape.as_list()[-1]
     gamma_start = tf.zeros_initializer if start_at_zero else tf.ones_initializer
     with tf.variable_scope(None, "batch_normalization"):
@@ -92,7 +92,7 @@ def batch_norm(x, is_training, params, start_at_zero=False):
 
 
 def moments(x, params):
-    """The mean and the variance over the examples of all cores."""
+    """Returns the mean and the variance of the examples of all cores."""
     mean, variance = tf.nn.moments(x, [0, 1, 2])
     if not params["use_tpu"]:
         return mean, variance
@@ -104,7 +104,7 @@ def moments(x, params):
 
 
 def block(x, filters, strides, is_training, params, start):
-    """Two convolutions beside a shortcut."""
+    """Applies two convolutions with a shortcut."""
 
     def convolution(x, size, strides):
         return tf.layers.conv2d(
@@ -127,7 +127,7 @@ def block(x, filters, strides, is_training, params, start):
 
 
 def network(images, is_training, params):
-    """The logits."""
+    """Returns the logits."""
     start = starting_values.Normal(0.2)
     x = tf.layers.conv2d(
         images,
@@ -146,7 +146,7 @@ def network(images, is_training, params):
 
 
 def model_fn(features, labels, mode, params):
-    """The classifier, with what to write of each step."""
+    """Trains the classifier, and writes summaries of each step."""
     is_training = mode == tf.estimator.ModeKeys.TRAIN
     logits = network(features, is_training, params)
     if mode == tf.estimator.ModeKeys.PREDICT:
@@ -196,7 +196,7 @@ def model_fn(features, labels, mode, params):
 
 
 def host_call_fn_of(folder):
-    """A function of the step, the loss and the rate, which writes them."""
+    """Returns a function that writes the step, the loss and the rate."""
 
     def host_call_fn(step, loss, rate):
         step = step[0]
@@ -212,7 +212,7 @@ def host_call_fn_of(folder):
 
 
 def metric_fn(labels, logits):
-    """Accuracies of the first guess and of the first two."""
+    """Computes top-1 and top-2 accuracies."""
     guesses = tf.argmax(logits, axis=1)
     in_two = tf.cast(tf.nn.in_top_k(logits, labels, 2), tf.float32)
     return {
@@ -222,7 +222,7 @@ def metric_fn(labels, logits):
 
 
 def dataset(examples, seed):
-    """Images whose color tells what they are."""
+    """Returns images whose color depends on their class."""
     rng = np.random.RandomState(seed)
     labels = rng.randint(CLASSES, size=examples).astype(np.int32)
     images = rng.normal(size=(examples, SIZE, SIZE, 3))
@@ -232,12 +232,12 @@ def dataset(examples, seed):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """Held-out images."""
+    """Returns held-out images."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

@@ -1,4 +1,4 @@
-"""Running a program, under the original and under this package alike."""
+"""Functions that run a program with the original or with this package."""
 
 import glob
 import importlib
@@ -26,13 +26,13 @@ _PREDICTED = 5
 
 
 def make_estimator(program, model_dir, use_tpu=False, **params):
-    """The estimator of a program.
+    """Returns the estimator of a program.
 
     Args:
-        program: Its module.
-        model_dir: Where it keeps its files.
-        use_tpu: Whether on all cores.
-        params: What differs from its own settings.
+        program: The module of the program.
+        model_dir: The directory of its files.
+        use_tpu: Whether to use all cores.
+        params: Overrides of its own settings.
     """
     config = tf.estimator.tpu.RunConfig(
         model_dir=model_dir,
@@ -56,10 +56,10 @@ def run(name, model_dir, use_tpu=False, **params):
     """Trains, evaluates and predicts.
 
     Args:
-        name: That of the program.
+        name: The name of the program.
         model_dir: An empty directory.
-        use_tpu: Whether on all cores.
-        params: What differs from the program's own settings.
+        use_tpu: Whether to use all cores.
+        params: Overrides of the program's own settings.
 
     Returns:
         The losses of all steps, the results of an evaluation, some predictions
@@ -83,7 +83,7 @@ def write_golden(name, results):
 
     Args:
         name: The name of the program and of the file.
-        results: Returns the results of an estimator, as JSON values.
+        results: A function from an estimator to its results, as JSON values.
     """
     if tf.__version__ != "1.15.5":
         sys.exit(f"TensorFlow 1.15.5 is needed, not {tf.__version__}.")
@@ -97,13 +97,13 @@ def write_golden(name, results):
 
 
 def stacked(predictions):
-    """The first predictions, as an array for each name."""
+    """Returns the first predictions, as an array for each name."""
     rows = list(itertools.islice(predictions, _PREDICTED))
     return {name: np.stack([row[name] for row in rows]) for name in rows[0]}
 
 
 def values_of(estimator):
-    """The values of all variables in the latest checkpoint."""
+    """Returns the values of all variables in the latest checkpoint."""
     return {
         name: np.asarray(estimator.get_variable_value(name))
         for name in estimator.get_variable_names()
@@ -111,20 +111,20 @@ def values_of(estimator):
 
 
 def losses_in(model_dir):
-    """The losses that the event files of a training have, step by step."""
+    """Returns the losses in the event files of a training, by step."""
     tf.summary.FileWriterCache.clear()
     found = {}
     for path in glob.glob(os.path.join(model_dir, "events*")):
         for event in tf.train.summary_iterator(path):
             for value in event.summary.value:
-                # A scope of this name makes it another one.
+                # A scope can change the name.
                 if value.tag in ("loss", "loss_1"):
                     found[event.step] = scalar(value)
     return [found[step] for step in sorted(found)]
 
 
 def scalar(value):
-    """The number of a summary, of which there are two kinds."""
+    """Returns the number of a summary of either kind."""
     if value.HasField("tensor"):
         return float(tf.make_ndarray(value.tensor))
     return value.simple_value

@@ -1,14 +1,14 @@
-"""Initial values that no seed of an op decides."""
+"""Initial values that do not depend on seeds of ops."""
 
 import numpy as np
 import tensorflow.compat.v1 as tf
 
 
 class Normal:
-    """An initializer that gives each variable the next of NumPy's numbers.
+    """An initializer that takes values from a NumPy random stream.
 
-    A `model_fn` makes its own when it is called, so that each graph begins
-    with the same ones.
+    Each call of a `model_fn` makes a new one, so that all graphs have equal initial
+    values.
     """
 
     def __init__(self, scale=0.1, seed=0):

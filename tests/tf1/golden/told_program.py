@@ -1,8 +1,8 @@
-"""A program of 2018 that records the results of a training.
+"""A script of 2018 that records the results of a training.
 
-It is run by this package, and by TensorFlow 1.15. `TRAININGS` has the calls,
-and `told` returns what came of one of them: checkpoints, calls of hooks and of
-listeners, and the steps of event files.
+This package and TensorFlow 1.15 run it. `TRAININGS` has the calls, and `told` returns
+the results of one of them: checkpoints, calls of hooks and listeners, and the steps in
+event files.
 """
 
 import glob
@@ -16,7 +16,7 @@ BATCH = 4
 
 
 def of_estimator(model_fn, config):
-    """A `tf.estimator.Estimator`."""
+    """Returns a `tf.estimator.Estimator`."""
     return tf.estimator.Estimator(
         lambda features, labels, mode: model_fn(
             features, labels, mode, tf.estimator.EstimatorSpec
@@ -26,7 +26,7 @@ def of_estimator(model_fn, config):
 
 
 def of_tpu_estimator(model_fn, config, **tpu_config):
-    """A `TPUEstimator` without a TPU."""
+    """Returns a `TPUEstimator` without a TPU."""
     tpu = getattr(tf.estimator, "tpu", None) or tf.contrib.tpu
     return tpu.TPUEstimator(
         lambda features, labels, mode, params: model_fn(
@@ -40,12 +40,12 @@ def of_tpu_estimator(model_fn, config, **tpu_config):
 
 
 def in_loops(model_fn, config):
-    """The same with the loop length of its TPU."""
+    """Returns a `TPUEstimator` without a TPU, but with a loop length."""
     return of_tpu_estimator(model_fn, config, iterations_per_loop=100)
 
 
-# By name: what makes the estimator, its settings, which hooks `train` gets, and
-# the arguments of its calls.
+# By name: the function that makes the estimator, its settings, the hooks of `train`,
+# and the arguments of its calls.
 TRAININGS = {
     "a hook of its own": (
         of_estimator,
@@ -97,7 +97,7 @@ TRAININGS = {
 
 
 class Told(tf.train.SessionRunHook):
-    """Records its calls and the losses."""
+    """A hook that records its calls and the losses."""
 
     def __init__(self, calls):
         self._calls = calls
@@ -115,7 +115,7 @@ class Told(tf.train.SessionRunHook):
         )
 
     def after_run(self, run_context, run_values):
-        # The step may be that before the update.
+        # The step may be the one before the update.
         step = run_context.session.run(tf.train.get_global_step())
         loss = round(float(run_values.results["loss"]), 5)
         self._calls.append(["after_run", int(step), loss])
@@ -137,7 +137,7 @@ class AtEnd(tf.train.SessionRunHook):
 
 
 class Listener(tf.train.CheckpointSaverListener):
-    """Records the saved steps."""
+    """A listener that records the saved steps."""
 
     def __init__(self, calls):
         self._calls = calls
@@ -184,11 +184,11 @@ def _hooks(names, model_dir, calls):
 
 
 def told(name, model_dir):
-    """What one of the trainings tells, and leaves in a directory.
+    """Returns the recorded calls and the files of one training.
 
     Args:
-        name: Its name.
-        model_dir: The directory, which is empty.
+        name: The name of the training.
+        model_dir: An empty directory.
     """
     make, config, hooks, trainings = TRAININGS[name]
     config = {"keep_checkpoint_max": 100, "model_dir": model_dir, **config}
@@ -219,7 +219,7 @@ def _checkpoints(model_dir):
 
 
 def _events(model_dir, tag):
-    """The values of a tag by step."""
+    """Returns the values of a tag by step."""
     tf.summary.FileWriterCache.clear()
     found = {}
     for path in sorted(glob.glob(os.path.join(model_dir, "events.out.*"))):
@@ -232,5 +232,5 @@ def _events(model_dir, tag):
 
 
 def as_json(result):
-    """The result as JSON."""
+    """Returns the result as JSON."""
     return json.loads(json.dumps(result))

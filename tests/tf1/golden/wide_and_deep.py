@@ -1,4 +1,4 @@
-"""Columns of a table, those with many values embedded."""
+"""A model on the columns of a table, some of them embedded."""
 
 import numpy as np
 import starting_values
@@ -11,7 +11,7 @@ CITIES, BUCKETS, COLORS = 6, 20, 3
 
 
 def columns(start):
-    """How a table is read."""
+    """Returns the feature columns of the table."""
     city = tf.feature_column.categorical_column_with_identity("city", CITIES)
     word = tf.feature_column.categorical_column_with_identity("word", BUCKETS)
     color = tf.feature_column.categorical_column_with_identity("color", COLORS)
@@ -28,7 +28,7 @@ def columns(start):
 
 
 def model_fn(features, labels, mode, params):
-    """A small network on all columns."""
+    """Trains a small network on all columns."""
     start = starting_values.Normal(0.3)
     x = tf.feature_column.input_layer(features, columns(start))
     x = tf.layers.dense(x, 8, tf.nn.relu, kernel_initializer=start)
@@ -57,7 +57,7 @@ def model_fn(features, labels, mode, params):
 
 
 def metric_fn(labels, shares):
-    """As for any classifier of two classes."""
+    """Computes metrics of a binary classifier."""
     return {
         "auc": tf.metrics.auc(labels, shares),
         "precision": tf.metrics.precision(labels, shares > 0.5),
@@ -66,7 +66,7 @@ def metric_fn(labels, shares):
 
 
 def dataset(examples, seed):
-    """A table, whose words are hashed here: cores know no strings."""
+    """Returns a table with hashed words, because TPU cores do not support strings."""
     rng = np.random.RandomState(seed)
     words = rng.randint(100, size=(examples, 2))
     city = rng.randint(CITIES, size=examples)
@@ -90,12 +90,12 @@ def dataset(examples, seed):
 
 
 def train_input_fn(params):
-    """Batches without end."""
+    """Returns endless batches."""
     data = dataset(STEPS * BATCH, seed=1)
     return data.repeat().batch(params["batch_size"], drop_remainder=True)
 
 
 def eval_input_fn(params):
-    """Held-out rows."""
+    """Returns held-out rows."""
     data = dataset(4 * BATCH, seed=2)
     return data.batch(params["batch_size"], drop_remainder=True)

@@ -1,4 +1,4 @@
-"""A call of each function of `tf.contrib` that is supplied, by its name.
+"""Calls of each supported function of `tf.contrib`, by name.
 
-They run under TensorFlow 1.15 and under this package.
+TensorFlow 1.15 and this package run them.
 """

@@ -5,32 +5,32 @@ import tensorflow.compat.v1 as tf
 
 
 def floats(*shape, **kwargs):
-    """Numbers that are the same everywhere, between -1 and 1."""
+    """Returns reproducible numbers between -1 and 1."""
     count = int(np.prod(shape))
     numbers = np.sin(np.arange(count) * 1.7 + kwargs.get("start", 1.0))
     return numbers.reshape(shape).astype("float32")
 
 
 def x(*shape, **kwargs):
-    """The same as a tensor."""
+    """Returns such numbers as a tensor."""
     return tf.constant(floats(*shape, **kwargs))
 
 
 def image(*shape):
-    """A small batch of images."""
+    """Returns a small batch of images."""
     return x(*(shape or (2, 4, 4, 3)))
 
 
 def probabilities(count):
-    """Numbers between 0 and 1, which are spread."""
+    """Returns numbers between 0 and 1."""
     return tf.constant((floats(count) + 1) / 2)
 
 
 def with_gradient(make):
-    """A call that also returns the gradient of the result of another call.
+    """Returns a call that also returns the gradient of its result.
 
     Args:
-        make: Returns a tensor, given `tf.contrib` and a tensor of images.
+        make: A function from `tf.contrib` and a tensor of images to a tensor.
     """
 
     def call(contrib):
@@ -42,14 +42,13 @@ def with_gradient(make):
 
 
 def outcome(call, contrib):
-    """The result of a call in a separate graph, as lists of numbers.
+    """Returns the result of a call in a separate graph, as lists of numbers.
 
-    Trainable variables are set to known numbers before, and what is called
-    'update' is run twice, before the rest.
+    Trainable variables first get reproducible values. The entry 'update' runs twice
+    before the others.
 
     Args:
-        call: Returns a nest of tensors, or such a one for 'update' and another
-            one for 'then'.
+        call: Returns a pytree of tensors, or one for 'update' and one for 'then'.
         contrib: `tf.contrib`.
     """
     with tf.Graph().as_default(), tf.Session() as session:
@@ -75,7 +74,7 @@ def outcome(call, contrib):
 
 
 def outcome_or_error(call, contrib):
-    """The same, or the error that the call raises."""
+    """Returns the result of a call, or the error that it raises."""
     try:
         return outcome(call, contrib)
     except (AttributeError, ImportError) as error:
@@ -83,7 +82,7 @@ def outcome_or_error(call, contrib):
 
 
 def flat(nest):
-    """The leaves of a pytree, in order."""
+    """Returns the leaves of a pytree, in order."""
     if isinstance(nest, dict):
         return [each for key in sorted(nest) for each in flat(nest[key])]
     if isinstance(nest, (list, tuple)):

@@ -38,7 +38,7 @@ TEXT = tf.FixedLenFeature((), tf.string)
 
 
 def _decoded(make, features, **values):
-    """What a handler makes of an example, `features` of which are read."""
+    """Returns a call that decodes `features` of an example."""
 
     def call(contrib):
         decoding = contrib.slim.tfexample_decoder
@@ -49,7 +49,7 @@ def _decoded(make, features, **values):
 
 
 def _image(contrib):
-    """A PNG and raw bytes."""
+    """Returns a call that decodes a PNG and raw bytes."""
     decoding = contrib.slim.tfexample_decoder
     pixels = (np.abs(floats(2, 3, 3)) * 255).astype("uint8")
     with tf.Graph().as_default(), tf.Session() as session:
@@ -63,7 +63,7 @@ def _image(contrib):
             "image/encoded": np.asarray(data, object).astype("S"),
             "image/format": np.asarray(kind),
         }
-        # NumPy ends its bytes before zeros, of which a picture has some.
+        # NumPy strips trailing zeros from bytes.
         example = tf.train.Example.FromString(_example(**values))
         kept = example.features.feature["image/encoded"].bytes_list
         kept.value[0] = data
@@ -97,7 +97,7 @@ def _own_provider(contrib):
 
 
 def _in_files(read):
-    """The values read from two files with three records each."""
+    """Returns a call that reads two files with three records each."""
 
     def call(contrib):
         with tempfile.TemporaryDirectory() as folder:
@@ -113,7 +113,7 @@ def _in_files(read):
 
 
 def _run(contrib, tensors, count, sort=True):
-    """Some runs of what queues fill, in order."""
+    """Runs a tensor from queues several times, in order."""
     with tf.Session() as session:
         session.run(
             [
@@ -234,7 +234,7 @@ CALLS = {
         shape=[2, 2],
     ),
 }
-# Called by those that these are called in.
+# Other entries also call these functions.
 ALIASES = {
     "dataset.Dataset": "dataset_data_provider.DatasetDataProvider",
     "parallel_reader.ParallelReader": "parallel_reader.parallel_read",

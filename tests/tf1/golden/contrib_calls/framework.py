@@ -13,7 +13,7 @@ def _names(variables):
 
 
 def _made(contrib):
-    """Some variables of each kind."""
+    """Makes some variables of each kind."""
     f = contrib.framework
     with tf.variable_scope("scope"):
         f.model_variable("model", [2], initializer=tf.zeros_initializer())
@@ -54,7 +54,7 @@ def _assigned(contrib):
 
 
 def _restored(contrib):
-    """Values out of a checkpoint of other names, by both functions."""
+    """Restores a checkpoint with other names, by both functions."""
     f = contrib.framework
     with tempfile.TemporaryDirectory() as folder, tf.Graph().as_default():
         saved = tf.get_variable("before", initializer=floats(2, 3))
@@ -82,7 +82,7 @@ def _restored(contrib):
 
 
 def _scoped(contrib):
-    """The arguments of functions in scopes."""
+    """Returns a call with the arguments of functions in scopes."""
     f = contrib.framework
 
     @f.add_arg_scope
@@ -124,7 +124,7 @@ def _smart(contrib):
 
 
 def _shaped(contrib):
-    """Tensors whose shapes are checked, of known and of unknown ones."""
+    """Checks the shapes of tensors with known and with unknown shapes."""
     f = contrib.framework
     unknown = tf.placeholder_with_default(floats(2, 3), [None, None])
     checked = f.with_shape([2, 3], unknown)
@@ -154,7 +154,7 @@ def _shaped(contrib):
 
 
 def _squeezed(contrib):
-    """Predictions and labels, of known and of unknown shapes."""
+    """Squeezes predictions and labels with known and with unknown shapes."""
     f = contrib.framework
     given = floats(3, 1), floats(3), floats(3, 2), floats(3, 2, 1)
     pairs = [(0, 1), (1, 0), (0, 0), (3, 2), (2, 3)]
@@ -204,7 +204,7 @@ CALLS = {
     "sort": lambda c: c.framework.sort(x(5)),
     "with_shape": _shaped,
 }
-# Called by those that these are called in.
+# Other entries also call these functions.
 ALIASES = {
     "add_arg_scope": "arg_scope",
     "add_model_variable": "get_model_variables",

@@ -10,7 +10,7 @@ def _volume():
 
 
 def _batch_norm(shape=(2, 4, 4, 3), **kwargs):
-    """Two steps of moving averages, and what is normalized in evaluation."""
+    """Returns a call with two updates of moving averages, and an evaluation."""
 
     def call(contrib):
         inputs = x(*shape)
@@ -62,7 +62,7 @@ def _reversible(contrib):
 
 
 def _optimized(optimizer="SGD", **kwargs):
-    """The values after two steps."""
+    """Returns a call that trains two steps."""
 
     def call(contrib):
         step = tf.train.create_global_step()
@@ -101,7 +101,7 @@ def _initial(make):
 
 
 def _summarized(make):
-    """The names of summaries and what they say."""
+    """Returns a call with the names and values of summaries."""
 
     def call(contrib):
         tensor = tf.nn.relu(x(2, 3), name="tensor")
@@ -117,7 +117,7 @@ def _summarized(make):
 
 
 def _safely_looked_up(contrib):
-    """Rows of ids of which some are none, and of an example without any."""
+    """Looks up invalid ids, and an example without ids."""
     ids = tf.SparseTensor(
         [[0, 0], [0, 1], [2, 0], [3, 0]],
         tf.constant([1, 2, -1, 3], tf.int64),
@@ -256,7 +256,7 @@ CALLS = {
         lambda c: c.xavier_initializer_conv2d(False, seed=1)
     ),
 }
-# Other names of the same functions.
+# Aliases of the same functions.
 ALIASES = {
     "OPTIMIZER_SUMMARIES": "OPTIMIZER_CLS_NAMES",
     "convolution": "conv2d",
@@ -267,6 +267,6 @@ ALIASES = {
     "convolution3d": "conv3d",
     "convolution3d_transpose": "conv3d_transpose",
     "separable_convolution2d": "separable_conv2d",
-    # A decorator of it.
+    # A decorator of a function above.
     "enable_with_args": "recompute_grad",
 }

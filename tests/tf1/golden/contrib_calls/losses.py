@@ -8,7 +8,7 @@ CLASSES = [0, 1, 1, 0, 2, 2]
 
 
 def _of_numbers(name, *arguments):
-    """A loss, what it is a gradient of, and what is in its collection."""
+    """Returns a call with a loss, its gradient, and its collection."""
 
     def call(contrib):
         given = x(4, 3)
@@ -87,7 +87,7 @@ CALLS = {
         )
     ),
 }
-# Called by those of `add_loss`.
+# Losses call this function.
 ALIASES = {
     "get_losses": "add_loss",
     "get_regularization_losses": "add_loss",

@@ -12,7 +12,7 @@ WEIGHTS = [1.0, 2.0, 0.5, 1.0, 0.0, 1.0, 1.0, 3.0]
 
 
 def _streamed(make):
-    """The value of a metric after two updates, and what the second returns."""
+    """Returns a call with a metric after two updates, and the second result."""
 
     def call(contrib):
         value, update = make(contrib.metrics)

@@ -10,14 +10,14 @@ from contrib_calls.calling import floats, x
 
 
 def _made(name, size, make, count=4):
-    """Some numbers that a network gives, and what its variables are.
+    """Returns a call with some outputs and the variables of a network.
 
     Args:
-        name: That of its module.
-        size: Height and width of the image.
-        make: Returns a tensor, and what else there is by name, given the
-            module and an image.
-        count: How many numbers.
+        name: The name of its module.
+        size: The height and width of the image.
+        make: A function from the module and an image to a tensor and other tensors by
+            name.
+        count: The number of outputs.
     """
 
     def call(contrib):
@@ -35,7 +35,7 @@ def _made(name, size, make, count=4):
             numbers = np.ravel(session.run(out))
         return [
             len(shapes),
-            # Names and shapes, of which there are hundreds.
+            # A checksum of hundreds of names and shapes.
             zlib.crc32(repr(sorted(shapes.items())).encode()),
             sorted({key.split("/")[-1] for key in others}),
             numbers[:count],
@@ -45,7 +45,7 @@ def _made(name, size, make, count=4):
 
 
 def _weights(tensor):
-    """Numbers of a size that layers keep."""
+    """Returns numbers of a size that layers preserve."""
     shape = tensor.shape.as_list()
     scale = np.sqrt(3.0 / max(1, np.prod(shape[:-1])))
     return floats(*shape) * np.float32(scale)
@@ -56,7 +56,7 @@ def _scopes():
 
 
 def _whole(name, size, function=None, scoped=None, **kwargs):
-    """A network that says classes."""
+    """Returns a call of a network with classes."""
 
     def make(module, images):
         scope = scoped or f"{name}_arg_scope"
@@ -77,7 +77,7 @@ def _vgg(function):
 
 
 def _resnet(version):
-    """A small one, of a block at a stride and one at a rate."""
+    """Returns a call of a small ResNet, with a stride and with a rate."""
 
     def make(module, images):
         block = getattr(module, f"resnet_v{version}_block")
@@ -102,7 +102,7 @@ def _known_resnet(version, layers):
     def make(module, images):
         function = getattr(module, f"{name}_{layers}")
         norm = importlib.import_module("tensorflow.contrib.layers").batch_norm
-        # Hundreds of sums, whose order is not the same.
+        # The order of hundreds of sums differs.
         images = tf.cast(images, tf.float64)
         with _scopes().arg_scope([norm], fused=False):
             return function(images, num_classes=4, is_training=False)
@@ -114,7 +114,7 @@ CALLS = {
     "resnet_v1.resnet_v1": _resnet(1),
     "resnet_v2.resnet_v2": _resnet(2),
 }
-# Tens of millions of variables, or hundreds of layers.
+# These have tens of millions of weights, or hundreds of layers.
 LARGE = {
     "alexnet.alexnet_v2": _whole("alexnet", 224, "alexnet_v2", "alexnet_v2_arg_scope"),
     "inception_v1.inception_v1": _inception(1, 224),
@@ -131,7 +131,7 @@ LARGE = {
     "vgg.vgg_a": _vgg("vgg_a"),
 }
 CALLS.update(LARGE)
-# What networks are made with.
+# The functions that networks are made with.
 ALIASES = {
     **{
         f"{name.split('.')[0]}.trunc_normal": name

@@ -31,7 +31,7 @@ def _likelihood(contrib):
 
 
 def _unrolled(make, **kwargs):
-    """Outputs, states and a gradient of a cell over a sequence."""
+    """Returns a call with outputs, states and a gradient of a cell over a sequence."""
 
     def call(contrib):
         given = x(2, 3, 4)
@@ -99,7 +99,7 @@ def _static(contrib):
 
 
 def _mapped(contrib):
-    """Linear maps of one tensor and of two, with all that they may have."""
+    """Computes linear maps of one tensor and of two, with all options."""
     from tensorflow.contrib.rnn.python.ops import core_rnn_cell
 
     one, two = x(2, 3), x(2, 4, start=2.0)
@@ -139,7 +139,7 @@ def _loss(**kwargs):
 
 
 def _all_of(data):
-    """The elements of a data set."""
+    """Returns the elements of a dataset."""
     following = tf.data.make_one_shot_iterator(data).get_next()
     found = []
     with tf.Session() as session:

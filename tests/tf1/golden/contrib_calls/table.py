@@ -1,4 +1,4 @@
-"""All calls, by the names of what they call below `tf.contrib`."""
+"""All calls, by the name of the function below `tf.contrib`."""
 
 from contrib_calls import (
     data,
@@ -28,11 +28,11 @@ CALLS = {
     for prefix, module in _AREAS
     for name, call in module.CALLS.items()
 }
-# What is called by the call of another name.
+# Functions that calls with other names cover.
 ALIASES = {
     prefix + name: prefix + other
     for prefix, module in _AREAS
     for name, other in getattr(module, "ALIASES", {}).items()
 }
-# What takes long.
+# Slow calls.
 LARGE = {f"slim.nets.{name}" for name in nets.LARGE}

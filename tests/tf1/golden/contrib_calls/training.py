@@ -14,7 +14,7 @@ def _loss():
 
 
 def _trained(make):
-    """The values after two steps of what makes a train op of a loss."""
+    """Returns a call that trains two steps."""
 
     def call(contrib):
         step = tf.train.create_global_step()
@@ -25,7 +25,7 @@ def _trained(make):
 
 
 def _by_hand(make):
-    """The same with gradients that are changed."""
+    """Returns a call that trains with changed gradients."""
 
     def train(contrib, loss, optimizer):
         pairs = make(contrib, optimizer.compute_gradients(loss))
@@ -35,7 +35,7 @@ def _by_hand(make):
 
 
 def _of_rows(change):
-    """The same for a gradient of some rows."""
+    """Returns a call that trains with a gradient of some rows."""
 
     def call(contrib):
         table = tf.get_variable("table", [4, 3])
@@ -49,12 +49,12 @@ def _of_rows(change):
 
 
 def _in_session(train):
-    """The result of a custom loop."""
+    """Returns the result of a custom loop."""
 
     def call(contrib):
         with tf.Graph().as_default(), tempfile.TemporaryDirectory() as folder:
             tf.train.create_global_step()
-            # One that has a value is not read while it is written.
+            # An initialized variable is not read while it is written.
             variable = tf.get_variable("v", initializer=1.0, use_resource=True)
             optimizer = tf.train.GradientDescentOptimizer(0.1)
             update = contrib.training.create_train_op(variable * variable, optimizer)
@@ -64,13 +64,13 @@ def _in_session(train):
 
 
 def _training(contrib, update, folder):
-    """A variable after three steps."""
+    """Returns a variable after three steps."""
     contrib.training.train(update, folder, hooks=[tf.train.StopAtStepHook(last_step=3)])
     return tf.train.load_variable(folder, "v")
 
 
 def _learning(contrib, update, folder):
-    """The loss of the third step."""
+    """Returns the loss of the third step."""
     del folder
     return contrib.slim.learning.train(
         update, None, number_of_steps=3, log_every_n_steps=0
@@ -78,7 +78,7 @@ def _learning(contrib, update, folder):
 
 
 def _evaluated(evaluate):
-    """Twice a mean, of a checkpoint."""
+    """Evaluates a checkpoint, with two means."""
 
     def call(contrib):
         with tempfile.TemporaryDirectory() as folder:
@@ -137,7 +137,7 @@ def _waited(contrib, folder, path, value, update):
 
 
 def _summarized(contrib):
-    """The names of summaries."""
+    """Returns the names of summaries."""
     summaries = contrib.slim.summaries
     tensor, images = tf.nn.relu(x(3), name="tensor"), x(1, 2, 2, 3)
     made = [
@@ -165,14 +165,14 @@ def _analyzed(contrib):
 
 
 def _optimized(make):
-    """A variable after three steps, dense or of some rows, other ones each."""
+    """Returns a call that trains three steps, dense or with other rows in each."""
 
     def call(contrib):
         step = tf.train.create_global_step()
         table = tf.get_variable("table", [4, 3], use_resource=True)
         dense = tf.get_variable("dense", [3], use_resource=True)
         rows = tf.gather(table, tf.stack([2, tf.cast(step, tf.int32)]))
-        # No gradient depends on what steps change, which has no order.
+        # No gradient depends on a changed variable, because the order is undefined.
         loss = tf.reduce_sum(rows * x(2, 3)) + tf.reduce_sum(dense * x(3))
         update = make(contrib).minimize(loss, step)
         return {"update": update, "then": [table, dense]}
@@ -284,7 +284,7 @@ CALLS = {
     "training.train": _in_session(_training),
     "training.wait_for_new_checkpoint": _evaluated(_waited),
 }
-# Called by those that these are called in.
+# Other entries also call these functions.
 ALIASES = {
     "slim.evaluation.StopAfterNEvalsHook": "training.evaluate_repeatedly",
     "slim.evaluation.SummaryAtEndHook": "training.evaluate_repeatedly",

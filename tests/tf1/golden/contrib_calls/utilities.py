@@ -1,4 +1,4 @@
-"""Calls of what lies beneath `tf.contrib`, by the long names of its modules."""
+"""Calls of functions below `tf.contrib`, by the paths of their modules."""
 
 import importlib
 
@@ -16,7 +16,7 @@ def _module(path):
 
 
 def _of(path, make):
-    """A call that has the module below `path`."""
+    """Returns a call with the module at `path`."""
     return lambda contrib: make(_module(path))
 
 
@@ -29,7 +29,7 @@ def _sparse(make):
 
 
 def _distances(make):
-    """A call of what `cluster_loss` is made of, with distances."""
+    """Returns a call of a part of `cluster_loss`, with distances."""
 
     def call(module):
         distances = module.pairwise_distance(x(6, 3), squared=False)
@@ -159,7 +159,7 @@ CALLS = {
     "train.FloatList": _protos,
 }
 _UTILS = "layers.python.layers.utils."
-# Called by those that these are called in.
+# Other entries also call these functions.
 ALIASES = {
     **{
         f"{_UTILS}{name}": f"{_UTILS}get_tensor_aliases"
