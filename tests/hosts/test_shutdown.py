@@ -18,6 +18,18 @@ def three(store, monkeypatch):
     return [Shutdown(index, 3, Store(store)) for index in range(3)]
 
 
+@pytest.mark.parametrize("code", [None, 0, 3])
+def test_coordinator_outlives_hosts_without_exit_code(three, code, monkeypatch):
+    sleeps = []
+    monkeypatch.setattr(shutdown.time, "sleep", sleeps.append)
+    ended = Problem("Host 1 did not answer.", 1, is_reachable=True, is_end=True)
+    three[1]._publish(shutdown.End(code))
+    for host in (1, 2, 0):
+        three[host]._store.publish("left", host)
+    three[0].announce_end(ended)
+    assert sleeps[-1] == (10 if code is None else 1)
+
+
 @pytest.mark.parametrize("codes", [(None, 0, 0), (1, 2, 2)])
 def test_all_leave_together(three, on_each, codes):
     def leave(host):

@@ -19,8 +19,10 @@ from keras_tpu_estimator.base.hosts.store import Store
 GRACE_SECS = 3.0
 # The time for which a failed process waits until the others have read this.
 SHUTDOWN_SECS = GRACE_SECS + 2.0
-# The additional wait of process 0, until the others have exited.
+# The additional wait of process 0, until the others have exited. One that does not know
+# its exit code first releases all objects.
 _LEAVING_SECS = 1.0
+_FINALIZING_SECS = 10.0
 _LOOK_SECS = 0.1
 _LOOK_MSECS = 200
 _ENDED = "ended"
@@ -181,7 +183,15 @@ class Shutdown:
                     return
                 time.sleep(_LOOK_SECS)
             if self._index == 0:
-                time.sleep(_LEAVING_SECS)
+                time.sleep(self._leaving_secs(problem))
+
+    def _leaving_secs(self, problem: Problem) -> float:
+        """Returns the additional wait of process 0."""
+        if not problem.is_end or problem.host is None:
+            return _LEAVING_SECS
+        ended = self.ends().get(problem.host)
+        is_exiting = ended is not None and ended.code is None
+        return _FINALIZING_SECS if is_exiting else _LEAVING_SECS
 
     def _publish(self, end: End) -> None:
         self._has_published = True
