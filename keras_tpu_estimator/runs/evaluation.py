@@ -288,6 +288,7 @@ class EvaluationLoop:
         values.update(assigned)
         self._result = outputs[METRIC_VALUES]
         self._loop_state.ran(losses, outputs)
+        self._loop_state.graph = step.graph
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:

@@ -457,6 +457,7 @@ class PredictionLoop:
         by_name = results[-1].predicted.by_name
         self._loop_state.outputs = by_name
         self._loop_state.fetched = {**by_name, **running.named}
+        self._loop_state.graph = running.fed.step.graph
         return results
 
     def _one_by_one(self, failed: Running) -> Running:

@@ -381,6 +381,7 @@ class TrainingLoop:
         self._loop_state.wait()
         self._hooks.run_is_made()
         self._loop_state.ran(losses, outputs)
+        self._loop_state.graph = step.graph
         if "host_call" in outputs or "train_metrics" in outputs:
             self._outfeed.put(outputs, numbers)
         return metrics
