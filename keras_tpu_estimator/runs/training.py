@@ -87,6 +87,9 @@ class Training:
 
     def run(self) -> None:
         """Trains from the latest checkpoint, or from initial values."""
+        self.context.reading_again(self._run)
+
+    def _run(self) -> None:
         config = self.context.config
         with (
             stalls_shown(config.stall_timeout_secs) as watch,
