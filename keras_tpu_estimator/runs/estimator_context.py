@@ -33,6 +33,7 @@ from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline
 from keras_tpu_estimator.engine.inputs.position import Position
 from keras_tpu_estimator.engine.program.bound_model_fn import BoundModelFn, TraceOptions
+from keras_tpu_estimator.engine.program.steps import NeedsHostError
 from keras_tpu_estimator.files.directory import location
 from keras_tpu_estimator.files.directory.stale_files import check_listed
 from keras_tpu_estimator.files.formats import checkpoint_format as formats
@@ -370,6 +371,18 @@ class EstimatorContext:
             return features, labels
 
         return read
+
+    def reading_again(self, run: Callable[[], T]) -> T:
+        """Returns the result of a call, which starts again if the host must compute.
+
+        See `NeedsHostError`.
+        """
+        try:
+            return run()
+        except NeedsHostError:
+            if self.hosts.are_several:
+                raise
+        return run()
 
     def steps(self, mode: str, pipeline: Pipeline) -> AgreedSteps:
         """Returns the steps of an input, of which each host takes the same number."""

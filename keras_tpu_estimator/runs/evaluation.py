@@ -93,6 +93,9 @@ class Evaluation:
 
     def run(self, open_values: OpenValues) -> dict[str, Any]:
         """Evaluates, writes the result, and returns the metrics by name."""
+        return self.context.reading_again(lambda: self._run(open_values))
+
+    def _run(self, open_values: OpenValues) -> dict[str, Any]:
         context = self.context
         plan = LoopPlan(STEPS_PER_RUN, self.steps)
         _logger.info("Starting evaluation.")
@@ -290,6 +293,7 @@ class EvaluationLoop:
         values.update(assigned)
         self._result = outputs[METRIC_VALUES]
         self._loop_state.ran(losses, outputs)
+        self._loop_state.graph = step.graph
         self._outfeed.put(outputs)
 
     def _consume(self, outputs: Outputs) -> None:

@@ -52,7 +52,10 @@ class LoopState:
         last_step: The global step to stop at, or `None` if it is unknown.
         loops: The number of loops, or `None` if it is unknown.
         made_at: The time, by `time.monotonic`, when the last part was complete.
+        graph: The TensorFlow graph that made `fetched`, or `None`.
     """
+
+    graph: Any = None
 
     def __init__(
         self,
@@ -278,6 +281,11 @@ class LiveModel:
     def step(self) -> int:
         """The global step."""
         return self._loop_state.step
+
+    @property
+    def graph(self) -> Any:
+        """The TensorFlow graph of the last run, or `None`."""
+        return self._loop_state.graph
 
     @property
     def last_step(self) -> int | None:

@@ -24,7 +24,7 @@ from keras_tpu_estimator.engine.inputs.stacking import (
     StackSize,
     even_share,
 )
-from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import NeedsHostError, Step
 from keras_tpu_estimator.runs.estimator_context import EstimatorContext
 from keras_tpu_estimator.runs.loop_state import PredictionState, hooks_around
 from keras_tpu_estimator.runs.outfeed import call_for_steps
@@ -182,6 +182,15 @@ class Prediction:
 
     def run(self) -> Generator[Predicted, None, None]:
         """Yields the predictions of each batch."""
+        try:
+            yield from self._batches()
+            return
+        except NeedsHostError:
+            if self.context.hosts.are_several:
+                raise
+        yield from self._batches()
+
+    def _batches(self) -> Generator[Predicted, None, None]:
         context, mode = self.context, ModeKeys.PREDICT
         checkpoint = context.checkpoint_to_read(self.checkpoint_path)
         with (
@@ -457,6 +466,7 @@ class PredictionLoop:
         by_name = results[-1].predicted.by_name
         self._loop_state.outputs = by_name
         self._loop_state.fetched = {**by_name, **running.named}
+        self._loop_state.graph = running.fed.step.graph
         return results
 
     def _one_by_one(self, failed: Running) -> Running:

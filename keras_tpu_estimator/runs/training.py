@@ -87,6 +87,9 @@ class Training:
 
     def run(self) -> None:
         """Trains from the latest checkpoint, or from initial values."""
+        self.context.reading_again(self._run)
+
+    def _run(self) -> None:
         config = self.context.config
         with (
             stalls_shown(config.stall_timeout_secs) as watch,
@@ -381,6 +384,7 @@ class TrainingLoop:
         self._loop_state.wait()
         self._hooks.run_is_made()
         self._loop_state.ran(losses, outputs)
+        self._loop_state.graph = step.graph
         if "host_call" in outputs or "train_metrics" in outputs:
             self._outfeed.put(outputs, numbers)
         return metrics

@@ -22,6 +22,7 @@ from keras_tpu_estimator.engine.program.bound_model_fn import (
 )
 from keras_tpu_estimator.engine.program.steps import (
     BatchLayout,
+    NeedsHostError,
     Program,
     Step,
     StepInput,
@@ -44,6 +45,7 @@ from keras_tpu_estimator.tf1.host.preprocessing import (
     key_of,
     needs_host,
     rows_in,
+    size_of_input,
     without_values,
 )
 from keras_tpu_estimator.tf1.host.serving_graph import ServedTF1ModelFn, build_tf1_graph
@@ -82,12 +84,15 @@ class TF1Program:
         self._steps: dict[Any, Step] = {}
         self._host_parts: dict[Any, HostPart] = {}
         self._metrics = GraphMetrics()
+        self._reads_all = False
 
     def step(self, mode: str, example: StepInput) -> Step:
         """Returns the step for inputs of this shape, which is converted once."""
         key = (mode, example.key)
         if key not in self._steps:
             model = self._model(mode, example)
+            if not isinstance(example.features, batch.Hosted):
+                self._check_sizes(model, mode)
             step = GraphStep(
                 model, mode, example, self._metrics, self._options.random_bits
             )
@@ -106,13 +111,13 @@ class TF1Program:
         size: int | None = None,
     ) -> tuple[Features, Labels]:
         """Returns what the devices receive for a batch; see `ReadsOnHost`."""
-        if is_dense((features, labels)):
+        if not self._reads_all and is_dense((features, labels)):
             return features, labels
         try:
             given = from_parts((features, labels))
         except (TypeError, ValueError):  # The checks of batches explain it.
             return features, labels
-        if not needs_host(given):
+        if not (self._reads_all and rows_in(given)) and not needs_host(given):
             return features, labels
         features, labels = given
         if mode == ModeKeys.PREDICT:
@@ -132,6 +137,19 @@ class TF1Program:
         if present < size:
             tensors = first_rows(tensors, present)
         return batch.Hosted(tensors, part), None
+
+    def _check_sizes(self, model: ModelGraph, mode: str) -> None:
+        """Checks that no size depends on values that only the devices have."""
+        size = size_of_input(model, mode)
+        if size is None:
+            return
+        self._reads_all = True
+        raise NeedsHostError(
+            "On several hosts, model_fn must compute sizes from static shapes, such as "
+            "`x.shape`, or from numbers in `params`. Received a size that depends on "
+            f"values of the input: {size}. Return it from input_fn as a shape, or use "
+            "one host."
+        )
 
     def _model(self, mode: str, example: StepInput) -> ModelGraph:
         """The graph for inputs of this shape."""

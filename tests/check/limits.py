@@ -82,6 +82,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
             '[fc.categorical_column_with_vocabulary_list("a", ["b"])])',
         ),
         "shapes that are unknown": None,
+        "sizes may depend on values": None,
         "`tf.while_loop` has a gradient": Code("depends", f"y += {_LOOP})"),
         "`tf.while_loop` may change": None,
         "a summary or another tensor of a `tf.cond`": Code(

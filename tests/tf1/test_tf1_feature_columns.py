@@ -15,6 +15,9 @@ from tf1_programs import (
     weights,
 )
 
+from keras_tpu_estimator.tf1.reimplemented.feature_column import sequence_input_layer
+from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
+
 IDS = tf.feature_column.categorical_column_with_identity
 ROWS = 16
 
@@ -139,3 +142,71 @@ def test_columns_that_hash_numbers_are_refused(column, tmp_path):
 
     with pytest.raises(ValueError, match=r"AsString with strings, made at"):
         estimator(model_fn, tmp_path).evaluate(fed([table()]))
+
+
+SEQUENCES = [[1, 2], [], [3], [0, 4, 1], [2], [1], [3, 3], []]
+# Results of TensorFlow 1.15.5: rows 1 and 4 of the embedding, weights, predictions 2-5.
+OF_IDS = (
+    [[0.11397137, 0.04712448], [0.09889346, 0.04116607]],
+    [0.09146093, 0.1003246],
+    [0.00912335, 0.01225336, -0.0136757, 0.01515167],
+)
+OF_BOTH = (
+    [[0.11549351, 0.04886305], [0.09902579, 0.04130905]],
+    [0.09198511, 0.09851425, 0.01518098, 0.02795283, -0.00214499, 0.06388202],
+    [0.07271742, 0.04797973, -0.01535455, 0.04339022],
+)
+
+
+@pytest.mark.parametrize(
+    ("has_words", "expected"), [(False, OF_IDS), (True, OF_BOTH)], ids=["ids", "both"]
+)
+def test_columns_of_sequences_match_tensorflow_1(tmp_path, has_words, expected):
+    fc = tf.feature_column
+    ids = np.array([(row + [-1] * 3)[:3] for row in SEQUENCES])
+    data = {"ids": ids}
+    if has_words:
+        data["words"] = np.array([*"abcde", ""])[ids]
+
+    def input_fn():
+        y = np.arange(8, dtype="float32")[:, None] % 3
+        return tf.data.Dataset.from_tensor_slices((data, y)).batch(4, True)
+
+    def model_fn(features, labels, mode, params):
+        start = tf.constant_initializer(0.1 * np.sin(np.arange(10)))
+        of_ids = fc.sequence_categorical_column_with_identity("ids", 5)
+        of_words = fc.sequence_categorical_column_with_vocabulary_list(
+            "words", ["a", "b", "c"], num_oov_buckets=1
+        )
+        columns = [fc.embedding_column(of_ids, 2, initializer=start)]
+        if has_words:
+            columns.insert(0, fc.indicator_column(of_words))
+        x, n = sequence_input_layer(features, columns)
+        lengths = tf.cast(tf.maximum(n, 1), tf.float32)[:, None]
+        size = x.shape[2]
+        start = tf.constant_initializer(0.1 * np.sin(np.arange(size) + 1.0))
+        w = tf.get_variable("w", [size, 1], initializer=start)
+        y = tf.matmul(tf.reduce_sum(x, 1) / lengths, w)
+        if mode == "infer":
+            return kte.tf1.EstimatorSpec(mode, predictions={"y": y, "n": n})
+        loss = tf.losses.mean_squared_error(labels, y)
+        train_op = tf.train.AdagradOptimizer(0.1).minimize(
+            loss, tf.train.get_global_step()
+        )
+        return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    made = Estimator(model_fn, str(tmp_path), params={})
+    made.train(input_fn, steps=2)
+    table, w, y = expected
+    name = "sequence_input_layer/ids_embedding/embedding_weights"
+    found = made.get_variable_value(name)[[1, 4]]
+    np.testing.assert_allclose(found, table, rtol=1e-5)
+    np.testing.assert_allclose(made.get_variable_value("w").ravel(), w, rtol=1e-5)
+    rows = [*made.predict(input_fn)]
+    assert [row["n"] for row in rows] == [*map(len, SEQUENCES)]
+    np.testing.assert_allclose([row["y"][0] for row in rows[2:6]], y, rtol=1e-5)
+
+
+def test_layer_of_sequences_needs_their_columns():
+    with pytest.raises(ValueError, match="must read sequences. Received"):
+        sequence_input_layer({}, [tf.feature_column.numeric_column("age")])

@@ -616,3 +616,19 @@ def test_methods_of_an_object_are_called_in_each_step(tmp_path):
     assert mocked.before_run.call_count == mocked.after_run.call_count == 2
     assert mocked.begin.called
     assert mocked.end.called
+
+
+@pytest.mark.parametrize("call", ["train", "evaluate"])
+def test_strings_of_batches_of_another_shape(tmp_path, call):
+    def own(features, labels, mode, params):
+        spec = model_fn(features, labels, mode, params)
+        flat = tf.reshape(tf.as_string(features * 0 + 1), [features.shape[0] * 2])
+        tf.identity(tf.strings.reduce_join(flat), name="text")
+        return spec
+
+    hook = Fetching("text:0")
+    program = estimator(own, tmp_path, iterations=1)
+    if call == "evaluate":
+        program.train(fed([X]), steps=1)
+    getattr(program, call)(fed([X, X[:8], X]), steps=3, hooks=[hook])
+    assert [text.count(b"1.") for text in hook.got] == [32, 16, 32]

@@ -137,3 +137,26 @@ def test_reserved_name_is_an_error(tmp_path):
     )
     with pytest.raises(ValueError, match="cannot be named 'loss'"):
         made.evaluate(batches_of(16))
+
+
+def test_tensors_of_an_unknown_rank(tmp_path):
+    """TensorFlow 1.15.5 has these results."""
+
+    def model_fn(features, labels, mode, params):
+        scores, weights = features[:, 0], features[:, 1]
+        given = [tf.placeholder_with_default(x, None) for x in (scores, labels)]
+        loss = tf.reduce_mean(scores) * tf.get_variable("w", [])
+        return kte.tf1.EstimatorSpec(
+            mode,
+            loss=loss,
+            eval_metric_ops={
+                "mean": tf.metrics.mean(given[0], weights),
+                "accuracy": tf.metrics.accuracy(given[1], tf.round(given[0]), weights),
+            },
+        )
+
+    x = np.float32([[0.3, 0.25], [0.8, 0.75], [0.8, 1], [0.1, 0]])
+    y = np.float32([1, 0, 1, 1])
+    found = estimator(model_fn, tmp_path).evaluate(fed([(x, y)]))
+    assert found["mean"] == pytest.approx(0.7375)
+    assert found["accuracy"] == pytest.approx(0.5)

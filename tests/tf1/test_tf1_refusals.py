@@ -218,17 +218,21 @@ def dilated_in_a_condition(x):
     )
 
 
-NO_DILATION = "XLA does not have Dilation2D. They need"
+NO_DILATION = "XLA, the compiler of the devices, lacks it. This operation"
 
 
 @pytest.mark.parametrize(
     ("network", "what", "advice"),
     [
-        (dilated, "dilated (Dilation2D), made at ", f"{NO_DILATION} no"),
+        (
+            dilated,
+            "dilated (Dilation2D), made at ",
+            f"{NO_DILATION} can run before",
+        ),
         (
             lambda x: dilated(x * tf.get_variable("w", [2])),
             "dilated (Dilation2D), made at ",
-            f"{NO_DILATION} variables, so input_fn cannot run them: write",
+            f"{NO_DILATION} cannot move into input_fn, because its inputs depend",
         ),
         (
             dilated_in_a_condition,

@@ -12,11 +12,12 @@ class Request(NamedTuple):
     """The names to fetch for a hook of TensorFlow.
 
     Attributes:
-        results: Returns the hook's results, from values by name.
+        results: Returns the hook's results, from values by name, and from the graph
+            that made these values, or `None` before a run.
     """
 
     names: Collection[str]
-    results: Callable[[Mapping[str, Any]], Any]
+    results: Callable[[Mapping[str, Any], Any], Any]
 
 
 class HostRun(Protocol):
@@ -143,7 +144,12 @@ class GraphSession:
             return fetched
         refuse_feed("feed_dict", feed_dict or None)
         request = self._hooked.request(fetches, self._asked)
-        return request.results(self.values(request.names))
+        return self.results(request)
+
+    def results(self, request: Request) -> Any:
+        """Returns the results of a request after a run."""
+        values = self.values(request.names)
+        return request.results(values, getattr(self._session.live, "graph", None))
 
     def values(self, names: Collection[str]) -> dict[str, Any]:
         """Returns the values of names, as `Session.run` does."""

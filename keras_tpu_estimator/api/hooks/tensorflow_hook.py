@@ -266,7 +266,7 @@ class TensorFlowHook(LoopHook):
         results = None
         if self._wanted is not None:
             try:
-                values = self._session.values(self._wanted.names)
+                results = self._session.results(self._wanted)
             except KeyError as error:
                 raise ValueError(
                     f"{type(self.hook).__name__} must fetch tensors that "
@@ -276,7 +276,6 @@ class TensorFlowHook(LoopHook):
                     "of which exist. Make them in model_fn, or drop a last, "
                     "smaller batch."
                 ) from error
-            results = self._wanted.results(values)
         with self._hooked.scope():
             self.hook.after_run(self._context, _values(results))
         if self._context.stop_requested or self._coordinator.should_stop():

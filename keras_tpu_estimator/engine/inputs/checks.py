@@ -13,6 +13,7 @@ from keras_tpu_estimator.base.common.dtype_changes import check_fits
 from keras_tpu_estimator.base.common.shown import shown, some
 from keras_tpu_estimator.engine.inputs.batch import (
     Batch,
+    Hosted,
     StackedSteps,
     tensors_of,
     unbatched_by_host,
@@ -48,6 +49,8 @@ class BatchFinder:
 
     def shared_in(self, batch: Batch) -> Collection[str]:
         """Returns the names of the tensors without a batch axis."""
+        if isinstance(batch.features, Hosted):
+            return unbatched_by_host(batch.features)
         shapes = {name: leaf.shape for name, leaf in batch.leaves}
         batched = self._batched or self._begin(shapes)
         first = self._first or shapes

@@ -268,6 +268,14 @@ class Program(Protocol):
         """
 
 
+class NeedsHostError(ValueError):
+    """The host must compute tensors of each batch, so the input is read again.
+
+    A program raises it before its first step. From then on `ReadsOnHost.read`
+    computes the tensors.
+    """
+
+
 @runtime_checkable
 class ReadsOnHost(Protocol):
     """A program that computes tensors of each batch on the host."""

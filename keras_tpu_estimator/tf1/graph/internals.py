@@ -31,7 +31,8 @@ def for_xla(graph: Any) -> Iterator[None]:
 
     Otherwise gradients of loops use lists of lists and lists without a fixed size,
     gradients of conditions use optional values, some gradients need an operation on the
-    host, and feature columns are sparse.
+    host, feature columns are sparse, and metrics of tensors of an unknown rank have a
+    condition on the rank, of which XLA compiles both branches.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -48,9 +49,27 @@ def for_xla(graph: Any) -> Iterator[None]:
         _replaced(control_flow_util, name, is_within),
         _bounded_loops(),
         _dense_columns(),
+        _known_ranks(),
         _own_gradients(),
         _tables_of_numbers(),
     ):
+        yield
+
+
+@contextlib.contextmanager
+def _known_ranks() -> Iterator[None]:
+    """Gives placeholders without a rank the shape of their default, which they have."""
+    import tensorflow as tf
+    from tensorflow.python.ops import gen_array_ops
+
+    original = gen_array_ops.placeholder_with_default
+
+    def make(input: Any, shape: Any, name: str | None = None) -> Any:
+        if tf.TensorShape(shape).rank is None:
+            shape = tf.convert_to_tensor(input).shape
+        return original(input, shape, name)
+
+    with _replaced(gen_array_ops, "placeholder_with_default", make):
         yield
 
 

@@ -12,13 +12,18 @@ from typing import Any
 from keras_tpu_estimator.tf1.graph.bucketing import borders_of
 from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
 from keras_tpu_estimator.tf1.graph.sparse_features import SHAPE_NAME
+from keras_tpu_estimator.tf1.host.host_sizes import (
+    OF_SHAPES,
+    SizeUse,
+    needs_sizes,
+    sizes_of_values,
+    without_assertions,
+)
 from keras_tpu_estimator.tf1.lift.refusals import reason_against
 
 # Stateful operations that give the same results for the same inputs.
 _REPEATABLE = ("HashTable", "LookupTable", "InitializeTable", "PyFunc", "EagerPyFunc")
 _AS_CHECKS = ("Assert", "Print", "PrintV2")
-# Operations that need the shapes of their inputs only.
-_OF_SHAPES = ("Shape", "ShapeN", "Size", "Rank")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -27,11 +32,13 @@ class HostSplit:
 
     Attributes:
         tensors: The tensors that the devices receive.
+        sizes: The sizes that the host computes, with the operations that need them.
         own: The names of the operations that the host runs.
         ops: The operations that the devices run.
     """
 
     tensors: Sequence[Any]
+    sizes: Sequence[SizeUse]
     own: Collection[str]
     ops: Sequence[Any]
 
@@ -51,21 +58,29 @@ def split(
         rows: The number of rows of a batch.
     """
     ops = reachable(graph, wanted)
-    own = _own(graph, ops, inputs, rows)
-    varying = _after(ops, {tensor.op.name for tensor in inputs})
-    left, given = _of_devices(ops, wanted, own)
+    own, free = _own(graph, ops, inputs, rows)
+    fed = {tensor.op.name for tensor in inputs}
+    sizes = sizes_of_values(ops, fed, free, own)
+    varying = _after(ops, fed)
+    left, given = _of_devices(ops, wanted, own, sizes)
     found = {t.name: t for t in given if _leaves(t, varying)}
     for tensor in inputs:
         if tensor.op in left:
             found[tensor.name] = tensor
-    return HostSplit([*found.values()], own, left)
+    names = {op.name for op in left}
+    sizes = [use for use in sizes if use.op.name in names]
+    return HostSplit([*found.values()], sizes, own, left)
 
 
 def _of_devices(
-    ops: Sequence[Any], wanted: Sequence[Any], own: Collection[str]
+    ops: Sequence[Any],
+    wanted: Sequence[Any],
+    own: Collection[str],
+    sizes: Sequence[SizeUse],
 ) -> tuple[list[Any], list[Any]]:
     """Returns the operations of the devices, and the tensors that they receive."""
     needed, given = set[str](), []
+    of_host = {(use.op.name, use.number) for use in sizes}
     stack = [*wanted]
     while stack:
         each = stack.pop()
@@ -74,14 +89,21 @@ def _of_devices(
             given += [] if op is each else [each]
         elif op.name not in needed:
             needed.add(op.name)
-            stack += [*op.inputs, *op.control_inputs]
+            stack += op.control_inputs
+            stack += [
+                tensor
+                for number, tensor in enumerate(op.inputs)
+                if (op.name, number) not in of_host
+            ]
     places = {op.name: place for place, op in enumerate(ops)}
     given.sort(key=lambda tensor: (places[tensor.op.name], tensor.name))
     return [op for op in ops if op.name in needed], given
 
 
-def _own(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], rows: int) -> set[str]:
-    """Returns the names of the operations that the host runs."""
+def _own(
+    graph: Any, ops: Sequence[Any], inputs: Sequence[Any], rows: int
+) -> tuple[set[str], set[str]]:
+    """Returns the names of operations that the host runs, and of those it can run."""
     definition = definition_of(graph)
     marked, sizes = borders_of(graph), _sizes_in(ops)
     settled = functools.partial(_is_settled, rows=rows, sizes=sizes)
@@ -103,7 +125,7 @@ def _own(graph: Any, ops: Sequence[Any], inputs: Sequence[Any], rows: int) -> se
         free.add(op.name)
         if _is_odd(op, definition) or any(continues(op, t) for t in op.inputs):
             own.add(op.name)
-    return own
+    return own, free
 
 
 def _after(ops: Sequence[Any], first: Collection[str]) -> set[str]:
@@ -132,7 +154,7 @@ def _is_odd(op: Any, definition: Any) -> bool:
 
 def _reads_shape(op: Any, tensor: Any) -> bool:
     """Returns whether an operation reads only the shape of a tensor of numbers."""
-    return op.type in _OF_SHAPES and _has_numbers(tensor)
+    return op.type in OF_SHAPES and _has_numbers(tensor)
 
 
 def _narrows(op: Any, tensor: Any) -> bool:
@@ -159,7 +181,7 @@ def _sizes_in(ops: Sequence[Any]) -> set[str]:
     """
     sizes = set[str]()
     for op in ops:
-        is_source = op.type in _OF_SHAPES or op.type.startswith("Sparse")
+        is_source = op.type in OF_SHAPES or op.type.startswith("Sparse")
         is_source |= SHAPE_NAME in op.name
         known = [tensor.name in sizes for tensor in op.inputs]
         if is_source or (any(known) and all(map(_may_be_size, op.inputs))):
@@ -184,3 +206,18 @@ def _has_numbers(tensor: Any) -> bool:
     dtype = tensor.dtype
     is_number = dtype.is_floating or dtype.is_integer or dtype.is_complex
     return bool(is_number or dtype.is_bool)
+
+
+def size_of_values(
+    graph: Any, inputs: Sequence[Any], wanted: Sequence[Any]
+) -> SizeUse | None:
+    """Returns a size of a step that depends on values of a dense input, if any."""
+    ops = without_assertions(graph, wanted)
+    if not needs_sizes(ops):
+        return None
+    fed, free = {tensor.op.name for tensor in inputs}, set[str]()
+    for op in ops:
+        before = {tensor.op.name for tensor in op.inputs}
+        if op.name in fed or (before <= free and _is_repeatable(op)):
+            free.add(op.name)
+    return next(iter(sizes_of_values(ops, fed, free)), None)

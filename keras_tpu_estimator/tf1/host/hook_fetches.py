@@ -188,8 +188,12 @@ class FetchedGraph:
         leaves, structure = jax.tree.flatten(fetches)
         parts = [self._part(leaf, asked) for leaf in leaves]
 
-        def results(values: ArraysByPath) -> Any:
-            made = [part.make(values) for part in parts]
+        def results(values: ArraysByPath, ran: FetchedGraph | None) -> Any:
+            own = parts
+            if ran is not None and ran is not self:
+                pairs = zip(leaves, parts, strict=True)
+                own = [ran._counterpart(leaf) or part for leaf, part in pairs]
+            made = [part.make(values) for part in own]
             return jax.tree.unflatten(structure, made)
 
         return Request({n for part in parts for n in part.names}, results)
@@ -214,6 +218,19 @@ class FetchedGraph:
     ) -> HostRun | None:
         """Returns a run on the host only. See `HookedGraph`."""
         return host_run(self._model, fetches, feed_dict)
+
+    def _counterpart(self, leaf: Any) -> _Part | None:
+        """Returns the part for a fetch from the graph of another batch's shape.
+
+        Operations of the host may depend on this shape. Returns `None` for other
+        fetches and for operations that a hook has made in the other graph.
+        """
+        name = getattr(leaf, "name", leaf)
+        try:
+            element = self.graph.as_graph_element(name)
+        except (KeyError, ValueError):
+            return None
+        return self._of_strings(element) if hasattr(element, "op") else None
 
     def _part(self, leaf: Any, asked: Collection[str] | None) -> _Part:
         import tensorflow as tf
@@ -292,7 +309,12 @@ class FetchedGraph:
         inputs = [self._tensor(each, None) for each in part.boundary]
 
         def make(values: ArraysByPath) -> Any:
-            return run(*(each.make(values) for each in inputs))[0]
+            arrays = [each.make(values) for each in inputs]
+            for boundary, array in zip(part.boundary, arrays, strict=True):
+                if not boundary.shape.is_compatible_with(array.shape):
+                    # A hook has made the tensor for batches of another shape.
+                    raise KeyError(tensor.name)
+            return run(*arrays)[0]
 
         return _Part([n for each in inputs for n in each.names], make)
 

@@ -23,8 +23,13 @@ from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
 from keras_tpu_estimator.tf1.graph.sparse_features import SparseArray
 from keras_tpu_estimator.tf1.host.graph_cut import part_of, table_initializers
-from keras_tpu_estimator.tf1.host.graph_partition import HostSplit, split
+from keras_tpu_estimator.tf1.host.graph_partition import (
+    HostSplit,
+    size_of_values,
+    split,
+)
 from keras_tpu_estimator.tf1.host.host_graph import HostGraph
+from keras_tpu_estimator.tf1.host.host_sizes import SizeUse, as_shape, from_shape
 
 # The last bytes of each row contain the length of the string.
 _LENGTH = 4
@@ -131,6 +136,7 @@ class HostPart:
         self._model: ModelGraph | None = make()
         made = _split(self._model, mode, self._rows)
         self._names = [tensor.name for tensor in made.tensors]
+        self._sizes = {_size_name(use): use for use in made.sizes}
         self._borders = borders_of(self._model.graph)
         self._columns: dict[str, int] = {}
         self._bytes: dict[str, int] = {}
@@ -149,8 +155,14 @@ class HostPart:
                 self._run([leaf[n * size : (n + 1) * size] for leaf in leaves])
                 for n in range(self._replicas)
             ]
-        columns = zip(self._names, zip(*parts, strict=True), strict=True)
-        found = {name: self._joined(name, arrays) for name, arrays in columns}
+        columns = [*zip(*parts, strict=True)]
+        count = len(self._names)
+        found = {
+            name: self._joined(name, arrays)
+            for name, arrays in zip(self._names, columns[:count], strict=True)
+        }
+        for name, arrays in zip(self._sizes, columns[count:], strict=True):
+            found[name] = self._size(name, arrays)
         # The size of the batch, even if the model reads no row.
         return found | {_ROWS: np.zeros(self._rows * self._replicas, "uint8")}
 
@@ -163,6 +175,19 @@ class HostPart:
         model, self._model = self._model or self._make(), None
         made = _split(model, self._mode, self._rows)
         return _for_devices(model, made, tensors)
+
+    def _size(self, name: str, arrays: Sequence[np.ndarray]) -> Unbatched:
+        """Returns a size for all replicas."""
+        if any(not np.array_equal(each, arrays[0]) for each in arrays[1:]):
+            op, _ = self._sizes[name]
+            raise ValueError(
+                "Sizes that model_fn computes from values of the input must be "
+                f"the same on each device. Received {[*map(np.ndarray.tolist, arrays)]}"
+                f" for {op.name} ({op.type}), made at {line_of(op)}. Compute the "
+                "size from static shapes such as `x.shape`, or use one device "
+                "(use_tpu=False)."
+            )
+        return Unbatched(as_shape(arrays[0]))
 
     def _joined(self, name: str, arrays: Sequence[np.ndarray]) -> Any:
         """Returns the values of a tensor for all replicas."""
@@ -192,6 +217,10 @@ class HostPart:
         return np.concatenate(arrays)
 
 
+def _size_name(use: SizeUse) -> str:
+    return f"size {use.tensor.name}"
+
+
 def _split(model: ModelGraph, mode: str, rows: int) -> HostSplit:
     """Splits the graph of a model for a mode."""
     return split(model.graph, model.inputs, _wanted(model, mode), rows)
@@ -203,9 +232,19 @@ def _wanted(model: ModelGraph, mode: str) -> list[Any]:
     unused = {"train_op"} if mode != ModeKeys.TRAIN else {"predictions"}
     if mode == ModeKeys.EVAL:
         unused.add("predictions")
+    else:
+        unused |= {"eval_metric_ops", "eval_metrics"}
     names = [name for name in _SPEC_TENSORS if name not in unused]
     values = [getattr(spec, name, None) for name in names]
     return [each for each in _leaves(values) if _is_element(each)]
+
+
+def size_of_input(model: ModelGraph, mode: str) -> str | None:
+    """Describes a size of a step that depends on values of the input, if any."""
+    use = size_of_values(model.graph, model.inputs, _wanted(model, mode))
+    if use is None:
+        return None
+    return f"{use.op.name} ({use.op.type}), made at {line_of(use.op)}"
 
 
 def _leaves(tree: PyTree) -> list[Any]:
@@ -229,8 +268,10 @@ def _runner(
     """Returns a function of a batch's leaves that runs the host's part."""
     import tensorflow as tf
 
-    tables = table_initializers(model.graph, made.tensors)
-    ops = reachable(model.graph, [*made.tensors, *tables])
+    sizes = {_size_name(use): use.tensor for use in made.sizes}
+    fetches = [*made.tensors, *sizes.values()]
+    tables = table_initializers(model.graph, fetches)
+    ops = reachable(model.graph, [*fetches, *tables])
     kept = _without_variables(ops)
     names = [op.name for op in ops]
     definition = part_of(definition_of(model.graph), names, kept)
@@ -245,7 +286,7 @@ def _runner(
     ]
     initializers = [graph.get_operation_by_name(op.name) for op in tables]
     host = HostGraph(graph, inputs, {}, initializers)
-    fetch = host.callable([graph.get_tensor_by_name(t.name) for t in made.tensors])
+    fetch = host.callable([graph.get_tensor_by_name(t.name) for t in fetches])
 
     def run(leaves: Sequence[Any]) -> list[np.ndarray]:
         arrays = [array for leaf in leaves for array in _arrays(leaf)]
@@ -298,6 +339,14 @@ def _for_devices(
             moved[tensor.name] = (
                 decoded(given, value.shape[:-1]) if is_string else given
             )
+        sizes: dict[str, Any] = {}
+        for use in made.sizes:
+            name = _size_name(use)
+            if name not in sizes:
+                shape = tensors[name].value.shape
+                inputs.append(v1.placeholder(tf.uint8, shape))
+                sizes[name] = tf.constant(from_shape(shape, use.tensor))
+            internals.set_input(use.op, use.number, sizes[name])
         inputs.append(v1.placeholder(tf.uint8, tensors[_ROWS].shape))
     for op in made.ops:
         for number, tensor in enumerate(op.inputs):

@@ -20,17 +20,23 @@ from keras_tpu_estimator.tf1.lift.effects import PASSING_ON
 
 def where_to_move(ops: Sequence[Any]) -> str:
     """Returns advice on where to move operations of a graph."""
+    is_one = len(ops) == 1
+    these, it, its = ("This operation", "it", "its") if is_one else _PLURAL
     if not any(map(_needs_variables, ops)):
         return (
-            "They need no variables: move them into input_fn, which runs on "
-            "the host, and return their results as features."
+            f"{these} can run before the model: move {it} into input_fn, which runs "
+            f"on the host, and return {its} results as features."
         )
     return (
-        "They need variables, so input_fn cannot run them: write them with "
-        "other operations. If only metrics or predictions need them, pass "
-        "their inputs to metric_fn or host_call, which run on the host, or "
-        "compute them from what predict yields."
+        f"{these} cannot move into input_fn, because {its} inputs depend on "
+        f"variables. Replace {it} by other operations. If only metrics or "
+        f"predictions need {its} results, pass {its} inputs to metric_fn or "
+        "host_call, which run on the host, or compute them from what predict "
+        "yields."
     )
+
+
+_PLURAL = "These operations", "them", "their"
 
 
 def _needs_variables(op: Any) -> bool:
@@ -269,15 +275,12 @@ def _advice(text: str, kinds: set[str], ops: Sequence[Any]) -> str:
             f"Cast its inputs to another dtype, such as {other}."
         )
     if kinds and ops:
-        return f"XLA does not have {_list(kinds)}. {where_to_move(ops)}"
+        them = "it" if len(ops) == 1 else "them"
+        return f"XLA, the compiler of the devices, lacks {them}. {where_to_move(ops)}"
     return (
         "Write this part with other operations, or with shapes that do not "
         "depend on values."
     )
-
-
-def _list(kinds: set[str]) -> str:
-    return ", ".join(sorted(kinds))
 
 
 def _without_noise(text: str) -> str:
