@@ -12,6 +12,7 @@ import numpy as np
 from keras_tpu_estimator.api.model_fn.outside_compilation import (
     with_host_tensors,
 )
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
@@ -26,18 +27,6 @@ from keras_tpu_estimator.export.shapes import FeatureSpec, feature_spec
 if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -308,7 +297,7 @@ def _warn_of_clipping(
     features: Sequence["tf.Tensor"],
     specs: Sequence[FeatureSpec],
 ) -> None:
-    """Logs the names of features whose integers a converted model clips.
+    """Warns once about features whose integers a converted model clips.
 
     A converter removes the error of `in_dtype`. Requests of serialized examples
     contain no integers, and converters do not support them.
@@ -319,12 +308,11 @@ def _warn_of_clipping(
         if _is_wide(feature) and spec.dtype.itemsize < feature.dtype.size
     ]
     if names and any(map(_is_wide, components(receiver.receiver_tensors))):
-        _logger.warning(
-            "The SavedModel refuses int64 features that do not fit 32 bits: %s. If you "
-            "convert it, for example to ONNX, OpenVINO or LiteRT, the converted model "
-            "uses the nearest integer that fits instead. Use int32 placeholders for "
-            "such a model.",
-            ", ".join(names),
+        warn_once(
+            "The SavedModel refuses int64 features that do not fit 32 bits: "
+            f"{', '.join(names)}. If you convert it, for example to ONNX, OpenVINO or "
+            "LiteRT, the converted model uses the nearest integer that fits instead. "
+            "Use int32 placeholders for such a model."
         )
 
 
