@@ -62,7 +62,10 @@ def measure(contestant: str) -> dict[str, float]:
     if contestant == "bert_in_fit":
         ids = np.ones((_BERT_BATCH, _LENGTH), "int32")
         batch = ids, np.zeros(_BERT_BATCH, "int32")
-        return {"seconds": _seconds(_in_fit(_bert(), batch), steps=1)}
+        # The estimator calls its model_fn within the measured time, too.
+        return {
+            "seconds": _seconds(lambda steps: _in_fit(_bert(), batch)(steps), steps=1)
+        }
     inputs = np.random.default_rng(0).normal(size=(_DENSE_BATCH, _UNITS))
     batch = inputs.astype("float32"), np.zeros(_DENSE_BATCH, "int32")
     with tempfile.TemporaryDirectory() as directory:

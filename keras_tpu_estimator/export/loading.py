@@ -18,7 +18,7 @@ from keras_tpu_estimator.base.tracing.variables import AnyArraysByPath, is_accum
 from keras_tpu_estimator.engine.device.distributed_program import (
     DistributedProgram,
 )
-from keras_tpu_estimator.engine.device.variable_owner import Runtime
+from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.unbatched import batch_size
 from keras_tpu_estimator.engine.program.steps import BatchLayout, Program, Step
 from keras_tpu_estimator.export import shapes
@@ -92,7 +92,8 @@ class LoadedModel:
             inputs = _inputs(self._nest(features))
             new, outputs = step.function({**values, **local}, *inputs)
             state = {path: new.get(path, values[path]) for path in assigned}
-            return outputs["predictions"], state
+            # Sorted by name, as TensorFlow flattens it.
+            return dict(outputs["predictions"]), state
 
         return function
 

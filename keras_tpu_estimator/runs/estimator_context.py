@@ -27,7 +27,7 @@ from keras_tpu_estimator.engine.device.distributed_program import (
 )
 from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.mode_devices import ModeDevices
-from keras_tpu_estimator.engine.device.variable_owner import Runtime
+from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.batch import Hosted, PairOf
 from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
 from keras_tpu_estimator.engine.inputs.pipeline import Pipeline

@@ -222,8 +222,8 @@ class EvaluationLoop:
         """Evaluates until the input, the steps or a hook ends it.
 
         Returns:
-            The metrics by name, the mean loss over examples, and the global
-            step.
+            The metrics and the mean loss over examples in the order of their
+            names, then the global step.
         """
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph
@@ -252,7 +252,9 @@ class EvaluationLoop:
             result = self._host_metrics.result()
         self._loop_state.outputs = result
         hook_list.end()
-        result |= {name: self._loop_state.fetch(name) for name in ("loss", GLOBAL_STEP)}
+        result |= {"loss": self._loop_state.fetch("loss")}
+        result = dict(sorted(result.items()))
+        result[GLOBAL_STEP] = self._loop_state.fetch(GLOBAL_STEP)
         self._progress.show(self._done, lambda: float(result["loss"]), is_end=True)
         return result
 

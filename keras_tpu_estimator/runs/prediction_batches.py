@@ -4,6 +4,7 @@ A `Padded` batch is copied to the devices as `Fed`, the devices run it as `Runni
 and its `Result` contains the `Predicted` rows.
 """
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
@@ -146,7 +147,7 @@ class Predicted:
     def by_name(self) -> dict[str, Any]:
         """The predictions as Keras's callbacks receive them."""
         rows = self.without_padding
-        return dict(rows) if isinstance(rows, Mapping) else {"outputs": rows}
+        return rows if isinstance(rows, dict) else {"outputs": rows}
 
     @property
     def without_padding(self) -> PyTree:
@@ -155,10 +156,11 @@ class Predicted:
         If all arrays have the same number of rows for each example, such as one
         for each token, their rows of padding are removed.
         """
-        count = self._rows
-        if count is None:
-            return self.predictions
-        return jax.tree.map(lambda array: array[:count], self.predictions)
+        count, predictions = self._rows, self.predictions
+        if count is not None:
+            predictions = jax.tree.map(lambda array: array[:count], predictions)
+        # JAX sorts the keys of a dict, and keeps those of an `OrderedDict`.
+        return dict(predictions) if isinstance(predictions, Mapping) else predictions
 
     def select(self, keys: Any) -> "Predicted":
         """Returns the predictions under some keys, or all for no keys.
@@ -176,7 +178,9 @@ class Predicted:
                 f"{keys} and predictions of type {type(predictions).__name__}. "
                 "Return a dict from model_fn."
             )
-        selected = {k: v for k, v in predictions.items() if k in keys}
+        selected = collections.OrderedDict(
+            (key, value) for key, value in predictions.items() if key in keys
+        )
         if not selected:
             raise ValueError(
                 f"`predict_keys` must be among {sorted(predictions)}. Received: "

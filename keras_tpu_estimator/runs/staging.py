@@ -10,7 +10,7 @@ import numpy as np
 from keras_tpu_estimator.api.hooks.hook_list import HookList
 from keras_tpu_estimator.base.common.shown import some
 from keras_tpu_estimator.base.common.types import PyTree
-from keras_tpu_estimator.engine.device.variable_owner import Runtime
+from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.pipeline import Infeed
 from keras_tpu_estimator.engine.program.steps import Step

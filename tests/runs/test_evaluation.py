@@ -102,6 +102,18 @@ def test_results_are_numpy_scalars(tmp_path):
     }
 
 
+@pytest.mark.parametrize("at", [function_metric_fn, numpy_metric_fn])
+def test_results_are_in_the_order_of_their_names(at, tmp_path):
+    def metric_fn(*tensors):
+        (metric,) = at(*tensors).values()
+        return {"z": metric, "a": metric}
+
+    estimator = estimator_of(classifier(metric_fn), tmp_path)
+    result = estimator.evaluate(batches_of(X, CLASSES))
+    # As of TensorFlow 1.15.5.
+    assert list(result) == ["a", "loss", "z", "global_step"]
+
+
 def test_metrics_of_a_dict_of_tensors(tmp_path):
     def metric_fn(classes, labels):
         return {"mean": kte.metrics.mean(classes == labels)}

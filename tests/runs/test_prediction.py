@@ -73,6 +73,22 @@ def test_predict_keys(keys, expected, tmp_path):
     assert set(row) == expected
 
 
+@pytest.mark.parametrize("single", [True, False])
+@pytest.mark.parametrize("keys", [None, ["a", "z"]])
+def test_predictions_have_the_order_of_model_fn(single, keys, tmp_path):
+    def model_fn(features, labels, mode, params):
+        named = {"z": features, "m": features, "a": features}
+        return kte.TPUEstimatorSpec(mode, named)
+
+    predicted = next(
+        estimator_of(model_fn, tmp_path).predict(
+            batches_of(X), predict_keys=keys, yield_single_examples=single
+        )
+    )
+    assert type(predicted) is dict
+    assert list(predicted) == (["z", "a"] if keys else ["z", "m", "a"])
+
+
 def test_predict_keys_match_complete_names(tmp_path):
     estimator = estimator_of(doubling, tmp_path)
     with pytest.raises(ValueError, match="`predict_keys` must be among"):
@@ -347,7 +363,7 @@ def test_several_rows_for_each_example(use_tpu, tmp_path):
 
 def test_several_rows_of_some_predictions_only(tmp_path):
     estimator = estimator_of(tokens, tmp_path, batch=32, params={"mixed": 1})
-    with pytest.raises(ValueError, match="'twice' must have one row"):
+    with pytest.raises(ValueError, match="'x' must have one row"):
         next(estimator.predict(batches_of(X)))
     rows = estimator.predict(batches_of(X), predict_keys=["x", "twice"])
     assert [row["x"] for row in rows] == X.ravel().tolist()

@@ -17,7 +17,7 @@ def model_fn(features, labels, mode):
     x = tf.cast(x, tf.float32)
     if mode == kte.ModeKeys.PREDICT:
         mean = tf.reduce_mean(x + w, 0, keepdims=True)
-        return kte.tf1.EstimatorSpec(mode, predictions={"mean": mean, "sum": 2 * mean})
+        return kte.tf1.EstimatorSpec(mode, predictions={"sum": 2 * mean, "mean": mean})
     goal = tf.ones([2, 1]) if labels is None else tf.cast(labels, tf.float32)
     loss = tf.reduce_mean(tf.square(x * w - goal))
     optimizer = tf.train.GradientDescentOptimizer(0.125)
@@ -114,5 +114,6 @@ def test_predictions_of_a_batch(tmp_path):
     # The mean of a smaller batch is over its rows only.
     expected = [X[:4].mean() + w, X[4:].mean() + w]
     np.testing.assert_allclose([r["mean"][0] for r in rows], expected)
+    assert list(rows[0]) == ["sum", "mean"]
     (row, _) = made.predict(input_fn, "sum")
     np.testing.assert_allclose(row["sum"], [2 * expected[0]])

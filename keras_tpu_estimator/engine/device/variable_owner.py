@@ -1,34 +1,24 @@
-"""The state that outlives a call: a program, its loop, and the owner of its values.
+"""The owner of the variables' values, and their cache between calls.
 
-The owner is the only one. Training donates the arrays; evaluation and prediction borrow
-them; user code sees them in Keras's variables; and checkpoints copy them. Between calls
-they are cached.
+Nothing else keeps these arrays: training donates them, evaluation and prediction borrow
+them, user code sees them in Keras's variables, and checkpoints copy them.
 """
 
 import contextlib
-import dataclasses
 import threading
 from collections.abc import Collection, Iterator, Mapping
-from typing import Self
 
 import jax
 import jax.numpy as jnp
 
 from keras_tpu_estimator.base.common.dtype_changes import as_dtype
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.types import Features, Labels
-from keras_tpu_estimator.base.common.waiting import Waiting
 from keras_tpu_estimator.base.tracing.variables import (
     AnyArraysByPath,
     ArraysByPath,
     is_accumulator,
 )
 from keras_tpu_estimator.engine.device import restoring
-from keras_tpu_estimator.engine.device.device_loop import DeviceLoop
-from keras_tpu_estimator.engine.device.distributed_program import (
-    DistributedProgram,
-)
-from keras_tpu_estimator.engine.device.executables import Executables
 from keras_tpu_estimator.engine.device.host_values import (
     ShownValues,
     ToSave,
@@ -384,40 +374,3 @@ class VariableOwner:
     def _where_used(self, values: ArraysByPath, mode: str) -> ArraysByPath:
         """Returns values on the cores of a mode. Each process predicts separately."""
         return self._own_copies(values) if mode == ModeKeys.PREDICT else values
-
-
-@dataclasses.dataclass(frozen=True)
-class Runtime:
-    """A program on the devices.
-
-    Attributes:
-        values: The owner of its variables' values.
-        waiting: Shows the progress of compilation.
-    """
-
-    program: DistributedProgram
-    loop: DeviceLoop
-    values: VariableOwner
-    waiting: Waiting
-
-    @classmethod
-    def of(
-        cls,
-        program: DistributedProgram,
-        debug_nans: bool = False,
-        warm_start: WarmStartSettings | None = None,
-        shows_progress: bool = False,
-        executables: Executables | None = None,
-    ) -> Self:
-        """Returns the runtime of a program that has not run yet."""
-        cores = program.layout(ModeKeys.TRAIN).cores
-        places = VariablePlaces(program.store, cores)
-        waiting = Waiting(shows_progress)
-        loop = DeviceLoop(program, places, debug_nans, waiting, executables)
-        values = VariableOwner(program.store, places, warm_start)
-        return cls(program, loop, values, waiting)
-
-    def prepare(self, mode: str, features: Features, labels: Labels = None) -> Step:
-        """Returns the step for inputs like these, traced at the first call."""
-        with self.waiting:
-            return self.program.prepare(mode, features, labels)

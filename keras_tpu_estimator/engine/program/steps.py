@@ -5,6 +5,7 @@ also outputs a flag for each result on each core, which the host checks after th
 loop.
 """
 
+import collections
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Mapping
@@ -300,7 +301,11 @@ def outputs_of(spec: Any, mode: str, fed: Callable[[HostFunction], PyTree]) -> O
             step.
     """
     if mode == ModeKeys.PREDICT:
-        outputs = {"predictions": spec.predictions}
+        predictions = spec.predictions
+        if isinstance(predictions, Mapping):
+            # JAX sorts the keys of a dict.
+            predictions = collections.OrderedDict(predictions)
+        outputs = {"predictions": predictions}
     else:
         outputs = {"loss": spec.loss}
     metrics = metrics_of(spec, mode)

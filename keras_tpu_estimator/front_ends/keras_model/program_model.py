@@ -268,7 +268,10 @@ class ProgramModel(keras.Model):
         values = self._by_path(state)
         changed, outputs = self.program.to_compile(step)(values, features, is_padding)
         _, others = self._as_state(values | changed, len(state))
-        return outputs["predictions"], others
+        predictions = outputs["predictions"]
+        if isinstance(predictions, Mapping):
+            predictions = dict(predictions)
+        return predictions, others
 
     def jax_state_sync(self) -> None:
         """Updates the variables to their current values; called by callbacks.

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-# Keys and values. Devices have integers of 32 bits.
+# Keys and values.
 _Pairs = tuple[np.ndarray, np.ndarray]
-_WIDEST = np.iinfo("int32")
 
 
 def pairs_of(
@@ -28,18 +27,11 @@ def pairs_of(
         and values.dtype.kind in "biuf"
         # TensorFlow refuses a table with two values for one key.
         and np.unique(keys).size == keys.size
-        and all(map(_is_narrow, (keys, values, default)))
     )
     if not is_usable:
         return None
     order = np.argsort(keys)
     return keys[order], values[order]
-
-
-def _is_narrow(numbers: np.ndarray) -> bool:
-    if numbers.dtype.kind not in "iu":
-        return True
-    return bool(_WIDEST.min <= numbers.min() and numbers.max() <= _WIDEST.max)
 
 
 def found_in(pairs: _Pairs, wanted: Any, default: Any, name: str) -> Any:

@@ -218,14 +218,18 @@ def explained(
 
 
 def _suspects(ops: Sequence[Any]) -> str:
-    """Describes the operations that are probably meant by a message without names."""
+    """Describes what a message without names may mean."""
     unknown = [
         op for op in ops if any(not o.shape.is_fully_defined() for o in op.outputs)
     ]
+    if not unknown:
+        return "an operation of model_fn"
     # Later shapes are unknown because the first one is.
-    op = (unknown or ops)[0 if unknown else -1]
-    reason = "whose shape depends on values" if unknown else "the last operation"
-    return f"model_fn. See {op.name} ({op.type}), {reason}, made at {line_of(op)}"
+    op = unknown[0]
+    return (
+        f"an operation of model_fn, perhaps {op.name} ({op.type}), whose shape "
+        f"depends on values, made at {line_of(op)}"
+    )
 
 
 def _found(
