@@ -122,21 +122,14 @@ def build_graph(
         if isinstance(model, RebuiltModel):
             _warn_of_clipping(receiver, tensors, specs)
         variables = make_variables(model.values)
-        flat, state = model.call(
-            [variable.read_value() for variable in variables.values()],
+        flat = _called(
+            model,
+            variables,
             [
                 in_dtype(feature, spec.dtype, spec.name)
                 for feature, spec in zip(features, specs, strict=True)
             ],
         )
-        # The next request reads assigned values, as the next batch of `predict` does.
-        assignments = [
-            variables[path].assign(value, read_value=False)
-            for path, value in state.items()
-        ]
-        if assignments:
-            with tf.control_dependencies(assignments):
-                flat = [tf.identity(tensor) for tensor in flat]
         outputs = with_host_tensors(
             jax.tree.unflatten(model.outputs, flat),
             finish=lambda tensor: tensor,
@@ -152,6 +145,35 @@ def build_graph(
         outputs=tuple(tensor.name for tensor in flat),
         results=tuple(tensor.name for tensor in outputs.values()),
     )
+
+
+def _called(
+    model: Model,
+    variables: Mapping[str, "tf.Variable"],
+    features: Sequence["tf.Tensor"],
+) -> list["tf.Tensor"]:
+    """Returns the flat outputs of a model, and assigns its new state.
+
+    The next request reads assigned values, as the next batch of `predict` does.
+    Concurrent requests therefore wait for each other.
+    """
+    import tensorflow as tf
+
+    if not (isinstance(model, LoweredModel) and model.assigned):
+        values = [variable.read_value() for variable in variables.values()]
+        flat, _ = model.call(values, features)
+        return flat
+    lock = tf.raw_ops.MutexLock(mutex=tf.raw_ops.MutexV2(shared_name="model"))
+    with tf.control_dependencies([lock]):
+        values = [variable.read_value() for variable in variables.values()]
+    flat, state = model.call(values, features)
+    assignments = [
+        variables[path].assign(value, read_value=False) for path, value in state.items()
+    ]
+    with tf.control_dependencies([*assignments, *flat]):
+        unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+    with tf.control_dependencies([unlock]):
+        return [tf.identity(tensor) for tensor in flat]
 
 
 def _check_sortable(features: Features) -> None:
