@@ -1,5 +1,6 @@
 """A model rebuilt as a graph of TensorFlow operations."""
 
+import contextlib
 import dataclasses
 import itertools
 import json
@@ -8,14 +9,16 @@ import pathlib
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import jax
 import keras
 import numpy as np
 
-from keras_tpu_estimator.base.common.user_files import SourceLine
+from keras_tpu_estimator.base.common.user_files import SourceLine, is_of_user
 from keras_tpu_estimator.engine.program.bound_model_fn import TraceOptions
 from keras_tpu_estimator.export.batching import BatchConfig
 from keras_tpu_estimator.export.loading import LoadedModel, Request
@@ -28,18 +31,6 @@ from keras_tpu_estimator.export.stablehlo import UnservableError
 
 if TYPE_CHECKING:
     import tensorflow as tf
-    from tensorflow.core.framework.graph_pb2 import GraphDef
-
-
-import contextlib
-import threading
-from collections.abc import Collection, Iterator
-from types import FrameType
-from typing import TYPE_CHECKING
-
-from keras_tpu_estimator.base.common.user_files import is_of_user
-
-if TYPE_CHECKING:
     from tensorflow.core.framework.graph_pb2 import GraphDef
     from tensorflow.core.framework.node_def_pb2 import NodeDef
 

@@ -12,6 +12,7 @@ import numpy as np
 from keras_tpu_estimator.api.model_fn.outside_compilation import (
     with_host_tensors,
 )
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.base.common.modes import ModeKeys
 from keras_tpu_estimator.base.common.shown import shown
 from keras_tpu_estimator.base.common.tensorflow_session import hide_gpus
@@ -26,18 +27,6 @@ from keras_tpu_estimator.export.shapes import FeatureSpec, feature_spec
 if TYPE_CHECKING:
     import tensorflow as tf
     from tensorflow.core.protobuf.meta_graph_pb2 import SignatureDef, TensorInfo
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import tensorflow as tf
-
-
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    import tensorflow as tf
 
 
 _logger = logging.getLogger("keras_tpu_estimator")
@@ -133,21 +122,14 @@ def build_graph(
         if isinstance(model, RebuiltModel):
             _warn_of_clipping(receiver, tensors, specs)
         variables = make_variables(model.values)
-        flat, state = model.call(
-            [variable.read_value() for variable in variables.values()],
+        flat = _called(
+            model,
+            variables,
             [
                 in_dtype(feature, spec.dtype, spec.name)
                 for feature, spec in zip(features, specs, strict=True)
             ],
         )
-        # The next request reads assigned values, as the next batch of `predict` does.
-        assignments = [
-            variables[path].assign(value, read_value=False)
-            for path, value in state.items()
-        ]
-        if assignments:
-            with tf.control_dependencies(assignments):
-                flat = [tf.identity(tensor) for tensor in flat]
         outputs = with_host_tensors(
             jax.tree.unflatten(model.outputs, flat),
             finish=lambda tensor: tensor,
@@ -163,6 +145,35 @@ def build_graph(
         outputs=tuple(tensor.name for tensor in flat),
         results=tuple(tensor.name for tensor in outputs.values()),
     )
+
+
+def _called(
+    model: Model,
+    variables: Mapping[str, "tf.Variable"],
+    features: Sequence["tf.Tensor"],
+) -> list["tf.Tensor"]:
+    """Returns the flat outputs of a model, and assigns its new state.
+
+    The next request reads assigned values, as the next batch of `predict` does.
+    Concurrent requests therefore wait for each other.
+    """
+    import tensorflow as tf
+
+    if not (isinstance(model, LoweredModel) and model.assigned):
+        values = [variable.read_value() for variable in variables.values()]
+        flat, _ = model.call(values, features)
+        return flat
+    lock = tf.raw_ops.MutexLock(mutex=tf.raw_ops.MutexV2(shared_name="model"))
+    with tf.control_dependencies([lock]):
+        values = [variable.read_value() for variable in variables.values()]
+    flat, state = model.call(values, features)
+    assignments = [
+        variables[path].assign(value, read_value=False) for path, value in state.items()
+    ]
+    with tf.control_dependencies([*assignments, *flat]):
+        unlock = tf.raw_ops.ConsumeMutexLock(mutex_lock=lock)
+    with tf.control_dependencies([unlock]):
+        return [tf.identity(tensor) for tensor in flat]
 
 
 def _check_sortable(features: Features) -> None:
@@ -308,7 +319,7 @@ def _warn_of_clipping(
     features: Sequence["tf.Tensor"],
     specs: Sequence[FeatureSpec],
 ) -> None:
-    """Logs the names of features whose integers a converted model clips.
+    """Warns once about features whose integers a converted model clips.
 
     A converter removes the error of `in_dtype`. Requests of serialized examples
     contain no integers, and converters do not support them.
@@ -319,12 +330,11 @@ def _warn_of_clipping(
         if _is_wide(feature) and spec.dtype.itemsize < feature.dtype.size
     ]
     if names and any(map(_is_wide, components(receiver.receiver_tensors))):
-        _logger.warning(
-            "The SavedModel refuses int64 features that do not fit 32 bits: %s. If you "
-            "convert it, for example to ONNX, OpenVINO or LiteRT, the converted model "
-            "uses the nearest integer that fits instead. Use int32 placeholders for "
-            "such a model.",
-            ", ".join(names),
+        warn_once(
+            "The SavedModel refuses int64 features that do not fit 32 bits: "
+            f"{', '.join(names)}. If you convert it, for example to ONNX, OpenVINO or "
+            "LiteRT, the converted model uses the nearest integer that fits instead. "
+            "Use int32 placeholders for such a model."
         )
 
 

@@ -10,8 +10,9 @@ import numpy as np
 # and the length is large enough for a few strides.
 _SAMPLE_BATCH = 3
 _SAMPLE_LENGTH = 16
-_UNUSUAL = (-300, -2, -1, 0, 3, 100_003)
-_SCALES = (1.0, 300.0)
+# A feature with one number in each row has the first of these.
+_UNUSUAL = (100_003, -1, 3, -300, 0, -2)
+_SCALES = (300.0, 1.0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,10 +112,13 @@ def _extremes(rng: np.random.Generator, spec: FeatureSpec) -> np.ndarray:
     if np.issubdtype(dtype, np.integer):
         bounds = np.iinfo(dtype)
         numbers = np.clip(_UNUSUAL, bounds.min, bounds.max)
-        return rng.choice(numbers, shape).astype(dtype)
+        return np.resize(numbers, shape).astype(dtype)
     # Only some rows are large, so that others still show small errors.
-    scale = rng.choice(_SCALES, (*shape[:1], *(1 for _ in shape[1:])))
-    return (rng.normal(size=shape) * scale).astype(dtype)
+    scale = np.resize(_SCALES, (*shape[:1], *(1 for _ in shape[1:])))
+    result = rng.normal(size=shape) * scale
+    # A feature with few numbers also has both signs.
+    result.flat[:1], result.flat[1:2] = -abs(result.flat[:1]), abs(result.flat[1:2])
+    return result.astype(dtype)
 
 
 def _sizes(spec: FeatureSpec) -> list[int]:

@@ -35,16 +35,18 @@ def main() -> None:
 def operations_of(error: BaseException | None) -> Iterator[str]:
     """Yields the names of operations in an error's traceback, outermost first.
 
-    These are the operations that Keras called, or made from a config.
+    These are the operations that Keras called, or made from a config, or whose
+    arguments it made from a config.
     """
     import keras
 
     if error is None:
         return
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        caller, config = map(frame.f_locals.get, ("self", "config"))
-        if isinstance(caller, keras.Operation):
-            yield caller.name
+        caller, called, config = map(frame.f_locals.get, ("self", "layer", "config"))
+        for each in (called, caller):
+            if isinstance(each, keras.Operation):
+                yield each.name
         while isinstance(config, dict):
             if isinstance(config.get("name"), str):
                 yield config["name"]

@@ -14,6 +14,7 @@ from keras import ops
 
 import keras_tpu_estimator as kte
 from keras_tpu_estimator.export import checking
+from keras_tpu_estimator.export.shapes import FeatureSpec, samples
 from keras_tpu_estimator.front_ends.keras import front_end
 
 pytestmark = pytest.mark.usefixtures("forked_trials")
@@ -280,6 +281,14 @@ def test_results_that_differ_from_jax_are_an_error(
     ):
         estimator.export_saved_model(tmp_path, RAW)
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize(("dtype", "large"), [("int32", 100_000), ("float32", 10)])
+def test_each_feature_is_tested_with_unusual_numbers(dtype, large):
+    specs = [FeatureSpec(name, (None, 1), np.dtype(dtype)) for name in "abcd"]
+    _, unusual = samples(specs)
+    for feature in unusual:
+        assert feature.min() < 0 and abs(feature).max() > large
 
 
 def test_export_that_tensorflow_cannot_load_is_an_error(

@@ -169,6 +169,15 @@ def own_layer(x, is_training):
     return {"y": Unknown()(layers.Dense(1)(x))}
 
 
+def added(a, b):
+    return a + b
+
+
+def own_function(x, is_training):
+    y = layers.Dense(2)(x)
+    return {"y": ops.associative_scan(added, y, axis=1)}
+
+
 class Count(layers.Layer):
     def build(self, shape):
         self.count = self.add_weight(name="count", trainable=False)
@@ -201,6 +210,12 @@ def line_of(function, number):
             kte.export.UnservableError,
             "rebuilt under Keras's TensorFlow backend must consist.* at "
             rf".*test_export_rebuilt.py:{line_of(own_layer, 1)}: .*'Unknown'",
+        ),
+        (
+            own_function,
+            kte.export.UnservableError,
+            "rebuilt under Keras's TensorFlow backend must consist.* at "
+            rf".*test_export_rebuilt.py:{line_of(own_function, 2)}: .*'added'",
         ),
         (
             counting,

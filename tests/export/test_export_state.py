@@ -1,5 +1,8 @@
 """Tests state that a served model keeps between requests."""
 
+import itertools
+from concurrent import futures
+
 import keras
 import numpy as np
 import pytest
@@ -71,6 +74,17 @@ def test_state_continues_between_requests(tmp_path):
         np.testing.assert_allclose(got, batch["y"], 1e-5, 1e-6)
     # Random numbers and the count differ, so the batches differ.
     assert not np.allclose(expected[0]["y"], expected[1]["y"])
+    # Of concurrent requests, each starts from the state of the previous one. They
+    # are long, so that others begin meanwhile.
+    ones = tf.ones([50_000, 4])
+
+    def answers(requests):
+        answer = model.signatures["serving_default"]
+        return [answer(x=ones)["y"].numpy().tobytes() for _ in range(requests)]
+
+    with futures.ThreadPoolExecutor(4) as threads:
+        got = itertools.chain(*threads.map(answers, [3] * 4))
+    assert len({*got}) == 12
     # A new server starts with the checkpoint's state.
     again = tf.saved_model.load(path, tags=["serve"])
     (got,) = again.signatures["serving_default"](x=tf.constant(batches[0])).values()

@@ -7,6 +7,7 @@ from helpers import estimator_of
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.export.serving_graph import in_dtype
 
 pytestmark = pytest.mark.usefixtures("forked_rebuilding", "forked_trials")
@@ -44,12 +45,18 @@ def receiver_fn():
     return kte.export.ServingInputReceiver(received, received)
 
 
-@pytest.mark.parametrize("backend", ["jax", "tensorflow"])
-def test_served_models_reject_the_same_numbers_as_predict(backend, tmp_path, caplog):
+@pytest.mark.parametrize(("backend", "graphs"), [("jax", 1), ("tensorflow", 2)])
+def test_served_models_reject_the_same_numbers_as_predict(
+    backend, graphs, tmp_path, caplog
+):
     import tensorflow as tf
 
+    warn_once.cache_clear()
     estimator = estimator_of(
-        model_fn, tmp_path / "model", config={"export_backend": backend}
+        model_fn,
+        tmp_path / "model",
+        config={"export_backend": backend},
+        export_saved_model_api_version=graphs,
     )
     estimator.train(lambda params: (FITTING, np.zeros(2)), steps=1)
     path = estimator.export_saved_model(tmp_path / "export", receiver_fn)

@@ -11,6 +11,7 @@ from keras_tpu_estimator.base.tracing.analyses import crossings
 
 X, Y = regression_data(32)
 OUTPUTS, LABELS = np.ones((4, 1), "float32"), np.ones(4, "float32")
+HEADS = np.arange(3, dtype="float32")
 
 
 def squared(outputs, labels):
@@ -59,6 +60,15 @@ def found(loss, outputs, labels):
             y, jax.lax.cond(ops.sum(y) > 0, lambda x: 2 * x, abs, labels)
         ),
         jax.checkpoint(squared),
+        # A new leading axis, of outputs, of labels, or of both.
+        lambda y, labels: ops.sum(jax.vmap(lambda h: squared(h * y, labels))(HEADS)),
+        lambda y, labels: ops.sum(jax.vmap(lambda h: squared(y, h * labels))(HEADS)),
+        lambda y, labels: ops.sum(
+            ops.vectorized_map(lambda h: squared(h * y, h * labels), HEADS)
+        ),
+        lambda y, labels: ops.sum(
+            jax.vmap(jax.vmap(lambda h: squared(h * y, labels)))(HEADS[:, None])
+        ),
     ],
 )
 def test_broadcast_labels_are_found(loss):
@@ -77,6 +87,12 @@ def test_broadcast_labels_are_found(loss):
         lambda y, labels: ops.mean(ops.abs(labels[:, None] - labels)) * y[0, 0],
         lambda y, labels: ops.mean(y * 2.0 - ops.mean(labels)),
         lambda y, labels: ops.mean(y * ops.ones(4)) + ops.mean(labels),
+        lambda y, labels: jax.vmap(lambda h: ops.mean(h * y - labels[None, :]))(HEADS),
+        jax.vmap(squared),
+        # All pairs, by a function of two scalars.
+        lambda y, labels: jax.vmap(jax.vmap(squared, (None, 0)), (0, None))(
+            y[:, 0], labels
+        ),
     ],
 )
 def test_intended_shapes_are_accepted(loss):

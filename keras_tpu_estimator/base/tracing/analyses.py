@@ -281,23 +281,41 @@ class _CrossingSearch(Analysis[int]):
 def _of_pair(
     equation: Any, own: Any, other: Any, made: dict[Any, Any]
 ) -> Iterator[Crossing]:
-    shapes = own.aval.shape, other.aval.shape
-    size = max(max(shapes[0], default=1), 1)
+    """Yields the crossing of an operation that broadcasts one operand implicitly.
+
+    If it broadcasts both, the user requested all pairs, for example by `jax.vmap`.
+    """
+    shapes = own.aval.shape[-2:], other.aval.shape[-2:]
+    size = max((1, *shapes[0]))
     if sorted(shapes) != [(1, size), (size, 1)] or size == 1:
         return
-    for each in (own, other):
-        maker = None if isinstance(each, jex.Literal) else made.get(each)
-        if (
-            maker is not None
-            and maker.primitive.name == "broadcast_in_dim"
-            and maker.invars[0].aval.shape == (size,)
-            and _place(maker, (_JAX,)) == _place(equation, (_JAX,))
-        ):
-            narrow = (size,)
-            labels = narrow if each is own else shapes[0]
-            outputs = narrow if each is other else shapes[1]
-            file, code, instruction = _place(equation, _LIBRARIES)
-            yield Crossing(labels, outputs, file, _line(code, instruction))
+    is_vector = [_was_vector(each, equation, made) for each in (own, other)]
+    if any(is_vector) and not all(is_vector):
+        labels, outputs = (
+            (size,) if was_vector else shape
+            for shape, was_vector in zip(shapes, is_vector, strict=True)
+        )
+        file, code, instruction = _place(equation, _LIBRARIES)
+        yield Crossing(labels, outputs, file, _line(code, instruction))
+
+
+def _was_vector(value: Any, equation: Any, made: dict[Any, Any]) -> bool:
+    """Returns whether an operation itself inserts one of the last two axes of an
+    operand.
+
+    `jax.vmap` may insert further axes before them.
+    """
+    size = max(value.aval.shape[-2:])
+    while not isinstance(value, jex.Literal) and value in made:
+        maker, rank = made[value], value.aval.ndim
+        if maker.primitive.name != "broadcast_in_dim":
+            return False
+        if _place(maker, (_JAX,)) != _place(equation, (_JAX,)):
+            return False
+        value = maker.invars[0]
+        if maker.params["broadcast_dimensions"][-2:] != (rank - 2, rank - 1):
+            return bool(value.aval.shape[-1:] == (size,))
+    return False
 
 
 def _place(
