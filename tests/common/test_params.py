@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -110,6 +111,16 @@ def test_object_held_twice_is_copied_once():
     copy = copied(circle)
     assert copy["a"] is copy["b"] is not shared
     assert copy["self"] is copy
+
+
+def test_proxies_of_deleted_objects_are_not_searched():
+    class Held:
+        def __deepcopy__(self, memo):
+            return Held()
+
+    held = Held()
+    held.proxy = weakref.proxy(Held())
+    assert isinstance(copied([held])[0], Held)
 
 
 def test_functions_and_classes_are_not_searched():

@@ -5,6 +5,7 @@ import functools
 import gc
 import inspect
 import types
+import weakref
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -75,6 +76,9 @@ def _shared(value: Any) -> list[Any]:
     found, seen, waiting = [], set(), [value]
     while waiting:
         each = waiting.pop()
+        # A proxy has the class of its object, which may no longer exist.
+        if type(each) in weakref.ProxyTypes:
+            continue
         if id(each) in seen or isinstance(each, _ATOMS):
             continue
         seen.add(id(each))
