@@ -345,6 +345,7 @@ class EstimatorContext:
             shapes=self._input_shapes[mode],
             source_of=source_of,
             pair_of=self._reading_of(mode, request.plan.is_per_core),
+            may_stack=not self.runtime.program.reads_all,
         )
         # A call of one loop cannot resume in its middle.
         is_kept = (

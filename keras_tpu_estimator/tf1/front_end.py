@@ -84,7 +84,7 @@ class TF1Program:
         self._steps: dict[Any, Step] = {}
         self._host_parts: dict[Any, HostPart] = {}
         self._metrics = GraphMetrics()
-        self._reads_all = False
+        self.reads_all = False
 
     def step(self, mode: str, example: StepInput) -> Step:
         """Returns the step for inputs of this shape, which is converted once."""
@@ -111,13 +111,13 @@ class TF1Program:
         size: int | None = None,
     ) -> tuple[Features, Labels]:
         """Returns what the devices receive for a batch; see `ReadsOnHost`."""
-        if not self._reads_all and is_dense((features, labels)):
+        if not self.reads_all and is_dense((features, labels)):
             return features, labels
         try:
             given = from_parts((features, labels))
         except (TypeError, ValueError):  # The checks of batches explain it.
             return features, labels
-        if not (self._reads_all and rows_in(given)) and not needs_host(given):
+        if not (self.reads_all and rows_in(given)) and not needs_host(given):
             return features, labels
         features, labels = given
         if mode == ModeKeys.PREDICT:
@@ -143,7 +143,7 @@ class TF1Program:
         size = size_of_input(model, mode)
         if size is None:
             return
-        self._reads_all = True
+        self.reads_all = True
         raise NeedsHostError(
             "On several hosts, model_fn must compute sizes from static shapes, such as "
             "`x.shape`, or from numbers in `params`. Received a size that depends on "

@@ -148,3 +148,33 @@ def test_shapes_hold_integers(values):
     array = np.asarray(values, "int32")
     like = tf.TensorSpec([*array.shape[:1], *[None] * (array.ndim - 1)], "int32")
     np.testing.assert_array_equal(from_shape(as_shape(array).shape, like), array)
+
+
+def fixed_input_fn():
+    """Batches of one shape, which a dataset can stack."""
+    lengths = np.array([[each % 3 + 1, 2] for each in range(6)])
+    return tf.data.Dataset.from_tensor_slices((lengths, np.ones([6, 2, 1], "f")))
+
+
+def fixed_model_fn(features, labels, mode):
+    mask = tf.cast(tf.sequence_mask(features), tf.float32)
+    w = tf.get_variable("w", [1], initializer=tf.ones_initializer())
+    y = tf.reduce_sum(mask, 1, keepdims=True) * w
+    if mode == "infer":
+        return kte.tf1.EstimatorSpec(mode, {"y": y})
+    loss = tf.reduce_mean((y - labels) ** 2)
+    optimizer = tf.train.GradientDescentOptimizer(0.01)
+    train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def test_batches_of_one_shape_may_have_different_sizes(tmp_path):
+    made = Estimator(fixed_model_fn, tmp_path)
+    made.train(fixed_input_fn, steps=4)
+    # Results of TensorFlow 1.15.5.
+    assert made.get_variable_value("w") == pytest.approx(0.8557324)
+    assert made.evaluate(fixed_input_fn)["loss"] == pytest.approx(0.7502747)
+    rows = [row["y"][0] for row in made.predict(fixed_input_fn)]
+    assert rows == pytest.approx([0.8557324 * n for n in (1, 2, 2, 2, 3, 2) * 2])
+    made.train(fixed_input_fn, steps=2)
+    assert made.get_variable_value("w") == pytest.approx(0.8155101)

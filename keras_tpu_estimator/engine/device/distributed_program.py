@@ -65,6 +65,11 @@ class DistributedProgram:
         """Returns the distribution of a mode's batches over the cores."""
         return self._layouts.get(mode, BatchLayout())
 
+    @property
+    def reads_all(self) -> bool:
+        """Whether `read` computes tensors of each batch on the host."""
+        return self._on_host is not None and self._on_host.reads_all
+
     def read(
         self, mode: str, features: Features, labels: Labels, size: int | None = None
     ) -> tuple[Features, Labels]:

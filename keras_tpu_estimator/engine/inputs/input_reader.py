@@ -129,7 +129,8 @@ def _call(input_fn: InputFn, request: InputRequest, call: Deployment) -> Any:
 def _stacked(request: InputRequest, sources: Sequence[BatchSource]) -> int:
     """Returns the number of batches that the source should stack, or 0."""
     is_undivided = len(sources) == request.plan.batches_per_call == 1
-    if not is_undivided or request.chunk == 1 or request.axes.axes is not None:
+    may_stack = request.may_stack and request.axes.axes is None
+    if not is_undivided or request.chunk == 1 or not may_stack:
         return 0
     size = request.plan.calls[0].batch_size
     return sources[0].stacked_for(request.chunk, size, request.stack_size)

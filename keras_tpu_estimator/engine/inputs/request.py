@@ -134,6 +134,7 @@ class InputRequest:
         source_of: Makes a call, and returns the source for its result and
             number.
         pair_of: Returns the features and the labels of a batch.
+        may_stack: Whether a source may stack batches before `pair_of`.
     """
 
     mode: str
@@ -150,6 +151,7 @@ class InputRequest:
     shapes: InputShapes = dataclasses.field(default_factory=InputShapes)
     source_of: Callable[[Callable[[], Any], int], BatchSource] = source_of_call
     pair_of: PairOf = pair_of
+    may_stack: bool = True
 
     def check(self) -> BatchCheck:
         """Returns a new check for the batches of one call."""

@@ -278,7 +278,13 @@ class NeedsHostError(ValueError):
 
 @runtime_checkable
 class ReadsOnHost(Protocol):
-    """A program that computes tensors of each batch on the host."""
+    """A program that computes tensors of each batch on the host.
+
+    Attributes:
+        reads_all: Whether it does so for batches of dense numbers too.
+    """
+
+    reads_all: bool
 
     def read(
         self,
