@@ -7,7 +7,7 @@ import pytest
 
 from keras_tpu_estimator.engine.inputs import datasets
 
-PATIENCE_SECS = 0.1
+PATIENCE_SECS = 0.2
 
 
 @pytest.fixture(autouse=True)
@@ -16,7 +16,7 @@ def short_patience(monkeypatch):
 
 
 def test_exit_waits_for_slow_releases():
-    until = time.process_time() + 5 * PATIENCE_SECS
+    until = time.process_time() + 3 * PATIENCE_SECS
     done = threading.Event()
 
     def busy():
