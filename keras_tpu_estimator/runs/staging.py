@@ -13,7 +13,7 @@ from keras_tpu_estimator.base.common.types import PyTree
 from keras_tpu_estimator.engine.device.runtime import Runtime
 from keras_tpu_estimator.engine.inputs.batch import StackedSteps
 from keras_tpu_estimator.engine.inputs.pipeline import Infeed
-from keras_tpu_estimator.engine.program.steps import Step
+from keras_tpu_estimator.engine.program.steps import NeedsHostError, Step
 from keras_tpu_estimator.engine.program.store import VariableStore
 from keras_tpu_estimator.runs.agreed_steps import AgreedBatch, AgreedSteps
 from keras_tpu_estimator.runs.plan import LoopPlan
@@ -315,6 +315,9 @@ class StepsByShape:
     def _prepared(self, prepare: Callable[[], Step]) -> Step:
         try:
             step = prepare()
+        except NeedsHostError as error:
+            # Steps that have run cannot run again.
+            raise ValueError(str(error)) from error
         except Exception as error:  # Mostly from the user's code.
             error.add_note(
                 "This happened when model_fn was called for batches of another "

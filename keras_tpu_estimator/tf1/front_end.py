@@ -145,10 +145,9 @@ class TF1Program:
             return
         self.reads_all = True
         raise NeedsHostError(
-            "On several hosts, model_fn must compute sizes from static shapes, such as "
-            "`x.shape`, or from numbers in `params`. Received a size that depends on "
-            f"values of the input: {size}. Return it from input_fn as a shape, or use "
-            "one host."
+            "On several hosts, or for batches of another shape than the first, sizes "
+            f"must not depend on values of the input. Received: {size}. Compute the "
+            "size from static shapes such as `x.shape`, or from numbers in `params`."
         )
 
     def _model(self, mode: str, example: StepInput) -> ModelGraph:

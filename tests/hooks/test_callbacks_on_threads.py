@@ -1,4 +1,4 @@
-"""Tests that callbacks on several threads only see the values of their own call."""
+"""Tests that a callback sees only the values of its own call, also on threads."""
 
 import functools
 import logging

@@ -178,3 +178,21 @@ def test_batches_of_one_shape_may_have_different_sizes(tmp_path):
     assert rows == pytest.approx([0.8557324 * n for n in (1, 2, 2, 2, 3, 2) * 2])
     made.train(fixed_input_fn, steps=2)
     assert made.get_variable_value("w") == pytest.approx(0.8155101)
+
+
+def test_later_shapes_cannot_be_the_first_to_need_the_host(tmp_path):
+    def model_fn(features, labels, mode):
+        size = features.shape.as_list()[1]
+        if size > 2:
+            size = tf.shape(tf.sequence_mask(features))[-1]
+        return kte.tf1.EstimatorSpec(mode, {"y": features + tf.range(size)[:1]})
+
+    def input_fn():
+        shape = [None, None]
+        rows = [np.ones([2, size], "int32") for size in (1, 3)]
+        return tf.data.Dataset.from_generator(lambda: iter(rows), tf.int32, shape)
+
+    predictions = Estimator(model_fn, tmp_path).predict(input_fn)
+    assert [next(predictions)["y"].shape for _ in range(2)] == [(1,), (1,)]
+    with pytest.raises(ValueError, match="batches of another shape than the first"):
+        next(predictions)
