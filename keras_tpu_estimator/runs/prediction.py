@@ -249,6 +249,8 @@ class PredictionLoop:
         # The started runs, and the values that the last of them assigns.
         self._running: collections.deque[Running] = collections.deque()
         self._ahead: ArraysByPath = {}
+        # The error of a batch whose run could not be made.
+        self._failed: Exception | None = None
         # Batches that precede those of the input.
         self._again: collections.deque[Fed] = collections.deque()
         self._begun = 0
@@ -318,22 +320,33 @@ class PredictionLoop:
 
         It waits for the input only if no run is started, because the input may
         wait for the last result.
+
+        Raises:
+            Exception: No run could be made for a batch. Results of the batches
+                before it are returned first.
         """
         if not self._running and self._again:
             self._running.append(self._start(self._again.popleft()))
+        elif not self._running and self._failed is not None:
+            raise self._failed
         elif not self._running and (padded := next(infeed, None)):
             self._running.append(self._start(self._feed([padded], infeed)))
         while self._running and self._may_begin(infeed):
             padded = infeed.take_ready()
             if padded is None:
                 break
-            self._running.append(self._start(self._feed([padded], infeed)))
+            try:
+                fed = self._feed([padded], infeed)
+            except Exception as error:
+                self._failed = error
+                break
+            self._running.append(self._start(fed))
         return self._running.popleft() if self._running else None
 
     def _may_begin(self, infeed: Infeed[Padded]) -> bool:
         """Returns whether a run may begin after other started runs."""
         awaited, *others = self._running
-        if self._again:
+        if self._again or self._failed is not None:
             return False
         if not others and not awaited.is_made:
             return True  # The devices do not become idle then.

@@ -2,6 +2,8 @@
 
 import keras_tpu_estimator as kte  # isort: skip
 
+import time
+
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
@@ -189,10 +191,13 @@ def test_later_shapes_cannot_be_the_first_to_need_the_host(tmp_path):
 
     def input_fn():
         shape = [None, None]
-        rows = [np.ones([2, size], "int32") for size in (1, 3)]
+        rows = [np.ones([2, size], "int32") for size in (1, 1, 3)]
         return tf.data.Dataset.from_generator(lambda: iter(rows), tf.int32, shape)
 
     predictions = Estimator(model_fn, tmp_path).predict(input_fn)
-    assert [next(predictions)["y"].shape for _ in range(2)] == [(1,), (1,)]
+    next(predictions)
+    time.sleep(0.1)  # All batches are read.
+    # The results of earlier batches come first.
+    assert [next(predictions)["y"].shape for _ in range(3)] == [(1,)] * 3
     with pytest.raises(ValueError, match="batches of another shape than the first"):
         next(predictions)
