@@ -5,7 +5,9 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
+from tensorflow.python.ops import control_flow_util
 from tf1_programs import (
+    BATCH,
     STEPS,
     assert_same,
     batches,
@@ -260,3 +262,41 @@ def test_model_fn_may_replace_features(tmp_path):
     made.train(lambda params: iter([({"x": x}, {"y": y})] * 20))
     kernel = made.get_variable_value("kernel")
     assert 2 * kernel.sum() == pytest.approx(1, abs=1e-3)
+
+
+@pytest.mark.parametrize("use_tpu", [True, False])
+def test_graphs_for_tpus_have_an_xla_context(use_tpu, tmp_path):
+    seen = []
+
+    def is_for_tpus():
+        graph = tf.get_default_graph()
+        context = graph._get_control_flow_context()
+        return control_flow_util.GetContainingXLAContext(context) is not None
+
+    def halved(n, x):
+        seen.append(is_for_tpus())
+        return n + 1, x / 2
+
+    def model_fn(features, labels, mode, params):
+        seen.append(is_for_tpus())
+        _, x = tf.while_loop(lambda n, x: n < 2, halved, [0, features])
+        # A context for TPUs would reject a tensor as an initial value.
+        weight = tf.Variable(tf.ones([1]) * 4.0, use_resource=True)
+        y = x * tf.cond(x[0, 0] > 1.0, lambda: weight * 2.0, lambda: weight + 0.0)
+        if mode == "infer":
+            return kte.tf1.TPUEstimatorSpec(mode, predictions={"y": y})
+        loss = tf.reduce_mean(y)
+        optimizer = tf.train.GradientDescentOptimizer(0.5)
+        if params["use_tpu"]:
+            optimizer = tf.tpu.CrossShardOptimizer(optimizer)
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return kte.tf1.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    rows = [(np.full([BATCH, 1], 2.0, "float32"), np.zeros([BATCH]))]
+    made = estimator(model_fn, tmp_path, use_tpu=use_tpu)
+    made.train(fed(rows), steps=1)
+    # The loop leaves 0.5 of 2.0, the gradient.
+    assert made.evaluate(fed(rows), steps=1)["loss"] == pytest.approx(0.5 * 3.75)
+    for row in made.predict(fed([rows[0][0]])):
+        assert row["y"] == pytest.approx(0.5 * 3.75)
+    assert {*seen} == {use_tpu}

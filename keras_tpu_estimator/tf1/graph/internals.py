@@ -26,6 +26,43 @@ def shards(number: int) -> Iterator[None]:
 
 
 @contextlib.contextmanager
+def xla_context(graph: Any) -> Iterator[None]:
+    """Gives a graph and its functions an XLA context in a `with` block.
+
+    Libraries such as tensor2tensor recognize a graph for TPUs by this context.
+    """
+    from tensorflow.python.framework import func_graph
+    from tensorflow.python.ops import control_flow_ops
+
+    class Context(control_flow_ops.XLAControlFlowContext):
+        """A context without operations: variables reject initial values in it."""
+
+        def AddOp(self, op: Any) -> None:  # noqa: N802
+            op._set_control_flow_context(None)
+
+    context, owner = Context(), func_graph.FuncGraph
+    original = owner._get_control_flow_context
+
+    def context_of(inner: Any) -> Any:
+        own = original(inner)
+        return context if own is None and _is_within(graph, inner) else own
+
+    graph._set_control_flow_context(context)
+    try:
+        with _replaced(owner, "_get_control_flow_context", context_of):
+            yield
+    finally:
+        graph._set_control_flow_context(None)
+
+
+def _is_within(graph: Any, inner: Any) -> bool:
+    """Returns whether a graph is another one or that of a function in it."""
+    while inner is not graph and hasattr(inner, "outer_graph"):
+        inner = inner.outer_graph
+    return inner is graph
+
+
+@contextlib.contextmanager
 def for_xla(graph: Any) -> Iterator[None]:
     """Makes TensorFlow build graphs that XLA can compile in a `with` block.
 
@@ -39,10 +76,7 @@ def for_xla(graph: Any) -> Iterator[None]:
     is_for_xla = control_flow_util.GraphOrParentsInXlaContext
 
     def is_within(inner: Any) -> bool:
-        outer = inner
-        while outer is not graph and hasattr(outer, "outer_graph"):
-            outer = outer.outer_graph
-        return outer is graph or is_for_xla(inner)
+        return _is_within(graph, inner) or is_for_xla(inner)
 
     name = "GraphOrParentsInXlaContext"
     with (

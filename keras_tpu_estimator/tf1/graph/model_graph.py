@@ -1,5 +1,6 @@
 """Building the graph of a TF1 `model_fn` for one mode and shape."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable
 from typing import Any
@@ -74,14 +75,16 @@ def build(
         # The script may replace the features or labels.
         inputs = fed_for((features, labels))
         additional = dict(example.additional)
-        spec = call_model_fn(features, labels, mode, additional)
+        use_tpu = additional["use_tpu"]
+        with internals.xla_context(graph) if use_tpu else contextlib.nullcontext():
+            spec = call_model_fn(features, labels, mode, additional)
         if not isinstance(spec, Spec):
             raise TypeError(
                 "A TF1 model_fn must return a tf1.TPUEstimatorSpec or a "
                 f"tf1.EstimatorSpec. Received: {spec!r} of type "
                 f"{type(spec).__name__}"
             )
-        scaffold = scaffold_of(spec, additional["use_tpu"])
+        scaffold = scaffold_of(spec, use_tpu)
         # Hooks make it in the first graph, and read it in the graphs for batches
         # of other sizes.
         internals.make_step_read()
