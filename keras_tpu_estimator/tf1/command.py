@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from keras_tpu_estimator.base.common import sources
 from keras_tpu_estimator.base.common.logs import join_tensorflow
+from keras_tpu_estimator.tf1.graph.internals import python_of_old_variables
 from keras_tpu_estimator.tf1.shims.importing import BUILTINS, tf1_for
 from keras_tpu_estimator.tf1.shims.installing import give_back
 
@@ -61,7 +62,7 @@ def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> 
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [folder, *map(pathlib.Path, filter(None, others))]
     _behave_as_tf1()
-    with tf1_for(folders):
+    with tf1_for(folders), python_of_old_variables():
         names = {"__builtins__": BUILTINS}
         sources.run(script, arguments, is_module, names)
 

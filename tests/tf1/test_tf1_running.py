@@ -241,6 +241,22 @@ def test_module_runs_by_its_name(tmp_path, monkeypatch, capsys):
     assert capsys.readouterr().out == "__main__ ['--flag', 'x'] True\n"
 
 
+def test_variables_of_sessions_are_those_of_2018(tmp_path, monkeypatch, capsys):
+    script = tmp_path / "program.py"
+    script.write_text(
+        "import tensorflow as tf\n"
+        "with tf.Graph().as_default(), tf.Session() as session:\n"
+        "    value = weights = tf.get_variable('w', initializer=1.0)\n"
+        "    start = weights.initialized_value()\n"
+        "    value += 2.0\n"
+        "    session.run(weights.initializer)\n"
+        "    print(bool(weights), *session.run([weights, value, start]))\n"
+    )
+    monkeypatch.setattr(command, "_behave_as_tf1", lambda: None)
+    command.run(str(script))
+    assert capsys.readouterr().out == "True 1.0 3.0 1.0\n"
+
+
 def test_missing_script_is_named(capsys):
     with pytest.raises(SystemExit):
         __main__.main(["tf1", "no_such_script.py"])

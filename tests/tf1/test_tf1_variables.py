@@ -3,6 +3,7 @@
 import keras_tpu_estimator as kte  # isort: skip
 
 import logging
+import operator
 
 import jax
 import numpy as np
@@ -10,7 +11,7 @@ import pytest
 import tensorflow.compat.v1 as tf
 from tf1_programs import BATCH, dense, estimator, fed, trained, values_of, variable
 
-from keras_tpu_estimator.tf1.graph.building import as_in_tf2
+from keras_tpu_estimator.tf1.graph.building import as_in_tf2, building
 
 X = np.ones((16, 2), "float32")
 
@@ -218,3 +219,24 @@ def test_initialized_values_are_those_of_the_variable(tmp_path, use_tpu):
     again = trained(model_fn, tmp_path, [x, x], use_tpu=use_tpu)
     np.testing.assert_array_equal(again["weights"], found["weights"])
     np.testing.assert_array_equal(again["total"], 8 * found["weights"])
+
+
+def test_variables_are_true_and_operators_do_not_assign_them():
+    with building(seed=None):
+        scale = tf.get_variable("scale", [], initializer=tf.constant_initializer(3.0))
+        averages = tf.train.ExponentialMovingAverage(0.5)
+        averages.apply([scale])
+        # Such getters choose the average if there is one.
+        used = averages.average(scale) or scale
+        assert used.op.name == "scale/ExponentialMovingAverage"
+        assert not averages.average(used)
+        assert tf.Variable(False)
+        names = ["iadd", "isub", "imul", "itruediv", "ipow"]
+        changed = [getattr(operator, name)(used, 2.0) for name in names]
+        with tf.Session() as session:
+            session.run(tf.global_variables_initializer())
+            # The values of TensorFlow 1.15.
+            assert session.run(changed) == [5.0, 1.0, 6.0, 1.5, 9.0]
+            assert session.run(used) == 3.0
+    with pytest.raises(RuntimeError, match="is not supported"):
+        operator.iadd(tf.Variable(1.0), 1.0)

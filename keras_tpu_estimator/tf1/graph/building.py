@@ -81,7 +81,7 @@ def building(seed: int | None, cores: int = 1) -> Iterator[Any]:
             graph.as_default(),
             internals.shards(cores),
             internals.whole_variables(),
-            internals.initialized_values(),
+            internals.python_of_old_variables(),
             internals.known_conditions(),
             internals.scopes_of(without_inner),
             internals.inputs_checked(check_returned),

@@ -4,6 +4,7 @@
 """
 
 import contextlib
+import operator
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,9 @@ from keras_tpu_estimator.tf1.graph import (
     sparse_lookups,
 )
 from keras_tpu_estimator.tf1.graph.gradients import GRADIENTS
+
+# The operators of which Python has a form that assigns, such as `+=`.
+_IN_PLACE = ("add", "sub", "mul", "truediv", "pow")
 
 
 @contextlib.contextmanager
@@ -371,15 +375,17 @@ def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def initialized_values() -> Iterator[None]:
-    """Adds the method `initialized_value` to variables in a `with` block.
+def python_of_old_variables() -> Iterator[None]:
+    """Makes variables in graphs behave in Python as in TensorFlow 1.15.
 
-    TensorFlow has removed it. As in TensorFlow 1.15, it reads an initialized variable,
-    and otherwise returns the initial value.
+    In a `with` block they have the method `initialized_value`, which reads an
+    initialized variable and otherwise returns the initial value. Each variable is true,
+    and operators such as `+=` return a tensor. Resource variables raise errors for
+    these, and TensorFlow 1.15 made no resource variables by default.
     """
     import tensorflow as tf
     from tensorflow.python.framework import ops
-    from tensorflow.python.ops import variables
+    from tensorflow.python.ops import resource_variable_ops, variables
 
     def initialized_value(self: Any) -> Any:
         with ops.init_scope():
@@ -389,7 +395,29 @@ def initialized_values() -> Iterator[None]:
                 lambda: self.initial_value,
             )
 
-    with _replaced(variables.Variable, "initialized_value", initialized_value):
+    kind = resource_variable_ops.BaseResourceVariable
+    is_true = kind.__bool__
+
+    def in_place(name: str) -> Callable[..., Any]:
+        original = getattr(kind, f"__i{name}__")
+
+        def change(self: Any, other: Any) -> Any:
+            if tf.executing_eagerly():
+                return original(self, other)
+            return getattr(operator, name)(self, other)
+
+        return change
+
+    def truth(self: Any) -> bool:
+        return is_true(self) if tf.executing_eagerly() else True
+
+    with contextlib.ExitStack() as stack:
+        for owner, name, value in (
+            (variables.Variable, "initialized_value", initialized_value),
+            (kind, "__bool__", truth),
+            *((kind, f"__i{name}__", in_place(name)) for name in _IN_PLACE),
+        ):
+            stack.enter_context(_replaced(owner, name, value))
         yield
 
 
