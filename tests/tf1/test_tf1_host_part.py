@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
 from tf1_golden import golden
-from tf1_programs import estimator
+from tf1_programs import estimator, summaries_in
 
-from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator
+from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator, RunConfig
 
 
 @pytest.fixture(scope="module")
@@ -84,3 +84,34 @@ def test_strings_are_equal_on_one_and_eight_devices(tmp_path):
         )
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
     assert found[0][1] == found[1][1] == 6.0
+
+
+def summarizing_model_fn(features, labels, mode, params):
+    w = tf.get_variable("w", [], initializer=tf.constant_initializer(0.5))
+    x = w * tf.cast(tf.strings.length(features["word"]), tf.float32)
+    loss = tf.reduce_mean(tf.square(x - 1.0))
+    table = tf.lookup.StaticHashTable(
+        tf.lookup.KeyValueTensorInitializer(["no", "yes"], [0, 1]), -1
+    )
+    accuracy = tf.metrics.accuracy(table.lookup(labels), x > 0.8, features["n"])
+    tf.summary.scalar("accuracy", accuracy[1])
+    tf.summary.scalar("longest", tf.reduce_max(tf.strings.length(labels)))
+    optimizer = tf.train.GradientDescentOptimizer(0.01)
+    train_op = optimizer.minimize(loss, tf.train.get_global_step())
+    return kte.tf1.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+
+def test_host_computes_strings_of_summaries(tmp_path):
+    def input_fn():
+        features = {"word": ["a", "bb", "", "zzz"], "n": [1, 0, 1, 1]}
+        labels = ["no", "no", "yes", "yes"]
+        return tf.data.Dataset.from_tensor_slices((features, labels)).batch(2)
+
+    config = RunConfig(save_summary_steps=1)
+    Estimator(summarizing_model_fn, str(tmp_path), config).train(input_fn)
+    found = summaries_in(tmp_path)
+    # The values of TensorFlow 1.15.5.
+    assert found["accuracy_1", 1] == 1.0
+    assert found["accuracy_1", 2] == pytest.approx(2 / 3)
+    assert found["longest", 1] == 2.0
+    assert found["longest", 2] == 3.0

@@ -3,6 +3,7 @@
 import contextlib
 import os
 import sys
+import threading
 import traceback
 from collections.abc import Sequence
 from typing import Any
@@ -48,6 +49,7 @@ def _last_of_user(frames: Sequence[Any]) -> SourceLine | None:
     between = (
         *(_folder_of(each) for each in _PACKAGES if each in sys.modules),
         contextlib.__file__,
+        threading.__file__,
     )
     for frame in reversed(frames):
         if not frame.filename.startswith(between):

@@ -22,6 +22,7 @@ from keras_tpu_estimator.tf1.graph.definitions import definition_of, reachable
 from keras_tpu_estimator.tf1.graph.model_graph import ModelGraph
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
 from keras_tpu_estimator.tf1.graph.sparse_features import SparseArray
+from keras_tpu_estimator.tf1.host import summaries
 from keras_tpu_estimator.tf1.host.graph_cut import part_of, table_initializers
 from keras_tpu_estimator.tf1.host.graph_partition import (
     HostSplit,
@@ -134,7 +135,7 @@ class HostPart:
         self._rows = example.additional["batch_size"]
         self._mode = mode
         self._model: ModelGraph | None = make()
-        made = _split(self._model, mode, self._rows)
+        made = self._split(self._model)
         self._names = [tensor.name for tensor in made.tensors]
         self._sizes = {_size_name(use): use for use in made.sizes}
         self._borders = borders_of(self._model.graph)
@@ -173,8 +174,17 @@ class HostPart:
             tensors: The tensors of one device by name: anything with a shape.
         """
         model, self._model = self._model or self._make(), None
-        made = _split(model, self._mode, self._rows)
-        return _for_devices(model, made, tensors)
+        return _for_devices(model, self._split(model), tensors)
+
+    def _split(self, model: ModelGraph) -> HostSplit:
+        """Splits the graph of a model.
+
+        With several devices, tensors of summaries would need one row for each example.
+        """
+        wanted = _wanted(model, self._mode)
+        if self._mode == ModeKeys.TRAIN and self._replicas == 1:
+            wanted += [op.inputs[1] for op in _summaries(model)]
+        return split(model.graph, model.inputs, wanted, self._rows)
 
     def _size(self, name: str, arrays: Sequence[np.ndarray]) -> Unbatched:
         """Returns a size for all replicas."""
@@ -221,9 +231,9 @@ def _size_name(use: SizeUse) -> str:
     return f"size {use.tensor.name}"
 
 
-def _split(model: ModelGraph, mode: str, rows: int) -> HostSplit:
-    """Splits the graph of a model for a mode."""
-    return split(model.graph, model.inputs, _wanted(model, mode), rows)
+def _summaries(model: ModelGraph) -> list[Any]:
+    """Returns the operations of the summaries of training."""
+    return summaries.operations(model.graph, model.scaffold.summary_op)
 
 
 def _wanted(model: ModelGraph, mode: str) -> list[Any]:
@@ -348,7 +358,7 @@ def _for_devices(
                 sizes[name] = tf.constant(from_shape(shape, use.tensor))
             internals.set_input(use.op, use.number, sizes[name])
         inputs.append(v1.placeholder(tf.uint8, tensors[_ROWS].shape))
-    for op in made.ops:
+    for op in [*made.ops, *_summaries(model)]:
         for number, tensor in enumerate(op.inputs):
             if tensor.name in moved:
                 internals.set_input(op, number, moved[tensor.name])

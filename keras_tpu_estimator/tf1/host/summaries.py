@@ -4,13 +4,13 @@ The original operations make strings, which no device can.
 """
 
 import dataclasses
-import logging
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
+from keras_tpu_estimator.base.common.logs import warn_once
 from keras_tpu_estimator.files.summary.collecting import Collected
 from keras_tpu_estimator.files.summary.kinds import (
     Audio,
@@ -22,8 +22,6 @@ from keras_tpu_estimator.files.summary.kinds import (
 )
 from keras_tpu_estimator.tf1.graph.internals import static_value
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
-
-_logger = logging.getLogger("keras_tpu_estimator")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -90,11 +88,7 @@ def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
         summary_op: The `summary_op` of a scaffold. Defaults to `None`, for the
             summaries that `tf.summary` has collected.
     """
-    import tensorflow as tf
-
-    tensors = graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
-    if summary_op is not None:
-        tensors = _merged(summary_op)
+    tensors = _written(graph, summary_op)
     found, left = [], []
     for tensor in tensors:
         each = _recorded(tensor.op) if tensor.graph is graph else None
@@ -103,13 +97,36 @@ def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
         else:
             found.append(each)
     if left:
-        _logger.warning(
+        warn_once(
             "Summaries must be outside of branches and loops, their tensors "
             "must have fixed shapes, and texts must be constants. These are "
-            "not written: %s.",
-            "; ".join(left),
+            f"not written: {'; '.join(left)}."
         )
     return found
+
+
+def _written(graph: Any, summary_op: Any) -> list[Any]:
+    import tensorflow as tf
+
+    if summary_op is not None:
+        return _merged(summary_op)
+    tensors: list[Any] = graph.get_collection(tf.compat.v1.GraphKeys.SUMMARIES)
+    return tensors
+
+
+def operations(graph: Any, summary_op: Any = None) -> list[Any]:
+    """Returns the operations of summaries of numbers, with the arguments of `recorded`.
+
+    Their second input is the tensor that they record.
+    """
+    ops = [tensor.op for tensor in _written(graph, summary_op)]
+    return [
+        op
+        for op in ops
+        if op.graph is graph
+        and op.type in _KINDS
+        and op.inputs[1].shape.is_fully_defined()
+    ]
 
 
 def _merged(summary_op: Any) -> list[Any]:

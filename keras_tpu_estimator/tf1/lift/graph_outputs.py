@@ -5,7 +5,6 @@ if hooks request more later.
 """
 
 import dataclasses
-import logging
 from collections.abc import Iterable, Sequence
 from typing import Any
 
@@ -105,9 +104,6 @@ def _sums_that_differ(step: Pruned, names: Sequence[str]) -> str:
     )
 
 
-_logger = logging.getLogger("keras_tpu_estimator")
-
-
 @dataclasses.dataclass(frozen=True, eq=False)
 class Compiled:
     """A compiled step, and its outputs.
@@ -195,7 +191,7 @@ class GraphOutputs:
                 if not self._summaries:
                     raise
                 self._compiled = self._compile([])
-                _logger.warning("No summaries are written: %s", error)
+                warn_once(f"No summaries are written: {error}")
         return self._compiled
 
     def _compile(self, summaries: Sequence[Recorded]) -> Compiled:
@@ -230,7 +226,7 @@ class GraphOutputs:
                     left += [some[half:], some[:half]]
                     continue
                 tag = some[0].summary.tag
-                _logger.warning("The summary %r is not written: %s", tag, error)
+                warn_once(f"The summary {tag!r} is not written: {error}")
         return found
 
     def _check(self, tensors: dict[str, Any]) -> None:
