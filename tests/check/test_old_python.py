@@ -95,7 +95,7 @@ def test_missing_library_stops_a_script(report, tmp_path) -> None:
     ]
     assert not found.runs
     printed = as_text(found, tmp_path)
-    title = "\nLibraries that are not installed, and needed\n"
+    title = "\nMissing libraries and names of Python 2, and needed\n"
     assert f"{title}  gin_of_nobody  main.py:3\n" in printed
     assert "Run `pip install gin_of_nobody`, or put the folder" in printed
     assert "2 places must change before" in printed
@@ -106,6 +106,37 @@ def test_library_of_python_2_has_a_new_name(report) -> None:
     assert found.advice == (
         "It is a Python 2 module. `2to3 -w FILE` replaces it with pickle."
     )
+
+
+@pytest.mark.parametrize(
+    "code",
+    ["x = isinstance(2, (int, long))", "f(1)\ndef f(x):\n    return long(x)"],
+)
+def test_built_in_name_of_python_2_is_missing(code, report) -> None:
+    (found,) = report(f"import os\n{code}\n").needed
+    assert found.name == "long"
+    assert found.advice == (
+        "It is a name of Python 2. `2to3 -w FILE` replaces it with int."
+    )
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "long = int\nlong(1)",
+        "from six.moves import xrange\nxrange(1)",
+        "from os.path import *\nxrange(1)",
+        "try:\n    unicode\nexcept NameError:\n    unicode = str",
+        "import six\nif six.PY2:\n    unicode('a')",
+        "x = y = 1\nx is y or isinstance(x, long)",
+        "import sys\ndef f(x):\n"
+        "    if sys.version_info[0] > 2:\n        return x\n"
+        "    return unicode(x)\nf(1)",
+        "def f(x, reduce):\n    return reduce(x)\nf(1, len)",
+    ],
+)
+def test_names_of_python_2_that_may_be_missing(code, report) -> None:
+    assert report(code).runs
 
 
 def test_optional_library_is_no_failure(report) -> None:

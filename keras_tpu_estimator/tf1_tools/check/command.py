@@ -14,7 +14,13 @@ from keras_tpu_estimator.tf1.names import porting
 from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file, python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade, RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, scopes_of
-from keras_tpu_estimator.tf1_tools.check.uses import Unfollowed, Use, absent_in, uses_in
+from keras_tpu_estimator.tf1_tools.check.uses import (
+    Unfollowed,
+    Use,
+    absent_in,
+    of_python_2_in,
+    uses_in,
+)
 from keras_tpu_estimator.tf1_tools.check.verdicts import Judge, Judgement, Verdict
 
 # The verdicts that stop a script if it needs the name.
@@ -109,6 +115,7 @@ def check(path: pathlib.Path) -> Report:
             else:
                 unfollowed.append(each)
         uses += absent_in(module, program)
+        uses += of_python_2_in(module)
     starts = [each for each in program.values() if each.source.path == path]
     code = RunningCode.of(program, starts[0] if starts else None)
     judged, dismissed = _judged(uses, program, code)
@@ -167,7 +174,7 @@ _RUN = "python -m keras_tpu_estimator tf1"
 _TITLES = {
     Verdict.MISSING: "Missing",
     Verdict.REFUSED: "Refused on devices",
-    Verdict.ABSENT: "Libraries that are not installed",
+    Verdict.ABSENT: "Missing libraries and names of Python 2",
     Verdict.DEPENDS: "Depends on values that the source does not show",
     Verdict.DIFFERS: "Runs, but not as in TensorFlow 1.15",
 }

@@ -191,6 +191,10 @@ class Scope:
         scope, attribute = self._module_of(name)
         return name if scope is None else scope._of_name(attribute, seen)
 
+    def binds(self, name: str) -> bool:
+        """Returns whether the module binds a name, seen from here."""
+        return self._owner(name) is not None
+
     def _owner(self, name: str) -> "Scope | None":
         """Returns the scope in which a name is bound, seen from here."""
         scope: Scope | None = self

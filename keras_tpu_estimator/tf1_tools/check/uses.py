@@ -11,7 +11,13 @@ from keras_tpu_estimator.base.common.sources import from_module
 from keras_tpu_estimator.tf1.names import catalogue
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, canonical
 
-_GUARDS = ("AttributeError", "Exception", "ImportError", "ModuleNotFoundError")
+_GUARDS = (
+    "AttributeError",
+    "Exception",
+    "ImportError",
+    "ModuleNotFoundError",
+    "NameError",
+)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -116,8 +122,12 @@ def _guarded(node: ast.AST) -> Iterator[ast.AST]:
                 yield from ast.walk(statement)
     elif isinstance(node, ast.If | ast.IfExp):
         test = ast.unparse(node.test)
-        if "hasattr(" in test or "version" in test.lower():
+        if "hasattr(" in test or _asks_version(test):
             yield from ast.walk(node)
+
+
+def _asks_version(test: str) -> bool:
+    return any(part in test.lower() for part in ("version", "py2", "py3"))
 
 
 def _is_getattr(scope: Scope, node: ast.AST) -> bool:
@@ -157,6 +167,16 @@ _OF_PYTHON_2 = {
     "urllib2": "urllib.request",
     "urlparse": "urllib.parse",
 }
+_NAMES_OF_PYTHON_2 = {
+    "basestring": "str",
+    "execfile": "exec",
+    "long": "int",
+    "raw_input": "input",
+    "reduce": "functools.reduce",
+    "unichr": "chr",
+    "unicode": "str",
+    "xrange": "range",
+}
 
 
 def absent_in(module: Scope, program: Mapping[str, Scope]) -> Iterator[Use]:
@@ -172,8 +192,39 @@ def absent_in(module: Scope, program: Mapping[str, Scope]) -> Iterator[Use]:
             yield Use(name, path, line, node, scope, node in guarded)
 
 
+def of_python_2_in(module: Scope) -> Iterator[Use]:
+    """Yields uses of built-in names of Python 2 that a module does not define."""
+    path, guarded = module.source.path, guarded_in(module)
+    for scope, node in module.walk():
+        if (
+            isinstance(node, ast.Name)
+            and node.id in _NAMES_OF_PYTHON_2
+            and not scope.binds(node.id)
+            and not scope.binds("*")
+        ):
+            may_lack = node in guarded or _chooses(scope, node)
+            yield Use(node.id, path, node.lineno, node, scope, may_lack)
+
+
+def _chooses(scope: Scope, name: ast.Name) -> bool:
+    """Returns whether the function around a name may run without reaching it.
+
+    For example, it returns before that in Python 3, or has `a or isinstance(x, long)`.
+    """
+    for node in ast.walk(scope.node):
+        if isinstance(node, ast.BoolOp):
+            if any(name in ast.walk(each) for each in node.values[1:]):
+                return True
+        elif isinstance(node, ast.If) and _asks_version(ast.unparse(node.test)):
+            return True
+    return False
+
+
 def library_advice(library: str) -> str:
-    """Returns advice for a missing library."""
+    """Returns advice for a missing library or built-in name."""
+    now = _NAMES_OF_PYTHON_2.get(library)
+    if now:
+        return f"It is a name of Python 2. `2to3 -w FILE` replaces it with {now}."
     new = _OF_PYTHON_2.get(library)
     if new:
         return f"It is a Python 2 module. `2to3 -w FILE` replaces it with {new}."

@@ -188,7 +188,7 @@ class Verdict(enum.Enum):
         REFUSED: It exists, but not at this place or with these arguments.
         DEPENDS: It stops the script for some values, which the source does not show.
         DIFFERS: It runs, but its result differs from that of TensorFlow 1.15.
-        ABSENT: It is a library that is not installed.
+        ABSENT: It is a library that is not installed, or a name of Python 2.
     """
 
     RUNS = "runs"
