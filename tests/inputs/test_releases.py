@@ -1,5 +1,6 @@
 """Tests that the exit of Python waits for what threads release."""
 
+import sys
 import threading
 import time
 
@@ -38,3 +39,12 @@ def test_exit_does_not_wait_for_stuck_releases():
     go_on.set()
     datasets.wait_for_releases()
     assert not datasets._threads
+
+
+def test_no_thread_starts_while_python_exits(monkeypatch):
+    # Python then waits forever for the thread to start.
+    monkeypatch.setattr(sys, "is_finalizing", lambda: True)
+    called = []
+    datasets.release(lambda: called.append(1))
+    assert not datasets._threads
+    assert not called

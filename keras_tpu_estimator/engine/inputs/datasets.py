@@ -202,6 +202,9 @@ _threads: set[threading.Thread] = set()
 def release(function: Callable[[], object]) -> None:
     """Calls a function that releases something, without waiting.
 
+    While Python exits, no thread starts, and the function is not called. An error can
+    leave an iterator of `predict` open until then.
+
     Example:
 
     >>> items = [1, 2, 3]
@@ -210,6 +213,8 @@ def release(function: Callable[[], object]) -> None:
     >>> items
     []
     """
+    if sys.is_finalizing():
+        return
     thread = threading.Thread(
         target=lambda: _run(function), name="deletion", daemon=True
     )
