@@ -193,7 +193,7 @@ _TABLE = 'tf.contrib.lookup.index_table_from_tensor(["a"])'
 # Scripts that once differed from TensorFlow 1.15 or stopped.
 PROGRAMS = {
     "`tf.distribute` strategies": host(
-        "refused",
+        "depends",
         "tf.estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy())",
     ),
     "`embedding_config_spec`": host(
