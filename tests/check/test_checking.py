@@ -276,6 +276,14 @@ def test_packages_import_relatively_and_by_name(tmp_path) -> None:
     assert len(report.files) == 5
 
 
+def test_script_in_a_package_that_is_the_current_folder(tmp_path, monkeypatch) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "run.py").write_text("import model\n")
+    (tmp_path / "model.py").write_text(HEAD + "tf.no()\n")
+    monkeypatch.chdir(tmp_path)
+    assert {*names(check(pathlib.Path("run.py")), Verdict.MISSING)} == {"tf.no"}
+
+
 def test_modules_on_the_path_are_followed(tmp_path, monkeypatch) -> None:
     for folder in ("bin", "package", "tensorflow"):
         (tmp_path / folder).mkdir()

@@ -95,7 +95,7 @@ _NOT_FOLLOWED = ("keras_tpu_estimator", "tensorflow")
 def _with_imports(path: pathlib.Path, folders: Sequence[pathlib.Path]) -> list[Source]:
     root = path.parent
     # A file in a package imports it by name, from the package's folder.
-    while (root / "__init__.py").exists():
+    while (root / "__init__.py").exists() and root != root.parent:
         root = root.parent
     # The folders that contain modules, and those that their names begin in.
     roots = {root: root, path.parent: root, **{each: each for each in folders}}
