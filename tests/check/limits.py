@@ -72,6 +72,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "the global step decides when": None,
         "if cores assign different values": None,
         "an operation in a `tf.cond` branch": None,
+        "if the condition of `tf.cond` is a constant": None,
         "a false assertion": None,
         "without an operation that changes the global step": None,
         "64-bit numbers": Code("depends", "tf.get_variable('a', [], tf.int64)"),
