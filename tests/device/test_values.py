@@ -14,8 +14,6 @@ import keras_tpu_estimator as kte
 TRAIN, EVAL, PREDICT = "train", "eval", "infer"
 BATCH = 8
 STEPS = {TRAIN: 4, EVAL: 34, PREDICT: 4}
-# The number of steps before the first call of the callback.
-FIRST_RUN = {TRAIN: 2, EVAL: 32, PREDICT: 1}
 X = np.random.default_rng(0).normal(size=(BATCH * 34, 3)).astype("float32")
 Y = X.sum(1, keepdims=True)
 ASSIGNED = {"count": 100.0, "flag": True, "whole": 50}
@@ -123,6 +121,13 @@ def subject(request, tmp_path_factory):
     made = Subject(estimator, seen, request.param)
     made.call(TRAIN)
     return made
+
+
+def first_run(subject, mode):
+    """The number of steps before the first call of the callback."""
+    if mode == EVAL and not subject.use_tpu:
+        return 1  # Without a TPU, the callback runs for each batch.
+    return {TRAIN: 2, EVAL: 32, PREDICT: 1}[mode]
 
 
 class Reads(keras.callbacks.Callback):
@@ -245,7 +250,7 @@ def test_state_continues_between_steps(subject, mode, callback):
         np.testing.assert_array_equal(subject.saved(path), kept)
     if callback is Reads:
         for run, values in enumerate(made.values, start=1):
-            steps = min(run * FIRST_RUN[mode], STEPS[mode])
+            steps = min(run * first_run(subject, mode), STEPS[mode])
             now = {n: v[-1] for n, v in expected(start, steps).items()}
             now[SEED] = draws(start[SEED], steps)[1]
             for path, value in now.items():
@@ -254,9 +259,7 @@ def test_state_continues_between_steps(subject, mode, callback):
 
 @pytest.mark.parametrize("mode", [TRAIN, EVAL, PREDICT])
 def test_values_assigned_by_a_callback_last_for_the_call(subject, mode):
-    start, first = state(subject), FIRST_RUN[mode]
-    if mode == EVAL and not subject.use_tpu:
-        first = 1  # Without a TPU, the callback runs for each batch.
+    start, first = state(subject), first_run(subject, mode)
     told = subject.call(mode, Assigns())
     check(subject, told, start, slice(first))
     check(subject, told, {**ASSIGNED, SEED: [7, 7]}, slice(first, None))

@@ -5,7 +5,7 @@ import keras_tpu_estimator as kte  # isort: skip
 import numpy as np
 import pytest
 import tensorflow.compat.v1 as tf
-from tensorflow.python.ops import control_flow_util
+from tensorflow.python.ops import control_flow_util, inplace_ops
 from tf1_programs import (
     BATCH,
     STEPS,
@@ -262,6 +262,28 @@ def test_model_fn_may_replace_features(tmp_path):
     made.train(lambda params: iter([({"x": x}, {"y": y})] * 20))
     kernel = made.get_variable_value("kernel")
     assert 2 * kernel.sum() == pytest.approx(1, abs=1e-3)
+
+
+def test_rows_of_tensors_are_updated_as_in_a_session(tmp_path):
+    def updated(x):
+        def repeated(n, y):
+            return n + 1, inplace_ops.alias_inplace_add(y, [n, -1], y[:2])
+
+        _, y = tf.while_loop(lambda n, y: n < 3, repeated, [0, x + 1.0])
+        y = inplace_ops.inplace_sub(y, 1, x[2])
+        y = inplace_ops.alias_inplace_update(y, [4, BATCH + 5], x[6:8] * 9.0)
+        return inplace_ops.alias_inplace_update(y + 1.0, 7, x[0])
+
+    def model_fn(features, labels, mode, params):
+        predictions = {"y": updated(features), "row": features}
+        return kte.tf1.TPUEstimatorSpec(mode, predictions=predictions)
+
+    rows = np.arange(2.0 * BATCH, dtype="float32").reshape(BATCH, 2)
+    with tf.Graph().as_default(), tf.Session() as session:
+        expected = session.run(updated(tf.constant(rows)))
+    made = estimator(model_fn, tmp_path)
+    found = [row["y"] for row in made.predict(fed([rows]))]
+    np.testing.assert_array_equal(found, expected)
 
 
 @pytest.mark.parametrize("use_tpu", [True, False])

@@ -6,6 +6,7 @@
   assignment if they write.
 * One-hot tensors get wider indices if their dtype is too narrow for all positions. XLA
   counts positions in that dtype, so uint8 would start again at position 256.
+* An update of some rows of a tensor, such as `InplaceUpdate`, becomes a scatter.
 * `CrossReplicaSum` becomes an all-reduce.
 """
 
@@ -268,6 +269,65 @@ def make_plain(node: Node, writer: Writer) -> None:
     node.op = "AssignVariableOp"
     set_inputs(node, [variable, new])
     node.attr["dtype"].type = dtype
+
+
+_OF_ROWS = {
+    "InplaceAdd": "TensorScatterAdd",
+    "InplaceSub": "TensorScatterSub",
+    "InplaceUpdate": "TensorScatterUpdate",
+}
+_COPY = "DeepCopy"
+
+
+def is_of_rows(node: Node) -> bool:
+    """Returns whether a node updates some rows of a tensor, or copies it before."""
+    return node.op in _OF_ROWS or node.op == _COPY
+
+
+def scatter(node: Node, writer: Writer) -> None:
+    """Replaces an update of some rows of a tensor by a scatter.
+
+    The number of rows is added to negative indices, and subtracted from large ones.
+    """
+    tensor, *others = data_inputs(node)
+    dtype = node.attr["T"].type
+    new = _scattered(node, writer, tensor, *others) if others else tensor
+    # Nodes of functions refer to the output `y`, which a scatter does not have.
+    node.op = "Cast"
+    del node.attr["T"]
+    set_inputs(node, [new])
+    for name in ("SrcT", "DstT"):
+        node.attr[name].type = dtype
+
+
+def _scattered(node: Node, writer: Writer, tensor: str, rows: str, values: str) -> str:
+    """Adds the nodes of a scatter, and returns a reference to its result."""
+    dtype, integer = node.attr["T"].type, type_number("int32")
+
+    def add(
+        what: str,
+        op: str,
+        inputs: Sequence[str],
+        types: Mapping[str, int],
+        output: str = "output",
+    ) -> str:
+        name = f"{node.name}/kte_{what}"
+        return writer.node(name, op, inputs, types, output)
+
+    def constant(what: str, value: np.ndarray | np.generic) -> str:
+        return writer.constant(f"{node.name}/kte_{what}", value)
+
+    of_integers = {"T": integer}
+    shape = add("shape", "Shape", [tensor], {"T": dtype, "out_type": integer})
+    first, one = np.zeros(1, "int32"), np.ones(1, "int32")
+    part = [shape, constant("first", first), constant("one", one)]
+    size = add("size", "Slice", part, {**of_integers, "Index": integer})
+    valid = add("valid", "FloorMod", [rows, size], of_integers, "z")
+    last = constant("last", np.int32(-1))
+    types = {**of_integers, "Tdim": integer}
+    places = add("places", "ExpandDims", [valid, last], types)
+    inputs, types = [tensor, places, values], {"T": dtype, "Tindices": integer}
+    return add("new", _OF_ROWS[node.op], inputs, types)
 
 
 SUM = "CrossReplicaSum"

@@ -114,6 +114,8 @@ class _Rewriter:
                 make_plain(node, writer)
             elif replaced_ops.is_of_narrow(node):
                 replaced_ops.widen(node, writer)
+            elif replaced_ops.is_of_rows(node):
+                replaced_ops.scatter(node, writer)
             else:
                 make_all_reduce(node)
         self.numbers = numbers
