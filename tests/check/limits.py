@@ -72,6 +72,7 @@ ROWS: dict[tuple[str, str], dict[str, Code | None]] = {
         "the global step decides when": None,
         "if cores assign different values": None,
         "an operation in a `tf.cond` branch": None,
+        "if the condition of `tf.cond` is a constant": None,
         "a false assertion": None,
         "without an operation that changes the global step": None,
         "64-bit numbers": Code("depends", "tf.get_variable('a', [], tf.int64)"),
@@ -193,7 +194,7 @@ _TABLE = 'tf.contrib.lookup.index_table_from_tensor(["a"])'
 # Scripts that once differed from TensorFlow 1.15 or stopped.
 PROGRAMS = {
     "`tf.distribute` strategies": host(
-        "refused",
+        "depends",
         "tf.estimator.RunConfig(train_distribute=tf.distribute.MirroredStrategy())",
     ),
     "`embedding_config_spec`": host(

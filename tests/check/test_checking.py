@@ -1,6 +1,7 @@
 """Tests of the checker's reports about the source of scripts."""
 
 import json
+import os
 import pathlib
 import re
 import textwrap
@@ -273,6 +274,36 @@ def test_packages_import_relatively_and_by_name(tmp_path) -> None:
         "tf.nn.nothing",
     }
     assert len(report.files) == 5
+
+
+def test_script_in_a_package_that_is_the_current_folder(tmp_path, monkeypatch) -> None:
+    (tmp_path / "__init__.py").write_text("")
+    (tmp_path / "run.py").write_text("import model\n")
+    (tmp_path / "model.py").write_text(HEAD + "tf.no()\n")
+    monkeypatch.chdir(tmp_path)
+    assert {*names(check(pathlib.Path("run.py")), Verdict.MISSING)} == {"tf.no"}
+
+
+def test_modules_on_the_path_are_followed(tmp_path, monkeypatch) -> None:
+    for folder in ("bin", "package", "tensorflow"):
+        (tmp_path / folder).mkdir()
+    run = tmp_path / "bin" / "run"
+    run.write_text(HEAD + "import package.model\nfrom package import more\n")
+    model = tmp_path / "package" / "model.py"
+    model.write_text(
+        HEAD + "import keras_tpu_estimator\nfrom bin import run\ntf.no()\n"
+    )
+    (tmp_path / "package" / "more.py").write_text(HEAD + "tf.nothing()\n")
+    (tmp_path / "tensorflow" / "__init__.py").write_text("import tensorflow.broken")
+    assert len(check(run).files) == 1
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(tmp_path), "/missing", ""]))
+    report = check(run)
+    assert {*names(report, Verdict.MISSING)} == {"tf.no", "tf.nothing"}
+    assert len(report.files) == 3
+    # A file that is found by two paths is read once.
+    (tmp_path / "package" / "main.py").write_text("import more, package.more\n")
+    monkeypatch.chdir(tmp_path)
+    assert len(check(pathlib.Path("package/main.py")).files) == 2
 
 
 def test_python_2_is_reported(program) -> None:

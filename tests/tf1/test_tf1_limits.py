@@ -46,14 +46,6 @@ REFUSED = {
     "tf.Print": lambda x: tf.Print(x, [x]),
     "tf.bincount": lambda x: tf.bincount(tf.cast(x[:, 0], tf.int32)),
     "tf.histogram_fixed_width": lambda x: tf.histogram_fixed_width(x, [0.0, 1]),
-    "tf.image.combined_non_max_suppression": lambda x: (
-        tf.image.combined_non_max_suppression(
-            tf.ones([1, 2, 1, 4]), x[None, :2, :1], 2, 2
-        )[1]
-    ),
-    "tf.image.non_max_suppression_with_scores": lambda x: (
-        tf.image.non_max_suppression_with_scores(tf.ones([2, 4]), tf.ones([2]), 2)[1]
-    ),
     "tf.unique_with_counts": lambda x: tf.unique_with_counts(x[:, 0])[2],
     "tf.image.crop_and_resize": lambda x: tf.image.crop_and_resize(
         square(x), [[0.0, 0.0, 1.0, 1.0]], [0], [2, 2]

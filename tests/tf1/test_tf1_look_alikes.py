@@ -23,6 +23,7 @@ from tf1_programs import (
 from keras_tpu_estimator.tf1.names.catalogue import catalogue
 from keras_tpu_estimator.tf1.shims import Status, importing, lookup
 from keras_tpu_estimator.tf1.shims.resolving import resolve
+from keras_tpu_estimator.tf1_tools.tf_estimator import run_configs
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -137,7 +138,17 @@ from tensorflow.compiler.tf2xla.python.xla import add
 import tensorflow.compiler.tf2xla.python.xla
 xla.add
 from tensorflow.python.tools import freeze_graph
-from tensorflow.python.training import training_ops
+from tensorflow.python.training import distribution_strategy_context, training_ops
+distribution_strategy_context.get_strategy
+from tensorflow.python.training.saving import functional_saver
+functional_saver.MultiDeviceSaver
+from tensorflow.python.training.tracking import base, data_structures, graph_view
+base.Trackable, data_structures.wrap_or_unwrap, graph_view.ObjectGraphView
+from tensorflow.python.training.tracking import layer_utils, python_state
+python_state.PythonState, layer_utils.filter_empty_layer_containers
+from tensorflow.python.training.tracking import tracking, util
+tracking.AutoTrackable, tracking.TrackableAsset, tracking.TrackableResource
+util.Checkpoint, util.CheckpointV1
 from tensorflow.python.util import nest
 nest.is_sequence
 """
@@ -393,12 +404,52 @@ def test_host_call_writes_summaries_of_contrib(tmp_path):
     assert all(step % 2 == 0 for _, step in written)
 
 
-def test_strategies_are_refused():
-    strategy = tf2.distribute.get_strategy()
-    with pytest.raises(ValueError, match="`train_distribute` must be None"):
-        tf.estimator.RunConfig(train_distribute=strategy)
+class _TwoReplicas:
+    """A strategy over two devices, which this machine may not have."""
+
+    num_replicas_in_sync = 2
+
+
+def test_strategies_with_several_replicas_are_refused():
+    with pytest.raises(ValueError, match="`train_distribute` .* with 2 replicas"):
+        tf.estimator.RunConfig(train_distribute=_TwoReplicas())
     with pytest.raises(ValueError, match="`eval_distribute` must be None"):
-        tf.estimator.RunConfig().replace(eval_distribute=strategy)
+        tf.estimator.RunConfig().replace(eval_distribute=_TwoReplicas())
+    with pytest.raises(ValueError, match="`train_distribute` must be None"):
+        tf.estimator.tpu.RunConfig(train_distribute="mirrored")
+
+
+def test_a_strategy_with_one_replica_changes_no_result(tmp_path, monkeypatch):
+    warned = []
+    monkeypatch.setattr(run_configs, "warn_once", warned.append)
+
+    def input_fn():
+        x = np.arange(16, dtype="float32").reshape(8, 2) / 16
+        data = tf.data.Dataset.from_tensor_slices((x, x[:, :1] * 3 + 1))
+        return data.batch(4).repeat()
+
+    def model_fn(features, labels, mode):
+        half = tf.constant_initializer(0.5)
+        w = tf.get_variable("w", [2, 1], initializer=half)
+        loss = tf.reduce_mean(tf.square(tf.matmul(features, w) - labels))
+        optimizer = tf.train.MomentumOptimizer(0.1, 0.9)
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        return tf.estimator.EstimatorSpec(mode, loss=loss, train_op=train_op)
+
+    strategy = tf.distribute.MirroredStrategy(["/cpu:0"])
+    config = tf.estimator.RunConfig(
+        str(tmp_path), train_distribute=strategy, eval_distribute=strategy
+    )
+    assert config.train_distribute is strategy
+    estimator = tf.estimator.Estimator(model_fn, config=config)
+    estimator.train(input_fn, steps=5)
+    # The values of TensorFlow 1.15.
+    expected = [[2.2676988], [2.5070648]]
+    np.testing.assert_allclose(estimator.get_variable_value("w"), expected, rtol=1e-6)
+    loss = estimator.evaluate(input_fn, steps=2)["loss"]
+    np.testing.assert_allclose(loss, 0.26284975, rtol=1e-6)
+    assert len(warned) == 2
+    assert all("has one replica" in line for line in warned)
 
 
 def test_arrays_become_batches():

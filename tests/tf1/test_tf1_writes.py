@@ -30,6 +30,21 @@ def of_both(x, is_training):
     return x - tf.cond(tf.cast(is_training, tf.bool), lambda: mean, lambda: average)
 
 
+def by_data(x, is_training):
+    """Computes both, and chooses one by the batch."""
+    del is_training
+    mean, average = averages(x)
+    return x - tf.cond(tf.reduce_sum(x) > 0, lambda: mean, lambda: average)
+
+
+def nested(x, is_training):
+    """Chooses by a negated condition, and uses the other branch's input twice."""
+    mean, average = averages(x)
+    is_used = tf.logical_not(tf.constant(not is_training))
+    first = tf.cond(is_used, lambda: mean, lambda: average)
+    return x - tf.cond(is_used, lambda: mean + first - mean, lambda: first)
+
+
 def of_batch(x, is_training):
     """Writes the average without using it."""
     del is_training
@@ -62,7 +77,7 @@ def program(network):
 
 @pytest.mark.parametrize(
     ("network", "is_warned"),
-    [(of_both, True), (of_batch, False), (by_mode, False)],
+    [(by_data, True), (of_both, False), (of_batch, False), (by_mode, False)],
 )
 def test_writes_of_variables_that_are_read_warn(tmp_path, caplog, network, is_warned):
     made = estimator(program(network), tmp_path)
@@ -81,3 +96,42 @@ def test_writes_of_variables_that_are_read_warn(tmp_path, caplog, network, is_wa
         assert line.startswith(f"In {call}, model_fn assigns variables that")
         assert "depend on: average (at " in line
         assert "test_tf1_writes.py:" in line
+
+
+@pytest.mark.parametrize("network", [of_both, nested])
+def test_a_branch_not_taken_writes_nothing(tmp_path, network):
+    made = estimator(program(network), tmp_path)
+    made.train(fed([X]), steps=1)
+    expected = [0.01170413, -0.0074149035, 0.09986967]
+    for _ in range(2):
+        loss = made.evaluate(fed([X, X + 1]))["loss"]
+        predicted = [each["y"] for each in made.predict(fed([X, X + 1]))]
+        # The values of TensorFlow 1.15, with y * 1.0 as the prediction.
+        average = made.get_variable_value("average")
+        np.testing.assert_allclose(average, expected, rtol=1e-5)
+        np.testing.assert_allclose(loss, 1.1634771, rtol=1e-5)
+        np.testing.assert_allclose(np.mean(predicted), 0.53471965, rtol=1e-5)
+
+
+def test_the_branch_taken_assigns_and_is_trained(tmp_path):
+    def network(x, is_training):
+        mean, average = averages(x)
+        twos = tf.constant_initializer(2.0)
+        count = tf.get_variable("count", [], initializer=tf.zeros_initializer())
+        scale = tf.get_variable("scale", [3], initializer=twos)
+
+        def taken():
+            with tf.control_dependencies([tf.assign_add(count, 1.0)]):
+                return mean * scale
+
+        return x - tf.cond(tf.constant(is_training), taken, lambda: average)
+
+    made = estimator(program(network), tmp_path)
+    made.train(fed([X, X]), steps=2)
+    made.evaluate(fed([X, X]))
+    values = {n: made.get_variable_value(n) for n in ("average", "count", "scale")}
+    mean = X.mean(0)
+    np.testing.assert_allclose(values["average"], mean * 0.75, rtol=1e-5)
+    # Gradients flow through the branch.
+    assert values["count"] == 2
+    assert np.all(values["scale"] != 2)

@@ -37,12 +37,15 @@ class Source:
         return self.module.rpartition(".")[0]
 
 
-def read_program(path: pathlib.Path) -> tuple[Source, ...]:
+def read_program(
+    path: pathlib.Path, folders: Sequence[pathlib.Path] = ()
+) -> tuple[Source, ...]:
     """Reads the source files of a program.
 
     Args:
         path: A folder, for all its files; or a file, for it and those that it
-            imports from its folder.
+            imports from its folder and from `folders`.
+        folders: Other folders that contain modules of the program. Defaults to none.
 
     Returns:
         The files, in the order of their paths.
@@ -54,7 +57,7 @@ def read_program(path: pathlib.Path) -> tuple[Source, ...]:
         files = [each for each in path.rglob("*.py") if not _is_hidden(each)]
         sources = [_read(file, path) for file in files]
     elif path.is_file():
-        sources = _with_imports(path)
+        sources = _with_imports(path, folders)
     else:
         sources = []
     if not sources:
@@ -85,22 +88,29 @@ def from_module(node: ast.ImportFrom, source: Source) -> str:
     return ".".join(filter(None, [*kept, node.module]))
 
 
-def _with_imports(path: pathlib.Path) -> list[Source]:
+# Packages that are not part of a program, even if a folder of the program has them.
+_NOT_FOLLOWED = ("keras_tpu_estimator", "tensorflow")
+
+
+def _with_imports(path: pathlib.Path, folders: Sequence[pathlib.Path]) -> list[Source]:
     root = path.parent
     # A file in a package imports it by name, from the package's folder.
-    while (root / "__init__.py").exists():
+    while (root / "__init__.py").exists() and root != root.parent:
         root = root.parent
+    # The folders that contain modules, and those that their names begin in.
+    roots = {root: root, path.parent: root, **{each: each for each in folders}}
     found: dict[pathlib.Path, Source] = {}
-    waiting = [path]
+    waiting = [(path, root)]
     while waiting:
-        file = waiting.pop()
-        if file in found:
+        file, above = waiting.pop()
+        if file.resolve() in found:
             continue
-        found[file] = _read(file, root)
-        for name in imported_modules(found[file]):
-            waiting += _files_of(name, root)
-            if root != path.parent:
-                waiting += _files_of(name, path.parent)
+        source = found[file.resolve()] = _read(file, above)
+        for name in imported_modules(source):
+            if name.partition(".")[0] in _NOT_FOLLOWED:
+                continue
+            for folder, above in roots.items():
+                waiting += ((file, above) for file in _files_of(name, folder))
     return list(found.values())
 
 

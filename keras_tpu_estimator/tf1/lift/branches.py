@@ -7,7 +7,7 @@ waits for one in a branch runs only if that branch is taken.
 
 import dataclasses
 import itertools
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -137,6 +137,11 @@ def as_run(
         run: The names of operations that the step runs without returning values.
     """
     marks = {n.name: _wanted(n) for n in body.nodes if RUNS in n.attr}
+    folded = _Folded(ops, {**library}, [*marks.values()])
+    nodes = folded.nodes(body.nodes, {*used, *run})
+    body = dataclasses.replace(body, nodes=nodes)
+    marks = {node.name: marks[node.name] for node in nodes if node.name in marks}
+    library = folded.functions
     narrowed = _Narrowed(library, {**library})
     calls = {mark.path[0][0] for mark in marks.values()}
     kept = without_assertions(body.nodes, library, {*used, *calls}, run)
@@ -151,6 +156,97 @@ def _wanted(mark: Node) -> Wanted:
     *path, name = (each.decode() for each in mark.attr[RUNS].list.s)
     parts = (each.rpartition(":") for each in path)
     return Wanted(tuple((call, int(n)) for call, _, n in parts), name)
+
+
+@dataclasses.dataclass
+class _Folded:
+    """Conditions with a constant predicate, which need only one branch's inputs.
+
+    TensorFlow's graph optimizer also leaves out what only the other branch needs, such
+    as the update of moving averages by a batch normalization for training.
+
+    Attributes:
+        ops: The operations of the graph by name.
+        functions: The functions of the graph, to which new ones are added.
+        wanted: The operations in branches for which others wait.
+    """
+
+    ops: Mapping[str, Any]
+    functions: dict[str, Function]
+    wanted: Sequence[Wanted]
+
+    def nodes(self, nodes: Sequence[Node], roots: Collection[str]) -> list[Node]:
+        """Returns the nodes that some depend on if such conditions are folded."""
+        folded = [self._folded(node) for node in nodes]
+        if all(a is b for a, b in zip(nodes, folded, strict=True)):
+            return folded
+        needed = _behind({node.name: node for node in folded}, roots)
+        return [node for node in folded if node.name in needed]
+
+    def _folded(self, node: Node) -> Node:
+        """Returns a condition that takes only the inputs of the branch taken."""
+        if node.op not in ("If", "StatelessIf"):
+            return node
+        value = _constant(self.ops[node.name].inputs[0])
+        if value is None or np.ndim(value):
+            return node
+        branch = 0 if value else 1
+        if any(each.path[0] == (node.name, 1 - branch) for each in self.wanted):
+            return node
+        taken = self.functions[called(node)[branch].name]
+        arguments = taken.signature.input_arg
+        inner = [*taken.ret.values(), *(i for n in taken.node_def for i in n.input)]
+        used = {*map(source, inner)}
+        kept = [k for k, each in enumerate(arguments) if each.name in used]
+        predicate, *inputs = data_inputs(node)
+        function = type(taken)()
+        function.CopyFrom(taken)
+        function.signature.name = f"{taken.signature.name}_kte_taken"
+        del function.signature.input_arg[:]
+        function.signature.input_arg.extend(arguments[k] for k in kept)
+        # Their keys are positions of arguments.
+        function.arg_attr.clear()
+        function.resource_arg_unique_id.clear()
+        self.functions[function.signature.name] = function
+        copy = type(node)()
+        copy.CopyFrom(node)
+        set_inputs(copy, [predicate, *(inputs[k] for k in kept)])
+        del copy.attr["Tin"].list.type[:]
+        copy.attr["Tin"].list.type.extend(arguments[k].type for k in kept)
+        copy.attr.pop("_read_only_resource_inputs", None)
+        for each in called(copy):
+            each.name = function.signature.name
+        return copy
+
+
+_LOGIC: Mapping[str, Callable[..., Any]] = {
+    "Identity": np.asarray,
+    "LogicalAnd": np.logical_and,
+    "LogicalNot": np.logical_not,
+    "LogicalOr": np.logical_or,
+}
+
+
+def _constant(tensor: Any) -> Any:
+    """Returns the value of a condition that is computed from constants, or `None`."""
+    import tensorflow as tf
+
+    if tensor.op.type not in _LOGIC:
+        return tf.get_static_value(tensor)
+    values = [_constant(each) for each in tensor.op.inputs]
+    known = all(each is not None for each in values)
+    return _LOGIC[tensor.op.type](*values) if known else None
+
+
+def _behind(nodes: Mapping[str, Node], roots: Collection[str]) -> set[str]:
+    """Returns the names of nodes on which the roots depend, with the roots."""
+    stack, needed = [*roots], set[str]()
+    while stack:
+        name = stack.pop()
+        if name in nodes and name not in needed:
+            needed.add(name)
+            stack += map(source, nodes[name].input)
+    return needed
 
 
 @dataclasses.dataclass
@@ -271,12 +367,7 @@ def _needed(function: Function, roots: Sequence[str]) -> list[Node]:
             f"{missing}, which {function.signature.name} does not contain."
         )
     returned = [*function.ret.values(), *function.control_ret.values()]
-    stack, needed = [*map(source, returned), *roots], set[str]()
-    while stack:
-        name = stack.pop()
-        if name in nodes and name not in needed:
-            needed.add(name)
-            stack += map(source, nodes[name].input)
+    needed = _behind(nodes, [*map(source, returned), *roots])
     return [node for node in function.node_def if node.name in needed]
 
 

@@ -180,7 +180,7 @@ class Pruned:
             {getattr(each, "op", each).name for each in done},
         )
         run = {node.name: node for node in body.nodes}
-        left = [op for op in ops if op.name in given or _is_left(op, run[op.name])]
+        left = [op for op in ops if op.name in given or _is_left(op, run.get(op.name))]
         check_can_run(left, {**nodes, **run}, library)
         return cls(
             ops,
@@ -258,9 +258,9 @@ class Pruned:
         )
 
 
-def _is_left(op: Any, node: Node) -> bool:
+def _is_left(op: Any, node: Node | None) -> bool:
     """Returns whether the node of an operation still computes something."""
-    return node.op != "NoOp" or op.type == "NoOp"
+    return node is not None and (node.op != "NoOp" or op.type == "NoOp")
 
 
 @dataclasses.dataclass(frozen=True)

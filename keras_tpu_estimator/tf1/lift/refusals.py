@@ -44,6 +44,14 @@ def _needs_variables(op: Any) -> bool:
 
 
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
+# Those that XLA lacks.
+_SUPPRESSIONS = (
+    "CombinedNonMaxSuppression",
+    "NonMaxSuppression",
+    "NonMaxSuppressionV2",
+    "NonMaxSuppressionV5",
+    "NonMaxSuppressionWithOverlaps",
+)
 _REFS = ("TemporaryVariable", "Variable", "VariableV2")
 # Tensors of strings are harmless here, because the bridge removes assertions.
 _MAY_HAVE_STRINGS = ("Assert", "Const")
@@ -77,7 +85,11 @@ def reason_against(op: Any, node: Node, library: Library) -> str | None:
 
 
 def is_for_host(op: Any, node: Node, library: Library) -> bool:
-    """Returns whether an operation has strings, a lookup table or Python."""
+    """Returns whether an operation has strings, a lookup table or Python.
+
+    Some kinds of non-maximum suppression, which programs use after the model, also run
+    only on the host.
+    """
     import tensorflow as tf
 
     tensors = (*op.inputs, *op.outputs)
@@ -85,6 +97,7 @@ def is_for_host(op: Any, node: Node, library: Library) -> bool:
     return (
         (has_strings and op.type not in _MAY_HAVE_STRINGS)
         or op.type.startswith(("HashTable", "LookupTableFind"))
+        or op.type in _SUPPRESSIONS
         or any(each.op in _OF_PYTHON for each in nodes_within(node, library))
     )
 
@@ -115,6 +128,8 @@ def check_platform(module: bytes, platform: str) -> None:
 def _reason(node: Node) -> str | None:
     if node.op in _OF_PYTHON:
         return f"a {node.op}, which calls Python"
+    if node.op in _SUPPRESSIONS:
+        return f"a {node.op}, which XLA lacks"
     if node.op in _REFS:
         return f"a {node.op}, which is not a resource variable"
     if node.op in random_ops.UNSUPPORTED:

@@ -96,7 +96,7 @@ def check(path: pathlib.Path) -> Report:
 
     Args:
         path: A folder, or a file, which is read together with the modules that it
-            imports from its own folder.
+            imports from its own folder and from folders on `PYTHONPATH`.
 
     Returns:
         A `Report`.
@@ -104,7 +104,8 @@ def check(path: pathlib.Path) -> Report:
     Raises:
         ValueError: `path` has no Python file.
     """
-    sources = read_program(path)
+    others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
+    sources = read_program(path, [pathlib.Path(each) for each in others if each])
     program = scopes_of(sources)
     uses: list[Use] = []
     unfollowed: list[Unfollowed] = []

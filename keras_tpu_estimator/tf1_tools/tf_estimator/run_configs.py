@@ -15,7 +15,7 @@ from keras_tpu_estimator.base.common.logs import warn_once
 _PACKAGE = str(pathlib.Path(__file__).parents[2]) + os.sep
 # The files of code that dataclasses generate, and of the code that it calls.
 _RECORDS = ("<string>", dataclasses.__file__)
-_REFUSED = ("train_distribute", "eval_distribute", "experimental_distribute")
+_STRATEGIES = ("train_distribute", "eval_distribute", "experimental_distribute")
 
 
 class _OfTF1(run_config.RunConfig):
@@ -33,7 +33,7 @@ class _OfTF1(run_config.RunConfig):
         cluster: Any = None,
         **kwargs: Any,
     ):
-        _refuse_strategies(kwargs)
+        _check_strategies(kwargs)
         super().__init__(
             tpu_config or TPUConfig(),
             evaluation_master,
@@ -52,16 +52,17 @@ class _OfTF1(run_config.RunConfig):
 
     def replace(self, **kwargs: Any) -> run_config.RunConfig:
         """Returns a copy with other values of some fields."""
-        _refuse_strategies(kwargs)
+        _check_strategies(kwargs)
         return super().replace(**kwargs)
 
     def _warn_of(self, without_effect: list[str], stacklevel: int) -> None:
         """Logs the fields once. A warning would repeat for each configuration."""
         del stacklevel
-        if without_effect:
+        others = [name for name in without_effect if name not in _STRATEGIES]
+        if others:
             warn_once(
                 "These fields of RunConfig have no effect with JAX: "
-                f"{', '.join(without_effect)}. Leave them out."
+                f"{', '.join(others)}. Leave them out."
             )
 
 
@@ -76,7 +77,7 @@ class TPURunConfig(_OfTF1):
         **kwargs: See there.
 
     Raises:
-        ValueError: A `tf.distribute` strategy is passed.
+        ValueError: A `tf.distribute` strategy has several replicas.
 
     Example:
 
@@ -138,12 +139,26 @@ def _is_own(frame: FrameType) -> bool:
     return file.startswith(_PACKAGE) or file in _RECORDS
 
 
-def _refuse_strategies(kwargs: dict[str, Any]) -> None:
-    for name in _REFUSED:
-        if kwargs.get(name) is not None:
+def _check_strategies(kwargs: dict[str, Any]) -> None:
+    """Refuses strategies with several replicas, and warns of others.
+
+    With one replica, TensorFlow computes the same with a strategy as without.
+    """
+    for name in _STRATEGIES:
+        strategy = kwargs.get(name)
+        if strategy is None:
+            continue
+        replicas = getattr(strategy, "num_replicas_in_sync", None)
+        if replicas != 1:
             raise ValueError(
-                f"`{name}` must be None, because the batch is split over all devices "
-                "that JAX has without a tf.distribute strategy. Received: "
-                f"{kwargs[name]!r}. Use tf.estimator.tpu.TPUEstimator with "
-                "use_tpu=True for several cores."
+                f"`{name}` must be None or a strategy with one replica, because the "
+                "batch is split over all devices that JAX has without a tf.distribute "
+                f"strategy. Received: {strategy!r}"
+                f"{f' with {replicas} replicas' if replicas else ''}. Use "
+                "tf.estimator.tpu.TPUEstimator with use_tpu=True for several cores."
             )
+        warn_once(
+            f"`{name}` has no effect, because its {type(strategy).__name__} has one "
+            "replica. Use tf.estimator.tpu.TPUEstimator with use_tpu=True for several "
+            "cores."
+        )
