@@ -27,6 +27,7 @@ from keras_tpu_estimator.tf1.graph.definitions import (
     type_number,
 )
 from keras_tpu_estimator.tf1.graph.inner_ops import RUNS
+from keras_tpu_estimator.tf1.graph.internals import static_value
 from keras_tpu_estimator.tf1.graph.source_lines import line_of
 from keras_tpu_estimator.tf1.lift.assertions import without_assertions
 from keras_tpu_estimator.tf1.lift.effects import effects_of, written
@@ -229,10 +230,8 @@ _LOGIC: Mapping[str, Callable[..., Any]] = {
 
 def _constant(tensor: Any) -> Any:
     """Returns the value of a condition that is computed from constants, or `None`."""
-    import tensorflow as tf
-
     if tensor.op.type not in _LOGIC:
-        return tf.get_static_value(tensor)
+        return static_value(tensor)
     values = [_constant(each) for each in tensor.op.inputs]
     known = all(each is not None for each in values)
     return _LOGIC[tensor.op.type](*values) if known else None
