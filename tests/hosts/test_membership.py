@@ -94,9 +94,11 @@ def test_device_error_names_the_lost_host(member, monkeypatch):
     assert three[1].failures.of_others()
 
 
-def test_end_is_logged_and_has_a_code(member, ends, caplog):
+def test_end_is_logged_and_has_a_code(member, ends, caplog, monkeypatch):
+    own, problem = member(0), Problem("Host 1 of 3 is gone.", 1)
+    monkeypatch.setattr(own.watch, "look", lambda: problem)
     with pytest.raises(SystemExit):
-        member(0)._end(Problem("Host 1 of 3 is gone.", 1))
+        own._end(problem)
     assert ends == [1]
     assert (
         "Host 1 of 3 is gone. Host 0 also ends. Restart all hosts to "
@@ -115,6 +117,12 @@ def test_failure_on_all_hosts_ends_no_host(member, ends):
     fail(one, ValueError("NaN"), "train/2")
     with pytest.raises(SystemExit):
         two._end(two.watch.look())
+
+
+def test_silent_host_that_answers_again_ends_no_host(member, ends):
+    own = member(0)
+    own._end(Problem("Host 1 of 3 is gone.", 1))
+    assert not ends
 
 
 def test_caught_error_ends_this_host_with_the_others(member, on_each, ends):

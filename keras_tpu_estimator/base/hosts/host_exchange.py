@@ -395,6 +395,7 @@ class HostExchange:
                 "calls in the same order. Look at its log, or wait longer with "
                 "RunConfig(host_timeout_secs=...).",
                 host,
+                is_reachable=True,
             )
         )
 

@@ -223,17 +223,13 @@ class Membership:
     def _end(self, problem: Problem) -> None:
         """Ends this process, unless it ends by itself within a grace period.
 
-        It also continues if its own call fails in this period, as theirs did.
+        It also continues if there is no problem after this period, for example because
+        its own call has failed, as theirs did.
         """
         if self.watch.is_over_within(shutdown.GRACE_SECS) or self._has_left():
             return
-        reported: Problem | None = problem
-        with contextlib.suppress(jax.errors.JaxRuntimeError):
-            reported = self._reported()
-        if reported is None and problem.is_reachable:
-            return
-        if reported is not None and self._shutdown.is_announced:
-            # The main thread is about to end.
+        if self.watch.look() is None or self._shutdown.is_announced:
+            # If it is announced, the main thread is about to end.
             return
         self._log(problem)
         self._shutdown.announce_end(problem)

@@ -18,7 +18,7 @@ from keras_tpu_estimator.base.hosts.store import Store
 # The time in which a process may end by itself after another one has failed.
 GRACE_SECS = 3.0
 # The time for which a failed process waits until the others have read this.
-SHUTDOWN_SECS = GRACE_SECS + 2.0
+SHUTDOWN_SECS = GRACE_SECS + 4.0
 # The additional wait of process 0, until the others have exited. One that does not know
 # its exit code first releases all objects.
 _LEAVING_SECS = 1.0
@@ -171,7 +171,7 @@ class Shutdown:
         self.is_announced = True
         until = time.monotonic() + SHUTDOWN_SECS
         waited_for = {*range(self._count)}
-        # A lost or stuck process reads nothing.
+        # A lost process reads nothing.
         if not problem.is_reachable and problem.host is not None:
             waited_for.discard(problem.host)
         with contextlib.suppress(jax.errors.JaxRuntimeError):

@@ -206,6 +206,7 @@ class Watch:
                     f"has started {runs} runs on its devices, and others "
                     f"{most}, for {self.patience_secs:.0f} seconds.",
                     host,
+                    is_reachable=True,
                 )
         return None
 
