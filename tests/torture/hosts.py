@@ -181,7 +181,8 @@ def start_helpers(directory: str) -> dict[str, object]:
         ViolationError: A child joined the hosts, or the hosts did not finish.
     """
     program = ("-m", "tests.many_hosts.parent_program")
-    ended = launch(*program, directory, sys.executable, *_WAYS, cores=1)
+    # Each child imports the package, which takes long on a busy machine.
+    ended = launch(*program, directory, sys.executable, *_WAYS, cores=1, limit_secs=400)
     expect(ended.code == 0, f"Hosts with helpers end: {ended.text}")
     for said in ended.each("parents"):
         are_alone = all(each[1:] == [1] for each in said["helpers"].values())
