@@ -1,6 +1,7 @@
 """A short form of `python -m tests.torture`."""
 
 import pytest
+from helpers import some_slow
 
 from tests.torture import (
     costs,
@@ -30,9 +31,13 @@ def test_saves_survive_kills_at_renames(tmp_path):
     assert min(figures.values()) >= 4
 
 
-@pytest.mark.rows(6)
+# Orbax's own files take several times as long.
+SLOW_WAYS = {saves.TREE, saves.WHOLE_TREE}
+
+
+@pytest.mark.rows(4)
 @pytest.mark.parametrize("fate", [FULL, FLAW])
-@pytest.mark.parametrize("way", saves.ALL)
+@pytest.mark.parametrize("way", some_slow(saves.ALL, SLOW_WAYS))
 def test_saves_survive_errors_at_renames(tmp_path, way, fate):
     changes = ("replace", "remove")
     assert saves.cut_off(str(tmp_path), (way,), (fate,), changes)
@@ -46,7 +51,7 @@ def test_corrupt_checkpoints_are_never_read_as_other_values(tmp_path):
 
 
 @pytest.mark.usefixtures("forked_programs")
-@pytest.mark.parametrize("way", saves.SPREAD)
+@pytest.mark.parametrize("way", some_slow(saves.SPREAD, SLOW_WAYS))
 def test_corruption_of_any_file_is_found(tmp_path, way):
     figures = damaging_files.damage(str(tmp_path), flips=1, way=way)
     files = figures["files of a checkpoint"]
@@ -60,7 +65,7 @@ def test_forged_checkpoints_are_refused(tmp_path):
     assert damaging.forge(str(tmp_path)) == {"forged checkpoints refused": 8}
 
 
-@pytest.mark.rows(1)
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", [disks.read_only, killing.clock_jumps])
 def test_dry_runs_have_no_effect(trial, tmp_path):
     assert trial(str(tmp_path))

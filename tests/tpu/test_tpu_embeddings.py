@@ -111,7 +111,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.rows(3)
+@pytest.mark.rows(2)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_tables(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)

@@ -51,7 +51,7 @@ ARGUMENTS = {"recommender": {"users": 203, "items": 101}}
 # Examples in which each core has complete variables.
 ARE_DATA_PARALLEL = PROGRAMS.keys() - {"gpt", "recommender"}
 # Each run compiles other programs of the same kind.
-SELDOM = PROGRAMS.keys() - {"digits", "tf1_mnist"}
+SELDOM = PROGRAMS.keys() - {"tf1_mnist"}
 # These have no programs or load an export.
 OTHERS = {"rest_server", "serve_digits", "wide_and_deep"}
 # Optional libraries that some examples import.

@@ -55,7 +55,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.rows(2)
+@pytest.mark.rows(1)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_golden_script(name, mode, topology, compiles):
     plan = compiles(PROGRAMS, name, mode, topology)

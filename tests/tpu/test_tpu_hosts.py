@@ -70,7 +70,7 @@ PROGRAMS = {
 }
 
 
-@pytest.mark.rows(7)
+@pytest.mark.rows(5)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_hosts(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)

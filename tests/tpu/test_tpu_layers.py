@@ -275,7 +275,7 @@ PROGRAMS = {each.__name__: program_of(each) for each in NETWORKS} | {
 }
 
 
-@pytest.mark.rows(5)
+@pytest.mark.rows(3)
 @pytest.mark.parametrize(("name", "mode", "topology"), rows(PROGRAMS))
 def test_layers(name, mode, topology, compiles):
     compiles(PROGRAMS, name, mode, topology)
