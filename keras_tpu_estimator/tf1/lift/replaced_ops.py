@@ -87,7 +87,7 @@ def make_dense(node: Node, writer: Writer) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Rewriting:
-    """Writes the nodes of one update.
+    """Writes the nodes that replace one.
 
     Attributes:
         name: The name of the node.
@@ -106,7 +106,7 @@ class _Rewriting:
     ) -> list[str]:
         """Returns the values of variables, read after some nodes."""
         return [
-            self._node(
+            self.add(
                 f"{what}_{number}",
                 "ReadVariableOp",
                 [variable, *controls],
@@ -120,23 +120,23 @@ class _Rewriting:
         """Returns a gradient of all rows, and a mask of the rows that had one."""
         own = {"T": self.dtype}
         last = self.writer.constant(f"{self.name}/kte_last", np.int32(-1))
-        places = self._node(
+        places = self.add(
             "places",
             "ExpandDims",
             [indices, last],
             {"T": self.indices, "Tdim": type_number("int32")},
         )
-        zeros = self._node("zeros", "ZerosLike", [like], own, "y")
-        ones = self._node("ones", "OnesLike", [gradient], own, "y")
+        zeros = self.add("zeros", "ZerosLike", [like], own, "y")
+        ones = self.add("ones", "OnesLike", [gradient], own, "y")
         scattered = {**own, "Tindices": self.indices}
-        dense = self._node(
+        dense = self.add(
             "dense", "TensorScatterAdd", [zeros, places, gradient], scattered
         )
-        touched = self._node(
+        touched = self.add(
             "touched", "TensorScatterUpdate", [zeros, places, ones], scattered
         )
         types = {"SrcT": self.dtype, "DstT": type_number("bool")}
-        return dense, self._node("is_meant", "Cast", [touched], types, "y")
+        return dense, self.add("is_meant", "Cast", [touched], types, "y")
 
     def update(
         self, node: Node, op: str, inputs: Sequence[str], after: Sequence[str]
@@ -159,13 +159,13 @@ class _Rewriting:
         assigned = []
         parts = zip(variables, new, old, strict=True)
         for number, (variable, *values) in enumerate(parts):
-            value = self._node(
+            value = self.add(
                 f"value_{number}",
                 "SelectV2",
                 [is_meant, *values],
                 {"T": self.dtype},
             )
-            done = self._node(
+            done = self.add(
                 f"keep_{number}",
                 "AssignVariableOp",
                 [variable, value],
@@ -174,7 +174,7 @@ class _Rewriting:
             assigned.append(_waiting(done))
         return assigned
 
-    def _node(
+    def add(
         self,
         what: str,
         op: str,
@@ -303,16 +303,7 @@ def scatter(node: Node, writer: Writer) -> None:
 def _scattered(node: Node, writer: Writer, tensor: str, rows: str, values: str) -> str:
     """Adds the nodes of a scatter, and returns a reference to its result."""
     dtype, integer = node.attr["T"].type, type_number("int32")
-
-    def add(
-        what: str,
-        op: str,
-        inputs: Sequence[str],
-        types: Mapping[str, int],
-        output: str = "output",
-    ) -> str:
-        name = f"{node.name}/kte_{what}"
-        return writer.node(name, op, inputs, types, output)
+    add = _Rewriting(node.name, dtype, integer, writer).add
 
     def constant(what: str, value: np.ndarray | np.generic) -> str:
         return writer.constant(f"{node.name}/kte_{what}", value)
