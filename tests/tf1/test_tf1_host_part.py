@@ -115,3 +115,39 @@ def test_host_computes_strings_of_summaries(tmp_path):
     assert found["accuracy_1", 2] == pytest.approx(2 / 3)
     assert found["longest", 1] == 2.0
     assert found["longest", 2] == 3.0
+
+
+def test_host_computes_what_has_no_fixed_size_before_its_part(tmp_path):
+    def model_fn(features, labels, mode):
+        w = tf.get_variable("w", [], initializer=tf.constant_initializer(0.5))
+        y = features * w
+        kept = tf.boolean_mask(y * 2.0, y[:, 0] > 1.0)
+        words = tf.strings.length(tf.as_string(kept[:, 1]))
+        loss = tf.reduce_mean(tf.square(y))
+        optimizer = tf.train.GradientDescentOptimizer(0.00001)
+        train_op = optimizer.minimize(loss, tf.train.get_global_step())
+        metrics = {
+            "words": tf.metrics.mean(words),
+            "kept": tf.metrics.mean(kept * w),
+            "y": tf.metrics.mean(y),
+        }
+        return kte.tf1.EstimatorSpec(
+            mode, loss=loss, train_op=train_op, eval_metric_ops=metrics
+        )
+
+    def input_fn():
+        x = np.arange(16, dtype="float32").reshape(8, 2) ** 2
+        return tf.data.Dataset.from_tensor_slices((x, x)).batch(4)
+
+    made = Estimator(model_fn, str(tmp_path))
+    made.train(input_fn, steps=1)
+    # The values of TensorFlow 1.15.5.
+    assert made.evaluate(input_fn) == pytest.approx(
+        {
+            "kept": 43.221485,
+            "loss": 2721.366,
+            "words": 9.285714,
+            "y": 38.297012,
+            "global_step": 1,
+        }
+    )

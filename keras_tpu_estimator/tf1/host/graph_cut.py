@@ -90,32 +90,61 @@ def cut(
     definition = definition_of(graph)
     nodes, library = definition.nodes, definition.library
     given = {getattr(each, "op", each).name for each in fetches}
-    own, constant = given | variables.keys(), set[str]()
-    for op in ops:
-        before = _before(op)
-        is_odd = op.name in more or reason_against(op, nodes[op.name], library)
-        if before & own or is_odd:
-            own.add(op.name)
-        elif before <= constant and (
-            not op.op_def.is_stateful or (more and op.type in _READS)
-        ):
-            if not op.type.startswith("Placeholder"):
-                constant.add(op.name)
-    own -= {op.name for op in ops if op.name in given and op.name in constant}
-    boundary = {
-        tensor.name: tensor
-        for op in ops
-        if op.name in own
-        for tensor in op.inputs
-        if tensor.op.name not in own | constant
-    }
+    odd = {op.name for op in ops if reason_against(op, nodes[op.name], library)}
+    odd.update(more)
+
+    def parts() -> tuple[set[str], set[str], list[Any]]:
+        """Returns the host's operations, its constants, and the boundary."""
+        own, constant = given | variables.keys(), set[str]()
+        for op in ops:
+            before = _before(op)
+            if before & own or op.name in odd:
+                own.add(op.name)
+            elif before <= constant and (
+                not op.op_def.is_stateful or (more and op.type in _READS)
+            ):
+                if not op.type.startswith("Placeholder"):
+                    constant.add(op.name)
+        own -= {op.name for op in ops if op.name in given and op.name in constant}
+        boundary = {
+            tensor.name: tensor
+            for op in ops
+            if op.name in own
+            for tensor in op.inputs
+            if tensor.op.name not in own | constant
+        }
+        return own, constant, list(boundary.values())
+
+    own, constant, boundary = parts()
+    sizing = _sizing(graph, boundary)
+    if sizing:
+        odd |= sizing
+        own, constant, boundary = parts()
     return Cut(
         part_of(definition, [op.name for op in ops], own | constant),
-        list(boundary.values()),
+        boundary,
         list(initializers),
         [op.name for op in (*initializers.values(), *tables)],
         [op.name for op in ops if op.type == _VARIABLE and op.name in constant],
     )
+
+
+def _sizing(graph: Any, tensors: Sequence[Any]) -> set[str]:
+    """Returns the operations that make sizes of tensors depend on values, by name.
+
+    For example, `tf.boolean_mask` contains such an operation. Devices return only
+    tensors of fixed sizes.
+    """
+    varying = [each for each in tensors if not _is_fixed(each)]
+    return {
+        op.name
+        for op in reachable(graph, varying)
+        if not all(map(_is_fixed, op.outputs)) and all(map(_is_fixed, op.inputs))
+    }
+
+
+def _is_fixed(tensor: Any) -> bool:
+    return bool(tensor.shape.is_fully_defined())
 
 
 def table_initializers(graph: Any, fetches: Sequence[Any]) -> list[Any]:
