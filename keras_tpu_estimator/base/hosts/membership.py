@@ -226,7 +226,9 @@ class Membership:
         It also continues if there is no problem after this period, for example because
         its own call has failed, as theirs did.
         """
-        if self.watch.is_over_within(shutdown.GRACE_SECS) or self._has_left():
+        # The process that the others name is stuck or late, and they wait for its end.
+        grace_secs = 0.0 if problem.host == self.index else shutdown.GRACE_SECS
+        if self.watch.is_over_within(grace_secs) or self._has_left():
             return
         if self.watch.look() is None or self._shutdown.is_announced:
             # If it is announced, the main thread is about to end.
