@@ -230,12 +230,14 @@ class Membership:
         grace_secs = 0.0 if problem.host == self.index else shutdown.GRACE_SECS
         if self.watch.is_over_within(grace_secs) or self._has_left():
             return
-        if self.watch.look() is None or self._shutdown.is_announced:
+        # A process that seemed stuck may be gone.
+        latest = self.watch.look()
+        if latest is None or self._shutdown.is_announced:
             # If it is announced, the main thread is about to end.
             return
-        self._log(problem)
-        self._shutdown.announce_end(problem)
-        _exit(problem.code)
+        self._log(latest)
+        self._shutdown.announce_end(latest)
+        _exit(latest.code)
 
     def _log(self, problem: Problem) -> None:
         """Logs why this process ends because of another one."""
