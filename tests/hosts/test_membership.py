@@ -119,6 +119,17 @@ def test_failure_on_all_hosts_ends_no_host(member, ends):
         two._end(two.watch.look())
 
 
+@pytest.mark.parametrize(
+    ("host", "is_end", "secs"), [(0, False, 0.0), (0, True, 3.0), (1, False, 3.0)]
+)
+def test_only_a_late_host_ends_at_once(member, monkeypatch, host, is_end, secs):
+    own, waited = member(0), []
+    monkeypatch.setattr(shutdown, "GRACE_SECS", 3.0)
+    monkeypatch.setattr(own.watch, "is_over_within", lambda s: waited.append(s) or True)
+    own._end(Problem("A host is late.", host, is_reachable=True, is_end=is_end))
+    assert waited == [secs]
+
+
 def test_silent_host_that_answers_again_ends_no_host(member, ends):
     own = member(0)
     own._end(Problem("Host 1 of 3 is gone.", 1))

@@ -226,8 +226,10 @@ class Membership:
         It also continues if there is no problem after this period, for example because
         its own call has failed, as theirs did.
         """
-        # The process that the others name is stuck or late, and they wait for its end.
-        grace_secs = 0.0 if problem.host == self.index else shutdown.GRACE_SECS
+        # If the others name this process, it is stuck or late, and they wait for its
+        # end. A program that has ended ends with its own exit code.
+        is_late = problem.host == self.index and not problem.is_end
+        grace_secs = 0.0 if is_late else shutdown.GRACE_SECS
         if self.watch.is_over_within(grace_secs) or self._has_left():
             return
         # A process that seemed stuck may be gone.
