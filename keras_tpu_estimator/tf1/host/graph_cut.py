@@ -133,13 +133,16 @@ def _sizing(graph: Any, tensors: Sequence[Any]) -> set[str]:
     """Returns the operations that make sizes of tensors depend on values, by name.
 
     For example, `tf.boolean_mask` contains such an operation. Devices return only
-    tensors of fixed sizes.
+    tensors of fixed sizes. Stateful operations stay there: the host has neither their
+    variables nor the keys of their random numbers.
     """
     varying = [each for each in tensors if not _is_fixed(each)]
     return {
         op.name
         for op in reachable(graph, varying)
-        if not all(map(_is_fixed, op.outputs)) and all(map(_is_fixed, op.inputs))
+        if not op.op_def.is_stateful
+        and not all(map(_is_fixed, op.outputs))
+        and all(map(_is_fixed, op.inputs))
     }
 
 
