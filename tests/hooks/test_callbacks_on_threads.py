@@ -1,4 +1,4 @@
-"""Tests that a callback sees only the values of its own call, also on threads."""
+"""Tests that callbacks of calls on several threads see only their own values."""
 
 import functools
 import logging
