@@ -7,8 +7,6 @@ import time
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from typing import Any
 
-import numpy as np
-
 from keras_tpu_estimator.api.hooks.callback_hook import callbacks_of
 from keras_tpu_estimator.api.hooks.progress import Progress, prediction_started
 from keras_tpu_estimator.api.hooks.session_run_hook import Hook
@@ -37,6 +35,7 @@ from keras_tpu_estimator.runs.prediction_batches import (
     Result,
     Running,
     in_place,
+    no_padding,
 )
 from keras_tpu_estimator.runs.staging import StepsByShape
 
@@ -380,7 +379,7 @@ class PredictionLoop:
         if room == 1:
             data = loop.put_one(first.features, first.is_padding)
         elif (features := in_place(batches, room)) is not None:
-            is_padding = np.zeros((room, *first.is_padding.shape), bool)
+            is_padding = no_padding(room, len(first.is_padding))
             data = loop.put(ModeKeys.PREDICT, features, is_padding)
             place = first.stacked.place
         else:

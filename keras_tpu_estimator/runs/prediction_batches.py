@@ -88,6 +88,14 @@ def in_place(batches: Sequence[Padded], room: int) -> Features | None:
     return first.room[0]
 
 
+@functools.lru_cache(maxsize=8)
+def no_padding(steps: int, size: int) -> np.ndarray:
+    """Returns booleans of shape `[steps, size]`, which say that no row is padding."""
+    is_padding = np.zeros((steps, size), bool)
+    is_padding.flags.writeable = False
+    return is_padding
+
+
 class PaddedSteps:
     """The single steps of an input, padded to the requested size.
 
@@ -110,9 +118,9 @@ class PaddedSteps:
         examples = batch.examples
         size = max(self._size or 1, examples)
         if examples == size:
-            is_padding = np.zeros((1, size), bool)
             stacked = StackedSteps(
-                batch.features, is_padding, batch.may_stay, batch.room, batch.place
+                *(batch.features, no_padding(1, size)),
+                *(batch.may_stay, batch.room, batch.place),
             )
             return Padded(stacked, examples)
         features, is_padding = pad(batch.step(0).features, size)

@@ -1,6 +1,8 @@
 """Tests that steps are copied once, into memory that is reused."""
 
+import concurrent.futures
 import gc
+import weakref
 
 import jax
 import jax.numpy as jnp
@@ -152,14 +154,46 @@ def test_reused_memory_contains_no_overflowing_numbers():
     assert features["x"].tolist() == [[1, 1], [0, 0], [0, 0], [0, 0]]
 
 
-def test_memory_of_many_sizes_is_not_kept(monkeypatch):
-    monkeypatch.setattr(stacking, "_MOST_FREE", 10_000)
+@pytest.mark.parametrize("limit, unit", [("_MOST_SMALL", 1), ("_MOST_FREE", 5000)])
+def test_memory_of_many_sizes_is_not_kept(monkeypatch, limit, unit):
+    most = 10_000 * unit
+    memory = stacking._FreeMemory(most)
+    monkeypatch.setattr(stacking, "_small", memory)
+    monkeypatch.setattr(stacking, limit, most)
     buffers = Buffers()
     for size in range(1000, 1100):
-        buffers.empty((size,), FLOAT)
-    kept = sum(each.nbytes for each in buffers._free)
+        buffers.empty((size * unit,), np.dtype("uint8"))
+    free = memory if unit == 1 else buffers._large
+    kept = sum(each.nbytes for each in [*free._free, *free._returned])
     # And the memory that was returned since.
-    assert 0 < kept <= 10_000 + 4 * 1100 + 64
+    assert 0 < kept <= most + 1100 * unit + 64
+
+
+def test_later_calls_use_the_memory_of_small_arrays():
+    shape = (7, 1013)
+    first = address(Buffers().empty(shape, FLOAT))
+    assert address(Buffers().empty(shape, FLOAT)) == first
+    # The memory of large arrays is freed with the call that used it.
+    buffers = Buffers()
+    buffers.empty((2**23,), np.dtype("uint8"))
+    assert buffers._large._returned
+    freed = weakref.ref(buffers._large)
+    del buffers
+    assert freed() is None
+
+
+def test_threads_never_share_memory():
+    def fill(number):
+        buffers = Buffers()
+        for _ in range(300):
+            array = buffers.empty((50,), np.dtype("int64"))
+            array[...] = number
+            if (array != number).any():
+                return False
+        return True
+
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        assert all(pool.map(fill, range(8)))
 
 
 def test_arrays_without_numbers_are_stacked():

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import dataclasses
 import math
+import threading
 import weakref
 from collections.abc import Iterator
 from typing import Any
@@ -20,6 +21,10 @@ _ALIGNMENT = 64
 _FEW = 8
 # The maximum number of free bytes of sizes that are not requested.
 _MOST_FREE = 2**28
+# Arrays of up to the first number of bytes use memory of earlier calls, of which up to
+# the second number is kept.
+_SMALL = 2**22
+_MOST_SMALL = 2**26
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +50,8 @@ class StackSize:
 class Buffers:
     """Memory that is reused when no array refers to it.
 
-    New memory is slow to write, because the system maps it page by page.
+    New memory is slow to write, because the system maps it page by page. Small arrays
+    use the memory of all calls in this process, large ones that of this object.
 
     Example:
 
@@ -62,32 +68,59 @@ class Buffers:
     """
 
     def __init__(self) -> None:
-        # The oldest is first. Finalizers append to the list at any time.
-        self._free: list[np.ndarray] = []
+        self._large = _FreeMemory(_MOST_FREE)
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
         """Returns an array with arbitrary values."""
         size = math.prod(shape) * dtype.itemsize
-        memory = self._taken(size + _ALIGNMENT)
+        free = _small if size <= _SMALL else self._large
+        memory = free.take(size + _ALIGNMENT)
         start = -memory.ctypes.data % _ALIGNMENT
         # Every view refers to this array, because a `memoryview` ends NumPy's
         # search for the owner of the memory.
         owner = np.frombuffer(memory.data[start : start + size], np.uint8)
-        weakref.finalize(owner, self._free.append, memory).atexit = False
+        weakref.finalize(owner, free.put_back, memory).atexit = False
         return owner.view(dtype).reshape(shape)
 
-    def _taken(self, size: int) -> np.ndarray:
+
+class _FreeMemory:
+    """Memory that no array refers to, for all threads.
+
+    Args:
+        most: The maximum number of free bytes of sizes that are not requested.
+    """
+
+    def __init__(self, most: int):
+        self._most = most
+        self._lock = threading.Lock()
+        # Finalizers append at any time, also while their thread has the lock.
+        self._returned: collections.deque[np.ndarray] = collections.deque()
+        # The oldest is first.
+        self._free: list[np.ndarray] = []
+
+    def take(self, size: int) -> np.ndarray:
         """Returns free memory of a size, or new memory."""
-        free = self._free
-        # The newest may be in a cache.
-        places = reversed(range(len(free)))
-        index = next((n for n in places if free[n].nbytes == size), None)
-        if index is not None:
-            return free.pop(index)
-        # Memory of other sizes may never be used again.
-        while sum(each.nbytes for each in free) > _MOST_FREE:
-            free.pop(0)
+        with self._lock:
+            free = self._free
+            while self._returned:
+                free.append(self._returned.popleft())
+            # The newest may be in a cache.
+            places = reversed(range(len(free)))
+            index = next((n for n in places if free[n].nbytes == size), None)
+            if index is not None:
+                return free.pop(index)
+            # Memory of other sizes may never be used again.
+            while sum(each.nbytes for each in free) > self._most:
+                free.pop(0)
         return np.empty(size, "uint8")
+
+    def put_back(self, memory: np.ndarray) -> None:
+        """Keeps memory for a later array."""
+        self._returned.append(memory)
+
+
+# New memory for each call would take as long as the predictions of a small model.
+_small = _FreeMemory(_MOST_SMALL)
 
 
 class Stack:
