@@ -118,10 +118,7 @@ class PaddedSteps:
         examples = batch.examples
         size = max(self._size or 1, examples)
         if examples == size:
-            stacked = StackedSteps(
-                *(batch.features, no_padding(1, size)),
-                *(batch.may_stay, batch.room, batch.place),
-            )
+            stacked = dataclasses.replace(batch, labels=no_padding(1, size))
             return Padded(stacked, examples)
         features, is_padding = pad(batch.step(0).features, size)
         features, is_padding = jax.tree.map(
