@@ -5,7 +5,7 @@ Run it with `python examples/digits.py`. It takes less than a minute.
 
 import logging
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras

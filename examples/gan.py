@@ -9,7 +9,7 @@ Run it with `python examples/gan.py`. It takes less than half a minute.
 
 import logging
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras

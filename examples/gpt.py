@@ -12,7 +12,7 @@ It reads the documentation of Keras as bytes. To run it on a CPU, reduce the siz
 import inspect
 import tempfile
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import jax

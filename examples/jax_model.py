@@ -6,7 +6,7 @@ Run it with `python examples/jax_model.py`, after `pip install -e
 
 import logging
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import jax.numpy as jnp

@@ -10,7 +10,7 @@ the user, and another those of the item; their product predicts a click.
 
 import logging
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import jax

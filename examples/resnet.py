@@ -16,7 +16,7 @@ import tempfile
 # A CPU simulates eight devices. JAX reads this variable when it is imported.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import digits

@@ -14,7 +14,7 @@ and on pairs of education and occupation, which only the linear model sees.
 import logging
 import sys
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras

@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import numpy as np

@@ -9,7 +9,7 @@ import shutil
 import threading
 from typing import Any
 
-# Keras must be imported after this package, so that it runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras
