@@ -1,9 +1,9 @@
-"""The suite on every Python and JAX that `pyproject.toml` allows: `nox`.
+"""Runs the suite on each Python and JAX version that `pyproject.toml` allows.
 
-    nox                         # The core of the suite, everywhere.
-    nox -s newest-3.13 -- tests # All of it, on one.
-    nox -s serving              # Exports in the hands of servers.
-    nox -s ecosystem            # Models of KerasHub.
+    nox                         # The core tests in all environments.
+    nox -s newest-3.13 -- tests # All tests in one environment.
+    nox -s serving              # Model servers load exports.
+    nox -s ecosystem            # KerasHub models.
     nox -s arm64                # Digits and some tests on emulated 64-bit ARM.
 
 `.ci/run` runs the whole suite on one Python, and then `newest-3.13` and
@@ -17,10 +17,10 @@ import nox
 
 nox.options.default_venv_backend = "uv|virtualenv"
 nox.options.download_python = "never"
-# A machine that lacks some Python says so, and goes on.
+# If a Python is missing, nox reports that and continues.
 nox.options.error_on_missing_interpreters = False
 
-# What depends on the versions of others, and soon shows it.
+# The core tests: they depend on the versions of other packages, and fail early.
 CORE = (
     "tests/test_golden.py",
     "tests/test_examples.py::test_digits",
@@ -37,14 +37,14 @@ CORE = (
     "::test_another_folder_of_sources_makes_the_same_graphs",
     "tests/export/test_other_versions.py",
 )
-# Releases of JAX, and a Python that each has: from 0.11 on, 3.12 at least.
+# JAX releases, each with a Python that it supports. JAX 0.11 needs Python 3.12.
 RELEASES = {
     "0.9.2": "3.11",
     "0.10.2": "3.12",
     "0.11.2": "3.13",
     "0.12.0.1": "3.12",
 }
-# What depends on the processor, as far as half an hour of emulation goes.
+# Tests that depend on the processor. Emulated, they take half an hour.
 EMULATED = (
     "tests/test_golden.py",
     "tests/cpu/test_rewriting.py",
@@ -54,27 +54,27 @@ EMULATED = (
 
 
 def run(session: nox.Session, *requirements: str) -> None:
-    """Installs the tests with what they need, and runs them."""
+    """Installs the dependencies of the tests, and runs the tests."""
     session.install("-e", ".[test]", *requirements)
     session.run("pytest", *(session.posargs or CORE))
 
 
 @nox.session(python=["3.11", "3.12", "3.13"])
 def newest(session: nox.Session) -> None:
-    """The newest releases that a Python has."""
+    """Runs tests with the newest releases for a Python version."""
     run(session)
 
 
 @nox.session
 @nox.parametrize(("jax", "python"), list(RELEASES.items()), ids=list(RELEASES))
 def released(session: nox.Session, jax: str) -> None:
-    """One release of JAX."""
+    """Runs tests with one JAX release."""
     run(session, f"jax=={jax}")
 
 
 @nox.session(python="3.11", venv_backend="uv")
 def serving(session: nox.Session) -> None:
-    """Exports in the hands of servers that have an environment of their own."""
+    """Runs tests of model servers, which have a separate environment."""
     folder = f"{session.create_tmp()}/servers"
     servers = f"{folder}/bin/python"
     session.run("uv", "venv", "--clear", folder, "--python", "3.11")
@@ -88,7 +88,7 @@ def serving(session: nox.Session) -> None:
 
 @nox.session(python="3.11", venv_backend="uv")
 def ecosystem(session: nox.Session) -> None:
-    """Models of libraries that are too large for the extra `[test]`."""
+    """Runs tests with libraries that are too large for the extra `[test]`."""
     session.install("-e", ".[test]", "--group", "ecosystem")
     session.run(
         *("pytest", "-m", "", "-n", "0"),
@@ -98,7 +98,7 @@ def ecosystem(session: nox.Session) -> None:
 
 @nox.session(python="3.11", venv_backend="uv")
 def arm64(session: nox.Session) -> None:
-    """The README's first command and some tests on emulated ARM Linux."""
+    """Runs the README's first command and some tests on emulated ARM Linux."""
     session.install("uv")
     folder = os.path.abspath(f"{session.create_tmp()}/arm64")
     session.run(".ci/emulate_arm64.sh", folder, external=True)
@@ -110,7 +110,7 @@ def arm64(session: nox.Session) -> None:
     accuracy = float(re.search(r"held-out images: ([\d.]+)", shown)[1])
     session.log(f"digits: {accuracy}")
     if accuracy < 0.97:
-        session.error(f"Expected an accuracy of 0.97. Found: {accuracy}")
+        session.error(f"Expected an accuracy of at least 0.97. Received: {accuracy}")
     session.run(
         *(python, "-m", "pytest", "--as-users", "-n", "0"),
         *(session.posargs or EMULATED),
@@ -121,5 +121,5 @@ def arm64(session: nox.Session) -> None:
 
 @nox.session(python="3.11", venv_backend="uv")
 def lowest(session: nox.Session) -> None:
-    """The lowest releases that `pyproject.toml` allows."""
+    """Runs tests with the lowest releases that `pyproject.toml` allows."""
     run(session, "--resolution", "lowest-direct")

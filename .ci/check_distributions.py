@@ -1,4 +1,4 @@
-"""Checks what `python -m build` has made, in one folder and in another."""
+"""Checks two folders with the distributions of `python -m build`."""
 
 import hashlib
 import pathlib
@@ -23,7 +23,7 @@ other = [
     or digest(first[name]) != digest(second[name])
 ]
 if other:
-    raise SystemExit(f"Expected the same bytes of both builds. Found: {other}")
+    raise SystemExit(f"Expected equal files of both builds. Different: {other}")
 
 (wheel,) = (path for name, path in first.items() if name.endswith(".whl"))
 names = zipfile.ZipFile(wheel).namelist()
@@ -33,4 +33,4 @@ for name in ("py.typed", "tf1/names/names.toml"):
 roots = {name.split("/")[0] for name in names}
 roots -= {name for name in roots if name.endswith(".dist-info")}
 if roots != {"keras_tpu_estimator"}:
-    raise SystemExit(f"Expected the package alone. Found: {sorted(roots)}")
+    raise SystemExit(f"Expected only the package. Received: {sorted(roots)}")

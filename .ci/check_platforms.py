@@ -1,7 +1,7 @@
-"""Resolves the dependencies for each platform and Python; installs nothing.
+"""Resolves the dependencies for each platform and Python, and installs nothing.
 
-Needs `pip install uv` and a package index. It takes about a minute, because
-each of the 48 resolutions asks the index again.
+The script needs uv and a package index. It takes about a minute because uv queries
+the index for each of the 48 resolutions.
 """
 
 import concurrent.futures
@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 ROOT = pathlib.Path(__file__).parents[1]
-# uv's names. Those of Linux have glibc 2.28.
+# uv's names of the platforms. The Linux platforms have glibc 2.28.
 PLATFORMS = (
     "x86_64-unknown-linux-gnu",
     "aarch64-unknown-linux-gnu",
@@ -21,15 +21,15 @@ PLATFORMS = (
 )
 EXTRAS = ("", "examples", "tf1", "test")
 PYTHONS = ("3.11", "3.12", "3.13")
-# The wheels of libtpu, which the extra `test` needs there, want glibc 2.31.
+# On this platform the extra `test` needs libtpu, whose wheels need glibc 2.31.
 NEWER_GLIBC = {("x86_64-unknown-linux-gnu", "test"): "x86_64-manylinux_2_31"}
-# Most of a resolution is waiting for the index.
+# A resolution spends most of its time waiting for the index.
 AT_ONCE = 6
 
 
 @dataclasses.dataclass(frozen=True)
 class Combination:
-    """One installation that must be possible."""
+    """A platform, an extra and a Python version that must be installable."""
 
     platform: str
     extra: str
@@ -40,14 +40,14 @@ class Combination:
         return f"Python {self.python} {self.platform:26} {extra:8}"
 
     def resolve(self) -> subprocess.CompletedProcess[str]:
-        """Returns what uv says; its output has a line for each package."""
+        """Returns the ended uv process, which prints one line per package."""
         target = NEWER_GLIBC.get((self.platform, self.extra), self.platform)
         options = ["--extra", self.extra] if self.extra else []
         return subprocess.run(
             [
                 *(sys.executable, "-m", "uv", "pip", "compile", "--quiet"),
                 *("--no-header", "--no-annotate", "--only-binary", ":all:"),
-                # Another Python's packages are found by this one.
+                # uv resolves for other Python versions, but needs one to run.
                 *("--python", sys.executable),
                 *("--python-version", self.python),
                 *("--python-platform", target),
@@ -61,7 +61,7 @@ class Combination:
 
 
 def main() -> None:
-    """Prints a line for each combination, and fails if one does."""
+    """Prints a line for each combination, and fails if a combination fails."""
     combinations = [
         Combination(platform, extra, python)
         for python, platform, extra in itertools.product(PYTHONS, PLATFORMS, EXTRAS)

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Makes FOLDER/usr/bin/python, which is Python 3.11 on emulated 64-bit ARM Linux
-# with this project's dependencies: emulate_arm64.sh FOLDER. Needs root on Debian 12
-# on another processor, its package mirror, a package index, and uv.
+# with this project's dependencies: emulate_arm64.sh FOLDER. The script needs Debian 12
+# on another processor, root, Debian's package mirror, a package index, and uv.
 set -euo pipefail
 root=$(realpath -m "$1")
 project=$(dirname "$(dirname "$(realpath "$0")")")
@@ -19,7 +19,7 @@ mkdir -p "$root"/apt/{lists/partial,archives}
 apt-get update -qq
 apt-get install -qq --no-install-recommends qemu-user-static >/dev/null
 
-# Debian's Python and what it is linked with, beside the packages of this machine.
+# Debian's Python and its libraries, separate from the packages of this machine.
 debian=(
   python3.11 python3.11-minimal libpython3.11-stdlib libpython3.11-minimal
   libc6 libgcc-s1 libstdc++6 libgomp1 zlib1g libbz2-1.0 liblzma5 libexpat1
@@ -36,15 +36,15 @@ for package in "$root"/apt/archives/*.deb; do
   dpkg --extract "$package" "$root"
 done
 
-# Its path is `sys.executable`, so that programs which start Python start this.
+# Programs that start Python start this script, because `sys.executable` is its path.
 cat >"$root/usr/bin/python" <<END
 #!/bin/sh
 exec qemu-aarch64-static -cpu max -L "$root" -0 "\$0" "$root/usr/bin/python3.11" "\$@"
 END
 chmod +x "$root/usr/bin/python"
 
-# Where Debian's Python looks for packages. Compiling them here to bytecode, which
-# is the same on every processor, saves a minute at each start.
+# Debian's Python imports packages from this folder. Bytecode is equal on all
+# processors, and compiling it without emulation saves a minute at each start.
 packages="$root/usr/local/lib/python3.11/dist-packages"
 uv pip install --quiet --python 3.11 --python-platform aarch64-unknown-linux-gnu \
   --only-binary :all: --compile-bytecode --target "$packages" \

@@ -1,4 +1,4 @@
-"""Trains and evaluates with what is installed, beside nothing else."""
+"""Trains and evaluates with the installed package and its dependencies."""
 
 import pathlib
 import tempfile
@@ -10,7 +10,7 @@ import numpy as np
 from keras import ops
 
 if pathlib.Path.cwd() in pathlib.Path(kte.__file__).parents:
-    raise SystemExit(f"Expected an installed package. Found: {kte.__file__}")
+    raise SystemExit(f"Expected an installed package. Received: {kte.__file__}")
 
 
 def model_fn(features, labels, mode, params):
@@ -38,4 +38,4 @@ estimator = kte.TPUEstimator(
 estimator.train(input_fn, steps=50)
 result = estimator.evaluate(input_fn)
 if not (result["loss"] < 1e-3 and result["global_step"] == 50):
-    raise SystemExit(f"Expected a loss of nearly zero. Found: {result}")
+    raise SystemExit(f"Expected a loss below 0.001. Received: {result}")

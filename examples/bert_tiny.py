@@ -1,4 +1,4 @@
-"""Fine-tunes a small BERT as the programs of 2018 did, on real sentences.
+"""Fine-tunes a small BERT on real sentences, like the scripts of 2018.
 
 The sentences are those of the documentation of NumPy, scikit-learn and Keras;
 the classifier predicts which of the three a sentence is from. It starts from a
@@ -15,7 +15,7 @@ import os
 import re
 import tempfile
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras
@@ -59,7 +59,7 @@ HIDDEN, HEADS, LAYERS = 64, 4, 2
 
 
 def sentences_of(modules):
-    """The different sentences of the documentation of some modules."""
+    """Returns the distinct sentences in the documentation of some modules."""
     found = {}
     for module in modules:
         for name, value in sorted(vars(module).items()):
@@ -74,7 +74,7 @@ def sentences_of(modules):
 
 
 def load():
-    """Word ids of shape `[sentences, LENGTH]`, and the library of each."""
+    """Returns word ids of shape `[sentences, LENGTH]`, and each one's library."""
     texts, labels = [], []
     rng = np.random.default_rng(0)
     for label, modules in enumerate(LIBRARIES.values()):
@@ -93,7 +93,7 @@ def load():
     return texts, rows[order], np.array(labels, "int32")[order], order
 
 
-# The model, with the names that BERT's variables have in its checkpoints.
+# The model. Its variables have the names of BERT's checkpoints.
 
 
 def dense(units, name, activation=None):
@@ -128,7 +128,7 @@ def attention(x, is_word, dropout):
 
 
 def bert(ids, is_training):
-    """The hidden states of a sentence, and the words to read them from."""
+    """Returns the hidden states of a sentence, and the word embeddings."""
     drop = layers.Dropout(0.1, seed=1)
 
     def dropout(x):
@@ -160,7 +160,7 @@ def bert(ids, is_training):
 
 
 class WarmUpAndDecay(keras.optimizers.schedules.LearningRateSchedule):
-    """Rises to a learning rate linearly, then falls to zero linearly."""
+    """A linear warm-up to a learning rate, then a linear decay to zero."""
 
     def __init__(self, peak, warmup_steps, steps):
         self.peak, self.warmup_steps, self.steps = peak, warmup_steps, steps
@@ -191,7 +191,7 @@ def create_optimizer(loss, params):
     return optimizer.apply_gradients(zip(grads, tvars, strict=True))
 
 
-# Training on masked words, which writes the first checkpoint.
+# Pre-training on masked words, which writes the first checkpoint.
 
 
 def pretraining_model_fn(features, labels, mode, params):
@@ -210,7 +210,7 @@ def pretraining_model_fn(features, labels, mode, params):
 
 
 def write_tensorflow_1_checkpoint(ids, steps, path):
-    """Trains on masked words, and saves as TensorFlow 1 did."""
+    """Trains on masked words, and saves a TensorFlow checkpoint."""
 
     def input_fn(params):
         rng = np.random.default_rng(0)
@@ -292,7 +292,7 @@ def estimator_for(model_fn, model_dir, steps, **params):
 
 
 def main(steps=300, pretraining_steps=600, model_dir=None):
-    """Trains, evaluates and predicts; returns the evaluation's results."""
+    """Trains, evaluates and predicts. Returns the results of the evaluation."""
     texts, ids, labels, order = load()
     model_dir = model_dir or tempfile.mkdtemp()
     checkpoint = write_tensorflow_1_checkpoint(
@@ -315,8 +315,8 @@ def main(steps=300, pretraining_steps=600, model_dir=None):
         return dataset.batch(params["batch_size"], drop_remainder=True)
 
     def held_out_input_fn(params):
-        # As on a TPU of old: the last batch is filled up with examples that
-        # are not real, and counted by their weights.
+        # As the original needs it on a TPU, padding examples with zero weight
+        # fill the last batch.
         missing = -HELD_OUT % params["batch_size"]
         features = {
             "input_ids": np.pad(ids[:HELD_OUT], ((0, missing), (0, 0))),

@@ -5,7 +5,7 @@ Run it with `python examples/digits.py`. It takes less than a minute.
 
 import logging
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras
@@ -17,7 +17,7 @@ HELD_OUT = 360
 
 
 def load():
-    """Real 8x8 images and their labels, shuffled; the last are held out."""
+    """Returns shuffled 8x8 images and labels. The last ones are held out."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     images = (digits.images[order] / 16).astype("float32")[..., None]
@@ -48,7 +48,7 @@ def model_fn(features, labels, mode, params):
         metrics = (metric_fn, [labels, logits])
         return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
 
-    # TensorBoard shows this besides the loss.
+    # TensorBoard shows this metric and the loss.
     kte.summary.image("digits", features["image"])
     kte.summary.histogram("logits", logits)
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(params["learning_rate"]))
@@ -78,7 +78,7 @@ def train_input_fn(params):
 def held_out_input_fn(params):
     images, labels = load()
     size = params["batch_size"]
-    # The last batch is smaller. Every image still counts once.
+    # The last batch is smaller, but each image counts once.
     for start in range(len(labels) - HELD_OUT, len(labels), size):
         rows = slice(start, start + size)
         yield {"image": images[rows]}, labels[rows]
@@ -100,7 +100,7 @@ def make_estimator(model_dir=None):
 
 
 def main(steps=800, model_dir=None):
-    """Trains, evaluates and predicts; returns the evaluation's results."""
+    """Trains, evaluates and predicts. Returns the results of the evaluation."""
     estimator = make_estimator(model_dir)
 
     estimator.train(train_input_fn, max_steps=steps)

@@ -11,7 +11,7 @@ import logging
 import os
 import tempfile
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import digits
@@ -21,7 +21,7 @@ from keras import layers
 
 
 def make_model():
-    """A compiled model, as for `fit`."""
+    """Returns a compiled model, as for `fit`."""
     model = keras.Sequential(
         [
             layers.Input((8, 8, 1), name="image"),
@@ -42,7 +42,7 @@ def make_model():
 
 
 def main(steps=600, model_dir=None):
-    """Trains and evaluates by turns; returns the accuracy of what is saved."""
+    """Alternates training and evaluation. Returns the saved model's accuracy."""
     model_dir = model_dir or tempfile.mkdtemp()
     estimator = kte.from_keras(
         make_model(),
@@ -71,7 +71,7 @@ def main(steps=600, model_dir=None):
     features = {"image": images[:1]}  # Only the shape is used.
     kte.export_keras(estimator, path, features, checkpoint_path=best)
 
-    # From here on, nothing but Keras.
+    # The rest uses only Keras.
     model = keras.models.load_model(path)
     read = np.argmax(model.predict(images, verbose=0), axis=-1)
     accuracy = np.mean(read == labels)

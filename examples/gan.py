@@ -1,15 +1,15 @@
-"""Draws handwritten digits: two networks against each other in one step.
+"""Draws handwritten digits with two networks that compete in one step.
 
-What `TPUGANEstimator` and the DCGAN of the TPU examples did: a generator that
-makes images of noise, a discriminator that tells them from real ones, and an
-optimizer for each.
+Like `TPUGANEstimator` and the DCGAN of the TPU examples, it trains a generator
+that makes images from noise, and a discriminator that distinguishes them from
+real images. Each has its own optimizer.
 
 Run it with `python examples/gan.py`. It takes less than half a minute.
 """
 
 import logging
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras
@@ -23,7 +23,7 @@ SHADES = " .:-=+*#%@"
 
 
 def generator(noise, is_training):
-    """Images of shape `[batch, 8, 8, 1]`, from 0 to 1."""
+    """Returns images of shape `[batch, 8, 8, 1]`, from 0 to 1."""
     with kte.variable_scope("generator"):
         x = noise
         for units in (64, 128):
@@ -35,8 +35,8 @@ def generator(noise, is_training):
 
 
 def discriminator(images):
-    """A logit for each image: how real it looks."""
-    # Called twice, with the same weights.
+    """Returns a logit for each image, which is high for real images."""
+    # Both calls use the same weights.
     with kte.variable_scope("discriminator", reuse=kte.AUTO_REUSE):
         x = layers.Flatten()(images)
         for units in (128, 64):
@@ -60,7 +60,7 @@ def model_fn(features, labels, mode, params):
 
     on_real, on_made = discriminator(labels), discriminator(made)
     generator_loss = cross_entropy(on_made, 1.0)
-    # Not certainty, but nine in ten, of real ones: the game lasts longer.
+    # The target for real images is 0.9, which makes training more stable.
     discriminator_loss = cross_entropy(on_real, 0.9) + cross_entropy(on_made, 0.0)
     loss = generator_loss + discriminator_loss
     if mode == kte.ModeKeys.EVAL:
@@ -81,7 +81,7 @@ def model_fn(features, labels, mode, params):
 
 
 def minimize(loss, network, params):
-    """A train op of one network; the other one stays as it is."""
+    """Returns a train op that changes only one of the networks."""
     adam = keras.optimizers.Adam(
         params["learning_rate"], beta_1=0.5, name=f"{network}_adam"
     )
@@ -101,7 +101,7 @@ def metric_fn(on_real, on_made):
 
 
 def input_fn(params):
-    """Noise, and real images in the place of labels."""
+    """Yields noise, and real images as labels."""
     images, _ = load()
     size = params["batch_size"]
     dataset = tf.data.Dataset.from_tensor_slices(images)
@@ -122,17 +122,17 @@ def noise_input_fn(params):
 
 
 def frechet_distance(one, other):
-    """How far two sets of images are apart, if they were Gaussian."""
+    """Returns the distance of two sets of images, as Gaussian distributions."""
     one, other = one.reshape(len(one), -1), other.reshape(len(other), -1)
     a, b = np.cov(one, rowvar=False), np.cov(other, rowvar=False)
-    # The trace of the root of a product is that of its eigenvalues' roots.
+    # The trace of a matrix root is the sum of the roots of the eigenvalues.
     roots = np.sqrt(np.abs(np.linalg.eigvals(a @ b).real))
     means = np.sum((one.mean(axis=0) - other.mean(axis=0)) ** 2)
     return float(means + np.trace(a + b) - 2 * roots.sum())
 
 
 def drawn(images):
-    """Images beside one another, as text."""
+    """Returns images side by side, as text."""
     rows = np.concatenate(images[..., 0], axis=1)
     shades = np.asarray(list(SHADES))
     pixels = shades[np.clip(rows * len(SHADES), 0, len(SHADES) - 1).astype(int)]
@@ -140,7 +140,7 @@ def drawn(images):
 
 
 def main(steps=3000, model_dir=None):
-    """Trains and draws; returns the distance from real images."""
+    """Trains and draws. Returns the distance from real images."""
     estimator = kte.TPUEstimator(
         model_fn,
         config=kte.RunConfig(

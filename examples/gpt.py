@@ -1,4 +1,4 @@
-"""Trains a GPT whose training state no single device can hold.
+"""Trains a GPT whose training state is larger than a device.
 
 With the sizes below it has the 1.5 billion parameters of GPT-2 XL: weights, gradients
 and Adam's state take 23 GiB. `fsdp=True` shards them over all devices. Plan it for 16
@@ -12,7 +12,7 @@ It reads the documentation of Keras as bytes. To run it on a CPU, reduce the siz
 import inspect
 import tempfile
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import jax
@@ -58,12 +58,12 @@ def gpt(ids):
     for _ in range(LAYERS):
         x = block(x)
     x = layers.LayerNormalization()(x)
-    # The weights of the first layer, as GPT-2 has it.
+    # Like GPT-2, the output layer shares the weights of the first layer.
     return ops.matmul(x, ops.transpose(ops.cast(tokens.embeddings, x.dtype)))
 
 
 def model_fn(features, labels, mode, params):
-    """Trains by Adam, with clipped gradients."""
+    """Trains with Adam and clipped gradients."""
     logits = ops.cast(gpt(features), "float32")
     losses = keras.losses.sparse_categorical_crossentropy(
         labels, logits, from_logits=True
@@ -76,7 +76,7 @@ def model_fn(features, labels, mode, params):
 
 
 def main(steps=100, model_dir=None):
-    """Trains; returns the estimator."""
+    """Trains, and returns the estimator."""
     estimator = kte.TPUEstimator(
         model_fn,
         config=kte.RunConfig(

@@ -1,4 +1,4 @@
-"""Digits by a small ResNet of flax.nnx, trained by an optimizer of optax.
+"""Trains a small flax.nnx ResNet on handwritten digits, with optax.
 
 Run it with `python examples/jax_model.py`, after `pip install -e
 '.[examples,flax]'`. It takes about a minute.
@@ -6,7 +6,7 @@ Run it with `python examples/jax_model.py`, after `pip install -e
 
 import logging
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import jax.numpy as jnp
@@ -22,7 +22,7 @@ BLOCKS = 2
 
 
 class Block(nnx.Module):
-    """A convolution with batch normalization, around which a shortcut goes."""
+    """A convolution with batch normalization and a shortcut."""
 
     def __init__(self, rngs):
         self.conv = nnx.Conv(CHANNELS, CHANNELS, (3, 3), rngs=rngs)
@@ -33,7 +33,7 @@ class Block(nnx.Module):
 
 
 class ResNet(nnx.Module):
-    """From images to logits, as in any program of flax."""
+    """A network from images to logits, as in any flax script."""
 
     def __init__(self, rngs):
         self.stem = nnx.Conv(1, CHANNELS, (3, 3), rngs=rngs)
@@ -50,14 +50,14 @@ class ResNet(nnx.Module):
 
 
 def model_fn(features, labels, mode, params):
-    # A variable for each parameter, average and key: resnet/stem/kernel ...
+    # Each parameter, average and key is a variable, like resnet/stem/kernel.
     net = kte.jax_params("resnet", lambda key: ResNet(nnx.Rngs(key)))
     if mode == kte.ModeKeys.TRAIN:
         net.train()
     else:
         net.eval()
     logits = net(features["image"])
-    # The averages of batch normalization, and how often dropout has drawn.
+    # The averages of batch normalization, and the number of dropout masks.
     kte.assign_jax_params("resnet", net)
 
     if mode == kte.ModeKeys.PREDICT:
@@ -82,7 +82,7 @@ def metric_fn(labels, logits):
 
 
 def load():
-    """Real 8x8 images and their labels, shuffled; the last are held out."""
+    """Returns shuffled 8x8 images and labels. The last ones are held out."""
     digits = load_digits()
     order = np.random.default_rng(0).permutation(len(digits.target))
     images = (digits.images[order] / 16).astype("float32")[..., None]
@@ -106,7 +106,7 @@ def held_out_input_fn(params):
 
 
 def main(steps=800, model_dir=None):
-    """Trains, evaluates and predicts; returns the evaluation's results."""
+    """Trains, evaluates and predicts. Returns the results of the evaluation."""
     estimator = kte.TPUEstimator(
         model_fn,
         config=kte.RunConfig(

@@ -19,7 +19,7 @@ import keras_tpu_estimator as kte
 
 
 def part_of_this_host(params, images, labels):
-    """Every host has other examples: in training, and in an evaluation."""
+    """Returns the images of this host, for training and for evaluation."""
     context = params["context"]
     _, host, hosts, _ = context.current_input_fn_deployment()
     dataset = tf.data.Dataset.from_tensor_slices(({"image": images}, labels))
@@ -32,7 +32,7 @@ def train_input_fn(params):
         params, images[: -digits.HELD_OUT], labels[: -digits.HELD_OUT]
     )
     dataset = dataset.shuffle(2000).repeat()
-    # This host's part of a batch.
+    # The size of this host's part of a batch.
     return dataset.batch(params["batch_size"], drop_remainder=True)
 
 
@@ -41,12 +41,12 @@ def held_out_input_fn(params):
     dataset = part_of_this_host(
         params, images[-digits.HELD_OUT :], labels[-digits.HELD_OUT :]
     )
-    # Hosts may have different numbers of images; each counts once.
+    # Hosts may have different numbers of images. Each image counts once.
     return dataset.batch(params["batch_size"])
 
 
 def main(steps=300, model_dir=None):
-    """Trains, evaluates and predicts; returns the evaluation's results."""
+    """Trains, evaluates and predicts. Returns the results of the evaluation."""
     kte.initialize()
     estimator = digits.make_estimator(model_dir)
 
@@ -55,11 +55,11 @@ def main(steps=300, model_dir=None):
     seconds = time.perf_counter() - start
     print(f"{steps} steps on {jax.process_count()} hosts in {seconds:.0f} s")
 
-    # All of them have the same results.
+    # All hosts return the same results.
     result = estimator.evaluate(held_out_input_fn)
     print(f"accuracy on all held-out images: {result['accuracy']:.3f}")
 
-    # Each predicts for its own images.
+    # Each host predicts its own images.
     rows = list(estimator.predict(held_out_input_fn))
     print(f"digits that this host has read: {len(rows)}")
     return result

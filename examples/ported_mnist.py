@@ -9,7 +9,7 @@ It takes less than a minute.
 
 import tempfile
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras
@@ -32,7 +32,7 @@ HELD_OUT = 320
 
 
 def load():
-    """Real 8x8 images and their labels, shuffled; the last are held out."""
+    """Returns shuffled 8x8 images and labels. The last ones are held out."""
     digits = load_digits()
     order = np.random.RandomState(0).permutation(len(digits.target))
     images = (digits.images[order] / 16).astype(np.float32)
@@ -40,7 +40,7 @@ def load():
 
 
 def network(images, is_training):
-    """The logits of the ten digits."""
+    """Returns the logits of the ten digits."""
     net = ops.reshape(images, [-1, 8, 8, 1])
     net = layers.Conv2D(16, 3, padding="same", activation="relu")(net)
     net = layers.BatchNormalization()(net, training=is_training)
@@ -54,13 +54,13 @@ def network(images, is_training):
 
 
 def metric_fn(labels, logits):
-    """Runs on the host, on what the cores computed."""
+    """Runs on the host, with tensors of all cores."""
     predictions = ops.argmax(logits, axis=1)
     return {"accuracy": kte.metrics.accuracy(labels, predictions)}
 
 
 def model_fn(features, labels, mode, params):
-    """Says what one mode computes."""
+    """Returns the spec of one mode."""
     logits = network(features, mode == kte.ModeKeys.TRAIN)
 
     if mode == kte.ModeKeys.PREDICT:

@@ -10,7 +10,7 @@ the user, and another those of the item; their product predicts a click.
 
 import logging
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import jax
@@ -24,7 +24,7 @@ HELD_OUT = 20
 
 
 def spec_of_tables(users, items):
-    """A table of users and one of items, which two features share."""
+    """Returns a table of users, and a table of items for two features."""
     tables = kte.experimental
     return tables.EmbeddingConfigSpec(
         optimization_parameters=tables.AdagradParameters(0.3),
@@ -41,15 +41,15 @@ def spec_of_tables(users, items):
 
 
 def batches(size, users, items, seed):
-    """Features and clicks, one batch after another, without end."""
+    """Yields batches of features and clicks forever."""
     rng = np.random.default_rng(seed)
 
     def ids(count, *shape):
-        # Few are seen often, and most of them hardly ever.
+        # A few ids are common, and most of them are rare.
         return rng.zipf(1.2, (size, *shape)) % count
 
     def of_taste(items, user, share):
-        # Some of the items, changed to others of the user's taste.
+        # Some items are replaced by items of the user's taste.
         wanted = items - items % TASTES + user % TASTES
         return np.where(rng.random(items.shape) < share, wanted, items)
 
@@ -57,7 +57,7 @@ def batches(size, users, items, seed):
         user = ids(users)
         item = of_taste(ids(items), user, 0.5)
         history = of_taste(ids(items, HISTORY), user[:, None], 0.8)
-        # Some have seen less.
+        # Some users have viewed fewer items.
         seen = rng.integers(0, HISTORY, (size, 1))
         history[np.arange(HISTORY) >= seen] = -1
         agree = user % TASTES == item % TASTES
@@ -70,13 +70,13 @@ def batches(size, users, items, seed):
 
 
 def tower(*parts):
-    """Dense layers over rows that belong together."""
+    """Returns the output of dense layers over concatenated rows."""
     hidden = layers.Concatenate()(parts) if len(parts) > 1 else parts[0]
     return layers.Dense(DIMENSION)(layers.Dense(32, "relu")(hidden))
 
 
 def model_fn(features, labels, mode, params):
-    # The features are rows of the tables, where input_fn had ids.
+    # The features are rows of the tables, in place of the ids from input_fn.
     user = tower(features["user"], features["history"])
     item = tower(features["item"])
     logits = layers.Dense(1)(user * item)[:, 0]
@@ -87,7 +87,7 @@ def model_fn(features, labels, mode, params):
     if mode == kte.ModeKeys.EVAL:
         metrics = (metric_fn, [labels, ops.sigmoid(logits)])
         return kte.TPUEstimatorSpec(mode, loss=loss, eval_metrics=metrics)
-    # For the dense layers; the tables have Adagrad.
+    # Adam trains the dense layers. The tables have Adagrad.
     optimizer = kte.CrossShardOptimizer(keras.optimizers.Adam(0.003))
     train_op = optimizer.minimize(loss)
     return kte.TPUEstimatorSpec(mode, loss=loss, train_op=train_op)
@@ -98,7 +98,7 @@ def metric_fn(labels, click):
 
 
 def main(steps=2000, users=USERS, items=ITEMS, model_dir=None):
-    """Trains, evaluates, and ranks some items for one user."""
+    """Trains, evaluates, and ranks some items for a user."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("keras_tpu_estimator").setLevel(logging.INFO)
     estimator = kte.TPUEstimator(
@@ -131,7 +131,7 @@ def main(steps=2000, users=USERS, items=ITEMS, model_dir=None):
     )
     print(f"AUC {result['auc']:.3f} after {result['global_step']} steps")
 
-    # For one user, who has seen two items of one taste, a hundred of others.
+    # The user has viewed two items of one taste. Rank a hundred other items.
     candidates = np.arange(100, dtype="int32")
     history = np.full((100, HISTORY), -1, "int32")
     history[:, :2] = 3, 3 + TASTES

@@ -4,19 +4,19 @@ Eight devices share each batch, layers compute in bfloat16, LARS trains with a
 warm-up, evaluations use moving averages of the weights, `host_call` writes a
 curve, and `train_and_evaluate` runs everything.
 
-Run it with `python examples/resnet.py`. It takes about half a minute on a CPU,
-whose cores are simulated, and trains on all TPU cores or GPUs where there are
-any.
+Run it with `python examples/resnet.py`. It takes about half a minute on a CPU
+with simulated devices. If the machine has TPU cores or GPUs, it trains on all
+of them.
 """
 
 import logging
 import os
 import tempfile
 
-# Cores of a CPU, for want of others. Before JAX is imported.
+# A CPU simulates eight devices. JAX reads this variable when it is imported.
 os.environ.setdefault("XLA_FLAGS", "--xla_force_host_platform_device_count=8")
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import digits
@@ -44,13 +44,13 @@ def convolution(x, filters, size, strides):
 
 
 def block(x, filters, strides, is_training):
-    """Two convolutions beside a shortcut."""
+    """Returns the output of two convolutions and a shortcut."""
     shortcut = x
     if strides > 1 or x.shape[-1] != filters:
         shortcut = convolution(x, filters, 1, strides)
         shortcut = batch_norm(shortcut, is_training)
     x = ops.relu(batch_norm(convolution(x, filters, 3, strides), is_training))
-    # With a gamma of zero, a block begins as its shortcut.
+    # With a zero gamma, a block is initially equal to its shortcut.
     x = batch_norm(convolution(x, filters, 3, 1), is_training, "zeros")
     return ops.relu(x + shortcut)
 
@@ -66,7 +66,7 @@ def resnet(images, is_training):
 
 
 def learning_rate(params):
-    """Rises linearly, and then falls as a square to zero."""
+    """A linear warm-up, and then a quadratic decay to zero."""
     done = ops.cast(kte.get_global_step(), "float32") / params["train_steps"]
     rising = done / WARMUP
     falling = ops.square(ops.maximum(1 - done, 0.0) / (1 - WARMUP))
@@ -105,7 +105,7 @@ def model_fn(features, labels, mode, params):
     )
     host_call = (
         write_curves(params["model_dir"]),
-        # A row for each core.
+        # Each core has a row.
         {
             "rate": ops.reshape(rate, [1]),
             "loss": ops.reshape(cross_entropy, [1]),
@@ -121,7 +121,7 @@ def model_fn(features, labels, mode, params):
 
 def write_curves(model_dir):
     def host_call_fn(rate, loss):
-        """Is given what every core has computed in a step."""
+        """Receives the values of all cores in a step."""
         step = kte.summary.experimental.get_step()
         writer = kte.summary.create_file_writer(model_dir)
         with writer.as_default(), kte.summary.record_if(step % 20 == 0):
@@ -132,7 +132,7 @@ def write_curves(model_dir):
 
 
 def main(steps=300, model_dir=None):
-    """Trains and evaluates by turns; returns the last evaluation's results."""
+    """Alternates training and evaluation. Returns the last results."""
     model_dir = model_dir or tempfile.mkdtemp()
     estimator = kte.TPUEstimator(
         model_fn,

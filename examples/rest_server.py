@@ -1,4 +1,4 @@
-"""Serves a SavedModel over HTTP, in the REST shape of TensorFlow Serving.
+"""Serves a SavedModel over HTTP, with the REST API of TensorFlow Serving.
 
 An example for a machine without docker: it needs TensorFlow and nothing else,
 neither JAX nor Keras nor keras_tpu_estimator. It answers what
@@ -16,7 +16,7 @@ import pathlib
 import re
 import sys
 
-# TensorFlow imports them where they are installed; a server has none of them.
+# TensorFlow imports these packages if they are installed. A server lacks them.
 sys.modules.update(dict.fromkeys(("jax", "jaxlib", "keras")))
 
 import tensorflow as tf  # noqa: E402 - without these
@@ -27,7 +27,7 @@ NOT_FOUND = 404
 
 
 class RequestError(Exception):
-    """A request that cannot be answered, and the HTTP status that says so."""
+    """The error of an invalid request, with its HTTP status."""
 
     def __init__(self, status, message):
         super().__init__(message)
@@ -35,7 +35,7 @@ class RequestError(Exception):
 
 
 class Model:
-    """The newest version in a folder of exports."""
+    """Returns the newest version in a folder of exports."""
 
     def __init__(self, folder):
         versions = [p for p in folder.iterdir() if p.name.isdigit()]
@@ -46,7 +46,7 @@ class Model:
         self._loaded = tf.saved_model.load(str(newest), tags=["serve"])
 
     def predict(self, request):
-        """The body of an answer to the body of a request."""
+        """Returns the body of the response to the body of a request."""
         if not isinstance(request, dict):
             raise RequestError(BAD_REQUEST, "Expected a JSON object.")
         signature = self._signature(request.get("signature_name", "serving_default"))
@@ -82,7 +82,7 @@ class Model:
 
 
 def columns_of(instances, specs):
-    """A batch of each input, of a list of examples."""
+    """Returns a batch of each input, from a list of examples."""
     if not isinstance(instances, list) or not instances:
         raise RequestError(
             BAD_REQUEST, 'Expected "instances" to be a list of examples.'
@@ -92,7 +92,7 @@ def columns_of(instances, specs):
 
 
 def named(values, specs):
-    """Values by the names of the inputs; the only one needs no name."""
+    """Returns values by input names. A single input needs no name."""
     if len(specs) == 1 and not (
         isinstance(values, dict) and values.keys() == specs.keys()
     ):
@@ -107,7 +107,7 @@ def named(values, specs):
 
 
 def tensors_of(columns, specs):
-    """Tensors for a signature."""
+    """Returns tensors for a signature."""
     tensors = {}
     for name, spec in specs.items():
         expected = f"{name!r} of shape {spec.shape} and dtype {spec.dtype.name}"
@@ -124,7 +124,7 @@ def tensors_of(columns, specs):
 
 
 def decoded(value):
-    """A value of JSON, with bytes in place of {"b64": ...}."""
+    """Returns a JSON value, with bytes in place of {"b64": ...}."""
     if isinstance(value, list):
         return [decoded(each) for each in value]
     if isinstance(value, dict) and value.keys() == {"b64"}:
@@ -133,7 +133,7 @@ def decoded(value):
 
 
 def to_json(name, tensor):
-    """A tensor as JSON; strings as bytes where the name ends with '_bytes'."""
+    """Returns a tensor as JSON. Names that end with '_bytes' contain bytes."""
     value = tensor.numpy()
     if not isinstance(value, bytes):
         value = value.tolist()
@@ -141,7 +141,7 @@ def to_json(name, tensor):
 
 
 def encoded(value, as_bytes):
-    """A value that JSON has, with text or {"b64": ...} in place of bytes."""
+    """Returns a JSON value, with text or {"b64": ...} in place of bytes."""
     if isinstance(value, list):
         return [encoded(each, as_bytes) for each in value]
     if not isinstance(value, bytes):
@@ -152,7 +152,7 @@ def encoded(value, as_bytes):
 
 
 def rows_of(values):
-    """A list with one prediction for each example, of batches of outputs."""
+    """Returns a list with the prediction of each example, from batches."""
     if len(values) == 1:
         return next(iter(values.values()))
     try:
@@ -167,7 +167,7 @@ def rows_of(values):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """Accepts only local requests; `port` 0 selects a free port."""
+    """Accepts only local requests. `port` 0 selects a free port."""
 
     def __init__(self, port, name, model):
         super().__init__(("127.0.0.1", port), Handler)
@@ -220,7 +220,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, *args):
-        """Leaves the terminal to the client."""
+        """Logs nothing, because the client uses the same terminal."""
 
 
 def main():

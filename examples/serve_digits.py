@@ -1,4 +1,4 @@
-"""Serves handwritten digits: trains, exports, and sends a server requests.
+"""Serves handwritten digits: trains, exports, and sends requests to a server.
 
 Run it with `python examples/serve_digits.py`. The server is a separate process
 without JAX, with the requests of TensorFlow Serving. It takes less than a
@@ -19,12 +19,12 @@ import tensorflow as tf
 import keras_tpu_estimator as kte
 
 SERVER = pathlib.Path(__file__).with_name("rest_server.py")
-# Requests of one size: the server compiles the model once for each size.
+# All requests have one size, because the server compiles the model for each size.
 IMAGES_IN_A_REQUEST = 60
 
 
 def export(estimator):
-    """Exports a trained estimator; returns the folder that a server loads."""
+    """Exports a trained estimator. Returns the folder that a server loads."""
     folder = pathlib.Path(estimator.model_dir, "export")
     receiver_fn = kte.export.build_raw_serving_input_receiver_fn(
         {"image": tf.TensorSpec([None, 8, 8, 1], tf.float32)}
@@ -35,14 +35,14 @@ def export(estimator):
 
 @contextlib.contextmanager
 def running_server(folder):
-    """A server for the time of a `with` block; gives the model's address."""
+    """Runs a server during a `with` block, which receives the model's URL."""
     server = subprocess.Popen(
         [sys.executable, SERVER, "--name", "digits", "--folder", folder],
         stdout=subprocess.PIPE,
         encoding="utf-8",
     )
     try:
-        # It says where it listens when the model is loaded.
+        # The server prints its address when the model is loaded.
         address = server.stdout.readline().strip()
         if not address:
             raise RuntimeError("The server has ended: see what it wrote above.")
@@ -53,7 +53,7 @@ def running_server(folder):
 
 
 def ask(address, images):
-    """Sends images to a server; returns a dict of outputs for each."""
+    """Sends images to a server. Returns a dict of outputs for each image."""
     body = json.dumps({"instances": [{"image": i.tolist()} for i in images]})
     request = urllib.request.Request(f"{address}:predict", body.encode())
     with urllib.request.urlopen(request, timeout=60) as response:
@@ -61,7 +61,7 @@ def ask(address, images):
 
 
 def main(steps=800, model_dir=None):
-    """Trains, exports and serves; returns the share of correct answers."""
+    """Trains, exports and serves. Returns the accuracy of the server."""
     estimator = digits.make_estimator(model_dir)
     estimator.train(digits.train_input_fn, max_steps=steps)
     folder = export(estimator)
@@ -81,7 +81,7 @@ def main(steps=800, model_dir=None):
 
 
 def check(answers, predictions):
-    """Compares a server's answers with what JAX computes."""
+    """Compares a server's responses with predictions of JAX."""
     for answer, row in zip(answers, predictions, strict=True):
         if answer["digit"] != row["digit"] or not np.isclose(
             answer["probability"], row["probability"], rtol=1e-4

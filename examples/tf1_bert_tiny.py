@@ -43,7 +43,7 @@ HIDDEN, HEADS, LAYERS = 32, 2, 2
 
 
 def sentences(count, seed):
-    """Ids of words, of which few tell the world; and the worlds."""
+    """Returns word ids, few of which depend on the world, and the worlds."""
     rng = np.random.RandomState(seed)
     labels = rng.randint(len(WORLDS), size=count)
     rows = np.full((count, LENGTH), CLS)
@@ -96,7 +96,7 @@ def attention(x, is_training):
 
 
 def bert(ids, is_training):
-    """The hidden states of the words, and the table of their embeddings."""
+    """Returns the hidden states of the words, and the embedding table."""
     with tf.variable_scope("bert"):
         with tf.variable_scope("embeddings"):
             words = tf.get_variable(
@@ -119,7 +119,7 @@ def bert(ids, is_training):
 
 
 def transformer_layer(x, is_training):
-    """A layer that normalizes first, which trains faster than BERT's."""
+    """A layer that normalizes its input, which trains faster than BERT's."""
     with tf.variable_scope("attention"):
         with tf.variable_scope("self"):
             mixed = attention(layer_norm(x), is_training)
@@ -135,7 +135,7 @@ def transformer_layer(x, is_training):
 
 
 class AdamWeightDecayOptimizer(tf.train.Optimizer):
-    """Adam that decays weights by itself."""
+    """Adam with decoupled weight decay."""
 
     def __init__(self, learning_rate, weight_decay):
         super().__init__(use_locking=False, name="AdamWeightDecay")
@@ -171,7 +171,7 @@ class AdamWeightDecayOptimizer(tf.train.Optimizer):
 
 
 def create_optimizer(loss, peak, steps):
-    """Warms up for a tenth of the steps, and then goes down to zero."""
+    """Returns a warm-up in a tenth of the steps, and then a decay to zero."""
     global_step = tf.train.get_or_create_global_step()
     rate = tf.train.polynomial_decay(peak, global_step, steps, 0.0)
     done = tf.cast(global_step, tf.float32) / (0.1 * steps)
@@ -222,7 +222,7 @@ def model_fn(features, labels, mode, params):
         pooled = dense(x[:, 0], HIDDEN, "dense", tf.tanh)
     logits = dense(pooled, len(WORLDS), "classifier")
 
-    # Variables in the checkpoint start from its values.
+    # Variables that the checkpoint contains start from its values.
     def scaffold_fn():
         known = {name for name, _ in tf.train.list_variables(init_checkpoint)}
         names = [v.op.name for v in tf.trainable_variables()]

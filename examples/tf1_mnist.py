@@ -1,4 +1,4 @@
-"""Reads handwritten digits, as a program of 2018 did.
+"""Reads handwritten digits, like a script of 2018.
 
 TensorFlow has no estimators any more, and this program knows nothing of that:
 
@@ -27,7 +27,7 @@ HELD_OUT = 320
 
 
 def load():
-    """Real 8x8 images and their labels, shuffled; the last are held out."""
+    """Returns shuffled 8x8 images and labels. The last ones are held out."""
     digits = load_digits()
     order = np.random.RandomState(0).permutation(len(digits.target))
     images = (digits.images[order] / 16).astype(np.float32)
@@ -35,7 +35,7 @@ def load():
 
 
 def network(images, is_training):
-    """The logits of the ten digits."""
+    """Returns the logits of the ten digits."""
     net = tf.reshape(images, [-1, 8, 8, 1])
     net = tf.layers.conv2d(net, 16, 3, padding="same", activation=tf.nn.relu)
     net = tf.layers.batch_normalization(net, training=is_training)
@@ -49,7 +49,7 @@ def network(images, is_training):
 
 
 def metric_fn(labels, logits):
-    """Runs on the host, on what the cores computed."""
+    """Runs on the host, with tensors of all cores."""
     predictions = tf.argmax(logits, axis=1)
     return {"accuracy": tf.metrics.accuracy(labels, predictions)}
 

@@ -1,4 +1,4 @@
-"""Wide and deep: a linear model over ids beside a network, in one `model_fn`.
+"""Trains wide and deep: a linear model over ids and a network in one `model_fn`.
 
 Run it with `python examples/wide_and_deep.py`. It takes about half a minute.
 
@@ -14,7 +14,7 @@ and on pairs of education and occupation, which only the linear model sees.
 import logging
 import sys
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras
@@ -25,7 +25,7 @@ from keras import layers, ops
 EDUCATION = ["school", "college", "bachelor", "master", "doctor"]
 OCCUPATION = ["clerk", "cook", "driver", "farmer", "nurse", "teacher", "writer"]
 BUCKETS, CROSSED, AGES = 20, 50, [25.0, 35.0, 45.0, 55.0]
-# The columns of the linear model, and the number of their ids.
+# The columns of the linear model, and their numbers of ids.
 WIDE = {
     "age_bucketized": len(AGES) + 1,
     "education": len(EDUCATION),
@@ -36,7 +36,7 @@ HIDDEN, DIMENSION = (16, 8), 4
 
 
 def people(count, seed):
-    """Features, and labels of shape [count, 1]: 1 for a high income."""
+    """Returns features, and labels of shape [count, 1]: 1 for a high income."""
     rng = np.random.RandomState(seed)
     education = rng.randint(len(EDUCATION), size=count)
     occupation = rng.randint(len(OCCUPATION), size=count)
@@ -55,7 +55,7 @@ def people(count, seed):
 
 
 def ids_of(features):
-    """Replaces strings by ids, on the host: a list, hashes, a cross."""
+    """Replaces strings by ids on the host, with a list, hashes and a cross."""
     education, occupation = features["education"], features["occupation"]
     matches = tf.cast(tf.equal(education[:, None], EDUCATION), tf.int64)
     places = tf.range(1, len(EDUCATION) + 1, dtype=tf.int64)
@@ -64,7 +64,7 @@ def ids_of(features):
     return {
         "age": features["age"],
         "hours": features["hours"],
-        # -1 for a word that is not in the list.
+        # A word that is not in the list has the id -1.
         "education": tf.reduce_sum(matches * places, axis=1) - 1,
         "occupation": tf.strings.to_hash_bucket_fast(occupation, BUCKETS),
         "education_X_occupation": tf.sparse.to_dense(crossed)[:, 0],
@@ -72,7 +72,7 @@ def ids_of(features):
 
 
 def input_fn_of(count, seed, epochs=1):
-    """An input_fn of people, in order."""
+    """Returns an input_fn of people, in order."""
 
     def input_fn(params):
         data = tf.data.Dataset.from_tensor_slices(people(count, seed))
@@ -83,13 +83,13 @@ def input_fn_of(count, seed, epochs=1):
 
 
 def rows_of(table, ids):
-    """The row of each id, and zeros for -1."""
+    """Returns the row of each id, and zeros for -1."""
     rows = ops.take(table, ops.maximum(ids, 0), axis=0)
     return ops.where(ids[:, None] >= 0, rows, 0.0)
 
 
 def wide(features):
-    """The logits of the linear model."""
+    """Returns the logits of the linear model."""
     ages = ops.sum(features["age"][:, None] >= np.array(AGES), axis=1)
     ids = {**features, "age_bucketized": ages}
     with kte.variable_scope("linear/linear_model"):
@@ -102,7 +102,7 @@ def wide(features):
 
 
 def deep(features):
-    """The logits of the network."""
+    """Returns the logits of the network."""
     spread = keras.initializers.TruncatedNormal(stddev=DIMENSION**-0.5)
     with kte.variable_scope("dnn"):
         column = "input_from_feature_columns/input_layer/occupation_embedding"
@@ -110,7 +110,7 @@ def deep(features):
             table = keras.Variable(
                 spread, (BUCKETS, DIMENSION), name="embedding_weights"
             )
-        # In the order of the names of the columns, as `input_layer` has them.
+        # Like `input_layer`, concatenate columns in the order of their names.
         x = ops.concatenate(
             [
                 (features["age"][:, None] - 44) / 15,
@@ -132,7 +132,7 @@ def model_fn(features, labels, mode, params):
         return predictions_of(logits)
     labels = ops.cast(labels, "float32")
     losses = ops.binary_crossentropy(labels, logits, from_logits=True)
-    # The sum, as the original's head has it, not the mean.
+    # The original's head uses the sum, not the mean.
     loss = ops.sum(losses)
     if mode == kte.ModeKeys.EVAL:
         metrics = (metric_fn, [labels, logits, losses])
@@ -148,19 +148,19 @@ def model_fn(features, labels, mode, params):
 
 
 def minimize(optimizer, loss, scope):
-    """A train op for the variables of one scope."""
+    """Returns a train op for the variables of one scope."""
     variables = [
         variable
         for variable in kte.trainable_variables()
         if variable.path.startswith(scope)
     ]
-    # The loss is a sum over this core's examples.
+    # The loss is the sum over this core's examples.
     optimizer = kte.CrossShardOptimizer(optimizer, reduction="sum")
     return optimizer.minimize(loss, var_list=variables)
 
 
 def metric_fn(labels, logits, losses):
-    """The metrics of the original's head."""
+    """Returns the metrics of the original's head."""
     logistic = ops.sigmoid(logits)
     classes = ops.cast(logits > 0, "float32")
     mean, _ = kte.metrics.mean(labels)
@@ -179,7 +179,7 @@ def metric_fn(labels, logits, losses):
 
 
 def predictions_of(logits):
-    """The predictions and the signatures of the original's head."""
+    """Returns the predictions and the signatures of the original's head."""
     logistic = ops.sigmoid(logits)
     probabilities = ops.concatenate([1 - logistic, logistic], axis=1)
     class_ids = ops.cast(logits > 0, "int32")
@@ -208,17 +208,17 @@ def predictions_of(logits):
 
 
 def as_strings(ids):
-    """Ids as strings, which only the host has."""
+    """Returns ids as strings, which exist only on the host."""
     return kte.outside_compilation(tf.as_string, ids)
 
 
 def as_int64(ids):
-    """Ids as the original exports them."""
+    """Returns ids as the original exports them."""
     return kte.outside_compilation(lambda ids: tf.cast(ids, tf.int64), ids)
 
 
 def serving_input_receiver_fn():
-    """Serialized examples of the four features."""
+    """Returns a receiver of serialized examples of the four features."""
     examples = tf.compat.v1.placeholder(tf.string, [None], name="examples")
     spec = {
         "age": tf.io.FixedLenFeature([], tf.float32),
@@ -231,7 +231,7 @@ def serving_input_receiver_fn():
 
 
 def estimator_of(model_dir=None, old=None, use_tpu=True, batch=32):
-    """The classifier, with the weights of an old checkpoint if there is one."""
+    """Returns the classifier, with the weights of an old checkpoint if given."""
     return kte.TPUEstimator(
         model_fn,
         model_dir,
@@ -245,7 +245,7 @@ def estimator_of(model_dir=None, old=None, use_tpu=True, batch=32):
 
 
 def main(old=None, steps=2000, model_dir=None):
-    """Trains, evaluates, exports, and asks the export for one person."""
+    """Trains, evaluates, exports, and runs the export for one person."""
     logging.basicConfig(format="%(message)s")
     logging.getLogger("keras_tpu_estimator").setLevel(logging.INFO)
     estimator = estimator_of(model_dir, old)

@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import jax

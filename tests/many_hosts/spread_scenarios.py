@@ -5,7 +5,7 @@ import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras

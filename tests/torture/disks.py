@@ -10,7 +10,7 @@ import subprocess
 import time
 from collections.abc import Iterator
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import numpy as np

@@ -8,7 +8,7 @@ import random
 import re
 import sys
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import numpy as np

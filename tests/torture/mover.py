@@ -6,7 +6,7 @@ Its last argument is JSON: `model_dir`, `steps`, and how it saves.
 import json
 import sys
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import jax

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Collection, Iterator
 from typing import Any
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras

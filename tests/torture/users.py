@@ -9,7 +9,7 @@ import shutil
 import threading
 from typing import Any
 
-# Before Keras, so that Keras runs on JAX.
+# Import Keras after this package, so that Keras runs on JAX.
 import keras_tpu_estimator as kte  # isort: split
 
 import keras
