@@ -9,9 +9,11 @@ import numpy as np
 import optax
 import pytest
 from helpers import slow, some_slow
+from jax.sharding import Mesh, PartitionSpec
 from keras import layers, ops
 
 import keras_tpu_estimator as kte
+from keras_tpu_estimator.base.mesh.replica_context import ReplicaShards
 from keras_tpu_estimator.engine.device import shapes
 
 STEPS, BATCH, SIZE = 10, 16, 128
@@ -388,6 +390,25 @@ def test_each_variable_is_gathered_twice_and_its_gradient_scattered(tmp_path):
     assert len(re.findall(r" reduce-scatter\(", compiled)) == 2
     assert reduced
     assert not [each for each in reduced if f"[{SIZE},{SIZE}]" in each]
+
+
+@pytest.mark.parametrize("dimension", [0, 1])
+def test_scatters_in_two_parts_give_the_same_shards(dimension):
+    mesh = Mesh(np.array(jax.devices()), ("batch",))
+    gradients = np.random.default_rng(0).normal(size=(8, 16, 24)).astype("float32")
+
+    def scattered(in_two):
+        shards = ReplicaShards(("batch",), dimension, in_two=in_two)
+        summed = jax.shard_map(
+            lambda own: shards.summed(own[0]),
+            mesh=mesh,
+            in_specs=PartitionSpec("batch"),
+            out_specs=shards.spec,
+        )
+        return jax.jit(summed)(gradients)
+
+    np.testing.assert_allclose(scattered(True), gradients.sum(0), atol=1e-5)
+    np.testing.assert_allclose(scattered(True), scattered(False), atol=1e-5)
 
 
 def test_groups_are_refused(tmp_path):

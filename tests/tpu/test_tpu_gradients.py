@@ -9,7 +9,9 @@ import keras_tpu_estimator as kte
 DATA = repeated(*regression_data(size=256))
 
 
-def planned(tmp_path, dtype, config=None, optimizer=None, **settings):
+def planned(
+    tmp_path, dtype, config=None, optimizer=None, topology="v5e:2x2", **settings
+):
     """Returns the cost of a training step."""
 
     def model_fn(features, labels, mode, params):
@@ -23,7 +25,7 @@ def planned(tmp_path, dtype, config=None, optimizer=None, **settings):
         return kte.TPUEstimatorSpec(mode, loss=loss, train_op=wrapped.minimize(loss))
 
     made = estimator_of(model_fn, tmp_path, use_tpu=True, config=config or {})
-    return made.plan(DATA, "v5e:2x2", print_fn=None).cost
+    return made.plan(DATA, topology, print_fn=None).cost
 
 
 WEIGHTS = 256 * 256 + 256 + 256 + 1
@@ -68,3 +70,13 @@ def test_replicas_that_share_slots_divide_the_update(tmp_path, clip):
     assert sent["reduce-scatter"] == pytest.approx(kernel, rel=0.3)
     assert sent["all-gather"] == pytest.approx(kernel, rel=0.02)
     assert sent["all-reduce"] + sent.get("collective-permute", 0) <= 0.3 * kernel
+
+
+def test_fsdp_scatters_gradients(tmp_path):
+    config = {"fsdp": True}
+    found = planned(tmp_path, "float32", config, topology="v5e:4x4")
+    sent = {each.kind: sum(each.bytes.values()) for each in found.collectives}
+    kernel = 4 * 256 * 256
+    # One part over half of the replicas, and one over pairs.
+    assert kernel <= sent["reduce-scatter"] <= 1.5 * kernel
+    assert sent["all-reduce"] < 0.1 * kernel

@@ -24,6 +24,8 @@ from keras_tpu_estimator.base.mesh.replica_context import (
 from keras_tpu_estimator.base.mesh.variable_layout import VariableLayout
 
 _BATCH = "batch"
+# With fewer replicas, two scatters are also replaced.
+_LEAST_IN_TWO = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,8 +110,25 @@ class Cores:
             axes = layout.axes(path, tuple(variable.shape))
             if name in axes:
                 dtype = replica_context.held(variable.dtype, self.platform)
-                found[path] = ReplicaShards(self.axes, axes.index(name), dtype)
+                found[path] = ReplicaShards(
+                    self.axes, axes.index(name), dtype, self._scatter_in_two
+                )
         return found
+
+    @property
+    def _scatter_in_two(self) -> bool:
+        """Whether XLA would replace a scatter over all replicas by an all-reduce.
+
+        It does so on TPU slices such as v5e:4x4 and v5p:4x4x4, and sends twice as
+        much. It keeps two scatters, over half of the replicas and over pairs.
+        """
+        sizes = [size for _, size in self.axis_sizes]
+        return (
+            self.platform == "tpu"
+            and len(sizes) == 1
+            and sizes[0] >= _LEAST_IN_TWO
+            and sizes[0] % 2 == 0
+        )
 
     @property
     def are_on_hosts(self) -> bool:

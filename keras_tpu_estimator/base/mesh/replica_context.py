@@ -265,11 +265,14 @@ class ReplicaShards:
         dimension: The dimension of the variable that is split over them.
         dtype: The dtype in which gradients are summed. Defaults to `None`, for
             at least float32.
+        in_two: Whether gradients are scattered first over every second replica, and
+            then over pairs.
     """
 
     axes: tuple[str, ...]
     dimension: int
     dtype: jax.typing.DTypeLike | None = None
+    in_two: bool = False
 
     @property
     def spec(self) -> PartitionSpec:
@@ -305,12 +308,26 @@ class ReplicaShards:
         """Returns this replica's shard of the sum over all replicas."""
         own = gradient.dtype
         wide = self.dtype or jnp.promote_types(own, jnp.float32)
-        return jax.lax.psum_scatter(
-            gradient.astype(wide),
-            self.axes,
-            scatter_dimension=self.dimension,
-            tiled=True,
-        ).astype(own)
+        scattered = gradient.astype(wide)
+        for groups in self._groups():
+            scattered = jax.lax.psum_scatter(
+                *(scattered, self.axes),
+                scatter_dimension=self.dimension,
+                axis_index_groups=groups,
+                tiled=True,
+            )
+        return scattered.astype(own)
+
+    def _groups(self) -> list[list[list[int]] | None]:
+        """Returns the groups of replicas of each scatter, `None` for one group."""
+        if not self.in_two:
+            return [None]
+        count = jax.lax.axis_size(self.axes)
+        numbers = range(count)
+        # The order keeps the shards in the order of the replicas.
+        halves = [list(numbers[start::2]) for start in range(2)]
+        pairs = [list(numbers[start : start + 2]) for start in numbers[::2]]
+        return [halves, pairs]
 
     def own(self, value: jax.Array) -> jax.Array:
         """Returns this replica's shard of a value that is equal on all."""
