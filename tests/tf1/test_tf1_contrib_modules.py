@@ -6,6 +6,7 @@
 import tf1_golden  # isort: skip
 
 import importlib
+import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -170,3 +171,27 @@ def test_counterparts_equal_those_of_the_public_names():
         assert (private.now, private.page) == (public.now, public.page)
     left_out = "agn_optimizer.AGNOptimizer"
     assert porting.find(f"tf.contrib.opt.python.training.{left_out}") is None
+
+
+def test_gan_is_that_of_an_installed_library(tmp_path, monkeypatch):
+    for folder in (tmp_path / "tensorflow_gan", tmp_path / "tensorflow_gan/python"):
+        folder.mkdir()
+        folder.joinpath("__init__.py").write_text("def gan_model(): pass\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    resolve.cache_clear()
+    found = lookup("tf.contrib.gan.gan_model"), lookup("tf.contrib.gan.nothing")
+    function = resolve("contrib.gan.gan_model")
+    inner = resolve("contrib.gan.python.gan_model")
+    for name in [name for name in sys.modules if name.startswith("tensorflow_gan")]:
+        del sys.modules[name]
+    monkeypatch.undo()
+    resolve.cache_clear()
+    assert [each.status for each in found] == [Status.SUPPLIED, Status.MISSING]
+    assert function.__module__ == "tensorflow_gan"
+    assert inner.__module__ == "tensorflow_gan.python"
+
+
+def test_gan_is_missing_without_its_library():
+    found = lookup("tf.contrib.gan.gan_model")
+    assert found.status is Status.MISSING
+    assert found.advice.startswith("Install tensorflow-gan")
