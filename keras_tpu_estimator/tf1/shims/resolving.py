@@ -50,8 +50,8 @@ def users_line() -> str:
 
 
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
-# Successors of packages of `tf.contrib` that scripts may bring with them.
-_OPTIONAL = {"tensorflow_gan"}
+# Successors of packages of `tf.contrib` that this package does not depend on.
+_OPTIONAL = {"tensorboard", "tensorflow_gan"}
 # Special names of modules that scripts read.
 _VERSIONS = ("__compiler_version__", "__git_version__", "__version__")
 
