@@ -159,12 +159,17 @@ def test_untraceable_code_is_reported(code, program) -> None:
     assert [each.line for each in report.unfollowed] == [2]
 
 
-def test_names_of_version_2_are_reported(program) -> None:
-    (finding,) = program("tf.random.set_seed(1)\n").findings
+@pytest.mark.parametrize(
+    "name",
+    [
+        "random.set_seed",
+        "keras.callbacks.experimental.BackupAndRestore",
+    ],
+)
+def test_names_of_version_2_are_reported(name, program) -> None:
+    (finding,) = program(f"tf.{name}(1)\n").findings
     assert finding.verdict is Verdict.MISSING
-    assert finding.advice == (
-        "It came with TensorFlow 2: write tf.compat.v2.random.set_seed."
-    )
+    assert finding.advice == f"It came with TensorFlow 2: write tf.compat.v2.{name}."
 
 
 MODEL_FN = """
