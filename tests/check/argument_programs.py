@@ -275,11 +275,12 @@ PROGRAMS = {
     "constant strings in a summary": depends(
         'tf.summary.text("note", tf.constant("a"))', NUMBERS
     ),
-    "sparse lookups": refused(
+    "sparse lookups": depends(
         'table = tf.get_variable("table", [5, 3])\n'
         '    ids = tf.sparse.from_dense(features["n"][:, None])\n'
         "    x += tf.nn.embedding_lookup_sparse(table, ids, None)",
         NUMBERS,
+        stops=True,
     ),
     "safe sparse lookups": depends(
         'table = tf.get_variable("table", [5, 3])\n'

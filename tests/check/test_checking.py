@@ -4,6 +4,7 @@ import json
 import os
 import pathlib
 import re
+import sys
 import textwrap
 
 import pytest
@@ -11,6 +12,7 @@ import pytest
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.tf1_tools.check.command import check
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
@@ -159,12 +161,39 @@ def test_untraceable_code_is_reported(code, program) -> None:
     assert [each.line for each in report.unfollowed] == [2]
 
 
-def test_names_of_version_2_are_reported(program) -> None:
-    (finding,) = program("tf.random.set_seed(1)\n").findings
+@pytest.mark.parametrize(
+    "name",
+    [
+        "random.set_seed",
+        "keras.callbacks.experimental.BackupAndRestore",
+    ],
+)
+def test_names_of_version_2_are_reported(name, program) -> None:
+    (finding,) = program(f"tf.{name}(1)\n").findings
     assert finding.verdict is Verdict.MISSING
-    assert finding.advice == (
-        "It came with TensorFlow 2: write tf.compat.v2.random.set_seed."
+    assert finding.advice == f"It came with TensorFlow 2: write tf.compat.v2.{name}."
+
+
+def test_conversion_of_keras_models_is_missing(program) -> None:
+    (finding,) = program("tf.keras.estimator.model_to_estimator(0)\n").findings
+    assert finding.verdict is Verdict.MISSING
+    assert "from_keras" in finding.advice
+
+
+def test_libraries_that_supply_names_get_version_1(program, tmp_path, monkeypatch):
+    folder = tmp_path / "installed" / "tensorflow_gan"
+    folder.mkdir(parents=True)
+    folder.joinpath("__init__.py").write_text(
+        "import tensorflow as tf\nclass GANHook(tf.estimator.SessionRunHook): pass\n"
     )
+    monkeypatch.syspath_prepend(str(folder.parent))
+    monkeypatch.delitem(sys.modules, "tensorflow_gan", raising=False)
+    resolve.cache_clear()
+    report = program("tf.contrib.gan.GANHook()\n")
+    sys.modules.pop("tensorflow_gan", None)
+    monkeypatch.undo()
+    resolve.cache_clear()
+    assert report.runs
 
 
 MODEL_FN = """

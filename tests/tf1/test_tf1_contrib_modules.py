@@ -6,6 +6,8 @@
 import tf1_golden  # isort: skip
 
 import importlib
+import importlib.util
+import sys
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -170,3 +172,58 @@ def test_counterparts_equal_those_of_the_public_names():
         assert (private.now, private.page) == (public.now, public.page)
     left_out = "agn_optimizer.AGNOptimizer"
     assert porting.find(f"tf.contrib.opt.python.training.{left_out}") is None
+
+
+@pytest.mark.parametrize(
+    ("package", "library"),
+    [
+        ("contrib.gan", "tensorflow_gan"),
+        ("contrib.tensorboard.plugins.projector", "tensorboard.plugins.projector"),
+    ],
+)
+def test_optional_library_supplies_a_package(package, library, tmp_path, monkeypatch):
+    folder, top = tmp_path, library.partition(".")[0]
+    for name in (*library.split("."), "python"):
+        folder = folder / name
+        folder.mkdir()
+        folder.joinpath("__init__.py").write_text("def function(): pass\n")
+    before = {name: sys.modules.pop(name) for name in _modules_of(top)}
+    resolve.cache_clear()
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = [lookup(f"tf.{package}.{name}") for name in ("function", "nothing")]
+    function = resolve(f"{package}.function")
+    inner = resolve(f"{package}.python.function")
+    for name in _modules_of(top):
+        del sys.modules[name]
+    sys.modules.update(before)
+    monkeypatch.undo()
+    resolve.cache_clear()
+    assert [each.status for each in found] == [Status.SUPPLIED, Status.MISSING]
+    assert function.__module__ == library
+    assert inner.__module__ == f"{library}.python"
+
+
+def _modules_of(library):
+    return [each for each in sys.modules if each.partition(".")[0] == library]
+
+
+@pytest.mark.parametrize(
+    ("name", "advice"),
+    [
+        ("contrib.gan.gan_model", "Install tensorflow-gan"),
+        ("contrib.tensorboard.plugins.projector.ProjectorConfig", "Install tensorb"),
+    ],
+)
+def test_package_is_missing_without_its_optional_library(name, advice, monkeypatch):
+    found_before = importlib.util.find_spec
+    optional = {"tensorboard", "tensorflow_gan"}
+    monkeypatch.setattr(
+        importlib.util,
+        "find_spec",
+        lambda name, *given: None if name in optional else found_before(name, *given),
+    )
+    resolve.cache_clear()
+    found = lookup(f"tf.{name}")
+    resolve.cache_clear()
+    assert found.status is Status.MISSING
+    assert found.advice.startswith(advice)

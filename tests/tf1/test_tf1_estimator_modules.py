@@ -145,10 +145,10 @@ def test_every_package_of_contrib_is_imported():
         assert importlib.import_module(f"tensorflow.{path}")
         module = importing.tf1_import(f"tensorflow.{path}", fromlist=("a",) * 0)
         assert module is resolve("")
-    projector = "tensorflow.contrib.tensorboard.plugins.projector"
-    module = importing.tf1_import(projector, fromlist=("__doc__",))
-    with pytest.raises(AttributeError, match="projector.ProjectorConfig`"):
-        _ = module.ProjectorConfig
+    series = "tensorflow.contrib.timeseries.python.timeseries"
+    module = importing.tf1_import(series, fromlist=("__doc__",))
+    with pytest.raises(AttributeError, match="timeseries.ARRegressor`"):
+        _ = module.ARRegressor
 
 
 @pytest.mark.parametrize("module", ["", "compat.", "compat.v1.compat."])

@@ -4,6 +4,7 @@ import dataclasses
 import enum
 import functools
 import importlib
+import importlib.util
 import inspect
 import pathlib
 import sys
@@ -49,6 +50,8 @@ def users_line() -> str:
 
 
 _EXTRA = {"tf_keras": "tf-keras", "tf_slim": "tf_slim"}
+# Successors of packages of `tf.contrib` that this package does not depend on.
+_OPTIONAL = {"tensorboard", "tensorflow_gan"}
 # Special names of modules that scripts read.
 _VERSIONS = ("__compiler_version__", "__git_version__", "__version__")
 
@@ -200,7 +203,7 @@ def is_supplied(path: str) -> bool:
             return True
         path, _, _ = path.rpartition(".")
         module = catalogue().of_module(path)
-        if module and module.source:
+        if module and module.source and _is_installed(module.source):
             return not module.source.startswith("tensorflow.")
     return False
 
@@ -296,12 +299,18 @@ def _behind(path: str) -> Any:
     """Returns the module with the names that are in no table, or `None`."""
     entry = catalogue().of_module(path)
     if entry and entry.source:
-        return _target(path, entry.source)
+        return _target(path, entry.source) if _is_installed(entry.source) else None
     above, _, name = path.rpartition(".")
     owner = _behind(above) if path else None
     found = None if owner is None else _attribute_or_none(owner, name)
     # Modules that were installed have no other module behind them.
     return None if isinstance(found, LookAlike) else found
+
+
+def _is_installed(source: str) -> bool:
+    """Returns whether a source can be imported, if it is an optional library."""
+    top = source.partition(".")[0].partition(":")[0]
+    return top not in _OPTIONAL or importlib.util.find_spec(top) is not None
 
 
 def _advice(path: str) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from keras_tpu_estimator.base.common.sources import Source, read_program
 from keras_tpu_estimator.tf1.names import porting
+from keras_tpu_estimator.tf1.shims.importing import tf1_for
 from keras_tpu_estimator.tf1_tools.check.python_2 import prints_to_file, python_2_in
 from keras_tpu_estimator.tf1_tools.check.reached import Grade, RunningCode
 from keras_tpu_estimator.tf1_tools.check.scopes import Scope, scopes_of
@@ -105,7 +106,8 @@ def check(path: pathlib.Path) -> Report:
         ValueError: `path` has no Python file.
     """
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
-    sources = read_program(path, [pathlib.Path(each) for each in others if each])
+    folders = [pathlib.Path(each) for each in others if each]
+    sources = read_program(path, folders)
     program = scopes_of(sources)
     uses: list[Use] = []
     unfollowed: list[Unfollowed] = []
@@ -119,7 +121,9 @@ def check(path: pathlib.Path) -> Report:
         uses += of_python_2_in(module)
     starts = [each for each in program.values() if each.source.path == path]
     code = RunningCode.of(program, starts[0] if starts else None)
-    judged, dismissed = _judged(uses, program, code)
+    # Libraries that supply names are imported as in a run.
+    with tf1_for(folders):
+        judged, dismissed = _judged(uses, program, code)
     return Report(
         tuple(source.path for source in sources),
         tuple(judged),

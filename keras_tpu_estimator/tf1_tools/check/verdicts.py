@@ -3,7 +3,6 @@
 import ast
 import dataclasses
 import enum
-import functools
 from collections.abc import Callable, Iterable, Mapping
 
 from keras_tpu_estimator.tf1 import shims
@@ -316,11 +315,7 @@ def _path(use: Use) -> str:
 
 def _of_version_2(name: str) -> str:
     """Returns advice for a name that TensorFlow 2 introduced, or ""."""
-    import tensorflow
-
-    try:
-        functools.reduce(getattr, name.split(".")[1:], tensorflow)
-    except AttributeError:
-        return ""
     shown = name.replace("tf.", "tf.compat.v2.", 1)
+    if shims.lookup(shown).status is shims.Status.MISSING:
+        return ""
     return f"It came with TensorFlow 2: write {shown}."
