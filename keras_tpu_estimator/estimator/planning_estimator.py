@@ -79,7 +79,7 @@ class PlanningEstimator:
         )
 
         checks.check_mode(mode)
-        checks.check_eval_steps(steps)
+        checks.whole_steps("steps", steps, use_tpu=True)
         store = None
         if save is not None:
             store = Executables(trusted.folder_string("`save`", save))

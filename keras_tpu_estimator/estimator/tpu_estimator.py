@@ -220,8 +220,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 and labels, or only features.
             hooks: `SessionRunHook`s and Keras callbacks, called around every
                 run of the device loop. Defaults to none.
-            steps: Number of steps. By default training continues to `max_steps`
-                or to the end of the input.
+            steps: Number of steps; without `use_tpu` a fraction is rounded up. By
+                default training continues to `max_steps` or to the end of the
+                input.
             max_steps: The global step to stop at; nothing happens if a
                 checkpoint has reached it. Defaults to `None`.
             saving_listeners: `CheckpointSaverListener`s, called around every
@@ -248,7 +249,8 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
         """
         config = self._context.config
         checks.check_role(config)
-        checks.check_train_steps(steps, max_steps)
+        use_tpu = self._context.mode_devices.use_tpu
+        steps, max_steps = checks.train_steps(steps, max_steps, use_tpu)
         if (planned := dry_run.running()) is not None:
             planned.train(
                 self._context,
@@ -266,7 +268,7 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
                 return self
         user_hooks = validate_hooks(hooks)
         self._context.mode_devices.check(ModeKeys.TRAIN)
-        if self._context.mode_devices.use_tpu:
+        if use_tpu:
             checks.check_some_steps(steps, max_steps)
         Training(
             self._context,
@@ -291,8 +293,9 @@ class TPUEstimator(ExportingEstimator, PlanningEstimator):
 
         Args:
             input_fn: As in `train`.
-            steps: Number of batches. Defaults to all, up to the end of the
-                input; the last one may be smaller.
+            steps: Number of batches; without `use_tpu` a fraction is rounded up.
+                Defaults to all, up to the end of the input; the last one may be
+                smaller.
             hooks: `SessionRunHook`s and Keras callbacks, called around every
                 run of the device loop. Defaults to none.
             checkpoint_path: The checkpoint to evaluate. Defaults to the

@@ -83,7 +83,7 @@ class Evaluation:
             ValueError: An argument has a wrong value.
             TypeError: An argument has a wrong type.
         """
-        checks.check_eval_steps(steps)
+        steps = checks.whole_steps("steps", steps, context.mode_devices.use_tpu)
         paths.check_folder_name("`name`", eval_dir(context.model_dir, name))
         user_hooks = validate_hooks(hooks)
         context.mode_devices.check(ModeKeys.EVAL)

@@ -4,6 +4,7 @@ import dataclasses
 from collections.abc import Iterable
 from typing import Any
 
+from keras_tpu_estimator.api.config.validation import whole_steps
 from keras_tpu_estimator.api.hooks.checkpoint_saver import (
     CheckpointSaverListener,
 )
@@ -58,8 +59,8 @@ class TrainSpec:
 
     def __post_init__(self) -> None:
         _check_input_fn(self.input_fn)
-        if self.max_steps is not None:
-            check_int("max_steps", self.max_steps, minimum=1)
+        # The estimator checks whether it supports fractions.
+        whole_steps("max_steps", self.max_steps, use_tpu=False)
         listeners = validate_listeners(self.saving_listeners)
         _set_hooks(self)
         object.__setattr__(self, "saving_listeners", listeners)
@@ -114,8 +115,7 @@ class EvalSpec:
 
     def __post_init__(self) -> None:
         _check_input_fn(self.input_fn)
-        if self.steps is not None:
-            check_int("steps", self.steps, minimum=1)
+        whole_steps("steps", self.steps, use_tpu=False)
         if self.name is not None and not isinstance(self.name, str):
             raise TypeError(
                 f"`name` must be a string. Received: {shown(self.name)}. Pass "

@@ -1,6 +1,7 @@
 """Tests errors of `train`, `evaluate` and `predict`, and the state after them."""
 
 import json
+import math
 import re
 
 import keras
@@ -129,9 +130,34 @@ def test_evaluate_steps(value, exception, message, trained):
 
 @pytest.mark.parametrize("steps", [np.int64(1), np.int32(1), 1])
 def test_numpy_integers_are_steps(steps):
-    validation.check_train_steps(steps, None)
-    validation.check_train_steps(None, steps)
-    validation.check_eval_steps(steps)
+    assert validation.train_steps(steps, None, use_tpu=True) == (1, None)
+    assert validation.train_steps(None, steps, use_tpu=True) == (None, 1)
+    assert validation.whole_steps("steps", steps, use_tpu=True) == 1
+
+
+@pytest.mark.parametrize(
+    ("value", "steps"), [(2.0, 2), (1.5, 2), (0.1, 1), (np.float32(3), 3)]
+)
+def test_fractions_of_steps_are_rounded_up_without_a_tpu(value, steps):
+    for number in validation.train_steps(value, None, use_tpu=False):
+        assert number is None or (number == steps and type(number) is int)
+    assert validation.whole_steps("steps", value, use_tpu=False) == steps
+
+
+@pytest.mark.parametrize(
+    ("value", "exception"),
+    [
+        (math.inf, TypeError),
+        (math.nan, TypeError),
+        ("2", TypeError),
+        (True, TypeError),
+        (-0.5, ValueError),
+        (0.0, ValueError),
+    ],
+)
+def test_other_numbers_of_steps_are_refused_without_a_tpu(value, exception):
+    with pytest.raises(exception, match="steps"):
+        validation.whole_steps("steps", value, use_tpu=False)
 
 
 # Each mistake is checked in this order. The estimator's batch size is also wrong.

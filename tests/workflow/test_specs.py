@@ -68,9 +68,9 @@ def test_valid_fields_of_eval_spec(fields):
     ("fields", "error", "message"),
     [
         ({"input_fn": [1]}, TypeError, "`input_fn` must be a function"),
-        ({"max_steps": 0}, ValueError, "`max_steps` must be positive"),
-        ({"max_steps": -1}, ValueError, "`max_steps` must be positive"),
-        ({"max_steps": 1.5}, TypeError, "`max_steps` must be an int"),
+        ({"max_steps": 0}, ValueError, "Must specify max_steps > 0"),
+        ({"max_steps": -1}, ValueError, "Must specify max_steps > 0"),
+        ({"max_steps": "9"}, TypeError, "`max_steps` must be an int"),
         ({"hooks": [1]}, TypeError, "must be SessionRunHook instances"),
         ({"hooks": HOOK}, TypeError, r"Pass hooks=\[hook\] for one"),
         (
@@ -89,8 +89,8 @@ def test_invalid_fields_of_train_spec_are_refused(fields, error, message):
     ("fields", "error", "message"),
     [
         ({"input_fn": None}, TypeError, "`input_fn` must be a function"),
-        ({"steps": 0}, ValueError, "`steps` must be positive"),
-        ({"steps": -1}, ValueError, "`steps` must be positive"),
+        ({"steps": 0}, ValueError, "Must specify steps > 0"),
+        ({"steps": -1}, ValueError, "Must specify steps > 0"),
         ({"steps": "all"}, TypeError, "`steps` must be an int"),
         ({"name": 1}, TypeError, "`name` must be a string"),
         ({"hooks": [1]}, TypeError, "must be SessionRunHook instances"),

@@ -70,6 +70,27 @@ def test_no_export_is_final_without_max_steps(tmp_path):
     assert not any(is_final for *_, is_final in recorder.calls)
 
 
+def test_fractions_of_steps_are_rounded_up_as_in_tensorflow(tmp_path):
+    # TensorFlow 1.15.5 saves the same checkpoints, the last one at step 6.
+    recorder = Recorder()
+    metrics, _ = kte.train_and_evaluate(
+        linear_estimator(tmp_path, save_every=2.5),
+        kte.TrainSpec(TRAIN, max_steps=5.5),
+        eval_spec(recorder, steps=0.5, throttle_secs=0),
+    )
+    assert recorder.steps == [3, 6]
+    assert [is_final for *_, is_final in recorder.calls] == [False, True]
+    assert metrics["global_step"] == 6
+
+
+def test_fractions_of_steps_are_refused_with_a_tpu(tmp_path):
+    estimator = linear_estimator(tmp_path, use_tpu=True)
+    with pytest.raises(TypeError, match="`max_steps` must be an int"):
+        kte.train_and_evaluate(
+            estimator, kte.TrainSpec(TRAIN, max_steps=2.0), eval_spec(Recorder())
+        )
+
+
 @pytest.mark.parametrize("use_tpu", [False, True])
 def test_results_match_evaluate(use_tpu, tmp_path):
     estimator = linear_estimator(tmp_path, use_tpu=use_tpu)

@@ -1,8 +1,11 @@
 """Checks of the arguments of `TPUEstimator` and its methods."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
 
 from keras_tpu_estimator.api.config.run_config import RunConfig
 from keras_tpu_estimator.api.config.tpu_config import InputPipelineConfig, TPUConfig
@@ -281,17 +284,20 @@ def _nearest_multiples(size: int, replicas: int) -> str:
     return f"{below} or {above}" if below else f"{above}"
 
 
-def check_train_steps(steps: object, max_steps: object) -> None:
-    """Checks the number of training steps."""
+def train_steps(
+    steps: object, max_steps: object, use_tpu: bool
+) -> tuple[int | None, int | None]:
+    """Returns both numbers of training steps as `whole_steps`, of which one is set."""
     if steps is not None and max_steps is not None:
         raise ValueError(
             "Cannot use both `steps` and `max_steps`. Received: "
             f"steps={steps}, max_steps={max_steps}. `steps` counts from the "
             "last checkpoint, `max_steps` from the first step."
         )
-    for name, value in (("steps", steps), ("max_steps", max_steps)):
-        if value is not None:
-            _check_positive(name, value)
+    return (
+        whole_steps("steps", steps, use_tpu),
+        whole_steps("max_steps", max_steps, use_tpu),
+    )
 
 
 def check_validation(input_fn: object, steps: object) -> None:
@@ -309,7 +315,7 @@ def check_validation(input_fn: object, steps: object) -> None:
             f"`validation_steps` needs `validation`. Received: {steps} and no "
             "`validation`. Also pass an input_fn."
         )
-    _check_positive("validation_steps", steps)
+    whole_steps("validation_steps", steps, use_tpu=True)
 
 
 def check_mode(mode: object) -> None:
@@ -331,14 +337,20 @@ def check_some_steps(steps: object, max_steps: object) -> None:
         )
 
 
-def check_eval_steps(steps: object) -> None:
-    """Checks the number of evaluation steps."""
-    if steps is not None:
-        _check_positive("steps", steps)
+def whole_steps(name: str, value: Any, use_tpu: bool) -> int | None:
+    """Returns a number of steps, or `None` for no number.
 
+    As in TensorFlow, a fraction is rounded up, but not with `use_tpu`. Python 3
+    divides `examples * epochs / batch_size` to a float.
 
-def _check_positive(name: str, value: object) -> None:
-    if not is_int(value):
+    Raises:
+        TypeError: The value is not a number, or a fraction with `use_tpu`.
+        ValueError: It is not positive.
+    """
+    if value is None:
+        return None
+    is_fraction = isinstance(value, float | np.floating) and math.isfinite(value)
+    if not is_int(value) and (use_tpu or not is_fraction):
         raise TypeError(
             f"`{name}` must be an int. Received: {shown(value)}. Pass a number "
             "of steps, such as 100."
@@ -348,6 +360,7 @@ def _check_positive(name: str, value: object) -> None:
             f"Must specify {name} > 0, a positive number of steps. Received: "
             f"{value}. Pass a larger number, or leave it out."
         )
+    return math.ceil(value)
 
 
 def check_signature(model_fn: object, has_params: bool) -> Callable[..., Any]:
