@@ -12,7 +12,6 @@ import pytest
 from keras_tpu_estimator.__main__ import main
 from keras_tpu_estimator.tf1 import shims
 from keras_tpu_estimator.tf1.names import porting
-from keras_tpu_estimator.tf1.shims.resolving import resolve
 from keras_tpu_estimator.tf1_tools.check.command import check
 from keras_tpu_estimator.tf1_tools.check.reached import Grade
 from keras_tpu_estimator.tf1_tools.check.verdicts import Verdict
@@ -188,11 +187,9 @@ def test_libraries_that_supply_names_get_version_1(program, tmp_path, monkeypatc
     )
     monkeypatch.syspath_prepend(str(folder.parent))
     monkeypatch.delitem(sys.modules, "tensorflow_gan", raising=False)
-    resolve.cache_clear()
     report = program("tf.contrib.gan.GANHook()\n")
     sys.modules.pop("tensorflow_gan", None)
     monkeypatch.undo()
-    resolve.cache_clear()
     assert report.runs
 
 

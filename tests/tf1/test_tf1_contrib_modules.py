@@ -188,7 +188,6 @@ def test_optional_library_supplies_a_package(package, library, tmp_path, monkeyp
         folder.mkdir()
         folder.joinpath("__init__.py").write_text("def function(): pass\n")
     before = {name: sys.modules.pop(name) for name in _modules_of(top)}
-    resolve.cache_clear()
     monkeypatch.syspath_prepend(str(tmp_path))
     found = [lookup(f"tf.{package}.{name}") for name in ("function", "nothing")]
     function = resolve(f"{package}.function")
@@ -197,7 +196,6 @@ def test_optional_library_supplies_a_package(package, library, tmp_path, monkeyp
         del sys.modules[name]
     sys.modules.update(before)
     monkeypatch.undo()
-    resolve.cache_clear()
     assert [each.status for each in found] == [Status.SUPPLIED, Status.MISSING]
     assert function.__module__ == library
     assert inner.__module__ == f"{library}.python"
@@ -222,8 +220,6 @@ def test_package_is_missing_without_its_optional_library(name, advice, monkeypat
         "find_spec",
         lambda name, *given: None if name in optional else found_before(name, *given),
     )
-    resolve.cache_clear()
     found = lookup(f"tf.{name}")
-    resolve.cache_clear()
     assert found.status is Status.MISSING
     assert found.advice.startswith(advice)

@@ -163,3 +163,24 @@ def test_names_of_version_2_are_supplied(module):
     # Names of TensorFlow that differ in version 1.
     assert v2.random.normal.__name__ == "random_normal"
     assert not hasattr(v2, "placeholder")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "preprocessing.sequence.pad_sequences",
+        "preprocessing.image.ImageDataGenerator",
+        "datasets.imdb.load_data",
+        "applications.VGG16",
+        "optimizers.Adam",
+        "utils.to_categorical",
+    ],
+)
+def test_private_keras_has_what_tensorflow_removed(name):
+    # In 1.15.5, each is the object that `tf.keras` has.
+    assert resolve(f"python.keras.{name}") is resolve(f"keras.{name}")
+
+
+def test_private_keras_has_its_other_modules():
+    module = resolve("python.keras.utils.tf_utils")
+    assert module.__name__ == "tensorflow.python.keras.utils.tf_utils"
