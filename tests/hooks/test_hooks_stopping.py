@@ -45,6 +45,9 @@ def stopped_at(hooks, steps, **values):
         [
             (0, {"num_steps": 6}, 6),
             (0, {"num_steps": 1}, 1),
+            # As in TensorFlow 1.15.5.
+            (0, {"num_steps": 3.5}, 4),
+            (0, {"last_step": 4.5}, 5),
             (0, {"last_step": 6}, 6),
             (3, {"num_steps": 6}, 9),
             (3, {"last_step": 6}, 6),

@@ -8,6 +8,7 @@ import tf1_golden  # isort: skip
 import importlib
 import importlib.util
 import sys
+import types
 
 import pytest
 import tensorflow.compat.v1 as tf
@@ -223,3 +224,10 @@ def test_package_is_missing_without_its_optional_library(name, advice, monkeypat
     found = lookup(f"tf.{name}")
     assert found.status is Status.MISSING
     assert found.advice.startswith(advice)
+
+
+def test_stub_of_an_optional_library_supplies_names(monkeypatch):
+    stub = types.ModuleType("tensorflow_gan")
+    stub.from_the_stub = 1
+    monkeypatch.setitem(sys.modules, "tensorflow_gan", stub)
+    assert lookup("tf.contrib.gan.from_the_stub").status is Status.SUPPLIED

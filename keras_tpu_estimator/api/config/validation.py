@@ -287,7 +287,7 @@ def _nearest_multiples(size: int, replicas: int) -> str:
 def train_steps(
     steps: object, max_steps: object, use_tpu: bool
 ) -> tuple[int | None, int | None]:
-    """Returns both numbers of training steps as `whole_steps`, of which one is set."""
+    """Returns `steps` and `max_steps` as integers; at most one may be set."""
     if steps is not None and max_steps is not None:
         raise ValueError(
             "Cannot use both `steps` and `max_steps`. Received: "

@@ -1,6 +1,7 @@
 """Hooks that stop training: at a step, and if the loss is NaN."""
 
 import logging
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -28,9 +29,9 @@ class StopAtStepHook(SessionRunHook):
     `tf.compat.v1.train.StopAtStepHook`.
 
     Args:
-        num_steps: Number of steps, counted from the start of each `train`.
-            Defaults to `None`.
-        last_step: The global step to stop at. Defaults to `None`.
+        num_steps: Number of steps, counted from the start of each `train`; a
+            fraction is rounded up. Defaults to `None`.
+        last_step: The global step to stop at, also rounded up. Defaults to `None`.
 
     Raises:
         ValueError: Not exactly one of the two is given.
@@ -56,7 +57,8 @@ class StopAtStepHook(SessionRunHook):
 
     def stop_from(self, start: int) -> int:
         """Returns the step to stop at, for a training that starts at a step."""
-        return start + self._steps if self._counts_anew else self._steps
+        stop = start + self._steps if self._counts_anew else self._steps
+        return math.ceil(stop)
 
     def run_ends(self, start: int) -> Iterable[int]:
         """Returns the step to stop at, which may have been reached."""

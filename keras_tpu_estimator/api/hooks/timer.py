@@ -101,7 +101,7 @@ class SecondOrStepTimer:
         """
         if self._every_secs is not None:
             return ()
-        return itertools.count(first, int(self._every_steps))
+        return itertools.count(first, math.ceil(self._every_steps))
 
     def elapsed_since_last(self, step: int) -> tuple[int, float] | None:
         """Returns steps and seconds since the interval began, or `None`."""

@@ -24,7 +24,7 @@ from keras_tpu_estimator.base.mesh.replica_context import (
 from keras_tpu_estimator.base.mesh.variable_layout import VariableLayout
 
 _BATCH = "batch"
-# With fewer replicas, two scatters are also replaced.
+# With fewer replicas, XLA also replaces two scatters.
 _LEAST_IN_TWO = 16
 
 

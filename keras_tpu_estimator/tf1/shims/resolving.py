@@ -310,7 +310,11 @@ def _behind(path: str) -> Any:
 def _is_installed(source: str) -> bool:
     """Returns whether a source can be imported, if it is an optional library."""
     top = source.partition(".")[0].partition(":")[0]
-    return top not in _OPTIONAL or importlib.util.find_spec(top) is not None
+    try:
+        return top not in _OPTIONAL or importlib.util.find_spec(top) is not None
+    except ValueError:
+        # A script's stub in `sys.modules` has no specification.
+        return True
 
 
 def _advice(path: str) -> str:
