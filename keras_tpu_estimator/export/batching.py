@@ -92,7 +92,7 @@ CallInGraph: TypeAlias = Callable[
     [BatchConfig, Callable[..., PyTree], list[PyTree]], PyTree
 ]
 
-# Set while a TensorFlow 1 graph for a server is built.
+# This is set while a TensorFlow 1 graph for a server is built.
 _call_in_graph: contextvars.ContextVar[CallInGraph | None] = contextvars.ContextVar(
     "call_in_graph", default=None
 )
@@ -269,11 +269,7 @@ def batching_requests() -> Iterator[list[BatchConfig]]:
 
 @contextlib.contextmanager
 def batching_in_graph(call: CallInGraph) -> Iterator[None]:
-    """Adds batch functions to the graph that a `with` block builds.
-
-    Args:
-        call: Calls a function of pytrees of tensors on batches of requests.
-    """
+    """Makes `call` run functions on batches in the graph that a `with` block builds."""
     token = _call_in_graph.set(call)
     try:
         yield

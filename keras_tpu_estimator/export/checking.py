@@ -1,6 +1,4 @@
-"""A test of each export: a process without JAX runs it, and JAX compares the
-results.
-"""
+"""The test of an export: a process without JAX runs it and must agree with JAX."""
 
 import dataclasses
 import json
@@ -24,20 +22,15 @@ from keras_tpu_estimator.export.serving_graph import ServingGraph
 from keras_tpu_estimator.export.stablehlo import UnservableError
 
 _SCRIPT = pathlib.Path(__file__).with_name("first_request.py")
-# Relative to the largest number, because another compiler adds in another order.
+# These are relative to the largest number, because another compiler adds numbers in
+# another order.
 _TOLERANCES = {"float16": 2e-2, "bfloat16": 5e-2, "float64": 1e-4}
 _TOLERANCE = 2e-4
 _LARGE_INTEGERS = 1e-6
 
 
 class FirstRequest:
-    """A process without JAX, started in advance, that tests one export.
-
-    A context manager: the process starts and ends with the block.
-
-    Args:
-        timeout_secs: The maximum seconds of a test; `None` for no limit.
-    """
+    """A process without JAX that tests one export; it exists during a `with` block."""
 
     def __init__(self, timeout_secs: float | None):
         self._timeout_secs = timeout_secs
@@ -79,15 +72,10 @@ class FirstRequest:
         folder: str,
         graphs: Sequence[tuple[ServingGraph, Sequence[Sequence[str]]]],
     ) -> None:
-        """Runs every metagraph, and compares the results with JAX's.
+        """Runs every metagraph of a SavedModel, and compares the results with JAX's.
 
-        Args:
-            folder: The SavedModel.
-            graphs: Its graphs, each with its sets of tags.
-
-        Raises:
-            UnservableError: A metagraph cannot be loaded or run, or its results differ.
-            TimeoutError: The test exceeds the time limit.
+        Each graph has its sets of tags. `UnservableError` is raised if a metagraph
+        cannot be loaded or run, or if its results differ.
         """
         trials = [
             _trial(graph, tags, os.path.join(self._files.name, f"{i}.{j}"))
@@ -124,12 +112,9 @@ class FirstRequest:
 
 @dataclasses.dataclass(frozen=True)
 class _Trial:
-    """The test of one metagraph.
+    """The request for the test of one metagraph, and its inputs with JAX's results.
 
-    Attributes:
-        case: The request for the process.
-        requests: The inputs, and JAX's results.
-        lines: Returns the user's lines that make its outputs.
+    `lines` returns the user's lines that make the outputs.
     """
 
     case: Mapping[str, Any]

@@ -44,13 +44,10 @@ class ExportSettings:
         to_tpu: Whether to write a metagraph with the tags 'serve' and 'tpu'.
         api_version: 1 if both metagraphs contain the same model, or 2 if `model_fn` is
             called for each, for TPU with `params["use_tpu"]`.
-        seed: The seed of the estimator's programs, or `None`.
-        options: The options of their traces. Defaults to `None`.
         backend: The form of Keras layers: "jax" for one operation with an XLA module,
-            or "tensorflow" for TensorFlow operations, in mode 'infer'. Defaults to
-            "jax".
+            or "tensorflow" for TensorFlow operations, in mode 'infer'.
         timeout_secs: The maximum seconds of each of its processes: the test of the
-            export, and the rebuilding. Defaults to `None`: no limit.
+            export, and the rebuilding. `None` means no limit.
     """
 
     to_cpu: bool
@@ -79,15 +76,9 @@ class ExportSettings:
 
 @dataclasses.dataclass(frozen=True)
 class Export:
-    """The content of an export and its format.
+    """The content of an export below the folder `base`, and its format.
 
-    Attributes:
-        base: The folder of exports.
-        receiver_fns: Receiver functions by mode.
-        assets_extra: A dict from paths below `assets.extra` to files, or `None`.
-        as_text: Whether graphs are written as text. Defaults to `False`.
-        strip_default_attrs: Whether to omit attributes with default values. Defaults to
-            `True`.
+    `assets_extra` are files by their paths below `assets.extra`.
     """
 
     base: PathLike
@@ -110,14 +101,9 @@ class Export:
 
 @dataclasses.dataclass(frozen=True)
 class GraphPlan:
-    """One graph to build, and the arguments of `model_fn` in it.
+    """One graph for one or several sets of tags, and the arguments of `model_fn` in it.
 
-    Attributes:
-        mode: The mode of `model_fn`.
-        tag_sets: The tags of each metagraph with this graph.
-        use_tpu: The value of `params["use_tpu"]`.
-        receiver_fn: The user's function, called in the graph.
-        kinds: The types that the receiver function may return.
+    The receiver function may return the types `kinds`.
     """
 
     mode: str
@@ -128,26 +114,15 @@ class GraphPlan:
 
 
 class GraphBuilder(Protocol):
-    """Builds the graphs of an export; each front end has an implementation.
+    """A builder of the graphs of an export; each front end has an implementation.
 
-    Attributes:
-        is_tried: Whether the graphs are other programs than the model's own, so that
-            each is tested once.
+    If `is_tried`, the graphs are other programs than the model's own, and are tested.
     """
 
     is_tried: bool
 
     def build(self, plan: GraphPlan, checkpoint: str) -> ServingGraph:
-        """Builds one graph.
-
-        Args:
-            plan: The plan of the graph.
-            checkpoint: The prefix of the checkpoint.
-
-        Raises:
-            TypeError: A function returned a wrong type.
-            ValueError: Receivers, model, signatures or checkpoint do not match.
-        """
+        """Builds one graph from the checkpoint at a prefix."""
 
 
 def run_export(
@@ -156,18 +131,7 @@ def run_export(
     builder: GraphBuilder,
     checkpoint: str,
 ) -> str:
-    """Exports a model, tests the export, and returns the path of the new folder.
-
-    Args:
-        checkpoint: The prefix of the checkpoint.
-
-    Raises:
-        ValueError: The model does not match the receivers, the checkpoint or
-            TensorFlow.
-        TypeError: A value has a wrong type.
-        RuntimeError: No name for the folder is free.
-        TimeoutError: The test exceeds the time limit.
-    """
+    """Exports a model, tests the export, and returns the path of the new folder."""
     plans = list(_plans(export.receiver_fns, settings))
     with (
         _first_request(settings, builder) as first_request,
@@ -193,10 +157,7 @@ def run_export(
 def _leave_out_lines(
     folder: str, graphs: Iterable[tuple[ServingGraph, object]]
 ) -> None:
-    """Removes the source lines of errors from modules.
-
-    This keeps paths of this machine private, and makes files of equal models equal.
-    """
+    """Removes source lines from modules, so that these are private and reproducible."""
     modules = {
         graph.model.module
         for graph, _ in graphs

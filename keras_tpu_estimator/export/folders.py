@@ -20,26 +20,11 @@ _EXTRA = "assets.extra"
 def export_folder(
     base: PathLike, clock: Callable[[], float] = time.time
 ) -> Iterator[tuple[str, str]]:
-    """Makes a temporary folder, which gets its final name when the block succeeds.
+    """Yields a temporary folder, and the final path that it gets if the block succeeds.
 
-    Yields the temporary and the final path.
-
-    Args:
-        base: The parent folder, or its URL; the new folder is then uploaded.
-        clock: Returns the seconds since 1970. Defaults to `time.time`.
-
-    Raises:
-        RuntimeError: All possible names exist.
-
-    Example:
-
-    >>> import tempfile
-    >>> base = tempfile.mkdtemp()
-    >>> with export_folder(base, clock=lambda: 12.5) as (temporary, final):
-    ...     os.listdir(base)
-    ['temp-12']
-    >>> os.listdir(base)
-    ['12']
+    The final name is the time in seconds since 1970, or the next free number. If all
+    names are taken, `RuntimeError` is raised. If `base` is a URL, the new folder is
+    uploaded.
     """
     base = os.fsdecode(base)
     if is_url(base):
@@ -75,15 +60,7 @@ def _uploaded_folder(base: str, start: int) -> Iterator[tuple[str, str]]:
 
 
 def check_assets_extra(assets_extra: object) -> dict[str, str]:
-    """Returns the checked assets of a model, as a dict.
-
-    Args:
-        assets_extra: A dict from paths in `assets.extra` to files, or `None`.
-
-    Raises:
-        TypeError: The argument is not a dict.
-        ValueError: A path is not below the folder, or a file is missing.
-    """
+    """Returns checked assets as a dict from paths in `assets.extra` to files."""
     if assets_extra is None:
         return {}
     if not isinstance(assets_extra, Mapping):

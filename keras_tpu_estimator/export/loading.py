@@ -27,12 +27,7 @@ from keras_tpu_estimator.export.served_model_fn import ServedModelFn
 
 @dataclasses.dataclass(frozen=True)
 class Request:
-    """Inputs for testing an exported model, and JAX's results.
-
-    Attributes:
-        features: The flat features.
-        outputs: The flat outputs.
-    """
+    """Flat features for testing an exported model, and JAX's flat outputs."""
 
     features: Sequence[np.ndarray]
     outputs: Sequence[np.ndarray]
@@ -40,17 +35,11 @@ class Request:
 
 @dataclasses.dataclass(frozen=True)
 class LoadedModel:
-    """A model for one set of features.
+    """A model for one set of features, a pytree of `FeatureSpec`s.
 
-    Attributes:
-        served: The user's function, and its signatures.
-        program: Its variables and steps.
-        features: A pytree of `FeatureSpec`s.
-        known: The values of all existing variables by path.
-        paths: The paths of the variables that the model reads.
-        local: The paths of those that belong to no checkpoint.
-        assigned: The paths of those that the model assigns.
-        trial: Successive requests for testing the model.
+    `known` has the values of all existing variables. `paths` are those of the variables
+    that the model reads: `local` ones belong to no checkpoint, and `assigned` ones get
+    new values. `trial` has successive requests for testing the model.
     """
 
     served: ServedModelFn
@@ -92,16 +81,13 @@ class LoadedModel:
             inputs = _inputs(self._nest(features))
             new, outputs = step.function({**values, **local}, *inputs)
             state = {path: new.get(path, values[path]) for path in assigned}
-            # Sorted by name, as TensorFlow flattens it.
+            # The dict is sorted by name, as TensorFlow flattens it.
             return dict(outputs["predictions"]), state
 
         return function
 
     def lines(self) -> list[SourceLine | None]:
-        """Returns the user's lines of the flat outputs and of the assigned values.
-
-        The assigned values come last, in the order of their paths.
-        """
+        """Returns the user's lines of flat outputs, and then of assigned values."""
         features = [
             jax.ShapeDtypeStruct(array.shape, array.dtype)
             for array in self.trial[0].features
@@ -130,16 +116,7 @@ def load_model(
     checkpoint: str,
     features: PyTree,
 ) -> LoadedModel:
-    """Traces a model, reads its values, and runs it on each sample.
-
-    Args:
-        program: The program of a front end.
-        checkpoint: The prefix of the checkpoint.
-        features: A pytree of `FeatureSpec`s.
-
-    Raises:
-        ValueError: The model does not match the features or the checkpoint.
-    """
+    """Traces a model, reads its values, and runs it on samples of `FeatureSpec`s."""
     specs, nest = jax.tree.flatten(features)
     samples, *others = shapes.samples(specs)
     distributed = DistributedProgram(program)

@@ -23,16 +23,9 @@ _PLATFORMS = ("cpu", "cuda", "tpu")
 class LoweredModel:
     """A model for any platform and, if the features allow it, any batch size.
 
-    Attributes:
-        exported: JAX's export.
-        module: Its module, in a form that TensorFlow reads.
-        values: The values of the variables by path, in the order of the arguments.
-        outputs: The structure of the program's outputs.
-        signatures: The outputs of each signature.
-        batch_config: The batching of requests, or `None`.
-        assigned: The paths of the variables that it assigns.
-        trial: Requests for testing the model.
-        lines: Returns the user's lines of the flat outputs.
+    TensorFlow reads `module`, whose arguments are the variables in the order of
+    `values`, and then the flat features. `lines` returns the user's lines of the flat
+    outputs, whose structure is `outputs`.
     """
 
     exported: jax.export.Exported
@@ -50,9 +43,7 @@ class LoweredModel:
     ) -> tuple[list["tf.Tensor"], dict[str, "tf.Tensor"]]:
         """Returns the flat outputs, and new values of variables by path.
 
-        Args:
-            variables: The variables, in the order of `values`.
-            features: The flat features, in the model's dtypes.
+        The variables have the order of `values`, and the features the model's dtypes.
         """
         import tensorflow as tf
 
@@ -93,11 +84,7 @@ class LoweredModel:
 
 
 def lower(loaded: LoadedModel) -> LoweredModel:
-    """Lowers a model, with open dimensions where its features have them.
-
-    Raises:
-        ValueError: TensorFlow does not support the model.
-    """
+    """Lowers a model, with open dimensions where its features have them."""
     if loaded.assigned and loaded.served.batch_config is not None:
         raise ValueError(
             "A model with batched requests must not assign variables. Received: "

@@ -46,17 +46,8 @@ _ON_THE_WAY = ("Cast", "Identity", "Reshape")
 class RebuiltModel:
     """A model whose layers have become TensorFlow operations.
 
-    Attributes:
-        graph: The `GraphDef`.
-        inputs: The names of its variables, in the order of `values`, and then of its
-            flat features.
-        results: The names of its outputs.
-        values: The values of the variables by path.
-        outputs: The structure of the program's outputs.
-        signatures: The outputs of each signature.
-        batch_config: The batching of requests, or `None`.
-        trial: Requests for testing the model.
-        lines: Returns the user's lines of the flat outputs.
+    Its inputs are the variables in the order of `values`, and then the flat features.
+    `lines` returns the user's lines of the flat outputs, whose structure is `outputs`.
     """
 
     graph: "GraphDef"
@@ -72,11 +63,9 @@ class RebuiltModel:
     def call(
         self, variables: Sequence["tf.Tensor"], features: Sequence["tf.Tensor"]
     ) -> tuple[list["tf.Tensor"], dict[str, "tf.Tensor"]]:
-        """Returns the flat outputs, and an empty dict of new values of variables.
+        """Returns the flat outputs, and no new values of variables.
 
-        Args:
-            variables: The variables, in the order of `values`.
-            features: The flat features, in the model's dtypes.
+        The variables have the order of `values`, and the features the model's dtypes.
         """
         import tensorflow as tf
 
@@ -108,14 +97,7 @@ def rebuild(
 ) -> RebuiltModel:
     """Rebuilds a model of Keras layers and `keras.ops` under TensorFlow.
 
-    Args:
-        options: As in a `Program`.
-        timeout_secs: The maximum seconds of the process. Defaults to no limit.
-
-    Raises:
-        ValueError: `model_fn` uses operations without Keras symbols.
-        UnservableError: Keras cannot rebuild the model, or it assigns variables.
-        TimeoutError: The process exceeds the time limit.
+    `UnservableError` is raised if Keras cannot rebuild it, or if it assigns variables.
     """
     if loaded.assigned:
         assignments = ", ".join(_assignments(loaded))
@@ -231,17 +213,7 @@ def _failure(
 
 @contextlib.contextmanager
 def operation_lines() -> Iterator[dict[str, SourceLine]]:
-    """Records the user's line of each Keras operation that this thread makes.
-
-    Yields lines by the names of operations.
-
-    Example:
-
-    >>> with operation_lines() as lines:
-    ...     y = 1 + keras.layers.Dense(1)(keras.Input([2]))
-    >>> list(lines)  # A line of a file, in other programs.
-    []
-    """
+    """Yields the user's lines of Keras operations on this thread, by their names."""
     construct, thread = keras.Operation.__init__, threading.get_ident()
     lines: dict[str, SourceLine] = {}
 
@@ -269,8 +241,7 @@ def _calling_line() -> SourceLine | None:
 
 
 def in_plain_ops(graph: "GraphDef", tensors: Collection[str]) -> "GraphDef":
-    """Returns the part of a graph that computes tensors, in widely supported
-    operations.
+    """Returns a graph's part that computes tensors, in widely supported operations.
 
     ONNX, OpenVINO and TensorFlow Lite lack `Bitcast` or `Erfc`.
     """
@@ -315,9 +286,7 @@ def _all_that_make(
     nodes: Mapping[str, "NodeDef"],
     beyond: Collection[str] = (),
 ) -> set[str]:
-    """Returns the nodes that compute tensors, except nodes `beyond` and their
-    inputs.
-    """
+    """Returns the nodes that compute tensors, without `beyond` and its inputs."""
     waiting, found = list(tensors), set[str]()
     while waiting:
         name = _node_name(waiting.pop())
@@ -330,8 +299,7 @@ def _all_that_make(
 def _become_erf(
     node: "NodeDef", nodes: Mapping[str, "NodeDef"], graph: "GraphDef"
 ) -> None:
-    """Turns `erfc(x)` into `1 - erf(x)`, and the `erfc(-x * c)` of GELU into `1 + erf(x
-    * c)`.
+    """Turns `erfc(x)` into `1 - erf(x)`, and `erfc(-x * c)` into `1 + erf(x * c)`.
 
     TensorFlow Lite recognizes GELU by the second form.
     """

@@ -22,14 +22,10 @@ def write(
     as_text: bool,
     strip_default_attrs: bool,
 ) -> None:
-    """Writes a SavedModel.
+    """Writes graphs with their sets of tags as a SavedModel into an empty folder.
 
-    Args:
-        folder: An empty folder.
-        graphs: Graphs, each with its sets of tags. The first contains the variables of
-            all.
-        strip_default_attrs: Whether to omit attributes with default values, so that
-            older TensorFlow releases can read the graphs.
+    The first graph contains the variables of all. Older TensorFlow releases can read
+    graphs without default attributes.
     """
     import tensorflow as tf
 
@@ -83,11 +79,7 @@ def _add_graphs(
 
 
 def replace_modules(folder: str, replacements: Mapping[bytes, bytes]) -> None:
-    """Replaces XLA modules in a SavedModel.
-
-    Args:
-        replacements: New modules by existing ones.
-    """
+    """Replaces XLA modules in a SavedModel, by a dict from existing to new modules."""
     from google.protobuf import text_format
     from tensorflow.core.protobuf import saved_model_pb2
 

@@ -27,32 +27,18 @@ from keras_tpu_estimator.export.batching import BatchConfig, batching_requests
 
 @dataclasses.dataclass(frozen=True)
 class SignatureOutput:
-    """The outputs of one signature, as names of a program's outputs.
-
-    Attributes:
-        method: As in `ExportOutput`.
-        names: The program's output names by the signature's.
-    """
+    """The method of `ExportOutput`, and the program's output names by a signature's."""
 
     method: str
     names: Mapping[str, str]
 
 
 class ServedModelFn:
-    """Calls `model_fn` in any mode; the outputs of signatures become predictions.
+    """A `model_fn` in any mode; the outputs of signatures become predictions.
 
-    Args:
-        model_fn: The user's function.
-        mode: The mode of the call.
-        use_tpu: The value of `params["use_tpu"]`.
-
-    Attributes:
-        mode: The mode of the call.
-        embeddings: The embedding tables of the user's function, or `None`.
-        features_inside: The key of its features among the receivers' features and
-            labels; `None` if there are no labels.
-        signatures: The outputs of each signature in the last call.
-        batch_config: The batching that this call requested, or `None`.
+    `features_inside` is the key of its features among the receivers' features and
+    labels, or `None` if there are no labels. `signatures` and `batch_config` are those
+    of the last call.
     """
 
     signatures: Mapping[str, SignatureOutput]
@@ -81,9 +67,7 @@ class ServedModelFn:
         )
 
     def outputs_of(self, features: Features) -> tuple[Spec, dict[str, Any]]:
-        """Returns the spec of the user's function, and the tensors of signatures by
-        name.
-        """
+        """Returns the spec of the user's function, and signatures' tensors by name."""
         labels = None
         if self.mode != ModeKeys.PREDICT:
             features, labels = features["features"], features["labels"]
@@ -189,13 +173,8 @@ def symbolic_model(
 ) -> keras.Model:
     """Calls `model_fn` in PREDICT with symbolic inputs, and returns a Keras model.
 
-    Args:
-        specs: A pytree of `FeatureSpec`s, whose names become those of the inputs.
-        arrange: Converts the pytree of inputs to the model's argument. Defaults to the
-            pytree itself.
-
-    Raises:
-        ValueError: `model_fn` uses operations without Keras symbols.
+    The inputs have the names of the `FeatureSpec`s. `arrange` converts the pytree of
+    inputs to the model's argument.
     """
     inputs = jax.tree.map(
         lambda spec: keras.Input(spec.shape[1:], dtype=spec.dtype.name, name=spec.name),
@@ -231,11 +210,7 @@ def _place(error: Exception) -> str:
 
 
 def set_weights(model: keras.Model, values: Mapping[str, TensorLike]) -> None:
-    """Assigns values by path to a symbolic model.
-
-    Raises:
-        ValueError: The value of a weight is missing.
-    """
+    """Assigns values by path to a symbolic model; each weight must have a value."""
     missing = [v.path for v in model.weights if v.path not in values]
     if missing:
         raise ValueError(

@@ -47,8 +47,7 @@ _OF_EXAMPLES = ("classify", "regress")
 
 
 def components(nest: PyTree) -> list["tf.Tensor"]:
-    """Returns the dense tensors in a pytree; a sparse tensor has indices, values and a
-    shape.
+    """Returns the dense tensors in a pytree, including the parts of sparse tensors.
 
     Keys of dicts may have several types, which neither JAX nor TensorFlow can sort.
     """
@@ -61,18 +60,10 @@ def components(nest: PyTree) -> list["tf.Tensor"]:
 
 @dataclasses.dataclass(frozen=True)
 class ServingGraph:
-    """A TensorFlow graph and its parts.
+    """A TensorFlow graph with the names of the model's features and outputs.
 
-    Attributes:
-        graph: The TensorFlow graph.
-        signatures: `SignatureDef`s by name.
-        variables: TensorFlow variables by path.
-        model: The model in the graph.
-        features: Names of the tensors that the model receives.
-        outputs: Names of the tensors that the model returns.
-        results: Names of all tensors that signatures return.
-        init_op: The operation that runs when the model is loaded. Defaults to `None`,
-            which initializes tables and local variables.
+    `results` are the names of all tensors that signatures return. `init_op` runs when
+    the model is loaded; `None` initializes tables and local variables.
     """
 
     graph: "tf.Graph"
@@ -90,15 +81,9 @@ def build_graph(
     kinds: tuple[type[Receiver], ...],
     model_for: Callable[[PyTree], Model],
 ) -> ServingGraph:
-    """Builds the graph of a served model.
+    """Builds the graph of a served model, which `model_for` makes for `FeatureSpec`s.
 
-    Args:
-        kinds: The types that the receiver function may return.
-        model_for: Makes a model for a pytree of `FeatureSpec`s.
-
-    Raises:
-        TypeError: The receiver function returned another type.
-        ValueError: Receivers, model or signatures do not match.
+    The receiver function may return the types `kinds`.
     """
     import tensorflow as tf
 
@@ -321,8 +306,8 @@ def _warn_of_clipping(
 ) -> None:
     """Warns once about features whose integers a converted model clips.
 
-    A converter removes the error of `in_dtype`. Requests of serialized examples
-    contain no integers, and converters do not support them.
+    A converter removes the error of `in_dtype`. Requests of serialized examples contain
+    no integers, and converters do not support them.
     """
     names = [
         spec.name
@@ -343,7 +328,7 @@ def _is_wide(tensor: "tf.Tensor") -> bool:
 
 
 def check_any(wanted: Mapping[str, object], there: Mapping[str, object]) -> None:
-    """Raises if no signature is left."""
+    """Raises `ValueError` if no signature is left."""
     if not there.keys() & wanted.keys():
         raise ValueError(
             "At least one signature must be usable. ClassificationOutput and "
@@ -358,10 +343,6 @@ def in_dtype(tensor: "tf.Tensor", dtype: np.dtype, name: str) -> "tf.Tensor":
 
     Converters for other runtimes drop the error. There, integers that do not fit become
     the nearest ones that fit, which are in no vocabulary.
-
-    Args:
-        dtype: The model's dtype of the feature.
-        name: The name of the feature in the error.
     """
     import tensorflow as tf
 

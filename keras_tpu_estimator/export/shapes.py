@@ -17,13 +17,7 @@ _SCALES = (300.0, 1.0)
 
 @dataclasses.dataclass(frozen=True)
 class FeatureSpec:
-    """A feature in JAX.
-
-    Attributes:
-        name: The name in messages.
-        shape: The sizes; `None` for any size.
-        dtype: The dtype in JAX.
-    """
+    """A feature in JAX, with a name for messages; an open dimension is `None`."""
 
     name: str
     shape: tuple[int | None, ...]
@@ -31,11 +25,7 @@ class FeatureSpec:
 
 
 def feature_spec(name: str, tensor: object) -> FeatureSpec:
-    """Returns the spec of a TensorFlow tensor.
-
-    Raises:
-        ValueError: JAX does not support the tensor.
-    """
+    """Returns a tensor's spec, or raises `ValueError` if JAX does not support it."""
     import tensorflow as tf
 
     if not isinstance(tensor, tf.Tensor):
@@ -131,6 +121,6 @@ def _sizes(spec: FeatureSpec) -> list[int]:
 def _sample(rng: np.random.Generator, spec: FeatureSpec) -> np.ndarray:
     shape = _sizes(spec)
     if np.issubdtype(spec.dtype, np.integer) or spec.dtype == bool:
-        # Numbers that are in every vocabulary.
+        # These numbers are in every vocabulary.
         return rng.integers(0, 2, shape).astype(spec.dtype)
     return rng.uniform(size=shape).astype(spec.dtype)

@@ -39,17 +39,11 @@ class UnservableError(ValueError):
 
 
 def for_tensorflow(module: bytes) -> bytes:
-    """Returns the same module in a form that TensorFlow reads.
+    """Returns a portable StableHLO artifact in a form that TensorFlow reads.
 
     Newer releases of JAX lower some functions (erf, top_k) to composite operations,
     which TensorFlow cannot read or cannot run with open dimensions. Each becomes a call
-    of its decomposition.
-
-    Args:
-        module: A portable artifact of StableHLO.
-
-    Raises:
-        UnservableError: TensorFlow lacks an operation of the module.
+    of its decomposition. `UnservableError` names an operation that TensorFlow lacks.
     """
     with _parsed(module) as parsed:
         operations = list(_operations(parsed.body))

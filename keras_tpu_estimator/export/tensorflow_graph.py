@@ -58,12 +58,8 @@ def make(config: str, path: str) -> dict[str, list[str]]:
     """Writes a graph, and returns the names of its tensors.
 
     The names are `variables` in Keras's order, `features`, and `outputs` in the order
-    of their names.
-
-    Args:
-        config: A model in the format of `to_json`, with a list of inputs and a dict of
-            outputs.
-        path: The path of the graph.
+    of their names. The model in the format of `to_json` must have a list of inputs and
+    a dict of outputs.
     """
     import keras
     import tensorflow as tf
@@ -239,9 +235,7 @@ def _missing(dtype: Any) -> Any:
 def with_constants(
     traced: "tf.types.experimental.ConcreteFunction",
 ) -> "tf.compat.v1.GraphDef":
-    """Returns the graph of a traced function, including the arrays that it
-    closes over.
-    """
+    """Returns a traced function's graph, including the arrays that it closes over."""
     import tensorflow as tf
 
     graph = traced.graph.as_graph_def()

@@ -19,13 +19,7 @@ from keras_tpu_estimator.files.summary.event_file import read_scalars
 
 @dataclasses.dataclass(frozen=True)
 class Checkpoint:
-    """One checkpoint.
-
-    Attributes:
-        prefix: The path without the endings of its files.
-        step: The global step of the save.
-        num_bytes: The total size of its files.
-    """
+    """The prefix, global step and total file size of one checkpoint."""
 
     prefix: str
     step: int
@@ -52,13 +46,8 @@ class Checkpoint:
 class Directory:
     """The files that training has written into a directory.
 
-    Attributes:
-        checkpoints: The checkpoints, newest first.
-        variables: Shapes and dtypes in the newest checkpoint, by name.
-        results: The last scalars of the event files in each folder, by its
-            name; ""
-            for training.
-        is_complete: Whether `train_and_evaluate` has finished.
+    The newest checkpoint is the first, and has the variables. `results` are the last
+    scalars of the event files by folder, which is "" for training.
     """
 
     path: str
@@ -69,11 +58,7 @@ class Directory:
 
     @classmethod
     def of(cls, path: str) -> Self:
-        """Reads the content of a directory, or of one checkpoint.
-
-        Raises:
-            ValueError: There is no checkpoint.
-        """
+        """Reads a directory or one checkpoint; raises `ValueError` if none exists."""
         prefixes = prefixes_of(path)
         newest = prefixes[0]
         directory = os.path.dirname(newest)
@@ -99,11 +84,7 @@ class Directory:
 
 
 def prefixes_of(path: str) -> list[str]:
-    """Returns the existing checkpoints at a path, newest first.
-
-    Raises:
-        ValueError: There is no checkpoint.
-    """
+    """Returns the checkpoints at a path, newest first, of which one must exist."""
     newest = location.resolve(path)
     if not paths.is_directory(path):
         return [newest]
@@ -128,13 +109,7 @@ def _results(directory: str) -> dict[str, Mapping[str, float]]:
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """The result of verifying a checkpoint.
-
-    Attributes:
-        prefix: The path without the endings of its files.
-        problem: The problem, or `None`.
-        is_gone: Whether the checkpoint is missing.
-    """
+    """The result of verifying a checkpoint; without a problem it is intact."""
 
     prefix: str
     problem: str | None = None
@@ -147,11 +122,7 @@ class Verdict:
 
 
 def verify_all(path: str) -> list[Verdict]:
-    """Verifies all expected checkpoints of a path, newest first.
-
-    Raises:
-        ValueError: There is no checkpoint, and none is listed.
-    """
+    """Verifies all expected checkpoints of a path, newest first."""
     verdicts = [*map(verify, _expected_at(path))]
     if all(verdict.is_intact for verdict in verdicts):
         return verdicts
@@ -169,16 +140,7 @@ def _expected_at(path: str) -> list[str]:
 
 
 def verify(prefix: str) -> Verdict:
-    """Verifies a checkpoint by reading all of it.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {"bias": [0.0]})
-    >>> verify(prefix).is_intact
-    True
-    """
+    """Verifies a checkpoint by reading all of it."""
     if not location.exists(prefix):
         return Verdict(prefix, "the `checkpoint` file lists it", is_gone=True)
     try:
@@ -235,13 +197,7 @@ def as_text(directory: Directory) -> str:
 
 
 def verdicts_as_text(verdicts: Iterable[Verdict]) -> str:
-    """Formats the results of `verify`, one line for each checkpoint.
-
-    Example:
-
-    >>> print(verdicts_as_text([Verdict("run/model.ckpt-20")]))
-    intact   run/model.ckpt-20
-    """
+    """Formats the results of `verify`, one line for each checkpoint."""
     return "\n".join(map(_line, verdicts))
 
 
@@ -268,12 +224,7 @@ def _size(num_bytes: float) -> str:
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Runs a command.
-
-    Returns:
-        0; 1 if a checkpoint is corrupt, or listed but missing; 2 if none
-        exists.
-    """
+    """Runs a command; returns 1 if a checkpoint is corrupt or missing, otherwise 0."""
     parser = argparse.ArgumentParser(
         f"python -m keras_tpu_estimator {name}",
         description="Shows the checkpoints of a directory, the variables of "

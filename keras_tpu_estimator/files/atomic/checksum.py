@@ -35,13 +35,7 @@ _THREADS = min(4, os.cpu_count() or 1)
 
 
 class Piece(NamedTuple):
-    """A range of a file.
-
-    Attributes:
-        offset: Its first byte.
-        length: Its number of bytes.
-        crc: Its checksum.
-    """
+    """A range of a file, from byte `offset`, with its CRC-32."""
 
     offset: int
     length: int
@@ -54,12 +48,7 @@ class Piece(NamedTuple):
 
 
 class Extent(NamedTuple):
-    """Memory for a range of a file.
-
-    Attributes:
-        offset: The first byte of the range.
-        content: The memory, as bytes.
-    """
+    """The memory, as bytes, for a range of a file that begins at byte `offset`."""
 
     offset: int
     content: memoryview
@@ -71,26 +60,14 @@ class Extent(NamedTuple):
 
 
 class CorruptPieceError(Exception):
-    """A piece is missing, or has changed since it was written.
-
-    Args:
-        offset: The first byte of the piece.
-    """
+    """A piece is missing, or has changed since it was written."""
 
     def __init__(self, offset: int):
         super().__init__(f"the checksum of its bytes at {offset} is wrong")
 
 
 def write(path: str, extents: Iterable[Extent]) -> list[Piece]:
-    """Writes memory into an existing file, and returns the pieces written.
-
-    Example:
-
-    >>> import tempfile
-    >>> _, path = tempfile.mkstemp()
-    >>> write(path, [Extent.of(100, np.ones(2, "float32"))])
-    [Piece(offset=100, length=8, crc=...)]
-    """
+    """Writes memory into an existing file, and returns the pieces written."""
     with open(path, "rb+", buffering=0) as file:
         return [
             _write_piece(file.fileno(), Extent(extent.offset + at, content))
@@ -102,45 +79,18 @@ def write(path: str, extents: Iterable[Extent]) -> list[Piece]:
 def read(
     path: str | int, extents: Iterable[Extent], pieces: Mapping[int, Piece]
 ) -> None:
-    """Reads parts of a file into memory, and checks them.
+    """Reads parts of a file, or raises `CorruptPieceError` if a checksum is wrong.
 
-    Args:
-        pieces: The pieces of these extents, by offset.
-
-    Raises:
-        CorruptPieceError: A checksum is wrong.
-
-    Example:
-
-    >>> import tempfile
-    >>> _, path = tempfile.mkstemp()
-    >>> pieces = write(path, [Extent.of(100, np.ones(2, "float32"))])
-    >>> array = np.empty(2, "float32")
-    >>> read(path, [Extent.of(100, array)], {100: pieces[0]})
-    >>> array
-    array([1., 1.], dtype=float32)
+    `pieces` has the pieces of these extents by offset.
     """
     _verify(path, [job for extent in extents for job in _jobs(extent, pieces)])
 
 
 def chunks(path: str | int, piece: Piece) -> Iterator[tuple[int, memoryview]]:
-    """Reads a piece in small chunks, and checks it at the end.
+    """Yields the offset within the piece and the bytes of each small chunk.
 
-    Yields:
-        The chunk's offset within the piece, and its bytes, in memory that the
-        next
-        chunk overwrites.
-
-    Raises:
-        CorruptPieceError: The checksum is wrong.
-
-    Example:
-
-    >>> import tempfile
-    >>> _, path = tempfile.mkstemp()
-    >>> (piece,) = write(path, [Extent.of(100, np.ones(2, "float32"))])
-    >>> [(at, len(chunk)) for at, chunk in chunks(path, piece)]
-    [(0, 8)]
+    The next chunk overwrites the memory of the previous one. The checksum is checked
+    after the last chunk.
     """
     memory = memoryview(bytearray(min(_CHUNK, piece.length)))
     crc = 0
@@ -155,34 +105,14 @@ def chunks(path: str | int, piece: Piece) -> Iterator[tuple[int, memoryview]]:
 
 
 def check(path: str, pieces: Iterable[Piece]) -> None:
-    """Raises `CorruptPieceError` if the checksum of a piece is wrong.
-
-    Example:
-
-    >>> import tempfile
-    >>> _, path = tempfile.mkstemp()
-    >>> check(path, write(path, [Extent.of(100, np.ones(2, "float32"))]))
-    """
+    """Raises `CorruptPieceError` if the checksum of a piece is wrong."""
     _verify(path, [_Job(piece) for piece in pieces])
 
 
 def crc_of(descriptor: int, start: int, end: int, crc: int = 0) -> int:
-    """Returns the checksum of a range of a file.
+    """Returns the checksum of a range; `crc` is the checksum of the bytes before it.
 
-    Args:
-        crc: The checksum of the bytes before the range.
-
-    Raises:
-        CorruptPieceError: The file ends inside the range.
-
-    Example:
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryFile() as file:
-    ...     size = file.write(b"content")
-    ...     file.flush()
-    ...     crc_of(file.fileno(), 3, 7) == zlib.crc32(b"tent")
-    True
+    Raises `CorruptPieceError` if the file ends inside the range.
     """
     memory = memoryview(bytearray(min(_CHUNK, max(0, end - start))))
     while start < end:
@@ -276,20 +206,12 @@ SIZE = len(_MAGIC) + len(NO_TOKEN)
 
 
 def new_token() -> str:
-    """Returns a token that identifies one save.
-
-    Example:
-
-    >>> len(new_token())
-    8
-    """
+    """Returns a token that identifies one save."""
     return secrets.token_hex(4)
 
 
 def stamp(token: str) -> bytes:
     """Returns the last bytes of a file of a save.
-
-    Example:
 
     >>> stamp("0f0f0f0f"), token_in(stamp("0f0f0f0f"))
     (b'KTESAVED0f0f0f0f', '0f0f0f0f')
@@ -298,30 +220,14 @@ def stamp(token: str) -> bytes:
 
 
 def token_in(end: bytes) -> str | None:
-    """Returns the save's token in the last bytes of a file, or `None`.
-
-    Args:
-        end: At least the last `SIZE` bytes.
-    """
+    """Returns the save's token in a file's last `SIZE` or more bytes, or `None`."""
     magic, token = end[-SIZE : -len(NO_TOKEN)], end[-len(NO_TOKEN) :]
     is_ours = magic == _MAGIC and _TOKEN.fullmatch(token)
     return token.decode() if is_ours else None
 
 
 def token_of(path: str) -> str | None:
-    """Returns the token of the save that wrote a file or URL.
-
-    The result is `None` if no save wrote the file, or if it is missing or
-    unreadable.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
-    >>> size = path.write_bytes(b"content" + stamp("0f0f0f0f"))
-    >>> token_of(str(path)), token_of("/nowhere")
-    ('0f0f0f0f', None)
-    """
+    """Returns the token of the save that wrote a readable file or URL, or `None`."""
     try:
         with paths.opened(path) as file:
             size = file.seek(0, os.SEEK_END)
@@ -338,22 +244,7 @@ _ROW = np.dtype([("offset", "<u8"), ("length", "<u8"), ("crc", "<u4")])
 
 
 def append(path: str, pieces: Iterable[Piece] = (), token: str = NO_TOKEN) -> int:
-    """Appends checksums to a complete file, and returns its `seal`.
-
-    Args:
-        pieces: The pieces of the file whose checksums are known.
-        token: The token of the save that the file belongs to.
-
-    Example:
-
-    >>> import os, pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
-    >>> size = path.write_bytes(b"content")
-    >>> append(str(path)) == seal(str(path))
-    True
-    >>> is_right(str(path))
-    True
-    """
+    """Appends a trailer with known pieces to a complete file; returns its `seal`."""
     table = np.array(sorted(pieces), _ROW)
     with open(path, "rb+") as file:
         length = file.seek(0, os.SEEK_END)
@@ -364,19 +255,9 @@ def append(path: str, pieces: Iterable[Piece] = (), token: str = NO_TOKEN) -> in
 
 
 def seal(path: str | int) -> int | None:
-    """Returns the checksum that identifies a file's content.
+    """Returns the checksum of a file's other checksums, or `None` without checksums.
 
-    It covers all other checksums. It says which content the file should have,
-    without checking that it has it. The result is `None` for a file without
-    checksums.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
-    >>> size = path.write_bytes(b"content")
-    >>> seal(str(path)) is None
-    True
+    It identifies the content that the file should have, without checking the content.
     """
     with open(path, "rb", closefd=isinstance(path, str)) as file:
         trailer = _trailer(file)
@@ -386,20 +267,8 @@ def seal(path: str | int) -> int | None:
 def load(path: str | int) -> dict[int, Piece] | None:
     """Checks a file except its pieces, and returns these by offset.
 
-    The result is `None` if bytes were changed, if the end was cut off, or if
-    another program wrote the file.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
-    >>> size = path.write_bytes(b"content")
-    >>> crc = append(str(path))
-    >>> load(str(path))
-    {}
-    >>> size = path.write_bytes(path.read_bytes().replace(b"ten", b"man"))
-    >>> load(str(path)) is None
-    True
+    The result is `None` if bytes were changed, if the end was cut off, or if another
+    program wrote the file.
     """
     with open(path, "rb", closefd=isinstance(path, str)) as file:
         trailer = _trailer(file)
@@ -417,18 +286,7 @@ def load(path: str | int) -> dict[int, Piece] | None:
 
 
 def is_right(path: str) -> bool:
-    """Returns whether a file is unchanged since its checksums were added.
-
-    This reads every byte of the file.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> path = pathlib.Path(tempfile.mkdtemp(), "file")
-    >>> size = path.write_bytes(b"content")
-    >>> is_right(str(path))
-    False
-    """
+    """Returns whether a file has its original bytes, all of which are read."""
     copy = local_copy(path)
     pieces = load(copy.path)
     if pieces is None:
@@ -454,11 +312,7 @@ def _trailer(file: BinaryIO) -> tuple[int, int, int, str] | None:
 
 
 def _crc_of_rest(descriptor: int, length: int, table: np.ndarray, token: str) -> int:
-    """Returns the checksum of everything except the pieces.
-
-    Raises:
-        CorruptPieceError: The pieces overlap or exceed the file.
-    """
+    """Returns the checksum of everything except the pieces, which must not overlap."""
     crc = at = 0
     for offset, size, _ in table.tolist():
         if offset < at:

@@ -29,7 +29,7 @@ from keras_tpu_estimator.files.atomic.checksum import new_token
 
 try:
     import fcntl
-except ImportError:  # Not on Windows.
+except ImportError:  # Windows lacks this module.
     # Type checkers do not expect a module to be `None`.
     fcntl = None  # type: ignore[assignment]
 
@@ -68,40 +68,18 @@ def open_lock(directory: PathLike) -> int:
 
 
 def take_lock(descriptor: int) -> bool:
-    """Takes the lock of a file or directory until `close_lock`.
+    """Takes a lock until `close_lock`; returns whether the file system supports locks.
 
-    Args:
-        descriptor: The open file or directory. On Windows it must come from
-            `open_lock`, because no other program can read a locked file.
-
-    Returns:
-        Whether the file system supports locks.
-
-    Raises:
-        TakenError: Another process, or another descriptor, holds the lock.
-
-    Example:
-
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> first, second = (open_lock(folder) for _ in range(2))
-    >>> take_lock(first)
-    True
-    >>> take_lock(second)
-    Traceback (most recent call last):
-    ...
-    keras_tpu_estimator.files.atomic.commit.TakenError: ...
-    >>> close_lock(first)
-    >>> take_lock(second)
-    True
-    >>> close_lock(second)
+    On Windows the descriptor must come from `open_lock`, because no other program can
+    read a locked file. `TakenError` is raised if another process, or another
+    descriptor, holds the lock.
     """
     _held.setdefault(descriptor, None)
     try:
         _lock(descriptor)
     except _IS_TAKEN as error:
         raise TakenError("Another process or descriptor holds the lock.") from error
-    except OSError:  # A file system without locks.
+    except OSError:  # The file system has no locks.
         return False
     return True
 
@@ -131,24 +109,10 @@ def _lock(descriptor: int) -> None:
 def replacing(path: str, is_kept: bool = False) -> Iterator[str]:
     """Yields a temporary name, which becomes `path` if the block succeeds.
 
-    The content is on the disk before the rename, so not even a power cut leaves
-    an incomplete file at `path`. The new name is on the disk when the block
-    ends. A file for a URL is written locally and then uploaded.
-
-    Args:
-        path: The file to create or replace, or its URL.
-        is_kept: Whether the local copy of a URL's file is cached for reading.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> target = pathlib.Path(tempfile.mkdtemp(), "note")
-    >>> with replacing(str(target)) as partial:
-    ...     size = pathlib.Path(partial).write_text("whole")
-    ...     target.exists()
-    False
-    >>> target.read_text()
-    'whole'
+    The content is on the disk before the rename, so not even a power cut leaves an
+    incomplete file at `path`. The new name is on the disk when the block ends. A file
+    for a URL is written locally and then uploaded; if `is_kept`, the local copy is
+    cached for reading.
     """
     if is_url(path):
         copy = transfers.Copy(os.path.basename(path))
@@ -168,16 +132,6 @@ def writing(prefix: str) -> Iterator[str]:
 
     The block writes these files and calls `publish` for each. If it fails, all
     temporary files are deleted.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> directory = pathlib.Path(tempfile.mkdtemp())
-    >>> with writing(str(directory / "note")) as partial:
-    ...     size = pathlib.Path(partial + ".txt").write_text("whole")
-    ...     publish(partial + ".txt", str(directory / "note.txt"))
-    >>> os.listdir(directory)
-    ['note.txt']
     """
     if is_url(prefix):
         # Its temporary folder is deleted with the copy.
@@ -225,18 +179,8 @@ _STARTED = time.time()
 def partial_file(path: str) -> Iterator[str]:
     """Creates an empty, locked file that the block writes and then renames.
 
-    Afterwards nothing remains under the temporary name. If the block fails,
-    nothing remains under any name that begins with it.
-
-    Example:
-
-    >>> import tempfile
-    >>> directory = tempfile.mkdtemp()
-    >>> with partial_file(os.path.join(directory, "note")) as partial:
-    ...     len(os.listdir(directory))
-    1
-    >>> os.listdir(directory)
-    []
+    Afterwards nothing remains under the temporary name. If the block fails, nothing
+    remains under any name that begins with it.
     """
     name, descriptor = _made(path)
     try:
@@ -254,18 +198,7 @@ def partial_file(path: str) -> Iterator[str]:
 
 
 def remove_abandoned(directory: str) -> None:
-    """Removes the temporary files that no process is writing.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> directory = pathlib.Path(tempfile.mkdtemp())
-    >>> (directory / "model.ckpt-5.h5.0f0f0f0f.kte-partial").touch()
-    >>> (directory / "notes.kte-partial").touch()
-    >>> remove_abandoned(str(directory))
-    >>> os.listdir(directory)
-    ['notes.kte-partial']
-    """
+    """Removes the temporary files that no process is writing."""
     found: dict[str, list[str]] = {}
     for name in sorted(paths.names_in(directory)):
         match = _NAME.fullmatch(name)
@@ -315,7 +248,7 @@ def _abandoned(path: str) -> Iterator[bool]:
     except FileNotFoundError:
         yield True
         return
-    except OSError:  # The file of another user.
+    except OSError:  # The file belongs to another user.
         yield False
         return
     try:

@@ -1,1 +1,1 @@
-"""Writing a checkpoint into a directory."""
+"""Saving of a checkpoint, and reading of one into a pytree."""

@@ -36,19 +36,10 @@ DEFAULT = "ExponentialMovingAverage"
 
 @dataclasses.dataclass(frozen=True)
 class AverageNames:
-    """The averages in a checkpoint.
+    """The averages in a checkpoint, with or without those of Keras's optimizers.
 
-    Attributes:
-        names: All variables of the checkpoint, by name, or by the part of the
-            name after that of an optimizer.
-        last: The last part of an average's name.
-        of_keras: Whether the averages of Keras's optimizers also count.
-
-    Example:
-
-    >>> names = AverageNames.of(["a/b/ExponentialMovingAverage"], True)
-    >>> names.of_paths(["a/b", "c"])
-    {'a/b': 'a/b/ExponentialMovingAverage'}
+    `names` has all variables by name, or by the part of the name after that of an
+    optimizer. `last` is the last part of an average's name.
     """
 
     names: dict[str, str]
@@ -57,12 +48,10 @@ class AverageNames:
 
     @classmethod
     def of(cls, names: Iterable[str], kind: bool | str) -> Self:
-        """Finds the averages among variables.
+        """Finds the averages among all variables.
 
-        Args:
-            names: The names of all variables.
-            kind: `True` for all averages with their default names, or the name
-                of an `ExponentialMovingAverage`.
+        If `kind` is `True`, these have their default names; otherwise `kind` is the
+        name of an `ExponentialMovingAverage`.
         """
         of_keras = kind is True
         known = {}
@@ -73,11 +62,7 @@ class AverageNames:
         return cls(known, DEFAULT if kind is True else str(kind), of_keras)
 
     def of_paths(self, paths: Iterable[str]) -> dict[str, str]:
-        """Returns the names of averages, by the paths of their variables.
-
-        Args:
-            paths: Variables. Those without an average are left out.
-        """
+        """Returns the names of existing averages, by the paths of their variables."""
         found = {}
         for path in paths:
             for name in self._candidates(path):
@@ -189,11 +174,7 @@ def read_jax_params(
 
 @dataclasses.dataclass(frozen=True)
 class _Wanted:
-    """A variable that a leaf is read from.
-
-    Attributes:
-        dtype: The dtype of the resulting values.
-    """
+    """A variable that a leaf is read from, and the dtype of the resulting values."""
 
     leaf: Leaf
     shape: tuple[int, ...]
@@ -248,12 +229,7 @@ def _wanted(leaves: Iterable[Leaf], parents: Parts) -> dict[str, _Wanted]:
 
 @dataclasses.dataclass(frozen=True)
 class _Found:
-    """The variables of a checkpoint.
-
-    Attributes:
-        name: The path above the variables of `like`.
-        stored: All variables, by every name.
-    """
+    """The variables of a checkpoint, below the path `name` of `like`, by every name."""
 
     reader: CheckpointReader
     name: str

@@ -118,11 +118,8 @@ def save_into(
 ) -> None:
     """Completes a save, some files of which may already exist.
 
-    Args:
-        variables: Arrays by variable path. In HDF5, entries may be `Sharded`,
-            and in
-            Orbax checkpoints `InTree`, for variables that hosts have already
-            written.
+    `variables` has arrays by path; in HDF5 also `Sharded`, and in Orbax checkpoints
+    also `InTree`, for variables that hosts have already written.
     """
     model_dir, name = os.path.split(saved.prefix)
     paths.make_directory(model_dir)

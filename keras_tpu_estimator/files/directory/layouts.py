@@ -30,28 +30,21 @@ _HEAD = 64
 _MOST = 10**5
 
 
-# Compared by identity, because a mapping has no hash.
+# Layouts are compared by identity, because a mapping has no hash.
 @dataclasses.dataclass(frozen=True, eq=False)
 class Layout:
     """The names of a checkpoint's files in one format.
 
     Attributes:
         ending: The ending of the main file, after the prefix.
-        saved: Regular expressions of the names of other files, by kind: of the
-            part between the prefix and the token of the save. Defaults to none.
-        fixed: The same for files without a token in their names. Defaults to
-            none.
-        folders: The kinds that are folders. Defaults to none.
-        data: Returns the paths of the files that the main file of a prefix
-            refers to, of which the first contains the token of the save.
-            Defaults to `None`: the main file contains it.
-        described: The endings of further files with fixed names. Defaults to
-            none.
-
-    Example:
-
-    >>> HDF5.main("/run/model.ckpt-20")
-    '/run/model.ckpt-20.h5'
+        saved: Regular expressions of the names of other files, by kind: of the part
+            between the prefix and the token of the save.
+        fixed: The same for files without a token in their names.
+        folders: The kinds that are folders.
+        data: Returns the paths of the files that the main file of a prefix refers to,
+            of which the first contains the token of the save. If it is `None`, the
+            main file contains the token.
+        described: The endings of further files with fixed names.
     """
 
     ending: str
@@ -82,26 +75,12 @@ class Layout:
 
 
 def data_file(prefix: str, number: int, count: int) -> str:
-    """Returns the path of a data file of a TensorFlow checkpoint.
-
-    Example:
-
-    >>> data_file("model.ckpt-20", 0, 1)
-    'model.ckpt-20.data-00000-of-00001'
-    """
+    """Returns the path of a data file of a TensorFlow checkpoint."""
     return f"{prefix}.data-{number:05d}-of-{count:05d}"
 
 
 def data_files(prefix: str) -> list[str]:
-    """Returns a TensorFlow checkpoint's data files, from its index.
-
-    The list is empty if the index is missing or corrupt.
-
-    Example:
-
-    >>> data_files("/nowhere/model.ckpt-20")
-    []
-    """
+    """Returns the data files that an intact TensorFlow index names; otherwise none."""
     try:
         with paths.opened(prefix + INDEX) as file:
             count = _count(file.read(_HEAD))
@@ -111,10 +90,10 @@ def data_files(prefix: str) -> list[str]:
 
 
 def _count(head: bytes) -> int:
-    """Returns the number of data files, from the first bytes of an index.
+    """Returns the number of data files, from an index's first bytes if they are valid.
 
-    The first entry of the index has no key, and contains a `BundleHeaderProto`,
-    whose first field is the number. TensorFlow does not compress these bytes.
+    The first entry of the index has no key, and contains a `BundleHeaderProto`, whose
+    first field is the number. TensorFlow does not compress these bytes.
     """
     # The lengths of the prefix shared with the previous key, of the key, and of
     # the value; then the value.
@@ -147,13 +126,7 @@ def endings() -> tuple[str, ...]:
 
 
 def layout_at(prefix: str) -> Layout | None:
-    """Returns the layout of the existing checkpoint at a prefix, or `None`.
-
-    Example:
-
-    >>> layout_at("/nowhere/model.ckpt-20") is None
-    True
-    """
+    """Returns the layout of the existing checkpoint at a prefix, or `None`."""
     return next((each for each in LAYOUTS if paths.is_file(each.main(prefix))), None)
 
 
@@ -167,49 +140,27 @@ _NAMES = (
 
 
 def saved(prefix: str, name: str, token: str) -> str:
-    """Returns the path of a file or folder of a save.
-
-    Example:
-
-    >>> saved("/run/model.ckpt-20", "shard-0-of-4", "0f0f0f0f")
-    '/run/model.ckpt-20.shard-0-of-4.0f0f0f0f'
-    """
+    """Returns the path of a file or folder of a save."""
     return f"{prefix}.{name}.{token}"
 
 
 def position(prefix: str, host: int, hosts: int, token: str) -> str:
     """Returns the path of the file with a host's iterator state.
 
-    Example:
-
     >>> position("model.ckpt-20", 1, 4, "0f0f0f0f")
     'model.ckpt-20.input-1-of-4.0f0f0f0f.zip'
-    >>> position("model.ckpt-20", 0, 1, "0f0f0f0f")
-    'model.ckpt-20.input.0f0f0f0f.zip'
     """
     which = f"-{host}-of-{hosts}" if hosts > 1 else ""
     return f"{prefix}.input{which}.{token}.zip"
 
 
 def callbacks(prefix: str, token: str) -> str:
-    """Returns the path of the file with the state of callbacks and hooks.
-
-    Example:
-
-    >>> callbacks("/run/model.ckpt-20", "0f0f0f0f")
-    '/run/model.ckpt-20.callbacks.0f0f0f0f.zip'
-    """
+    """Returns the path of the file with the state of callbacks and hooks."""
     return f"{prefix}.callbacks.{token}.zip"
 
 
 def unlisted(prefix: str, token: str) -> str:
-    """Returns the path of the marker to delete a checkpoint that is not listed.
-
-    Example:
-
-    >>> unlisted("/run/model.ckpt-20", "0f0f0f0f")
-    '/run/model.ckpt-20.unlisted.0f0f0f0f'
-    """
+    """Returns the path of the marker to delete a checkpoint that is not listed."""
     return saved(prefix, "unlisted", token)
 
 
@@ -217,17 +168,11 @@ def unlisted(prefix: str, token: str) -> str:
 class SaveName:
     """The parsed name of a file of a checkpoint, except a main file.
 
-    Attributes:
-        prefix: The prefix of the checkpoint.
-        kind: 'position', 'callbacks', 'unlisted', or a kind of a `Layout`.
-        token: The token of the save; `None` if the name has none.
-
-    Example:
+    The kind is 'position', 'callbacks', 'unlisted', or a kind of a `Layout`. The token
+    is `None` if the name has none.
 
     >>> SaveName.of("model.ckpt-20.input.0f0f0f0f.zip")
     SaveName(prefix='model.ckpt-20', kind='position', token='0f0f0f0f')
-    >>> SaveName.of("mnist.input.zip") is None
-    True
     """
 
     prefix: str

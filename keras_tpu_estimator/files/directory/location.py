@@ -17,19 +17,9 @@ _LOCK = threading.Lock()
 
 
 class Writer:
-    """Writes checkpoints on a thread.
+    """A writer of checkpoints on a thread, for which the process waits before it exits.
 
-    The next use of the writer raises an error of the thread. A process waits
-    for the thread before it exits.
-
-    Example:
-
-    >>> written = []
-    >>> writer = Writer()
-    >>> writer.start("/tmp", lambda: written.append("model.ckpt-20"))
-    >>> writer.wait()
-    >>> written
-    ['model.ckpt-20']
+    The next use of the writer raises an error of the thread.
     """
 
     def __init__(self) -> None:
@@ -42,14 +32,9 @@ class Writer:
         return self._thread is not None and self._thread.is_alive()
 
     def start(self, directory: PathLike, write: Callable[[], object]) -> None:
-        """Begins to write after the previous checkpoint is complete.
+        """Begins to write into a directory after the previous checkpoint is complete.
 
-        Args:
-            directory: The target directory, for `wait_for`.
-
-        Raises:
-            Exception: The previous write failed.
-            RuntimeError: No thread could be started.
+        This raises the error of the previous write if that failed.
         """
         self.wait()
         path = os.path.realpath(os.fsdecode(directory))
@@ -87,14 +72,7 @@ class Writer:
 
 
 def wait_for(directory: PathLike) -> None:
-    """Waits until this process has finished writing into a directory.
-
-    Errors are raised by the writers, not here.
-
-    Example:
-
-    >>> wait_for("/tmp")
-    """
+    """Waits for this process's writers in a directory, which raise their own errors."""
     path = os.path.realpath(os.fsdecode(directory))
     with _LOCK:
         threads = [*_IN_FLIGHT.get(path, ())]
@@ -110,20 +88,12 @@ _logger = logging.getLogger(__name__)
 
 
 def name_for(step: int, basename: str = BASENAME) -> str:
-    """Returns the name of the checkpoint of a step, as TensorFlow writes it.
-
-    Example:
-
-    >>> name_for(20)
-    'model.ckpt-20'
-    """
+    """Returns the name of the checkpoint of a step, as TensorFlow writes it."""
     return f"{basename}-{step}"
 
 
 def prefix_of(path: str) -> str:
     """Returns the prefix for a main file; other paths stay the same.
-
-    Example:
 
     >>> prefix_of("/run/model.ckpt-20.h5"), prefix_of("/run/model.weights.h5")
     ('/run/model.ckpt-20', '/run/model.weights.h5')
@@ -141,24 +111,12 @@ def prefix_at(path: str) -> str:
 
 
 def exists(prefix: str) -> bool:
-    """Returns whether there is a main file for a prefix, without opening it.
-
-    Example:
-
-    >>> exists("/nowhere/model.ckpt-20")
-    False
-    """
+    """Returns whether a prefix has a main file, without opening it."""
     return layouts.layout_at(prefix) is not None
 
 
 def main_file(prefix: str) -> str | None:
-    """Returns the main file of a prefix, or `None` if there is no checkpoint.
-
-    Example:
-
-    >>> main_file("/nowhere/model.ckpt-20") is None
-    True
-    """
+    """Returns the main file of a prefix, or `None` if there is no checkpoint."""
     layout = layouts.layout_at(prefix)
     return None if layout is None else layout.main(prefix)
 
@@ -201,26 +159,10 @@ def newest(
     is_there: Callable[[str], bool],
     state_name: str = state_file.FILE_NAME,
 ) -> str | None:
-    """Finds the newest checkpoint of a directory, in any format.
+    """Finds the newest checkpoint of a directory, in any format that `is_there` finds.
 
-    If this process is writing one, this waits for it.
-
-    Args:
-        model_dir: A directory, which need not exist.
-        is_there: Returns whether a prefix has a checkpoint.
-        state_name: The name of its state file.
-
-    Raises:
-        ValueError: The state file is unreadable.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> directory = tempfile.mkdtemp()
-    >>> prefix = checkpoints.save(directory, 20, {})
-    >>> newest(directory, exists) == prefix
-    True
+    If this process is writing a checkpoint, this waits for it. A missing directory has
+    none, and an unreadable state file raises `ValueError`.
     """
     wait_for(model_dir)
     prefixes = listed(model_dir, state_name)
@@ -242,15 +184,7 @@ def newest(
 def listed(model_dir: str, state_name: str = state_file.FILE_NAME) -> list[str]:
     """Returns the prefixes in a directory's state file, newest first.
 
-    The files need not exist.
-
-    Raises:
-        ValueError: The state file is unreadable.
-
-    Example:
-
-    >>> listed("/nowhere")
-    []
+    The checkpoints may be missing. An unreadable state file raises `ValueError`.
     """
     state = state_file.load(model_dir, state_name)
     if state is None:
@@ -309,13 +243,7 @@ def resolve(checkpoint_path: PathLike) -> str:
 def alternatives(path: str, others: tuple[str, ...] = ()) -> str:
     """Returns a sentence for an error message: the checkpoints near a path.
 
-    Args:
-        others: Endings of files that are checkpoints of other programs.
-
-    Example:
-
-    >>> alternatives("/nowhere/model.ckpt-20")
-    "The directory '/nowhere' does not exist."
+    `others` are the endings of files that are checkpoints of other programs.
     """
     directory, name = os.path.split(path)
     if paths.is_directory(path):

@@ -158,11 +158,7 @@ class KeepBest:
 
 @dataclasses.dataclass(frozen=True)
 class _Best:
-    """The content of the file.
-
-    Attributes:
-        checkpoint: A name relative to the directory.
-    """
+    """The content of the file; `checkpoint` is a name relative to the directory."""
 
     checkpoint: str
     metric: str
@@ -226,11 +222,7 @@ def note(
     checkpoint: str,
     result: Mapping[str, SupportsFloat],
 ) -> None:
-    """Records the evaluation of a checkpoint.
-
-    Raises:
-        ValueError: The result lacks the metric, or it is not a number.
-    """
+    """Records the evaluation of a checkpoint, whose result must contain the metric."""
     value = _number(keep, result)
     directory, name = os.path.split(checkpoint)
     is_ours = paths.canonical(directory) == paths.canonical(model_dir)

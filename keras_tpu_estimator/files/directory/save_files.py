@@ -24,19 +24,7 @@ from keras_tpu_estimator.files.directory.state_file import if_no_training
 
 @dataclasses.dataclass(frozen=True)
 class SaveFiles:
-    """The files of one save.
-
-    Attributes:
-        prefix: The prefix of the checkpoint.
-        token: The identifier of this save, which other saves of the same step
-            lack.
-
-    Example:
-
-    >>> files = SaveFiles("/run/model.ckpt-20", "0f0f0f0f")
-    >>> files.named("shard-0-of-2")
-    '/run/model.ckpt-20.shard-0-of-2.0f0f0f0f'
-    """
+    """The files of one save, whose token differs in other saves of the same step."""
 
     prefix: str
     token: str = dataclasses.field(default_factory=new_token)
@@ -86,8 +74,8 @@ class SaveFiles:
     def mark_unlisted(self) -> None:
         """Marks the checkpoint for deletion unless it is listed.
 
-        A process may be killed while the main file exists but is not yet, or no
-        longer, listed.
+        A process may be killed while the main file exists but is not yet, or no longer,
+        listed.
         """
         path = layouts.unlisted(self.prefix, self.token)
         # An empty file is complete at once.
@@ -113,11 +101,7 @@ class SaveFiles:
 
     @contextlib.contextmanager
     def replacing(self, layout: Layout) -> Iterator[None]:
-        """Removes the previous checkpoint after the block wrote the new one.
-
-        Args:
-            layout: The layout that the block writes.
-        """
+        """Removes the previous checkpoint after the block wrote a new `layout`."""
         before = stale_files.whole(self.prefix)
         yield
         now = {layout.main(self.prefix), *layout.members(self.prefix)}
@@ -130,16 +114,15 @@ class SaveFiles:
     def tidied_on_failure(self, *but: type[BaseException]) -> Iterator[None]:
         """Removes the files of an incomplete save if the block fails.
 
-        Args:
-            *but: Errors after which another process may still complete the
-                save.
+        After the errors in `but`, the files stay, because another process may still
+        complete the save.
         """
         try:
             yield
         except but:
             raise
         except BaseException:
-            # The first error is the one to raise.
+            # Only the first error is raised.
             with contextlib.suppress(Exception):
                 stale_files.tidy(
                     self.prefix, stale_files.listed(self.prefix), self.token
@@ -174,39 +157,17 @@ def tidy(prefix: str) -> None:
 
 
 def remove(prefix: str) -> None:
-    """Removes a checkpoint, whichever program wrote it.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> prefix = checkpoints.save(tempfile.mkdtemp(), 20, {})
-    >>> remove(prefix)
-    >>> location.exists(prefix)
-    False
-    """
+    """Removes a checkpoint, whichever program wrote it."""
     with shared_files.left_if_in_use(prefix):
-        # Main files first, because they mark the others as complete.
+        # Main files are removed first, because they mark the others as complete.
         stale_files.remove_files(stale_files.whole(prefix))
         tidy(prefix)
 
 
 def sweep(directory: str, but: SaveFiles | None = None) -> None:
-    """Removes the stale files of killed processes from a directory.
+    """Removes stale files from a directory, except those of the save `but`.
 
-    No other process may save into the directory.
-
-    Args:
-        but: The files of the save in progress, if any.
-
-    Example:
-
-    >>> import tempfile
-    >>> directory = tempfile.mkdtemp()
-    >>> open(f"{directory}/mnist.input.zip", "w").close()
-    >>> sweep(directory)
-    >>> os.listdir(directory)
-    ['mnist.input.zip']
+    They are from killed processes. No other process may save into the directory.
     """
     if not is_url(directory):
         commit.remove_abandoned(directory)

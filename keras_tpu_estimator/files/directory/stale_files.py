@@ -1,4 +1,4 @@
-"""Removal of files of saves that belong to no checkpoint, and a check of others."""
+"""Removal of files that belong to no checkpoint, and a check for unlisted ones."""
 
 import contextlib
 import dataclasses
@@ -16,19 +16,9 @@ from keras_tpu_estimator.files.directory.layouts import Layout, SaveName
 
 @dataclasses.dataclass(frozen=True)
 class ExistingCheckpoint:
-    """The checkpoint at a prefix, and the files that belong to it.
+    """The checkpoint at a prefix and its files; without one, `layout` is `None`.
 
-    Attributes:
-        prefix: The prefix.
-        layout: The names of its files; `None` if there is no checkpoint.
-        data: Its data files, if its format has any.
-        token: The token of its save; `None` if another program wrote it.
-
-    Example:
-
-    >>> ExistingCheckpoint.at("/nowhere/model.ckpt-20")
-    ExistingCheckpoint(prefix='/nowhere/model.ckpt-20', layout=None, data=(),
-    token=None)
+    Its token is `None` if another program wrote it.
     """
 
     prefix: str
@@ -69,12 +59,7 @@ Named = Iterable[tuple[str, SaveName]]
 
 
 def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
-    """Removes the stale files at a prefix.
-
-    Args:
-        files: The existing files at the prefix.
-        failed: The token of a save that has failed, if any.
-    """
+    """Removes the stale files among those at a prefix, and those of a `failed` save."""
     there = ExistingCheckpoint.at(prefix)
     if there.layout is not None:
         # Other main files belong to an unfinished save in another format.
@@ -93,10 +78,7 @@ def tidy(prefix: str, files: Named, failed: str | None = None) -> None:
 
 
 def mark_of(prefix: str, files: Named) -> str | None:
-    """Returns the marker to delete the checkpoint if it is not listed.
-
-    The result is `None` if its save has no such marker.
-    """
+    """Returns the marker to delete the checkpoint if it is not listed, or `None`."""
     marks = {
         _token_of(path, named): path
         for path, named in files
@@ -125,12 +107,7 @@ def _token_of(path: str, named: SaveName) -> str | None:
 
 
 def _is_ours(token: str | None, named: SaveName) -> bool:
-    """Returns whether this package wrote a file with such a name.
-
-    Args:
-        token: The token in the file.
-        named: Its parsed name.
-    """
+    """Returns whether this package wrote a file: its token must match its name."""
     if named.token is None:
         # Files that describe a checkpoint are the same for every save.
         return token is not None
@@ -139,7 +116,7 @@ def _is_ours(token: str | None, named: SaveName) -> bool:
 
 def whole(prefix: str) -> list[str]:
     """Returns the existing files that make up a checkpoint, in any format."""
-    # Readers prefer the first format, so its main file is the last to remove.
+    # Readers prefer the first format, so its main file is removed last.
     there = [each for each in layouts.LAYOUTS[::-1] if paths.is_file(each.main(prefix))]
     members = (path for each in there for path in each.members(prefix))
     return [*(each.main(prefix) for each in there), *filter(paths.is_file, members)]
@@ -185,25 +162,7 @@ _NAMED = 5
 
 
 def check_listed(model_dir: str) -> None:
-    """Checks that a directory without a latest checkpoint contains none.
-
-    Raises:
-        ValueError: It contains checkpoints of an estimator.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> directory = tempfile.mkdtemp()
-    >>> check_listed(directory)
-    >>> prefix = checkpoints.save(directory, 20, {})
-    >>> os.remove(os.path.join(directory, "checkpoint"))
-    >>> check_listed(directory)
-    Traceback (most recent call last):
-    ...
-    ValueError: `model_dir` must have a file 'checkpoint' that names one of its
-    checkpoints. Received: ... with 'model.ckpt-20' ...
-    """
+    """Raises `ValueError` if a directory lists no checkpoint but contains some."""
     names = _names_in(model_dir)
     # Another process may list its first checkpoint meanwhile.
     if not names or location.latest(model_dir) is not None:

@@ -59,22 +59,7 @@ class CheckpointState:
 
 
 def load(model_dir: str, file_name: str = FILE_NAME) -> CheckpointState | None:
-    """Reads the state file of a directory; returns `None` if it is missing.
-
-    Raises:
-        ValueError: The file names no checkpoint.
-
-    Example:
-
-    >>> import tempfile
-    >>> directory = tempfile.mkdtemp()
-    >>> load(directory) is None
-    True
-    >>> saved = Saved("model.ckpt-0", 5.0)
-    >>> store(directory, CheckpointState("model.ckpt-0", (saved,)))
-    >>> load(directory).saved
-    (Saved(name='model.ckpt-0', time=5.0),)
-    """
+    """Reads a directory's state file, if any, which must name a checkpoint."""
     path = os.path.join(model_dir, file_name)
     try:
         with paths.opened(path) as file:
@@ -93,19 +78,7 @@ def load(model_dir: str, file_name: str = FILE_NAME) -> CheckpointState | None:
 
 
 def store(model_dir: str, state: CheckpointState) -> None:
-    """Writes the state file of an existing directory atomically.
-
-    Example:
-
-    >>> import pathlib, tempfile
-    >>> directory = pathlib.Path(tempfile.mkdtemp())
-    >>> state = CheckpointState("model.ckpt-0", (Saved("model.ckpt-0"),))
-    >>> store(str(directory), state)
-    >>> print((directory / "checkpoint").read_text())
-    model_checkpoint_path: "model.ckpt-0"
-    all_model_checkpoint_paths: "model.ckpt-0"
-    all_model_checkpoint_timestamps: 0.0
-    """
+    """Writes the state file of an existing directory atomically."""
     lines = [f"model_checkpoint_path: {_quote(state.latest)}"]
     for saved in state.saved:
         lines.append(f"all_model_checkpoint_paths: {_quote(saved.name)}")
@@ -164,24 +137,12 @@ def _unescape(text: str) -> str:
 def only_training(directory: PathLike) -> Iterator[None]:
     """Prevents a second training in a directory during a `with` block.
 
-    The operating system holds the lock, and releases it when the process ends
-    in any way. Forked processes do not hold it. There is no lock for a URL or
-    on a file system without locks. The directory is created, and removed again
-    if it stays empty.
+    The operating system holds the lock, and releases it when the process ends in any
+    way. Forked processes do not hold it. There is no lock for a URL or on a file system
+    without locks. The directory is created, and removed again if it stays empty.
 
     Raises:
         RuntimeError: Another training on this machine uses the directory.
-
-    Example:
-
-    >>> import tempfile
-    >>> directory = tempfile.mkdtemp()
-    >>> with only_training(directory):
-    ...     with only_training(directory):
-    ...         pass
-    Traceback (most recent call last):
-    ...
-    RuntimeError: Another training writes into ...
     """
     if is_url(directory):
         yield
@@ -201,16 +162,7 @@ def only_training(directory: PathLike) -> Iterator[None]:
 
 @contextlib.contextmanager
 def if_no_training(directory: PathLike) -> Iterator[bool]:
-    """Yields whether no training uses a directory, and keeps new ones out.
-
-    Example:
-
-    >>> import tempfile
-    >>> directory = tempfile.mkdtemp()
-    >>> with only_training(directory), if_no_training(directory) as is_free:
-    ...     is_free
-    False
-    """
+    """Yields whether no training uses a directory, and prevents new trainings."""
     descriptor = commit.open_lock(directory)
     try:
         commit.take_lock(descriptor)
@@ -258,19 +210,7 @@ def training_is_complete(model_dir: PathLike) -> bool:
 
 
 def mark_complete(model_dir: PathLike, global_step: int) -> None:
-    """Marks the training in a directory as complete.
-
-    Args:
-        global_step: The last step, for readers of the file.
-
-    Example:
-
-    >>> import tempfile
-    >>> directory = tempfile.mkdtemp()
-    >>> mark_complete(directory, 20)
-    >>> training_is_complete(directory)
-    True
-    """
+    """Marks the training in a directory as complete at its last step."""
     model_dir = os.fsdecode(model_dir)
     paths.make_directory(model_dir)
     path = os.path.join(model_dir, COMPLETE_FILE)
@@ -280,16 +220,6 @@ def mark_complete(model_dir: PathLike, global_step: int) -> None:
 
 
 def unmark_complete(model_dir: PathLike) -> None:
-    """Removes the marker, because training continues.
-
-    Example:
-
-    >>> import tempfile
-    >>> directory = tempfile.mkdtemp()
-    >>> mark_complete(directory, 20)
-    >>> unmark_complete(directory)
-    >>> training_is_complete(directory)
-    False
-    """
+    """Removes the marker, because training continues."""
     with contextlib.suppress(FileNotFoundError):
         paths.remove(os.path.join(os.fsdecode(model_dir), COMPLETE_FILE))

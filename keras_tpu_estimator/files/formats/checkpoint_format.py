@@ -29,9 +29,8 @@ ORBAX = "orbax"
 class Shards(enum.Enum):
     """The way in which each process writes the shards that it has.
 
-    Attributes:
-        FILES: Into a separate file, before training continues.
-        FOLDER: Into a folder of all processes, while training continues.
+    `FILES` is a separate file, before training continues. `FOLDER` is a folder of all
+    processes, while training continues.
     """
 
     FILES = enum.auto()
@@ -49,9 +48,9 @@ class CheckpointFormat:
         contents: Returns the expected content of the checkpoint's files; raises
             `ValueError` if its main file is corrupt.
         check_can_write: Raises an error if no checkpoint can be written into a
-            directory. Defaults to never.
-        shards: The way in which processes write shards. Defaults to `None`: the
-            first process writes complete variables.
+            directory.
+        shards: The way in which processes write shards. If it is `None`, the first
+            process writes complete variables.
     """
 
     layout: Layout
@@ -90,13 +89,8 @@ _FORMATS = {
 def register(name: str, new: CheckpointFormat) -> None:
     """Adds a format: `RunConfig(checkpoint_format=name)` then writes it.
 
-    Args:
-        name: Its name, such as 'hdf5'.
-        new: The format. If two main files exist for a moment, those of the
-            formats before it are preferred.
-
-    Raises:
-        ValueError: If there is a format of this name or with this ending.
+    If two main files exist for a moment, those of earlier formats are preferred. A
+    known name or ending raises `ValueError`.
     """
     known = {*_FORMATS, *layouts.endings()}
     taken = {name, new.layout.ending} & known
@@ -111,24 +105,12 @@ def register(name: str, new: CheckpointFormat) -> None:
 
 
 def names() -> tuple[str, ...]:
-    """Returns the names of all formats.
-
-    Example:
-
-    >>> names()
-    ('hdf5', 'tensorflow', 'orbax')
-    """
+    """Returns the names of all formats."""
     return tuple(_FORMATS)
 
 
 def format_of(prefix: str) -> CheckpointFormat | None:
-    """Returns the format of the existing checkpoint at a prefix, or `None`.
-
-    Example:
-
-    >>> format_of("/nowhere/model.ckpt-20") is None
-    True
-    """
+    """Returns the format of the existing checkpoint at a prefix, or `None`."""
     layout = layouts.layout_at(prefix)
     return next((each for each in _FORMATS.values() if each.layout is layout), None)
 
@@ -140,22 +122,8 @@ def write(
 ) -> None:
     """Writes a checkpoint, replacing a checkpoint in any format.
 
-    Args:
-        variables: Arrays by variable path; in HDF5 also `Sharded`, and in Orbax
-            checkpoints also `InTree`, for variables that hosts have written.
-
-    Raises:
-        TypeError: A value is not an array of numbers.
-        OSError: A file cannot be written; for example, the disk is full.
-
-    Example:
-
-    >>> import os, tempfile
-    >>> prefix = os.path.join(tempfile.mkdtemp(), "model.ckpt-3")
-    >>> write(SaveFiles(prefix), {"bias": [0.0, 0.0]}, "hdf5")
-    >>> write(SaveFiles(prefix), {"bias": [1.0, 1.0]}, "tensorflow")
-    >>> format_of(prefix).layout.ending
-    '.index'
+    `variables` has arrays by path; in HDF5 also `Sharded`, and in Orbax checkpoints
+    also `InTree`, for variables that hosts have written.
     """
     written = named(format_name)
     with saved.replacing(written.layout):
@@ -164,21 +132,12 @@ def write(
 
 
 def check_can_write(format_name: str, directory: str) -> None:
-    """Checks that checkpoints can be written, before there is one to write.
-
-    Raises:
-        ValueError: The format is unknown, or does not support the directory.
-        ImportError: The package for the format is not installed.
-    """
+    """Raises an error if the format, its package or the directory is unusable."""
     named(format_name).check_can_write(directory)
 
 
 def named(format_name: str) -> CheckpointFormat:
-    """Returns a format by its name.
-
-    Raises:
-        ValueError: The format is unknown.
-    """
+    """Returns a format by its name, or raises `ValueError` if the name is unknown."""
     if format_name not in _FORMATS:
         raise ValueError(
             f"The checkpoint format must be one of {[*names()]}. Received: "
@@ -190,19 +149,8 @@ def named(format_name: str) -> CheckpointFormat:
 def is_intact(prefix: str, host: int = 0, hosts: int = 1) -> bool:
     """Returns whether a checkpoint is unchanged since it was written.
 
-    The result is also `False` if it is removed meanwhile.
-
-    Args:
-        host: The number of this host, which reads its share of the files.
-        hosts: The number of hosts.
-
-    Example:
-
-    >>> import os, tempfile
-    >>> prefix = os.path.join(tempfile.mkdtemp(), "model.ckpt-3")
-    >>> write(SaveFiles(prefix), {"bias": [0.0, 0.0]}, "hdf5")
-    >>> is_intact(prefix)
-    True
+    Each of the `hosts` reads its share of the files. The result is also `False` if the
+    checkpoint is removed meanwhile.
     """
     contents = _contents(prefix)
     return bool(contents) and reader.are_intact(contents, host, hosts)

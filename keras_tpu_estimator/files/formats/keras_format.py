@@ -34,29 +34,17 @@ _VARS = "vars"
 
 
 def exists(path: str) -> bool:
-    """Returns whether a path is an existing Keras file, by its name.
-
-    Example:
-
-    >>> exists("/nowhere/model.weights.h5")
-    False
-    """
+    """Returns whether a path is an existing Keras file, by its name."""
     return path.endswith((_ARCHIVE, _WEIGHTS)) and paths.is_file(path)
 
 
 class KerasReader(CheckpointReader):
     """A reader of files that `save_weights` and `save` of a Keras model wrote.
 
-    It reads only arrays: it builds no model and runs no code of the file. A
-    variable also has the name of its number in the layer ('dense/0'), the name
-    with the model's name in front ('sequential/dense/kernel'), and its key in
-    the file ('layers/dense/vars/0').
-
-    Args:
-        path: A '.weights.h5' or '.keras' file.
-
-    Raises:
-        ValueError: The file is corrupt, or not one of Keras.
+    It reads only arrays: it builds no model and runs no code of the file. A variable
+    also has the name of its number in the layer ('dense/0'), the name with the model's
+    name in front ('sequential/dense/kernel'), and its key in the file
+    ('layers/dense/vars/0'). A corrupt file raises `ValueError`.
     """
 
     def __init__(self, path: str):
@@ -183,7 +171,7 @@ _RECURRENT = (
 _GAMMA_BETA = ("gamma", "beta")
 _MOVING = ("moving_mean", "moving_variance")
 
-# The possible variables of a class, told apart by their number. A single gamma
+# The possible variables of a class, which their number distinguishes. A single gamma
 # or beta is ambiguous, so it has no name here.
 _OF_CLASS: dict[str, tuple[tuple[str, ...], ...]] = {
     "dense": _KERNEL_BIAS,
@@ -215,16 +203,9 @@ def variable_names(
 ) -> dict[str, str]:
     """Returns the variables' names, such as 'dense/kernel', by key.
 
-    The name is 'dense/0' if the layer's class is unknown, and the key itself if
-    two layers have the same name.
-
-    Args:
-        shapes: Shapes by the key of a dataset, such as 'layers/dense/vars/0'.
-        layer_names: Names of layers by their groups' paths, such as
-            'layers/dense';
-            the model has the path ''. Files of old Keras versions have none.
-
-    Example:
+    The name is 'dense/0' if the layer's class is unknown, and the key itself if two
+    layers have the same name. In `layer_names` the model has the path ''; files of old
+    Keras versions have no layer names.
 
     >>> shapes = {"layers/dense/vars/0": (3, 2), "layers/dense/vars/1": (2,)}
     >>> variable_names(shapes, {"layers/dense": "query"})
@@ -249,8 +230,6 @@ def layer_path(group: str, layer_names: Mapping[str, str]) -> str:
     """Returns the path of a layer in its model: layer names joined by slashes.
 
     The path of the model itself is its name.
-
-    Example:
 
     >>> layer_path("layers/bidirectional/forward_layer", {
     ...     "": "model", "layers/bidirectional": "both",

@@ -50,14 +50,7 @@ def explain_missing(
     there: list[str],
     checkpoint_path: PathLike,
 ) -> str:
-    """Returns an error message about missing variables.
-
-    Example:
-
-    >>> explain_missing(["biases"], ["bias", "kernel"], "/model.ckpt-20")
-    "The checkpoint '/model.ckpt-20' has no variable 'biases'. Similar to the
-    first: 'bias'."
-    """
+    """Returns an error message about missing variables."""
     near = difflib.get_close_matches(missing[0], there, n=5, cutoff=0.5)
     hint = "Similar to the first" if near else "Its variables include"
     return (
@@ -73,16 +66,7 @@ def _listed(paths: list[str], limit: int = 10) -> str:
 
 
 def removed(path: str) -> ValueError:
-    """Returns an error for a checkpoint that was removed while it was read.
-
-    Example:
-
-    >>> raise removed("/nowhere/model.ckpt-20")
-    Traceback (most recent call last):
-    ...
-    ValueError: The checkpoint '/nowhere/model.ckpt-20' was removed or replaced
-    before all of it was read...
-    """
+    """Returns an error for a checkpoint that was removed while it was read."""
     return ValueError(
         f"The checkpoint {path!r} was removed or replaced before all of it "
         "was read. Training keeps only as many as "
@@ -293,11 +277,7 @@ class CheckpointReader(abc.ABC):
         return self._names[name]
 
     def _read_unlisted(self, names: Sequence[str]) -> dict[str, np.ndarray] | None:
-        """Reads variables by any name without listing all of them, if possible.
-
-        Returns:
-            Values by name; `None` if a list is needed.
-        """
+        """Reads variables by any name; returns `None` if it must list all of them."""
         del names
         return None
 
@@ -314,11 +294,6 @@ class CheckpointReader(abc.ABC):
 
 def unambiguous(aliases: Iterable[tuple[str, str]]) -> dict[str, str]:
     """Returns the variables of aliases that only one variable has.
-
-    Args:
-        aliases: Pairs of an alias and a variable's name.
-
-    Example:
 
     >>> unambiguous([("Variable", "a"), ("Variable", "b"), ("kernel", "c")])
     {'kernel': 'c'}
@@ -382,12 +357,9 @@ _KNOWN_LOCK = threading.Lock()
 
 @dataclasses.dataclass(frozen=True)
 class Content:
-    """The expected content of files of a checkpoint.
+    """The expected content of one file, or of several that must be checked together.
 
-    Attributes:
-        files: Paths or URLs: one, or several that can only be checked together.
-        is_right: Reads all of them and returns whether they are correct.
-        seal: The identifier of the content in the checkpoint, if any.
+    `seal` is the identifier of the content in the checkpoint, if any.
     """
 
     files: tuple[str, ...]
@@ -396,31 +368,15 @@ class Content:
 
     @property
     def identity(self) -> tuple[object, ...]:
-        """A key that changes whenever one of the files does.
-
-        Raises:
-            FileNotFoundError: A file is missing.
-        """
+        """A key that changes with any file; all of them must exist."""
         return (*map(paths.version, self.files), self.seal)
 
 
 def are_intact(contents: Iterable[Content], host: int = 0, hosts: int = 1) -> bool:
     """Returns whether files are unchanged since they were written.
 
-    Every byte is read, but only once while the size and time of a file stay the
-    same. The result is `False` if a file is missing.
-
-    Args:
-        host: The number of this host, which reads its share of the files.
-        hosts: The number of hosts.
-
-    Example:
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     [are_intact([Content((file.name,), lambda: is_right)])
-    ...      for is_right in (True, False)]
-    [True, True]
+    Each of the `hosts` reads every byte of its share of the files, but only once while
+    a file's size and time stay the same. The result is `False` if a file is missing.
     """
     try:
         # No file is read if one is missing.

@@ -44,17 +44,10 @@ _OBJECT_GRAPH = "_CHECKPOINTABLE_OBJECT_GRAPH"
 
 
 def exists(prefix: str) -> bool:
-    """Returns whether a file exists that may be a TensorFlow checkpoint.
+    """Returns whether the prefix has a file that may be a TensorFlow checkpoint.
 
-    Args:
-        prefix: A path without '.index'. TensorFlow's first format, used until
-            2016,
-            has a file of exactly that name, or several numbered files.
-
-    Example:
-
-    >>> exists("/nowhere/model.ckpt-20")
-    False
+    TensorFlow's first format, used until 2016, has a file of exactly that name, or
+    several numbered files.
     """
     if paths.is_file(prefix + INDEX) or paths.is_file(prefix):
         return True
@@ -76,18 +69,12 @@ def _numbers(prefix: str) -> list[str]:
 
 
 class TensorFlowReader(CheckpointReader):
-    """A reader of a checkpoint, which imports TensorFlow.
+    """A reader of a TensorFlow checkpoint, which imports TensorFlow.
 
-    In an object-based checkpoint (of `tf.train.Checkpoint`, or in a SavedModel)
-    a variable is listed under the path of its object, without the ending
-    '/.ATTRIBUTES/VARIABLE_VALUE'. Its full key is also a name, and so is its
-    variable's own name if that is unique.
-
-    Args:
-        prefix: A path without '.index'.
-
-    Raises:
-        ValueError: The file is corrupt or not a checkpoint.
+    In an object-based checkpoint (of `tf.train.Checkpoint`, or in a SavedModel) a
+    variable is listed under the path of its object, without the ending
+    '/.ATTRIBUTES/VARIABLE_VALUE'. Its full key is also a name, and so is its variable's
+    own name if that is unique. A corrupt file raises `ValueError`.
     """
 
     def __init__(self, prefix: str):
@@ -98,8 +85,8 @@ class TensorFlowReader(CheckpointReader):
         ends = suffixes(prefix)
         self._files = without_wildcards(local_copy(prefix, ends), ends)
         with _explained(prefix):
-            # Unlike `tf.train.load_checkpoint`, this takes the prefix
-            # literally where there is a directory of the same name.
+            # Unlike `tf.train.load_checkpoint`, this takes the prefix literally if
+            # a directory has the same name.
             self._reader = tf.compat.v1.train.NewCheckpointReader(self._files.path)
             shapes = self._reader.get_variable_to_shape_map()
             dtypes = self._reader.get_variable_to_dtype_map()
@@ -188,26 +175,10 @@ _META_END = b"\xc2\x3e" + bytes([SIZE]) + stamp(NO_TOKEN)
 def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
     """Writes a TensorFlow checkpoint atomically.
 
-    Its files are published one after the other, the index last. The index
-    contains the number of data files, which is part of their names. A
-    checkpoint that replaces another one has another number of data files, so
-    that each index refers to its own. The caller removes the files of the
-    previous checkpoint.
-
-    Raises:
-        TypeError: A value is not an array of numbers.
-        OSError: A file cannot be written.
-
-    Example:
-
-    >>> import os, tempfile
-    >>> prefix = os.path.join(tempfile.mkdtemp(), "model.ckpt-3")
-    >>> write(SaveFiles(prefix), {"dense/bias": np.zeros(2)})
-    >>> for name in sorted(os.listdir(os.path.dirname(prefix))):
-    ...     print(name)
-    model.ckpt-3.data-00000-of-00001
-    model.ckpt-3.index
-    model.ckpt-3.meta
+    Its files are published one after the other, the index last. The index contains the
+    number of data files, which is part of their names. A checkpoint that replaces
+    another one has another number of data files, so that each index refers to its own.
+    The caller removes the files of the previous checkpoint.
     """
     prefix = saved.prefix
     arrays = {name: np.asarray(value) for name, value in variables.items()}
@@ -219,7 +190,7 @@ def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike]) -> None:
                 f"booleans. Received one of dtype {array.dtype}."
             )
     count = 2 if len(data_files(prefix)) == 1 else 1
-    # With only the step, there is a single data file.
+    # A checkpoint of only the step has a single data file.
     count = min(count, len(arrays))
     with commit.writing(prefix) as partial:
         _write(prefix, partial, arrays, count)
@@ -238,8 +209,8 @@ def _described(
 ) -> Iterator[None]:
     """Publishes the `.meta` file; the block publishes the index.
 
-    The `.meta` file has a fixed name. It is removed for a moment if it would
-    otherwise be beside the wrong index; TensorFlow does not need it.
+    The `.meta` file has a fixed name. It is removed for a moment if it would otherwise
+    be beside the wrong index; TensorFlow does not need it.
     """
     content = serialized(arrays) + _META_END
     path = saved.prefix + META
@@ -285,14 +256,9 @@ def _is_right(prefix: str) -> bool:
 def _write(
     prefix: str, partial: str, arrays: Mapping[str, np.ndarray], count: int
 ) -> None:
-    """Writes a TensorFlow checkpoint under temporary names.
+    """Writes `count` data files and an index under temporary names.
 
     It uses a session, because a script may have disabled eager execution.
-
-    Args:
-        prefix: The final prefix, for messages.
-        partial: The temporary prefix.
-        count: The number of data files.
     """
     import tensorflow as tf
 
@@ -343,16 +309,7 @@ _Kinds = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
 
 
 def serialized(arrays: Mapping[str, np.ndarray]) -> bytes:
-    """Returns the content of a `.meta` file, for `tf.train.import_meta_graph`.
-
-    Example:
-
-    >>> import tensorflow as tf
-    >>> made = tf.compat.v1.MetaGraphDef.FromString(
-    ...     serialized({"dense/bias": np.zeros(2)}))
-    >>> "variables" in made.collection_def
-    True
-    """
+    """Returns the content of a `.meta` file, for `tf.train.import_meta_graph`."""
     # The content is the same for each checkpoint of a run.
     return _made(tuple((name, each.dtype, each.shape) for name, each in arrays.items()))
 

@@ -19,12 +19,9 @@ from keras_tpu_estimator.files.summary.recording import Sink
 
 @dataclasses.dataclass(frozen=True)
 class Collected:
-    """A summary and its tensors, as a node of JAX's pytrees.
+    """A summary as a node of JAX's pytrees, with the result of `Summary.tensors`.
 
-    Attributes:
-        tensors: The result of `Summary.tensors`, or a value derived from it.
-        step: The step passed with it, or `None`.
-        events: Its event writer, or `None` for the default one.
+    Without `step` and `events`, those of the run are used.
     """
 
     summary: Summary
@@ -73,12 +70,7 @@ jax.tree_util.register_dataclass(
 
 
 class Collector(Sink):
-    """Collects the summaries of one call of `model_fn`.
-
-    Args:
-        is_on: Whether summaries are needed.
-        events: The event writer, or `None` for the default one.
-    """
+    """The summaries of one call of `model_fn`, or none if `is_on` is false."""
 
     def __init__(
         self,
@@ -114,9 +106,7 @@ def write(
 ) -> None:
     """Copies summaries to the host and writes them.
 
-    Args:
-        step: The step of summaries without one.
-        without: Tags that the default writer omits.
+    `step` is the default step. The default writer omits the tags in `without`.
     """
     wanted = [
         each

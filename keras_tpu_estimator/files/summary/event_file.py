@@ -26,19 +26,7 @@ _SIXTY_FOUR_BITS = (1 << 64) - 1
 
 
 def serialized(wall_time: float, step: int, summary: bytes) -> bytes:
-    """Returns a serialized `Event`: a summary at a step.
-
-    Args:
-        wall_time: The time in seconds since 1970.
-        summary: A serialized `Summary`.
-
-    Example:
-
-    >>> from tensorboard.compat.proto import event_pb2
-    >>> event = serialized(wall_time=0.5, step=300, summary=b"")
-    >>> event_pb2.Event.FromString(event).step
-    300
-    """
+    """Returns a serialized `Event` of a serialized `Summary`; the time is Unix time."""
     # Each field follows its key.
     return b"\x09%b\x10%b\x2a%b%b" % (
         _DOUBLE.pack(wall_time),
@@ -50,8 +38,6 @@ def serialized(wall_time: float, step: int, summary: bytes) -> bytes:
 
 def varint(number: int) -> bytes:
     """Encodes a 64-bit integer as Protocol Buffers do.
-
-    Example:
 
     >>> varint(300)
     b'\\xac\\x02'
@@ -66,16 +52,9 @@ def varint(number: int) -> bytes:
 
 
 def framed(events: Iterable[bytes]) -> bytes:
-    """Returns serialized events as they are in a file.
+    """Returns serialized events as records of TensorFlow's TFRecord format.
 
     Each record consists of a length, its checksum, the event, and its checksum.
-
-    Example:
-
-    >>> len(framed([b"one", b"three"]))
-    40
-
-    Reference: the TFRecord format of TensorFlow.
     """
     return b"".join(
         part
@@ -85,14 +64,10 @@ def framed(events: Iterable[bytes]) -> bytes:
 
 
 def checksum(data: bytes) -> bytes:
-    """Returns the four bytes of a record's checksum: CRC-32C, masked.
-
-    Example:
+    """Returns the four bytes of a TFRecord checksum: CRC-32C, masked.
 
     >>> checksum(b"123456789")
-    b'\xe5\xb0\x8a\xc7'
-
-    Reference: the TFRecord format of TensorFlow.
+    b'\\xe5\\xb0\\x8a\\xc7'
     """
     crc = google_crc32c.value(data)
     return _UINT32.pack(((crc >> 15 | crc << 17) + _MASK) & 0xFFFFFFFF)
@@ -111,22 +86,10 @@ _numbers = itertools.count()
 
 
 class EventFile:
-    """A new event file, which is open only during writes.
+    """A new event file in a directory or URL, which is open only during writes.
 
-    Args:
-        logdir: The directory of the file, created if necessary, or its URL.
-        suffix: The end of its name. Defaults to none.
-
-    Attributes:
-        waiting: Serialized events that the next flush writes.
-        flushed_at: `time.monotonic()` of the last flush, in seconds.
-
-    Example:
-
-    >>> import tempfile
-    >>> file = EventFile(tempfile.mkdtemp())
-    >>> file.waiting.append(b"an event")
-    >>> file.close()
+    The next flush writes the serialized events in `waiting`. `flushed_at` is the
+    `time.monotonic()` of the last flush, in seconds.
     """
 
     def __init__(self, logdir: str, suffix: str = "") -> None:
@@ -148,11 +111,9 @@ class EventFile:
         self.flush()
 
     def flush(self) -> None:
-        """Writes all waiting events to the file.
+        """Writes all waiting events, which keep waiting if the file cannot be written.
 
-        Raises:
-            FileNotFoundError: The file was deleted.
-            OSError: The file could not be written; the events remain waiting.
+        Raises `FileNotFoundError` if the file was deleted.
         """
         records = framed(self.waiting)
         # The file is not opened for appending, which would recreate a deleted
@@ -193,28 +154,10 @@ class _CorruptEventError(Exception):
 def read_scalars(
     paths: Iterable[PathLike],
 ) -> dict[int, dict[str, float]]:
-    """Reads the scalars of event files.
+    """Returns the scalars of event files by step, in ascending order, and by tag.
 
-    A file is read up to the first corrupt event, and a warning is logged.
-
-    Args:
-        paths: The files. If several have the same tag at the same step, the
-            last one counts.
-
-    Returns:
-        A dict by step, in ascending order, of dicts from tags to numbers.
-
-    Raises:
-        OSError: A file cannot be read.
-
-    Example:
-
-    >>> import glob, tempfile
-    >>> from keras_tpu_estimator.files.summary.event_writer import EventWriter
-    >>> with EventWriter(tempfile.mkdtemp()) as writer:
-    ...     writer.scalars({"loss": 0.25}, step=20)
-    >>> read_scalars(glob.glob(f"{writer.logdir}/*.tfevents.*"))
-    {20: {'loss': 0.25}}
+    Each file is read up to its first corrupt event, for which a warning is logged. If
+    several files have the same tag at the same step, the last one counts.
     """
     found: dict[int, dict[str, float]] = {}
     for path in paths:
@@ -230,7 +173,7 @@ def _scalars(
     path: str, version: tuple[Any, ...]
 ) -> tuple[tuple[int, Mapping[str, float]], ...]:
     """Returns the step and scalars of each event with scalars."""
-    del version  # Part of the cache's key only.
+    del version  # It is only a part of the cache's key.
     from google.protobuf import message
     from tensorboard.compat.proto import event_pb2
 

@@ -29,10 +29,7 @@ if TYPE_CHECKING:
 class Buckets(NamedTuple):
     """Counts in buckets of equal width; the last one includes its upper edge.
 
-    Attributes:
-        low: The smallest value.
-        high: The largest value.
-        counts: Integers of shape `[buckets]`.
+    The buckets are between the smallest and the largest value.
     """
 
     low: Any
@@ -49,14 +46,9 @@ class Buckets(NamedTuple):
 
 
 def count_values(values: Any, buckets: int) -> Buckets:
-    """Counts values; those that are not finite are ignored.
+    """Counts floats of shape `[values]`; those that are not finite are ignored.
 
     Equal values all count in the last bucket, whose edges are then equal.
-
-    Args:
-        values: Floats of shape `[values]`.
-
-    Example:
 
     >>> count_values(np.array([0.0, 1.0, 1.5, 4.0]), buckets=2).table()
     array([[0., 2., 3.],
@@ -103,8 +95,7 @@ class Summary(abc.ABC):
     Attributes:
         tag: Its name in TensorBoard.
         description: A Markdown text, or `None`.
-        is_averaged: Whether tensors are averaged over devices. Other tensors
-            are
+        is_averaged: Whether tensors are averaged over devices. Other tensors are
             concatenated along their first axis.
     """
 
@@ -185,18 +176,14 @@ class Scalar(Summary):
 
     def serialized(self, reduced: Any) -> bytes:
         """Returns a tensor that TensorBoard plots."""
-        # Encoded here for speed, because a run may write many thousand scalars
-        # a second.
+        # The number is encoded here for speed, because a run may write many thousand
+        # scalars a second.
         return _before_number(self.tag, self.description) + _FLOAT.pack(reduced)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Histogram(Summary):
-    """The distribution of numbers.
-
-    Attributes:
-        buckets: The number of buckets of their range.
-    """
+    """The distribution of numbers, in `buckets` buckets of equal width."""
 
     buckets: int = 30
 
@@ -274,12 +261,7 @@ class Image(Summary):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Audio(Summary):
-    """The first sounds of a batch.
-
-    Attributes:
-        sample_rate: Frames per second.
-        max_outputs: The number of sounds.
-    """
+    """The first `max_outputs` sounds of a batch, at `sample_rate` frames per second."""
 
     sample_rate: int
     max_outputs: int = 3
@@ -323,23 +305,14 @@ class Audio(Summary):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Text(Summary):
-    """A text, or a table of texts, which must be Python values.
-
-    Attributes:
-        strings: The texts in UTF-8, row by row.
-        shape: The shape of the table; empty for a single text.
-    """
+    """UTF-8 texts, row by row, which must be Python values; one text has shape ()."""
 
     strings: tuple[bytes, ...]
     shape: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, name: str, data: Any, description: str | None) -> "Text":
-        """Returns a summary of a string, of bytes, or of an array of these.
-
-        Raises:
-            ValueError: The data are of another type.
-        """
+        """Returns a summary of a string, of bytes, or of an array of these."""
         try:
             array = np.asarray(data, object)
         except jax.errors.TracerArrayConversionError:
@@ -395,7 +368,7 @@ def _check_positive(name: str, value: Any, or_zero: bool = False) -> None:
 @functools.cache
 def _is_real(dtype: np.dtype) -> bool:
     """Returns whether a dtype is real or boolean."""
-    # This asks JAX, because NumPy does not know bfloat16.
+    # NumPy does not classify bfloat16 as a real number, but JAX does.
     if jnp.issubdtype(dtype, jnp.complexfloating):
         return False
     return dtype.kind == "b" or jnp.issubdtype(dtype, jnp.number)
@@ -418,14 +391,7 @@ def _before_number(tag: str, description: str | None) -> bytes:
 
 
 def encode_wav(clip: np.ndarray, sample_rate: int) -> bytes:
-    """Encodes int16 samples of shape `[frames, channels]` as a WAV file.
-
-    Example:
-
-    >>> from keras_tpu_estimator.files.summary.kinds import encode_wav
-    >>> encode_wav(np.zeros((100, 1), np.int16), 8000)[:4]
-    b'RIFF'
-    """
+    """Encodes int16 samples of shape `[frames, channels]` as a WAV file."""
     file = io.BytesIO()
     with wave.open(file, "wb") as writer:
         writer.setnchannels(clip.shape[1])
@@ -443,12 +409,6 @@ PNG_CHANNELS = tuple(_COLOR_TYPES)
 
 def encode_png(image: np.ndarray) -> bytes:
     """Encodes uint8 values of shape `[height, width, channels]` as a PNG file.
-
-    Example:
-
-    >>> from keras_tpu_estimator.files.summary.kinds import encode_png
-    >>> encode_png(np.zeros((2, 2, 3), np.uint8))[1:4]
-    b'PNG'
 
     Reference: https://www.w3.org/TR/png-3/
     """

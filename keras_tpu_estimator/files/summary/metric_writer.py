@@ -138,11 +138,7 @@ class _Prefixed(MetricWriter):
 
 
 class Foreign(MetricWriter):
-    """A writer with the methods of a `MetricWriter` but another base class.
-
-    Args:
-        writer: The writer, such as one of `clu.metric_writers`.
-    """
+    """A `MetricWriter` around another writer, such as one of `clu.metric_writers`."""
 
     def __init__(self, writer: Any):
         self._writer = writer

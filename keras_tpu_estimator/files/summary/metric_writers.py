@@ -278,13 +278,7 @@ _BY_NAME: dict[str, MetricWriter] = {
 
 
 def opened(chosen: Iterable[object], directory: str, prefix: str) -> SeveralWriters:
-    """Returns the chosen writers for training, or for one evaluation, as one.
-
-    Args:
-        chosen: Names of writers, or writers.
-        directory: As in `MetricWriter.at`.
-        prefix: As in `MetricWriter.at`.
-    """
+    """Returns the chosen writers as one, for the arguments of `MetricWriter.at`."""
     return SeveralWriters([_writer(each).at(directory, prefix) for each in chosen])
 
 

@@ -62,11 +62,7 @@ _at_end: ContextVar[set[Callable[[], None]] | None] = ContextVar("at_end", defau
 
 
 def record(summary: Summary, data: Any, step: Any) -> bool:
-    """Passes a summary to the current sink, and returns whether it is recorded.
-
-    Args:
-        step: The step, or `None` for the default one.
-    """
+    """Passes a summary to the current sink; returns whether it is recorded."""
     sink = _sink.get()
     if sink is None or not _is_met(_condition.get()):
         return False
@@ -109,10 +105,8 @@ def record_if(
 class GoingTo(Generic[S]):
     """Makes a sink, and optionally a step, the defaults of this thread.
 
-    Args:
-        step: The step of summaries without one; `None` keeps the current one.
-        flush: Called at the end of the `with` block, or of the loop's host
-            calls.
+    `flush` is called at the end of the `with` block, or of the loop's host calls. If
+    `step` is `None`, the current step remains.
     """
 
     # A class is faster than a generator; there may be many thousand a second.

@@ -27,17 +27,7 @@ _KINDS = ("bool", "integral", "real", "complex")
 def cast(
     value: np.ndarray, dtype: np.dtype, path: str, name: str, checkpoint: str
 ) -> np.ndarray:
-    """Casts a value of a checkpoint to a variable's dtype.
-
-    Raises:
-        ValueError: The dtype cannot represent the value.
-
-    Example:
-
-    >>> import numpy as np
-    >>> cast(np.array([0.1]), np.dtype("float32"), "a", "b", "model.ckpt-20")
-    array([0.1], dtype=float32)
-    """
+    """Casts a value, or raises `ValueError` if the dtype cannot represent it."""
     result = converted(value, dtype, f"{name!r} in {checkpoint!r}")
     if result is not None:
         return result
@@ -50,17 +40,7 @@ def cast(
 
 
 def converted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray | None:
-    """Returns a value in another dtype, or `None` if that cannot represent it.
-
-    Args:
-        name: The name of the value in warnings.
-
-    Example:
-
-    >>> import numpy as np
-    >>> converted(np.array([1, 300]), np.dtype("uint8"), "w") is None
-    True
-    """
+    """Returns a value in another dtype, or `None` if that cannot represent it."""
     value = np.asarray(value)
     if value.dtype == dtype:
         return value
@@ -70,16 +50,7 @@ def converted(value: np.ndarray, dtype: np.dtype, name: str) -> np.ndarray | Non
 
 
 def can_hold(dtype: np.dtype, other: np.dtype) -> bool:
-    """Returns whether a dtype's kind can hold numbers of another dtype.
-
-    Example:
-
-    >>> import numpy as np
-    >>> can_hold(np.dtype("bfloat16"), np.dtype("int8"))
-    True
-    >>> can_hold(np.dtype("int8"), np.dtype("bfloat16"))
-    False
-    """
+    """Returns whether a dtype's kind can hold numbers of another dtype."""
     kind, others = kind_of(dtype), kind_of(other)
     if kind is None or others is None:
         return False
@@ -140,16 +111,7 @@ def pairings(
     variables: Mapping[str, Described],
     stored: Mapping[str, Described],
 ) -> list[Pairing]:
-    """Pairs variables with those they start from, in the order of `names`.
-
-    Args:
-        names: Names in the checkpoint by a variable's path.
-
-    Example:
-
-    >>> pairings({"a": "b"}, {"a": np.zeros(2)}, {"b": np.zeros(3)})
-    [Pairing(path='a', shape=(2,), name='b', stored_shape=(3,))]
-    """
+    """Pairs variables with those of `names` that they start from, in this order."""
     return [
         Pairing(
             path,
@@ -168,21 +130,7 @@ def read_values(
 ) -> dict[str, np.ndarray]:
     """Reads the values that variables start from, in the variables' dtypes.
 
-    The values have the shapes in the checkpoint, which must contain all of
-    them.
-
-    Raises:
-        ValueError: A dtype cannot hold its value, or the checkpoint is corrupt.
-
-    Example:
-
-    >>> import tempfile
-    >>> import keras_tpu_estimator as kte
-    >>> prefix = kte.checkpoints.save(tempfile.mkdtemp(), 20, {"b": [1.0]})
-    >>> variables = {"a": np.zeros(1, "float32")}
-    >>> read_values(
-    ...     kte.load_checkpoint(prefix), [Pairing("a", (1,), "b")], variables)
-    {'a': array([1.], dtype=float32)}
+    The checkpoint must contain all of them, and determines the shapes.
     """
     pairs = list(pairs)
     read = reader.get_tensors(pair.name for pair in pairs)
@@ -204,11 +152,7 @@ def read_part(
     dtype: npt.DTypeLike,
     box: IndexRanges,
 ) -> np.ndarray:
-    """Reads a part of the value that a variable starts from, in its dtype.
-
-    Raises:
-        ValueError: As for `read_values`.
-    """
+    """Reads a part of the value that a variable starts from, as `read_values` does."""
     value = reader.get_part(pair.name, box.slices)
     return cast(value, np.dtype(dtype), pair.path, pair.name, reader.path)
 

@@ -1,4 +1,4 @@
-"""Settings that select the variables that start from a checkpoint, and their words."""
+"""The selection of variables that start from a checkpoint, and their vocabularies."""
 
 import dataclasses
 import functools

@@ -48,27 +48,7 @@ def compare(
     variables: Mapping[str, Described],
     reader: CheckpointReader,
 ) -> WarmStartReport:
-    """Compares a model with a checkpoint, without reading values.
-
-    Args:
-        variables: All variables of the model by path. Each has a shape, a dtype
-            and
-            optionally an attribute `trainable`.
-
-    Raises:
-        ValueError: As for `WarmStartSettings.select`.
-
-    Example:
-
-    >>> import tempfile
-    >>> import keras_tpu_estimator as kte
-    >>> prefix = kte.checkpoints.save(tempfile.mkdtemp(), 20, {"b": [1.0]})
-    >>> report = compare(
-    ...     WarmStartSettings(prefix), {"a": np.zeros(1), "b": np.zeros(1)},
-    ...     kte.load_checkpoint(prefix))
-    >>> [pair.path for pair in report.missing], report.unused
-    (['a'], ('global_step',))
-    """
+    """Compares all variables of a model with a checkpoint, without reading values."""
     selected = settings.select(variables)
     previous = settings.var_name_to_prev_var_name or {}
     names = {path: previous.get(path, path) for path in selected}
@@ -128,12 +108,7 @@ def warm_start_values(
 def compared(
     settings: WarmStartSettings, variables: Mapping[str, Described]
 ) -> tuple[CheckpointReader, WarmStartReport]:
-    """Opens the checkpoint, which must contain all selected variables.
-
-    Raises:
-        WarmStartError: Some are missing.
-        ValueError: As for `warm_start_values`.
-    """
+    """Opens the checkpoint, or raises `WarmStartError` if selected variables differ."""
     reader = load_checkpoint(settings.ckpt_to_initialize_from)
     report = compare(settings, variables, reader)
     if not report.is_complete:
@@ -155,11 +130,7 @@ def values_of(
     reader: CheckpointReader,
     pairs: Sequence[Pairing],
 ) -> dict[str, np.ndarray]:
-    """Reads the values of some variables.
-
-    Args:
-        pairs: These variables.
-    """
+    """Reads the values of some variables, and maps those with a vocabulary."""
     values = read_values(reader, pairs, variables)
     remapped = settings.var_name_to_vocab_info or {}
     for pair in pairs:

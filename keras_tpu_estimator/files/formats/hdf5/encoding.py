@@ -33,13 +33,9 @@ from keras_tpu_estimator.files.formats.reader import Stored
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """A shard of a variable.
+    """A shard of a variable: its index ranges, and the dataset `key` of a file.
 
-    Attributes:
-        box: Its index ranges.
-        file: The name of its file, beside the main file.
-        key: The dataset in that file.
-        seal: The `checksum.seal` of that file.
+    The file is beside the main file, and `seal` is its `checksum.seal`.
     """
 
     box: IndexRanges
@@ -50,11 +46,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Sharded:
-    """A variable that is complete in no single file.
-
-    Attributes:
-        shards: Its shards.
-    """
+    """A variable that is complete in no single file."""
 
     shape: tuple[int, ...]
     dtype: np.dtype
@@ -63,11 +55,7 @@ class Sharded:
 
 @dataclasses.dataclass(frozen=True)
 class InTree:
-    """A variable that hosts have written into an Orbax folder.
-
-    Attributes:
-        rows: The number of its rows without padding. `None` means all.
-    """
+    """A variable that hosts have written into an Orbax folder: `rows` rows, or all."""
 
     rows: int | None = None
 
@@ -75,13 +63,7 @@ class InTree:
 def create(
     file: h5py.File, key: str, variable: Sharded, bits: np.dtype
 ) -> h5py.Dataset:
-    """Creates a virtual dataset for the shards of a variable.
-
-    Args:
-        file: The main file of a checkpoint, open for writing.
-        key: The path of the dataset.
-        bits: The stored dtype.
-    """
+    """Creates a virtual dataset for a variable's shards; `bits` is the stored dtype."""
     layout = h5py.VirtualLayout(variable.shape, bits)
     for shard in variable.shards:
         layout[shard.box.slices] = h5py.VirtualSource(
@@ -95,11 +77,7 @@ def create(
 
 
 def of(dataset: h5py.Dataset) -> tuple[Shard, ...]:
-    """Returns the shards of a variable; none if a file is not listed.
-
-    Args:
-        dataset: A dataset made by `create`.
-    """
+    """Returns the shards of a dataset from `create`; none if a file is not listed."""
     seals = seals_of(dataset.file)
     found = []
     for source in dataset.virtual_sources():
@@ -139,32 +117,10 @@ def _from_literal(name: str) -> str:
 def lay_out(
     file: h5py.File, variables: Mapping[str, np.ndarray | Stored | Sharded]
 ) -> dict[str, int]:
-    """Allocates variables in an empty HDF5 file, and writes only scalars.
+    """Allocates variables in an empty HDF5 file, and returns their offsets by path.
 
-    Callers write the other values faster than HDF5, without holding Python's
-    lock.
-
-    Args:
-        variables: By path, arrays; or descriptions of arrays that are not
-            scalars;
-            or the locations of shards.
-
-    Returns:
-        The offset of each value in the closed file, by path.
-
-    Raises:
-        TypeError: A value is not an array of numbers or booleans.
-
-    Example:
-
-    >>> import io
-    >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     offsets = lay_out(
-    ...         file, {"dense": np.zeros(1), "dense/bias": np.zeros(2)})
-    ...     sorted(file), sorted(file["dense"]), file["%0"].attrs["path"]
-    (['%0', 'dense'], ['bias'], 'dense')
-    >>> sorted(offsets)
-    ['dense', 'dense/bias']
+    Only scalars are written, so a `Stored` must not describe a scalar. Callers write
+    the other values faster than HDF5, without holding Python's lock.
     """
     offsets = {}
     for path, key in keys(variables).items():
@@ -187,8 +143,6 @@ def lay_out(
 def keys(paths: Iterable[str]) -> dict[str, str]:
     """Returns the dataset path of each variable path of a file.
 
-    Example:
-
     >>> keys(["dense/bias", "dense"])
     {'dense': '%0', 'dense/bias': 'dense/bias'}
     """
@@ -203,32 +157,15 @@ def keys(paths: Iterable[str]) -> dict[str, str]:
 
 
 def path_of(key: str, dataset: h5py.Dataset) -> str:
-    """Returns the path of the variable in a dataset.
-
-    Example:
-
-    >>> import io
-    >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     offsets = lay_out(file, {"%a": np.zeros(1)})
-    ...     path_of("%0", file["%0"])
-    '%a'
-    """
+    """Returns the path of the variable in a dataset."""
     return dataset.attrs.get("path", key)
 
 
 def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
     """Finds the dataset of a variable that is stored under its own path.
 
-    The result is `None` if it is missing or stored under another name. Links
-    are not followed, because they may lead to other files.
-
-    Example:
-
-    >>> import io
-    >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     offsets = lay_out(file, {"a/b": np.zeros(2), "%a": np.zeros(1)})
-    ...     find_plain(file, "a/b").shape, find_plain(file, "%a")
-    ((2,), None)
+    The result is `None` if it is missing or stored under another name. Links are not
+    followed, because they may lead to other files.
     """
     if not _fits_hdf5(path):
         return None
@@ -242,19 +179,7 @@ def find_plain(file: h5py.File, path: str) -> h5py.Dataset | None:
 
 
 def check(path: str, dataset: h5py.Dataset, file: str) -> None:
-    """Checks that a dataset can hold a variable.
-
-    Raises:
-        ValueError: The dataset does not contain numbers, has fewer than it
-            declares,
-            or only refers to another file.
-
-    Example:
-
-    >>> import io
-    >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     check("a", file.create_dataset("a", data=np.ones(2)), "file")
-    """
+    """Raises `ValueError` if values are not numbers, missing, or in unlisted files."""
     if dataset.external or (dataset.is_virtual and not of(dataset)):
         raise ValueError(
             f"The values of variable {path!r} of {file!r} are in another "
@@ -277,37 +202,13 @@ def check(path: str, dataset: h5py.Dataset, file: str) -> None:
 
 
 def decode(path: str, dataset: h5py.Dataset, array: np.ndarray) -> np.ndarray:
-    """Returns the content of a dataset with the dtype that was saved.
-
-    Raises:
-        ValueError: The dtype is unknown to the installed ml_dtypes.
-
-    Example:
-
-    >>> import io
-    >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     offsets = lay_out(file, {"a": np.ones(2, "bfloat16")})
-    ...     decode("a", file["a"], np.full(2, 0x3F80, "uint16"))
-    array([1, 1], dtype=bfloat16)
-    """
+    """Returns a dataset's content with the saved dtype, which ml_dtypes must know."""
     extension = dataset.attrs.get("dtype")
     return array if extension is None else array.view(_named(path, extension))
 
 
 def dtype_of(path: str, dataset: h5py.Dataset) -> np.dtype:
-    """Returns the dtype of a variable, without reading its values.
-
-    Raises:
-        ValueError: The dtype is unknown to the installed ml_dtypes.
-
-    Example:
-
-    >>> import io
-    >>> with h5py.File(io.BytesIO(), "w") as file:
-    ...     offsets = lay_out(file, {"a": np.ones(2, "bfloat16")})
-    ...     dtype_of("a", file["a"])
-    dtype(bfloat16)
-    """
+    """Returns a variable's dtype, without its values; ml_dtypes must know it."""
     extension = dataset.attrs.get("dtype")
     if extension is None:
         return dataset.dtype.newbyteorder("=")

@@ -38,15 +38,10 @@ class CorruptFileError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class OpenedFile:
-    """An open file with an intact structure.
+    """An open file with an intact structure, and the pieces of its data by offset.
 
-    It can be read to the end even if its name is removed meanwhile.
-
-    Attributes:
-        path: The file's path.
-        descriptor: The open file.
-        file: The same file, opened by HDF5.
-        written: The pieces of its data, by offset.
+    It can be read to the end even if its name is removed meanwhile. HDF5 has opened the
+    same descriptor.
     """
 
     path: str
@@ -103,12 +98,10 @@ class OpenedFile:
     def _runs_in(
         self, dataset: h5py.Dataset, offset: int, box: IndexRanges
     ) -> Iterator[tuple[int, np.ndarray]]:
-        """Yields the content of the pieces that overlap a box.
+        """Yields the content of the pieces that overlap a box, in runs.
 
-        Yields:
-            The number of the first element, and the elements, in memory that
-            the next
-            ones overwrite.
+        A run is the number of its first element, and the elements, in memory that the
+        next run overwrites.
         """
         itemsize = dataset.dtype.itemsize
         at, end = offset, offset + dataset.nbytes
@@ -135,15 +128,10 @@ def held(path: str) -> io.FileIO:
 
 @contextlib.contextmanager
 def opened_file(path: str, raw: io.FileIO) -> Iterator[OpenedFile]:
-    """Opens a file with an intact structure.
+    """Opens the file `raw` from `held`; `path` is its path or URL for messages.
 
-    Args:
-        path: The path or URL, for messages.
-        raw: The file from `held`.
-
-    Raises:
-        CorruptFileError: The structure is corrupt, or data read in the block
-            are.
+    `CorruptFileError` is raised if the structure, or data read in the block, are
+    corrupt.
     """
     written = checksum.load(raw.fileno())
     if written is None:
@@ -166,13 +154,7 @@ def translated() -> Iterator[None]:
 
 
 class OpenedCheckpoint:
-    """A checkpoint with an intact main file, open for reading.
-
-    Args:
-        path: The path of the main file.
-        main: The open main file.
-        stack: Closes the other files.
-    """
+    """A checkpoint with an intact main file; `stack` closes the other files."""
 
     def __init__(
         self,
@@ -191,8 +173,7 @@ class OpenedCheckpoint:
     def hold(self) -> None:
         """Opens all files, so that they can still be read after their removal.
 
-        Files in an object store are not opened, because only those needed are
-        fetched.
+        Files in an object store are not opened, because only those needed are fetched.
         """
         if is_url(self._path):
             return
@@ -212,8 +193,8 @@ class OpenedCheckpoint:
     def read_plain(self, paths: Iterable[str]) -> dict[str, np.ndarray] | None:
         """Reads variables that are stored under their own paths.
 
-        This avoids listing all variables, which is slow for large models. The
-        result is `None` if a variable is missing, or stored under another name.
+        This avoids listing all variables, which is slow for large models. The result is
+        `None` if a variable is missing, or stored under another name.
         """
         found: dict[str, h5py.Dataset] = {}
         for path in paths:
@@ -225,11 +206,7 @@ class OpenedCheckpoint:
         return self.read(found)
 
     def read(self, paths: Iterable[str]) -> dict[str, np.ndarray]:
-        """Reads variables.
-
-        Raises:
-            ValueError: A file with shards is corrupt or missing.
-        """
+        """Reads variables; a corrupt or missing shard file raises `ValueError`."""
         paths = list(paths)
         found = self._named(paths)
         datasets = {path: found[path] for path in paths}
@@ -332,11 +309,7 @@ class OpenedCheckpoint:
 
 @contextlib.contextmanager
 def opened(prefix: str) -> Iterator[OpenedCheckpoint]:
-    """Opens an existing checkpoint.
-
-    Raises:
-        ValueError: It was removed meanwhile, or its main file is corrupt.
-    """
+    """Opens a checkpoint, or raises `ValueError` if it was removed or is corrupt."""
     path = layouts.HDF5.main(prefix)
     try:
         with contextlib.ExitStack() as stack:
@@ -383,14 +356,7 @@ def _damaged(path: str, reason: str | Exception) -> ValueError:
 
 
 class Hdf5Reader(CheckpointReader):
-    """A reader of a checkpoint that this package wrote.
-
-    Args:
-        prefix: The path without '.h5'.
-
-    Raises:
-        ValueError: The main file is corrupt.
-    """
+    """A reader of a checkpoint that this package wrote, with an intact main file."""
 
     def __init__(self, prefix: str):
         super().__init__(prefix, self._describe)
@@ -437,10 +403,8 @@ class Hdf5Reader(CheckpointReader):
 def contents(prefix: str) -> Iterator[Content]:
     """Yields the expected content of a checkpoint's files, the main file last.
 
-    In this order, hosts that share the files read those that they have written.
-
-    Raises:
-        ValueError: The main file is corrupt, so the other files are unknown.
+    In this order, hosts that share the files read those that they have written. A
+    corrupt main file raises `ValueError`, because the other files are then unknown.
     """
     main = layouts.HDF5.main(prefix)
     copy = local_copy(main)

@@ -33,20 +33,9 @@ _PAGE = 1 << 12
 class SparseFile(io.RawIOBase):
     """A file in memory that stores only the bytes written to it.
 
-    It receives the structure of an HDF5 file, without the data. HDF5 cannot
-    handle a full disk: it fails again when it is closed, and can end the
-    process. Therefore HDF5 writes into memory, and only this package writes to
-    the disk.
-
-    Example:
-
-    >>> file = SparseFile()
-    >>> file.seek(1 << 40)
-    1099511627776
-    >>> file.write(b"end")
-    3
-    >>> [(offset, len(page)) for offset, page in file.pages()]
-    [(1099511627776, 3)]
+    It receives the structure of an HDF5 file, without the data. HDF5 cannot handle a
+    full disk: it fails again when it is closed, and can end the process. Therefore HDF5
+    writes into memory, and only this package writes to the disk.
     """
 
     def __init__(self) -> None:
@@ -124,24 +113,7 @@ _STRUCTURE_BLOCK = 16 << 10
 
 
 def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | Sharded]) -> None:
-    """Writes the main file of a save atomically.
-
-    Args:
-        variables: Arrays by variable path, or the locations of shards.
-
-    Raises:
-        TypeError: A value is not an array of numbers.
-        OSError: The file cannot be written; for example, the disk is full.
-
-    Example:
-
-    >>> import os, tempfile
-    >>> prefix = os.path.join(tempfile.mkdtemp(), "model.ckpt-3")
-    >>> write(SaveFiles(prefix), {"dense/bias": np.zeros(2)})
-    >>> with h5py.File(prefix + ".h5") as file:
-    ...     file["dense/bias"]
-    <HDF5 dataset "bias": shape (2,), type "<f8">
-    """
+    """Writes the main file of a save atomically."""
     arrays = {
         name: each if isinstance(each, Sharded) else np.asarray(each, order="C")
         for name, each in variables.items()
@@ -163,13 +135,7 @@ def write_file(
 ) -> int:
     """Writes a file atomically, value by value, and returns its seal.
 
-    Args:
-        variables: The content, as for `encoding.lay_out`.
-        values: The values of all arrays that are not scalars, by path.
-
-    Raises:
-        TypeError: A value is not an array of numbers.
-        OSError: The file cannot be written; for example, the disk is full.
+    `values` yields all arrays that are not scalars.
     """
     with commit.replacing(path, is_kept=True) as partial:
         offsets = _write_structure(partial, variables)
@@ -212,12 +178,10 @@ def _write_structure(
 
 @dataclasses.dataclass(frozen=True)
 class ShardedVariable:
-    """A variable with shards on several devices.
+    """A variable with shards on several devices, and the host that writes each.
 
-    Attributes:
-        dtype: The NumPy dtype in the checkpoint.
-        hosts: Its shards, and the host that writes each.
-        part: Returns a shard that this host writes.
+    `dtype` is the NumPy dtype in the checkpoint. `part` returns a shard that this host
+    writes.
     """
 
     shape: tuple[int, ...]
@@ -228,39 +192,13 @@ class ShardedVariable:
 
 @dataclasses.dataclass(frozen=True)
 class ShardFiles:
-    """The files with shards of variables in a checkpoint, known to all hosts.
-
-    Attributes:
-        saved: All files of the save.
-        variables: The variables by path.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> from keras_tpu_estimator.files.checkpoints import saving
-    >>> directory = tempfile.mkdtemp()
-    >>> table = np.arange(8.0)
-    >>> halves = {IndexRanges((0,), (4,)): 0, IndexRanges((4,), (8,)): 1}
-    >>> saved = SaveFiles(os.path.join(directory, "model.ckpt-20"))
-    >>> files = ShardFiles(
-    ...     saved, {"table": ShardedVariable((8,), table.dtype, halves,
-    ...                             lambda box: table[box.slices])})
-    >>> seals = [files.write(host) for host in range(2)]
-    >>> saving.save_into(
-    ...     saved, 20, files.sharded(seals), retention=checkpoints.Retention())
-    >>> checkpoints.read(saved.prefix)["table"]
-    array([0., 1., 2., 3., 4., 5., 6., 7.])
-    """
+    """The files with shards of variables in a checkpoint, known to all hosts."""
 
     saved: SaveFiles
     variables: Mapping[str, ShardedVariable]
 
     def write(self, host: int) -> int | None:
-        """Writes the file of this host, and returns its seal for `sharded`.
-
-        The result is `None` if the host has no shards to write.
-        """
+        """Writes this host's file, and returns its seal, or `None` without shards."""
         own = dict(self._parts(host))
         if not own:
             return None
@@ -276,11 +214,7 @@ class ShardFiles:
         return write_file(self._file(host), described, values, self.saved.token)
 
     def sharded(self, seals: list[int | None]) -> dict[str, Sharded]:
-        """Returns the locations of shards, which the main file contains.
-
-        Args:
-            seals: The results of `write`, by host.
-        """
+        """Returns the locations of shards for the main file, from the seals by host."""
         found: dict[str, list[Shard]] = {path: [] for path in self.variables}
         for host in self._writers:
             parts = dict(self._parts(host))

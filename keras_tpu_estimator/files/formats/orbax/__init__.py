@@ -1,1 +1,1 @@
-"""The trees of Orbax."""
+"""Reading and writing of Orbax checkpoints."""

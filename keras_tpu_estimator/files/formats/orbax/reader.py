@@ -41,13 +41,10 @@ FOLDER = "orbax"
 
 @dataclasses.dataclass(frozen=True)
 class MainFile:
-    """The content of the main file.
+    """The content of the main file: facts about the folder that Orbax wrote.
 
-    Attributes:
-        path: The path of the main file.
-        folder: The folder that Orbax wrote.
-        rows: The number of rows without padding, for padded variables.
-        sums: The size and the checksum of each file in the folder, by name.
+    `rows` has the number of rows without padding for padded variables. `sums` has the
+    size and the checksum of each file, by name.
     """
 
     path: str
@@ -57,12 +54,7 @@ class MainFile:
 
     @classmethod
     def of(cls, prefix: str) -> Self:
-        """Reads the main file of a prefix.
-
-        Raises:
-            FileNotFoundError: It is missing.
-            ValueError: It is corrupt.
-        """
+        """Reads the main file of a prefix, or raises `ValueError` if it is corrupt."""
         path = layouts.ORBAX.main(prefix)
         saved = SaveFiles.at(prefix)
         if saved is None or checksum.load(path) is None:
@@ -103,22 +95,15 @@ class MainFile:
 
 
 def contents(prefix: str) -> list[Content]:
-    """Returns the expected content of an existing checkpoint's files.
-
-    Raises:
-        FileNotFoundError: It is missing.
-        ValueError: Its main file is corrupt.
-    """
+    """Returns the expected content of an existing checkpoint's files."""
     return MainFile.of(prefix).contents()
 
 
 def _sum(path: PathLike, is_new: bool = False) -> tuple[int, int]:
     """Returns the size and the checksum of a file.
 
-    Args:
-        is_new: Whether it may not be on the disk yet. Orbax waits only for the
-            files
-            of TensorStore.
+    A new file may not be on the disk yet, because Orbax waits only for the files of
+    TensorStore.
     """
     # Windows flushes only files that are open for writing.
     with open(path, "rb+" if is_new else "rb") as file:
@@ -167,9 +152,9 @@ def latest_step(path: str) -> str | None:
 class OrbaxReader(CheckpointReader):
     """A reader of arrays by their paths in the pytree: 'params/dense/kernel'.
 
-    The path begins with the name of the item, except for the item 'default'.
-    The item may be omitted if the rest names only one array. The part before
-    the path of a Keras variable may be omitted in the same way.
+    The path begins with the name of the item, except for the item 'default'. The item
+    may be omitted if the rest names only one array. The part before the path of a Keras
+    variable may be omitted in the same way.
     """
 
     def __init__(self, path: str):
@@ -338,10 +323,10 @@ _LEAST_OF_MAPS = b"\x80"
 
 
 def exists_legacy(path: str) -> bool:
-    """Returns whether a folder is an old Orbax checkpoint.
+    """Returns whether a folder is an Orbax checkpoint of old programs of flax.
 
-    A file `checkpoint` in the folder contains the tree and small arrays. Other
-    arrays are in their own folders. Old programs of flax have written these.
+    A file `checkpoint` in the folder contains the tree and small arrays. Other arrays
+    are in their own folders.
     """
     tree = os.path.join(path, _LEGACY_TREE)
     if not paths.is_file(tree) or exists(path):
@@ -363,12 +348,7 @@ class LegacyReader(ArraysReader):
 class TreeReader(CheckpointReader):
     """A reader of an Orbax checkpoint that this package wrote.
 
-    Args:
-        prefix: The path without '.orbax'.
-
-    Raises:
-        ValueError: A file is corrupt. All files are read to check this, because
-            Orbax does not report it.
+    All files are read to detect corruption, because Orbax does not report it.
     """
 
     def __init__(self, prefix: str):

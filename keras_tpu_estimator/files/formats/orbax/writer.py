@@ -34,13 +34,10 @@ _PATTERN = r"\[.*\]" if os.name == "nt" else r"\[.*\]|\\"
 
 @dataclasses.dataclass(frozen=True)
 class TreeArray:
-    """A variable on the devices that Orbax will write.
+    """A variable on the devices, of which every host writes its own shards.
 
-    Attributes:
-        value: The array, of which every host writes its own shards.
-        dtype: The NumPy dtype in the checkpoint.
-        rows: The number of its rows without padding. `None` means all. Orbax
-            also writes the padding, which is zero.
+    It has `rows` rows without padding; `None` means all. Orbax also writes the padding,
+    which is zero. `dtype` is the NumPy dtype in the checkpoint.
     """
 
     value: jax.Array
@@ -67,12 +64,7 @@ class TreeArray:
 
 
 def check_can_write(directory: str) -> None:
-    """Checks that Orbax checkpoints can be written into a directory.
-
-    Raises:
-        ValueError: The directory is a URL, or Orbax cannot read its path.
-        ImportError: Orbax is missing or older than 0.12.
-    """
+    """Raises an error for a URL or a path with a pattern, or if Orbax is too old."""
     if is_url(directory):
         raise ValueError(
             "RunConfig(checkpoint_format='orbax') must have a `model_dir` on "
@@ -102,21 +94,12 @@ def make_folder(saved: SaveFiles) -> None:
 def begin_arrays(
     saved: SaveFiles, arrays: Mapping[str, TreeArray], step: int
 ) -> Callable[[], None]:
-    """Begins to write this host's shards of variables.
+    """Begins to write this host's shards, and returns a function that waits for them.
 
-    When this returns, Orbax has fetched them. On a CPU Orbax may borrow arrays;
-    training does not overwrite these, because XLA copies arrays in use.
-
-    Args:
-        arrays: All variables by path, the same on each host.
-
-    Returns:
-        A function that waits until the shards are written, on any thread. Call
-        `write` when all hosts have waited.
-
-    Raises:
-        ValueError: Orbax does not support one of the arrays.
-        OSError: A file cannot be written. Waiting can also raise this.
+    All hosts must pass the same paths. When this returns, Orbax has fetched the shards.
+    On a CPU Orbax may borrow arrays; training does not overwrite these, because XLA
+    copies arrays in use. Any thread may wait. `write` must be called when all hosts
+    have waited.
     """
     import orbax.checkpoint as ocp
 
@@ -133,24 +116,7 @@ def begin_arrays(
 def write(saved: SaveFiles, variables: Mapping[str, npt.ArrayLike | InTree]) -> None:
     """Writes a checkpoint atomically, or completes that of several hosts.
 
-    Args:
-        variables: Arrays by variable path; or `InTree` for all of them, if
-            hosts have written them into the folder.
-
-    Raises:
-        TypeError: A value is not an array of numbers.
-        ValueError: Orbax does not support one of the arrays.
-        OSError: A file cannot be written; for example, the disk is full.
-
-    Example:
-
-    >>> import tempfile
-    >>> prefix = os.path.join(tempfile.mkdtemp(), "model.ckpt-3")
-    >>> write(SaveFiles(prefix, "0f0f0f0f"), {"dense/bias": np.zeros(2)})
-    >>> for name in sorted(os.listdir(os.path.dirname(prefix))):
-    ...     print(name)
-    model.ckpt-3.orbax
-    model.ckpt-3.orbax.0f0f0f0f
+    All `variables` must be `InTree` if hosts have written them into the folder.
     """
     import orbax.checkpoint as ocp
 
