@@ -5,6 +5,8 @@ of them.
 """
 
 import functools
+import inspect
+import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -39,6 +41,37 @@ def looked_up_by_partition(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return look_up
+
+
+def with_names_of_slots(original: Callable[..., Any]) -> Callable[..., Any]:
+    """Adapts a function that creates slots, so that TensorFlow's names are kept.
+
+    In a variable scope, TensorFlow cuts a slot's name off at the wrong place if a
+    partitioner made the variable: `dnn/w/t_0/Adagrad` is the slot of `dnn/w`.
+    """
+    import tensorflow.compat.v1 as tf
+
+    signature = inspect.signature(original)
+
+    def create(*args: Any, **kwargs: Any) -> Any:
+        given = signature.bind(*args, **kwargs)
+        primary, scope = given.arguments["primary"], tf.get_variable_scope()
+        if not scope.name or not hasattr(primary, _PARTITIONS):
+            return original(*args, **kwargs)
+        part = f"{primary.op.name}/part_0/"
+        cut = f"{scope.name}/{part}{given.arguments['name']}"[len(part) :]
+        names = {each.op.name for each in tf.global_variables()}
+        numbered = (f"_{number}" if number else "" for number in itertools.count())
+        given.arguments["name"] = cut + next(
+            suffix
+            for suffix in numbered
+            if f"{primary.op.name}/{cut}{suffix}" not in names
+        )
+        root = tf.VariableScope(scope.reuse, use_resource=True)
+        with tf.variable_scope(root, auxiliary_name_scope=False):
+            return original(*given.args, **given.kwargs)
+
+    return create
 
 
 def rows_of(params: Any, ids: Any, partition_strategy: str) -> Any:
