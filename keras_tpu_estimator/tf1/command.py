@@ -20,11 +20,7 @@ _QUIET_PACKAGES = {"keras", "tensorflow", "tf_keras", "tf_slim"}
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Reads the command line and runs the script.
-
-    Returns:
-        0. A script that ends with another status exits with it directly.
-    """
+    """Runs the script of the command line, and returns 0 unless the script exits."""
     parser = argparse.ArgumentParser(
         f"python -m keras_tpu_estimator {name}",
         description="Runs a TensorFlow 1 script. All arguments after the script "
@@ -46,17 +42,12 @@ def main(name: str, arguments: Sequence[str]) -> int:
 
 
 def run(script: str, arguments: Sequence[str] = (), is_module: bool = False) -> None:
-    """Runs a script as `python SCRIPT ARGUMENTS` did with TensorFlow 1.
+    """Runs a script, or a module, as `python SCRIPT ARGUMENTS` did with TensorFlow 1.
 
     In the script, and in modules in its folder, in folders of PYTHONPATH and in those
     that it adds to `sys.path`, `tensorflow` is `tf.compat.v1` with the names that
     TensorFlow has removed. Afterwards the process behaves as with TF1, without eager
     execution.
-
-    Args:
-        script: The path of a script, or the name of a module.
-        arguments: Its arguments in `sys.argv`. Defaults to none.
-        is_module: Whether it is a module, as for `python -m`. Defaults to `False`.
     """
     folder = sources.folder_of(script, is_module)
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
@@ -78,15 +69,15 @@ def _behave_as_tf1() -> None:
     give_back()
     hide_deprecations()
     hide_library_lines()
-    # Joins at the verbosity of tf.logging.
+    # This package's log lines then follow the verbosity of tf.logging.
     join_tensorflow()
 
 
 def hide_library_lines() -> None:
-    """Hides INFO lines of JAX and of TensorFlow's internals.
+    """Hides INFO lines of JAX, unless the script has set its level, and of TensorFlow.
 
     `tf.app.run` shows the INFO lines of all loggers, also those of libraries that
-    TensorFlow 1 did not have. If the script has set JAX's level, that level is kept.
+    TensorFlow 1 did not have.
     """
     jax = logging.getLogger("jax")
     if jax.level == logging.NOTSET:
@@ -102,10 +93,9 @@ def _is_shown(record: logging.LogRecord) -> bool:
 
 
 def hide_deprecations() -> None:
-    """Hides TensorFlow's log messages that its own functions are deprecated.
+    """Hides TensorFlow's own deprecation messages, but keeps those of the script.
 
-    They recommend TensorFlow 2 code, which a TensorFlow 1 script cannot use. The
-    script's own deprecation messages are kept.
+    They recommend TensorFlow 2 code, which a TensorFlow 1 script cannot use.
     """
     logging.getLogger("tensorflow").addFilter(_is_not_deprecation)
 

@@ -55,18 +55,9 @@ from keras_tpu_estimator.tf1.lift.graph_step import GraphStep
 class TF1Program:
     """The program of a `model_fn` that builds TF1 graphs.
 
-    Args:
-        call_model_fn: A function of features, labels, mode and the additional `params`
-            that returns a spec of `tf1`.
-        seed: Makes initial values and random ops repeatable. Defaults to `None`.
-        options: Tracing options, most of which graphs do not support. Defaults to
-            `TraceOptions()`.
-
-    Attributes:
-        store: The variables.
-
-    Raises:
-        NotImplementedError: An option is set that graphs do not support.
+    `call_model_fn` is a function of features, labels, mode and the additional `params`
+    that returns a spec of `tf1`. `store` contains the variables. Options that graphs do
+    not support raise an error.
     """
 
     def __init__(
@@ -115,7 +106,7 @@ class TF1Program:
             return features, labels
         try:
             given = from_parts((features, labels))
-        except (TypeError, ValueError):  # The checks of batches explain it.
+        except (TypeError, ValueError):  # The checks of batches report it.
             return features, labels
         if not (self.reads_all and rows_in(given)) and not needs_host(given):
             return features, labels
@@ -226,12 +217,7 @@ class TF1FrontEnd:
 
 @dataclasses.dataclass(frozen=True)
 class TF1Graphs:
-    """Builds the graph of an export by another call of `model_fn`. See `GraphBuilder`.
-
-    Attributes:
-        model_fn: The user's function.
-        settings: The export settings of the estimator.
-    """
+    """A `GraphBuilder` that builds an export's graph by another call of `model_fn`."""
 
     model_fn: BoundModelFn
     settings: ExportSettings

@@ -30,11 +30,7 @@ class TF1ModelFn:
         return front_end.TF1
 
     def __call__(self, *args: Any, **kwargs: Any) -> Spec:
-        """Calls the user's function in the graph that is being built.
-
-        Raises:
-            NotImplementedError: No graph is being built.
-        """
+        """Calls the user's function, which must happen while a graph is built."""
         if not is_building():
             raise NotImplementedError(
                 "A TF1 model_fn must be called by a TPUEstimator. Received a "

@@ -8,6 +8,7 @@ import tensorflow.compat.v1 as tf
 from tf1_golden import golden
 from tf1_programs import estimator, summaries_in
 
+from keras_tpu_estimator.tf1.host import preprocessing
 from keras_tpu_estimator.tf1_tools.tf_estimator import Estimator, RunConfig
 
 
@@ -84,6 +85,13 @@ def test_strings_are_equal_on_one_and_eight_devices(tmp_path):
         )
     np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-6)
     assert found[0][1] == found[1][1] == 6.0
+
+
+def test_bytes_of_strings_have_one_length():
+    strings = np.array([b"a", b"bc"], object)
+    made = preprocessing.as_bytes(strings)
+    assert made.shape == preprocessing.as_bytes(strings[::-1] * 3).shape == (2, 20)
+    assert [*preprocessing.from_bytes(made)] == [*strings]
 
 
 def summarizing_model_fn(features, labels, mode, params):

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from keras_tpu_estimator.base.tracing.array_trees import leaves_of, with_values
+from keras_tpu_estimator.base.tracing.variable_classes import is_key
 
 ONE = np.ones(1, "float32")
 
@@ -91,3 +92,9 @@ def test_modules_of_equinox():
     assert arrays == [
         f"layers/{number}/{name}" for number in range(2) for name in ("weight", "bias")
     ]
+
+
+def test_only_typed_keys_are_keys():
+    assert is_key(jax.random.key(0))
+    assert is_key(jax.random.split(jax.random.key(0)))
+    assert not is_key(jax.random.PRNGKey(0))

@@ -22,11 +22,7 @@ _TPU_DEVICES = ("/dev/accel*", "/dev/vfio/[0-9]*")
 
 
 def import_keras() -> None:
-    """Imports Keras, on JAX unless the user chose another backend.
-
-    Raises:
-        RuntimeError: Another backend is in use, or was chosen.
-    """
+    """Imports Keras on JAX, or raises a `RuntimeError` if another backend is chosen."""
     if "keras" in sys.modules:
         chosen = sys.modules["keras"].config.backend()
         what_to_do = (
@@ -64,8 +60,8 @@ def _may_have_tpu() -> bool:
 def _without_collection() -> Iterator[None]:
     """Moves the objects made in a `with` block to the oldest generation.
 
-    Keras creates 200,000 objects. Repeated garbage collections would take an
-    eighth of the import time.
+    Keras creates 200,000 objects. Repeated garbage collections would take an eighth of
+    the import time.
     """
     is_collecting = gc.isenabled()
     gc.disable()

@@ -35,24 +35,10 @@ _warned: set[str] = set()
 def as_dtype(
     value: Any, dtype: Any, name: str, advice: str = _ADVICE
 ) -> np.ndarray | jax.Array:
-    """Returns a value in another dtype.
+    """Returns a value in another dtype, or raises if it does not fit.
 
-    Args:
-        value: An array, or a value that NumPy converts to one.
-        dtype: The dtype.
-        name: The name of the value in messages.
-        advice: A sentence about what to change if the value does not fit.
-
-    Returns:
-        The value itself if it has the dtype. A JAX array stays a JAX array.
-
-    Raises:
-        ValueError: The value does not fit the dtype.
-
-    Example:
-
-    >>> as_dtype(np.array([1, 2]), "int8", "`x`")
-    array([1, 2], dtype=int8)
+    A value of this dtype is returned itself, and a JAX array stays a JAX array.
+    Errors contain the value's name, and advice in a sentence.
     """
     value = value if isinstance(value, jax.Array) else np.asarray(value)
     check_fits(value, dtype, name, advice)
@@ -64,15 +50,7 @@ def check_fits(
 ) -> None:
     """Checks that a value fits a dtype; warns if integers are rounded.
 
-    Args:
-        value: The value. JAX arrays with shards in other processes are not
-            checked.
-        dtype: As in `as_dtype`.
-        name: As in `as_dtype`.
-        advice: As in `as_dtype`.
-
-    Raises:
-        ValueError: The value does not fit the dtype.
+    JAX arrays with shards in other processes are not checked.
     """
     dtype = np.dtype(dtype)
     if value.dtype == dtype or not getattr(value, "is_fully_addressable", True):
@@ -88,20 +66,7 @@ def check_fits(
 
 
 def first_misfit(value: np.ndarray, dtype: Any) -> object | None:
-    """Returns a number that does not fit another dtype.
-
-    Args:
-        value: As in `check_fits`.
-        dtype: As in `as_dtype`.
-
-    Returns:
-        The number, or a noun such as "values"; `None` if all numbers fit.
-
-    Example:
-
-    >>> first_misfit(np.array([1, 300]), "uint8")
-    300
-    """
+    """Returns a number that does not fit another dtype, or a noun such as "values"."""
     dtype, own = np.dtype(dtype), np.dtype(value.dtype)
     if own == dtype:
         return None
@@ -125,16 +90,7 @@ def first_misfit(value: np.ndarray, dtype: Any) -> object | None:
 
 
 def kind_of(dtype: Any) -> str | None:
-    """Returns the kind of a dtype's numbers.
-
-    Returns:
-        "bool", "integral", "real" or "complex"; `None` for other dtypes.
-
-    Example:
-
-    >>> kind_of("int8"), kind_of("S3")
-    ('integral', None)
-    """
+    """Returns "bool", "integral", "real" or "complex"; `None` for other dtypes."""
     dtype = np.dtype(dtype)
     # NumPy does not know the kind of other packages' dtypes.
     if dtype.isbuiltin != _REGISTERED:
@@ -199,7 +155,7 @@ def _limits(dtype: np.dtype) -> tuple[float, float]:
 def _gaps_of(dtype: np.dtype) -> int:
     """Returns the number up to which a float dtype has all integers.
 
-    It is an integer, because NumPy would compare floats inexactly.
+    The result is an integer, because NumPy would compare floats inexactly.
     """
     floats: Any = ml_dtypes.finfo(dtype)  # type: ignore[no-untyped-call]
     return 2 ** (int(floats.nmant) + 1)
@@ -243,14 +199,6 @@ def _warn_of_rounding(value: np.ndarray, dtype: np.dtype, name: str) -> None:
 def abstract_array(
     shape: Sequence[Any], dtype: Any, place: jax.sharding.Sharding | None = None
 ) -> jax.ShapeDtypeStruct:
-    """Returns a shape and a dtype, converted to the width of the devices.
-
-    JAX converts 64-bit dtypes to 32 bits, with a warning in newer releases.
-
-    Example:
-
-    >>> abstract_array([2, 3], "int64")
-    ShapeDtypeStruct(shape=(2, 3), dtype=int32)
-    """
+    """Returns a shape and a dtype, converted to the width of the devices, 32 bits."""
     narrow = jax.dtypes.canonicalize_dtype(dtype)
     return jax.ShapeDtypeStruct(tuple(shape), narrow, sharding=place)

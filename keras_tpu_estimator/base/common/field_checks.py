@@ -13,49 +13,17 @@ from keras_tpu_estimator.base.common.shown import shown
 
 
 def is_int(value: object) -> TypeGuard[int]:
-    """Returns whether a value is a Python or NumPy integer, but not a boolean.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.common.field_checks import is_int
-    >>> is_int(3), is_int(True), is_int(3.0)
-    (True, False, False)
-    """
+    """Returns whether a value is a Python or NumPy integer, but not a boolean."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> TypeGuard[float]:
-    """Returns whether a value is a Python or NumPy number, but not a boolean.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.common.field_checks import is_number
-    >>> is_number(0.5), is_number(3), is_number(True), is_number("3")
-    (True, True, False, False)
-    """
+    """Returns whether a value is a Python or NumPy number, but not a boolean."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_int(name: str, value: object, minimum: int) -> None:
-    """Checks that a value is an integer of at least `minimum`.
-
-    Args:
-        name: The name of the argument in messages.
-        value: The argument.
-        minimum: The smallest allowed integer, 0 or 1.
-
-    Raises:
-        TypeError: The value is not an integer.
-        ValueError: The value is smaller than `minimum`.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.common.field_checks import check_int
-    >>> check_int("num_shards", 0, minimum=1)
-    Traceback (most recent call last):
-    ...
-    ValueError: `num_shards` must be positive. Received: 0. Pass 1 or more.
-    """
+    """Checks that the argument `name` is an integer of at least `minimum`, 0 or 1."""
     if not is_int(value):
         raise TypeError(
             f"`{name}` must be an int. Received: {shown(value)}. Pass an "
@@ -71,26 +39,9 @@ def check_int(name: str, value: object, minimum: int) -> None:
 def tuple_of(
     name: str, value: object, kind: type | types.UnionType, noun: str
 ) -> tuple[Any, ...]:
-    """Returns the objects of an iterable as a tuple.
+    """Returns the objects of an iterable as a tuple, which is empty for `None`.
 
-    Args:
-        name: The name of the argument in messages.
-        value: An iterable, or `None` for an empty one.
-        kind: The type of one object, which users may pass by mistake.
-        noun: The noun for one object in messages.
-
-    Raises:
-        TypeError: The value is not an iterable, or is a single object.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.common.field_checks import tuple_of
-    >>> tuple_of("steps", [1, 2], int, "step"), tuple_of("x", None, int, "x")
-    ((1, 2), ())
-    >>> tuple_of("steps", 1, int, "step")
-    Traceback (most recent call last):
-    ...
-    TypeError: `steps` must be a list of steps. ... Pass steps=[step] for one.
+    Users may pass one object of the type `kind`; the error uses the noun for it.
     """
     if isinstance(value, kind) or not isinstance(value, Iterable | None):
         raise TypeError(
@@ -101,25 +52,7 @@ def tuple_of(
 
 
 def directory_string(name: str, value: object) -> str:
-    """A directory as a string.
-
-    Args:
-        name: The name of the value in messages.
-        value: A `str`, `bytes` or path object.
-
-    Returns:
-        The same directory as a `str`.
-
-    Raises:
-        TypeError: The value is no path.
-        ValueError: It is empty.
-
-    Example:
-
-    >>> import pathlib
-    >>> directory_string("`model_dir`", pathlib.PurePosixPath("/run"))
-    '/run'
-    """
+    """Returns a `str`, `bytes` or path object as a non-empty `str`."""
     if not isinstance(value, str | bytes | os.PathLike):
         raise TypeError(
             f"{name} must be a path. Received: {shown(value)}. Pass a string "
@@ -138,21 +71,12 @@ T = TypeVar("T", bound=type)
 
 
 def did_you_mean(name: object, names: Iterable[object]) -> str:
-    """Returns a question with the most similar of some names.
+    """Returns a question with the most similar of some names, if one is similar.
 
-    Args:
-        name: The unknown name.
-        names: The known names. Only strings count.
-
-    Returns:
-        A sentence after a space, or "" if no name is similar.
-
-    Example:
+    Only strings count.
 
     >>> did_you_mean("imagee", ["image", "label"])
     " Did you mean 'image'?"
-    >>> did_you_mean("x", ["image", "label"])
-    ''
     """
     known = [each for each in names if isinstance(each, str)]
     close = difflib.get_close_matches(str(name), known, n=1)
@@ -160,23 +84,7 @@ def did_you_mean(name: object, names: Iterable[object]) -> str:
 
 
 def suggesting(kind: T) -> T:
-    """Makes a class suggest an argument in place of a misspelt one.
-
-    Returns:
-        The same class. It raises a `TypeError` that names the most similar
-        argument, or otherwise all of them.
-
-    Example:
-
-    >>> @suggesting
-    ... class Loop:
-    ...     def __init__(self, iterations=1):
-    ...         self.iterations = iterations
-    >>> Loop(iteration=2)
-    Traceback (most recent call last):
-    ...
-    TypeError: Loop has no argument 'iteration'. Did you mean 'iterations'?
-    """
+    """Makes a class suggest the most similar argument in place of a misspelt one."""
     init: Callable[..., None] = kind.__init__  # type: ignore[misc]
     names = list(inspect.signature(init).parameters)[1:]
     known = frozenset(names)

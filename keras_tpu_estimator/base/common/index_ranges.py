@@ -8,13 +8,7 @@ from typing import Self
 
 @dataclasses.dataclass(frozen=True, order=True)
 class IndexRanges:
-    """A rectangular part of an array.
-
-    Attributes:
-        start: The first index, by dimension.
-        stop: The index after the last one, by dimension.
-
-    Example:
+    """A rectangular part of an array: the first and the end index, by dimension.
 
     >>> str(IndexRanges((0, 4), (2, 8)))
     '[0:2, 4:8]'
@@ -30,12 +24,7 @@ class IndexRanges:
 
     @classmethod
     def of(cls, index: Sequence[slice], shape: Sequence[int]) -> Self:
-        """Returns the ranges that slices of step 1 select.
-
-        Args:
-            index: A slice for each dimension.
-            shape: The shape of the array.
-        """
+        """Returns the ranges that slices of step 1 select in an array of this shape."""
         ranges = [part.indices(size) for part, size in zip(index, shape, strict=True)]
         return cls(
             tuple(start for start, _, _ in ranges),
@@ -82,18 +71,10 @@ class IndexRanges:
 def boxes_of_run(
     start: int, stop: int, shape: Sequence[int]
 ) -> Iterator[tuple[int, IndexRanges]]:
-    """Splits consecutive elements of an array into rectangular parts.
+    """Splits consecutive elements of an array, in row-major order, into boxes.
 
-    Args:
-        start: The number of the first element, in row-major order.
-        stop: The number after that of the last element.
-        shape: The shape of the array, of at least one dimension.
-
-    Yields:
-        The number of a part's first element, and the part. The elements of
-        each part are also consecutive.
-
-    Example:
+    The array has at least one dimension. Yields the number of a box's first element,
+    and the box, whose elements are also consecutive.
 
     >>> [(at, str(box)) for at, box in boxes_of_run(2, 11, (4, 3))]
     [(2, '[0:1, 2:3]'), (3, '[1:3, 0:3]'), (9, '[3:4, 0:2]')]

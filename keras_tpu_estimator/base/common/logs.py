@@ -14,11 +14,7 @@ _TERMINAL = (1, 2)
 
 
 def follow_tensorflow() -> None:
-    """Logs at TensorFlow's level if a program has set it to INFO or lower.
-
-    TensorFlow 1 programs call `tf.logging.set_verbosity(tf.logging.INFO)`, and
-    expect to see the loss. A level of this package's logger has priority.
-    """
+    """Logs at TensorFlow's level if it is INFO or lower and this package has none."""
     own, other = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
     if (
         own.level == logging.NOTSET
@@ -44,8 +40,8 @@ def without_interactive_default() -> Iterator[None]:
 def _is_interactive_default(logger: logging.Logger) -> bool:
     """Returns whether TensorFlow itself may have set its logger's level.
 
-    It does so in notebooks and interactive sessions, together with a handler,
-    unless the root logger has handlers.
+    It does so in notebooks and interactive sessions, together with a handler, unless
+    the root logger has handlers.
     """
     return (
         (hasattr(sys, "ps1") or bool(sys.flags.interactive))
@@ -57,9 +53,9 @@ def _is_interactive_default(logger: logging.Logger) -> bool:
 def join_tensorflow() -> None:
     """Logs this package's messages through TensorFlow's logger from now on.
 
-    The terminal shows each message once. TensorFlow itself shows its messages,
-    and also passes them to the root logger: to absl's handler, which `app.run`
-    adds, or to that of `logging.basicConfig`.
+    The terminal shows each message once: TensorFlow shows its messages, and also passes
+    them to the root logger's handlers, which are those of `absl.app.run` or
+    `logging.basicConfig`.
     """
     own, other = logging.getLogger(_OWN), logging.getLogger(_TENSORFLOW)
     own.parent = other  # Its level applies.
@@ -126,14 +122,5 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 @functools.cache
 def warn_once(message: str) -> None:
-    """Logs a warning, unless this process has logged the same one.
-
-    Args:
-        message: The warning.
-
-    Example:
-
-    >>> warn_once("RunConfig.master has no effect.")
-    >>> warn_once("RunConfig.master has no effect.")
-    """
+    """Logs a warning, unless this process has logged the same one."""
     _logger.warning("%s", message)

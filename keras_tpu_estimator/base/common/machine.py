@@ -12,25 +12,9 @@ import jax
 class Machine:
     """The devices of all processes that run the same program.
 
-    For compilation only, they may be those of `jax.experimental.topologies`,
-    which need not exist.
-
-    Attributes:
-        devices: All devices, in their order.
-        host: The number of this process. Defaults to 0.
-        substitutes: The devices that replace those of this process in programs that
-            only it runs, because the compiler for devices that do not exist
-            accepts only complete topologies. Defaults to none.
-
-    Raises:
-        ValueError: No device belongs to this process, or `substitutes` has another
-            number of devices.
-
-    Example:
-
-    >>> machine = Machine.here()
-    >>> machine.num_hosts, machine.platform
-    (1, 'cpu')
+    For compilation only, they may be those of `jax.experimental.topologies`, which need
+    not exist. The substitutes then replace `own` in programs that only this process
+    runs, because the compiler accepts only complete topologies.
     """
 
     devices: tuple[jax.Device, ...]
@@ -56,16 +40,7 @@ class Machine:
         return cls(tuple(jax.devices()), jax.process_index())
 
     def of_first(self, count: int) -> Self:
-        """Returns the first devices of a machine of one host.
-
-        Args:
-            count: The number of devices.
-
-        Example:
-
-        >>> len(Machine.here().of_first(1).devices)
-        1
-        """
+        """Returns the first devices of a machine of one host."""
         devices, substitutes = self.devices[:count], self.substitutes[:count]
         return dataclasses.replace(self, devices=devices, substitutes=substitutes)
 
@@ -96,19 +71,9 @@ IS_WINDOWS = os.name == "nt"
 
 
 def check_is_posix(what: str, instead: str) -> None:
-    """Checks that this is not Windows.
+    """Raises a `NotImplementedError` on Windows.
 
-    Args:
-        what: The feature that needs Linux or macOS, as the subject of a
-            sentence.
-        instead: A sentence that says what to do on Windows.
-
-    Raises:
-        NotImplementedError: It is Windows.
-
-    Example:
-
-    >>> check_is_posix("The command `launch`", "Use WSL.")
+    The feature is the subject of a sentence, and `instead` is a sentence of advice.
     """
     if IS_WINDOWS:
         raise NotImplementedError(f"{what} is not supported on Windows. {instead}")

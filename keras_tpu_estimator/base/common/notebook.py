@@ -12,17 +12,7 @@ _is_passing = False
 
 
 class Line:
-    """A line of text, with a progress bar if the progress is known.
-
-    Args:
-        text: The text.
-        done: The completed fraction, from 0 to 1. Defaults to `None`.
-
-    Example:
-
-    >>> Line("step 3 of 4", 0.75)
-    step 3 of 4
-    """
+    """A line of text, with a progress bar if the completed fraction is known."""
 
     def __init__(self, text: str, done: float | None = None):
         self._text, self._done = text, done
@@ -48,12 +38,7 @@ def is_here() -> bool:
 
 
 def show(line: Line, is_passing: bool = False) -> None:
-    """Shows a line in a notebook, in place of the last one.
-
-    Args:
-        line: The line.
-        is_passing: Whether `clear` removes it. Defaults to `False`.
-    """
+    """Shows a line in place of the cell's last one; `clear` removes passing lines."""
     global _place, _cell, _is_passing
     shell = _shell()
     if shell is None:

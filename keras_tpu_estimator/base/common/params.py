@@ -33,34 +33,12 @@ _ATOMS = (
 
 
 def copied(value: Any) -> Any:
-    """Returns a deep copy that shares Keras objects and JAX arrays.
-
-    Args:
-        value: A pytree or an object that may contain such objects.
-
-    Example:
-
-    >>> params = {"layer": keras.layers.Dense(1), "sizes": [8]}
-    >>> copy = copied(params)
-    >>> copy["sizes"].append(16)
-    >>> params["sizes"], copy["layer"] is params["layer"]
-    ([8], True)
-    """
+    """Returns a deep copy that shares Keras objects and JAX arrays."""
     return copy.deepcopy(value, {id(each): each for each in _shared(value)})
 
 
 def with_additional(params: Any, additional: Mapping[str, Any]) -> Any:
-    """Returns a copy of the user's `params` with additional values.
-
-    Args:
-        params: A dict, or an object with `set_hparam` and `add_hparam`.
-        additional: Values by name.
-
-    Example:
-
-    >>> with_additional({"rate": 0.1}, {"batch_size": 8})
-    {'rate': 0.1, 'batch_size': 8}
-    """
+    """Returns a copy of the user's `params`, a dict or `HParams`, with more values."""
     result = copied(params)
     for name, value in additional.items():
         if hasattr(result, "set_hparam"):
@@ -92,22 +70,8 @@ def _shared(value: Any) -> list[Any]:
 def argument_names(function: Any) -> tuple[str, ...]:
     """Returns the names of the arguments that a caller may pass.
 
-    These exclude `*args`, `**kwargs` and arguments that a `functools.partial`
-    binds, even below decorators that keep the signature of their function.
-
-    Args:
-        function: A callable.
-
-    Example:
-
-    >>> import functools
-    >>> def model_fn(features, depth, mode): ...
-    >>> bound = functools.partial(model_fn, depth=3)
-    >>> @functools.wraps(bound)
-    ... def decorated(*args, **kwargs):
-    ...     return bound(*args, **kwargs)
-    >>> argument_names(decorated)
-    ('features', 'mode')
+    These exclude `*args`, `**kwargs` and arguments that a `functools.partial` binds,
+    even below decorators.
     """
     bound: set[str] = set()
     for each in layers_of(function):
@@ -124,12 +88,7 @@ def argument_names(function: Any) -> tuple[str, ...]:
 
 
 def layers_of(function: Any) -> Iterator[Any]:
-    """Yields a callable and the callables that it wraps, outermost first.
-
-    Args:
-        function: The callable: a decorated function, a `functools.partial`, a
-            bound method, or any other.
-    """
+    """Yields a callable and the callables that it wraps, outermost first."""
     seen = set()
     while function is not None and id(function) not in seen:
         seen.add(id(function))

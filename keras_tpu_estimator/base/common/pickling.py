@@ -20,23 +20,12 @@ def fields_of(record: Any) -> dict[str, Any]:
 
 
 def reduce_error(error: BaseException) -> tuple[Any, ...]:
-    """Returns the result of `__reduce__` for an error.
-
-    By default, Python would call the class with the message as the argument.
-    """
+    """Returns an error's `__reduce__` that does not call the class with the message."""
     return copyreg.__newobj__, (type(error), *error.args), vars(error)  # type: ignore[attr-defined]
 
 
 def check_can_be_found(name: str, function: object) -> None:
-    """Checks that pickle can find a user's function by its name.
-
-    Args:
-        name: The name of the argument in messages.
-        function: A function, or any other object.
-
-    Raises:
-        pickle.PicklingError: Pickle cannot find the function.
-    """
+    """Checks that pickle can find the user's function `name`; accepts other objects."""
     if not hasattr(function, "__qualname__") or _has_code_pickled():
         return
     module = sys.modules.get(getattr(function, "__module__", None) or "")

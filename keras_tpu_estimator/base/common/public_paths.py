@@ -9,8 +9,8 @@ _PREFIX = f"{__name__.partition('.')[0]}."
 def assign(*modules: types.ModuleType) -> None:
     """Sets the `__module__` of public names to their public modules.
 
-    Tracebacks, `help()` and pickles then contain paths that users can import.
-    A name that two modules export gets the path of the first.
+    Tracebacks, `help()` and pickles then contain paths that users can import. A name
+    that two modules export gets the path of the first.
     """
     assigned: set[object] = set()
     for module in modules:

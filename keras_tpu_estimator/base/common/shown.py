@@ -9,22 +9,10 @@ _MOST_CHARACTERS = 200
 
 
 def shown(value: Any) -> str:
-    """Returns a short text of a value, with arrays by dtype and shape.
+    """Returns a value and its type in one short line, with arrays by dtype and shape.
 
-    Args:
-        value: Any value, such as a pytree with arrays.
-
-    Returns:
-        The text in one line, with the type unless it is an array.
-
-    Example:
-
-    >>> shown(np.zeros((32, 3)))
-    'float64 of shape (32, 3)'
     >>> shown({"x": np.zeros(2, "int8"), "rate": 0.5})
     "{'x': int8 of shape (2,), 'rate': 0.5} of type dict"
-    >>> shown("Adam")
-    "'Adam' of type str"
     """
     if _is_array(value):
         return _shown(value)
@@ -33,8 +21,6 @@ def shown(value: Any) -> str:
 
 def some(texts: Collection[str], most: int = 3, separator: str = ", ") -> str:
     """Returns the first few texts, and the number of the others.
-
-    Example:
 
     >>> some(["a", "b"]), some("abcdef", most=2)
     ('a, b', 'a, b and 4 more')
@@ -91,14 +77,5 @@ def _shape(value: Any) -> Any:
 
 
 def plain_name(name: str) -> str:
-    """Returns a name without the suffix `":0"` of TensorFlow's tensors.
-
-    Args:
-        name: The name of a tensor or a variable.
-
-    Example:
-
-    >>> plain_name("dense/bias:0"), plain_name("loss")
-    ('dense/bias', 'loss')
-    """
+    """Returns a name without the suffix `":0"` of TensorFlow's tensors."""
     return name.removesuffix(":0")

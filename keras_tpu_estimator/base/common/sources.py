@@ -13,14 +13,9 @@ from typing import Any
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """A file of a program.
+    """A file of a program, and the name by which others import it.
 
-    Attributes:
-        path: Its path.
-        module: The name by which others import it, such as "utils.files".
-        tree: Its syntax tree, which is empty if it is not valid Python 3.
-        error: The syntax error, or "".
-        line: The line of the error.
+    If it is not valid Python 3, the tree is empty, and `error` has the syntax error.
     """
 
     path: pathlib.Path
@@ -40,18 +35,10 @@ class Source:
 def read_program(
     path: pathlib.Path, folders: Sequence[pathlib.Path] = ()
 ) -> tuple[Source, ...]:
-    """Reads the source files of a program.
+    """Reads the source files of a program, in the order of their paths.
 
-    Args:
-        path: A folder, for all its files; or a file, for it and those that it
-            imports from its folder and from `folders`.
-        folders: Other folders that contain modules of the program. Defaults to none.
-
-    Returns:
-        The files, in the order of their paths.
-
-    Raises:
-        ValueError: The path contains no Python file.
+    A folder contributes all its Python files. A file contributes itself and those that
+    it imports from its folder and from `folders`. A path without any is an error.
     """
     if path.is_dir():
         files = [each for each in path.rglob("*.py") if not _is_hidden(each)]
@@ -151,15 +138,7 @@ def run(
     is_module: bool = False,
     names: Mapping[str, Any] | None = None,
 ) -> None:
-    """Runs a script as `python SCRIPT ARGUMENTS` does.
-
-    Args:
-        script: The path of a script, or the name of a module.
-        arguments: Its arguments in `sys.argv`. Defaults to none.
-        is_module: Whether it is a module, as for `python -m`. Defaults to
-            `False`.
-        names: Additional globals. Defaults to none.
-    """
+    """Runs a script as `python SCRIPT ARGUMENTS` does, with additional globals."""
     own = dict(names or {})
     with _arguments(script, arguments, folder_of(script, is_module)):
         if is_module:

@@ -11,19 +11,7 @@ import numpy as np
 
 
 def host_session(graph: Any = None) -> Any:
-    """Returns a session of a graph on this machine's CPU.
-
-    Args:
-        graph: The graph. Operations that do not run need no CPU kernel.
-            Defaults to the default graph.
-
-    Example:
-
-    >>> import tensorflow as tf
-    >>> with tf.Graph().as_default(), host_session() as session:
-    ...     int(session.run(tf.constant(3)))
-    3
-    """
+    """Returns a CPU session of a graph; only operations that run need a CPU kernel."""
     import tensorflow as tf
 
     v1 = tf.compat.v1
@@ -43,19 +31,7 @@ def host_session(graph: Any = None) -> Any:
 def initialized(
     initializer: Callable[..., Any], shape: tuple[int, ...], dtype: str
 ) -> np.ndarray:
-    """Returns the value that a TF1 initializer makes.
-
-    Args:
-        initializer: The initializer.
-        shape: The shape of the value.
-        dtype: The name of its dtype.
-
-    Example:
-
-    >>> import tensorflow as tf
-    >>> initialized(tf.compat.v1.ones_initializer(), (2,), "float32")
-    array([1., 1.], dtype=float32)
-    """
+    """Returns the value that a TF1 initializer makes."""
     import tensorflow as tf
 
     with tf.Graph().as_default(), host_session() as session:
@@ -70,13 +46,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def installed() -> dict[str, str]:
-    """Returns the version of each distribution of TensorFlow by its name.
-
-    Example:
-
-    >>> len(set(installed().values()))
-    1
-    """
+    """Returns the version of each installed TensorFlow distribution by its name."""
     versions = {}
     for name in _NAMES:
         try:
@@ -103,8 +73,8 @@ def warn_of_two_versions() -> None:
 def hide_gpus() -> None:
     """Hides GPUs from TensorFlow, if it is imported.
 
-    All code that uses TensorFlow calls this first, so it also warns if two
-    versions are installed.
+    All code that uses TensorFlow calls this first, so it also warns if two versions are
+    installed.
     """
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is None:

@@ -5,18 +5,10 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """The replicas of a model and the hosts that feed them.
+    """The replicas of a model and the hosts (processes) that feed them.
 
-    A replica is one copy of the model with its own slice of the batch: one
-    core, or several that the model is sharded over.
-
-    Attributes:
-        num_replicas: The number of copies of the model on all hosts.
-        num_hosts: The number of processes that feed them. Defaults to 1.
-        host_index: The number of this process. Defaults to 0.
-        cores_per_replica: The number of cores that a replica is sharded over.
-            Defaults to 1.
-        hosts_per_replica: The number of hosts of these cores. Defaults to 1.
+    A replica is one copy of the model with its own slice of the batch: one core, or
+    several that the model is sharded over, which may belong to several hosts.
     """
 
     num_replicas: int

@@ -16,7 +16,8 @@ TensorLike: TypeAlias = npt.ArrayLike
 """A value that converts to a tensor: an array of JAX, NumPy or TensorFlow, a
 number, or lists of these."""
 
-# There is no type for it: a dict of arrays is no dict of nests to a checker.
+# A precise type would reject valid arguments, because type checkers do not accept a
+# dict of arrays as a dict of pytrees.
 PyTree: TypeAlias = Any
 """A tensor, or tuples, lists and dicts of nests."""
 

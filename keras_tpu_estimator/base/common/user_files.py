@@ -1,4 +1,4 @@
-"""Lines of the user's code, and a test that tells its files from others."""
+"""Lines of the user's code, and a test of whether a file belongs to it."""
 
 import os
 import sysconfig
@@ -10,13 +10,7 @@ _PACKAGES = ("site-packages", "dist-packages")
 
 
 def is_of_user(file: str) -> bool:
-    """Returns whether a file belongs neither to a library nor to this package.
-
-    Example:
-
-    >>> is_of_user(os.__file__), is_of_user("/home/user/train.py")
-    (False, True)
-    """
+    """Returns whether a file belongs neither to a library nor to this package."""
     parts = file.split(os.sep)
     return not (
         file.startswith((_OWN, *_LIBRARIES)) or any(name in parts for name in _PACKAGES)
@@ -25,8 +19,6 @@ def is_of_user(file: str) -> bool:
 
 def part_of_package(file: str) -> str | None:
     """Returns the file's path within this package, or `None` outside of it.
-
-    Example:
 
     >>> part_of_package(__file__)
     'base/common/user_files.py'
@@ -37,12 +29,7 @@ def part_of_package(file: str) -> str | None:
 
 
 class SourceLine(NamedTuple):
-    """A line of the user's code.
-
-    Attributes:
-        file: The path of the file.
-        number: The number of the line.
-    """
+    """A line of the user's code: the path of the file, and the number of the line."""
 
     file: str
     number: int

@@ -60,11 +60,8 @@ if hasattr(os, "register_at_fork"):
 class Waiting:
     """Shows the messages of `tell` in a `with` block, and then removes them.
 
-    Python's garbage collector pauses meanwhile.
-
-    Args:
-        is_shown: Whether a terminal or notebook shows them. Defaults to
-            `False`.
+    Python's garbage collector pauses meanwhile. A terminal or notebook shows the
+    messages only if `is_shown` is true.
     """
 
     def __init__(self, is_shown: bool = False):
@@ -82,11 +79,7 @@ class Waiting:
 
 
 def tell(text: str) -> None:
-    """Logs the current activity, and shows it inside a `Waiting` block.
-
-    Args:
-        text: A sentence without its full stop.
-    """
+    """Logs a sentence without its full stop, and shows it inside a `Waiting` block."""
     _logger.info("%s.", text)
     if _shows.get():
         show(f"{text} ...")
@@ -97,11 +90,7 @@ _shown = ""
 
 
 def show(text: str) -> None:
-    """Shows a text on a terminal, in place of the last one.
-
-    Args:
-        text: One line, or "" for none.
-    """
+    """Shows one line on a terminal, in place of the last one; "" removes it."""
     global _shown
     terminal = sys.stderr
     if text == _shown or terminal is None or not terminal.isatty():

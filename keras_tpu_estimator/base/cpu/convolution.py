@@ -124,12 +124,7 @@ Implementation = Callable[[jax.Array, jax.Array], jax.Array]
 def in_order_of(
     equation: jex.JaxprEqn, implementation: Implementation
 ) -> Implementation:
-    """Returns an implementation for operands in the axis order of an equation.
-
-    Args:
-        implementation: Takes operands and returns a result in the axis order of
-            `Convolution`.
-    """
+    """Converts an implementation from `Convolution`'s axis order to an equation's."""
     axes = _Axes.of(equation.params["dimension_numbers"])
 
     def convolution(lhs: jax.Array, rhs: jax.Array) -> jax.Array:
@@ -252,11 +247,7 @@ def _by_tap(this: Convolution, lhs: jax.Array) -> Iterator[jax.Array]:
 
 
 def _by_position(this: Convolution, source: jax.Array) -> Iterator[jax.Array]:
-    """Yields the elements under the window, in each position.
-
-    Args:
-        source: Padded, of shape `[..., *space, batch]`.
-    """
+    """Yields the elements of a padded `[..., *space, batch]` under each window."""
     outer = source.shape[: -len(this.window) - 1]
     zeros, ones = (0,) * len(outer), (1,) * len(outer)
     return slices(

@@ -32,15 +32,11 @@ _WORST = {"ge": -float("inf"), "le": float("inf")}
 def compute_once(
     function: Callable[..., jax.Array], *args: jax.Array
 ) -> tuple[jax.Array, ...]:
-    """Computes a function once, and returns its result and its arguments.
+    """Computes a function once, and returns its result and its non-empty arguments.
 
     XLA fuses cheap operations into each operation that reads them, even across
     optimization barriers, and repeats them there for each read: 49 times in a window of
-    7 x 7. It does not fuse the results of a branch.
-
-    Args:
-        function: A function of arrays, the first one of floats.
-        *args: The arrays, each with at least one element.
+    7 x 7. It does not fuse the results of a branch. The first argument has floats.
     """
     number = args[0].ravel()[0]
     # This is always true, but XLA cannot know.
@@ -62,7 +58,6 @@ def faster_pooling(
     """Makes a rule for `rewritten` for a kind of `lax.reduce_window`.
 
     Args:
-        operator: Combines two arrays.
         neutral: The operator's neutral element, which is the padding.
         dtypes: The names of the dtypes for which the result equals XLA's.
     """
@@ -175,10 +170,8 @@ def _of_elements(
     """Yields the windows' values at the elements of blocks that they selected.
 
     The arrays have two axes for each original one: the block, and the position in it.
-
-    Args:
-        parts: Shifts, the windows' values in all blocks, and the numbers of the taps
-            that they selected.
+    Each of the parts consists of a shift, the windows' values in all blocks, and the
+    numbers of the taps that they selected.
     """
     numbers = np.arange(math.prod(window)).reshape(window)
     for shift, part, selected in parts:

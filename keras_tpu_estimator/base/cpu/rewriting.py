@@ -23,22 +23,14 @@ def rewritten(
 ) -> Callable[..., Any]:
     """Returns the same function with some of its operations replaced.
 
-    It must be called under `jax.jit`. Operations in loops, branches, shards and called
-    functions are also replaced.
+    It must be called under `jax.jit`, with pytrees of arrays; keyword arguments are
+    static. Operations in loops, branches, shards and called functions are also
+    replaced.
 
     Args:
-        function: A function of pytrees of arrays; keyword arguments are static.
         rules: Functions by the names of primitives. Each receives an equation and
             returns a function of its operands with the same result, or `None` to keep
             the equation.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> from keras_tpu_estimator.base.cpu.rewriting import rewritten
-    >>> rules = {"tan": lambda equation: lambda x: jnp.sin(x) / jnp.cos(x)}
-    >>> jax.make_jaxpr(rewritten(jnp.tan, rules))(1.0).eqns[-1].primitive.name
-    'div'
     """
 
     @functools.wraps(function)
@@ -59,11 +51,7 @@ def like_of(operand: jex.Var | jex.Literal) -> jax.ShapeDtypeStruct:
 
 
 class _Rewriting:
-    """Rewrites each trace once, because XLA compiles equal traces once.
-
-    Args:
-        rules: As in `rewritten`.
-    """
+    """Rewrites each trace once, because XLA compiles equal traces once."""
 
     def __init__(self, rules: Mapping[str, Rule]):
         self._rules = rules
@@ -133,10 +121,7 @@ def _call(function: Callable[..., jax.Array], equation: jex.JaxprEqn) -> jex.Jax
 
 
 def _in_place_of(equation: jex.JaxprEqn, call: jex.JaxprEqn) -> list[jex.JaxprEqn]:
-    """Returns the equations of a called function with the operands of another equation.
-
-    Profiles and errors show them with the user's source line.
-    """
+    """Returns a call's equations with another equation's operands and source line."""
     inner = call.params["jaxpr"]
     known = dict(zip(inner.jaxpr.invars, equation.invars, strict=True))
     made = {id(v) for each in inner.eqns for v in each.outvars}

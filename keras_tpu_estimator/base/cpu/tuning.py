@@ -71,21 +71,9 @@ _RULES = {
 
 
 def tuned(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the same function, rewritten for a CPU.
+    """Returns the same function, rewritten for a CPU, for use under `jax.jit`.
 
-    The results are equal except for the order of sums. The function computes gradients
-    itself, so their operations are also rewritten.
-
-    Args:
-        function: A function of pytrees of arrays, for use under `jax.jit`; keyword
-            arguments are static.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> from keras_tpu_estimator.base.cpu.tuning import tuned
-    >>> jax.jit(tuned(lambda x: {"y": x + 1}))(jnp.ones(2))
-    {'y': Array([2., 2.], dtype=float32)}
+    Results are equal except for the order of sums. Keyword arguments are static.
     """
     faster = rewritten(function, _RULES)
 
@@ -110,18 +98,8 @@ def quick_options(platform: str) -> dict[str, Any]:
     """Returns options of `jax.jit` for code that runs once, such as initial values.
 
     LLVM takes a third of the time, and the results are equal. By default, JAX compiles
-    all code as if it ran for hours. A level in `XLA_FLAGS` takes precedence.
-
-    Args:
-        platform: The platform of the devices, such as "cpu"; others get no options.
-
-    Example:
-
-    >>> import jax
-    >>> from keras_tpu_estimator.base.cpu.tuning import quick_options
-    >>> add_one = jax.jit(lambda x: x + 1, compiler_options=quick_options("cpu"))
-    >>> int(add_one(1))
-    2
+    all code as if it ran for hours. A level in `XLA_FLAGS` takes precedence, and
+    platforms other than "cpu" get no options.
     """
     is_given = _LEVEL in os.environ.get("XLA_FLAGS", "")
     return {_LEVEL: 1} if platform == "cpu" and not is_given else {}

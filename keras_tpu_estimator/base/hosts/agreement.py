@@ -11,46 +11,22 @@ from keras_tpu_estimator.base.hosts.membership import Membership
 
 
 def is_chief() -> bool:
-    """Returns whether this is process 0, which writes the files of all.
-
-    Example:
-
-    >>> is_chief()
-    True
-    """
+    """Returns whether this is process 0, which writes the files of all."""
     joined = jax_internals.joined_cluster()
     return joined is None or joined[2] == 0
 
 
 def process_count() -> int:
-    """Returns the number of processes in the cluster of this one.
-
-    Example:
-
-    >>> process_count()
-    1
-    """
+    """Returns the number of processes in the cluster of this one."""
     joined = jax_internals.joined_cluster()
     return 1 if joined is None else joined[1]
 
 
 @dataclasses.dataclass(frozen=True)
 class Hosts:
-    """The processes that run the same program, this one included.
+    """The processes that run the same program, including this one.
 
-    Attributes:
-        index: The number of this process. Defaults to 0.
-        count: The number of processes. Defaults to 1.
-        patience_secs: Seconds after which a process that does not answer counts
-            as stuck. Defaults to 30.
-        membership: The connection to the other processes; `None` without
-            others, as by default.
-
-    Example:
-
-    >>> hosts = Hosts()
-    >>> hosts.is_chief, hosts.are_several
-    (True, False)
+    A process that does not answer within `patience_secs` counts as stuck.
     """
 
     index: int = 0

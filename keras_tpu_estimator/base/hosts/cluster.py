@@ -13,24 +13,9 @@ class Cluster:
     """The processes that train together, and the number of this one.
 
     Args:
-        coordinator_address: Host and port of process 0, as in
-            `'10.0.0.1:8476'`; ignored if there is only one process. Defaults
-            to `None`.
-        num_processes: The number of processes. Defaults to 1.
-        process_id: The number of this process, from 0. Defaults to 0.
-
-    Raises:
-        ValueError: A number is out of range, or the address is invalid.
-        TypeError: A value has the wrong type.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts.cluster import Cluster
-    >>> cluster = Cluster("10.0.0.1:8476", num_processes=4, process_id=1)
-    >>> print(cluster)
-    process 1 of 4, with the coordinator at 10.0.0.1:8476
-    >>> cluster.is_alone, Cluster().is_alone
-    (False, True)
+        coordinator_address: Host and port of process 0, as in `'10.0.0.1:8476'`. A
+            single process ignores it.
+        process_id: The number of this process, from 0.
     """
 
     coordinator_address: str | None = None

@@ -20,27 +20,13 @@ _VARIABLES = (ADDRESS_VARIABLE, COUNT_VARIABLE, ID_VARIABLE)
 def find_cluster(timeout_secs: int) -> Cluster:
     """Returns the cluster of this process, from its environment.
 
-    The first of these that defines a cluster is used: the variables of `python
-    -m keras_tpu_estimator launch`, TF_CONFIG, and the launchers that JAX
-    knows (Open MPI, SLURM, GKE, Cloud TPU and Kubernetes). An evaluator or a
-    parameter server of TF_CONFIG is a single process.
+    The first of these that defines a cluster is used: the variables of `python -m
+    keras_tpu_estimator launch`, TF_CONFIG, and the launchers that JAX knows (Open MPI,
+    SLURM, GKE, Cloud TPU and Kubernetes). An evaluator or a parameter server of
+    TF_CONFIG is a single process. Incomplete or contradictory definitions raise errors.
 
     Args:
         timeout_secs: Seconds to wait for the address of the coordinator.
-
-    Returns:
-        A `Cluster`, by default that of a single process.
-
-    Raises:
-        ValueError: The definition is incomplete or contradicts itself.
-        TypeError: A part of it has the wrong type.
-        RuntimeError: A launcher was found, but its definition is incomplete.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts.detection import find_cluster
-    >>> find_cluster(timeout_secs=1)
-    Cluster(coordinator_address=None, num_processes=1, process_id=0)
     """
     found = (
         _from_variables()
@@ -53,22 +39,7 @@ def find_cluster(timeout_secs: int) -> Cluster:
 
 
 def read_cluster() -> Cluster:
-    """Returns the same from environment variables, without any request.
-
-    Returns:
-        A `Cluster`, by default that of a single process.
-
-    Raises:
-        ValueError: The definition is incomplete or contradicts itself.
-        TypeError: A part of it has the wrong type.
-        RuntimeError: A launcher was found, but its definition is incomplete.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts.detection import read_cluster
-    >>> read_cluster().num_processes
-    1
-    """
+    """Returns the same from environment variables only, without any request."""
     return (
         _from_variables()
         or from_tf_config()
@@ -82,44 +53,15 @@ def from_arguments(
     num_processes: int | None,
     process_id: int | None,
 ) -> Cluster | None:
-    """Returns the cluster that arguments define.
+    """Returns the cluster that arguments define; `None` if all are `None`.
 
-    Args:
-        coordinator_address: Host and port of process 0.
-        num_processes: The number of processes; 1 needs no other argument.
-        process_id: The number of this process.
-
-    Returns:
-        A `Cluster`; `None` if all are `None`.
-
-    Raises:
-        ValueError: An argument is missing or out of range.
-        TypeError: An argument has the wrong type.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts.detection import from_arguments
-    >>> print(from_arguments("10.0.0.1:8476", 4, 1))
-    process 1 of 4, with the coordinator at 10.0.0.1:8476
+    All three are required, unless `num_processes` is 1.
     """
     return _complete(_ARGUMENTS, (coordinator_address, num_processes, process_id))
 
 
 def from_tf_config() -> Cluster | None:
-    """Returns the cluster of TF_CONFIG, whose chief is process 0.
-
-    Returns:
-        A `Cluster`; `None` if TF_CONFIG defines none.
-
-    Raises:
-        ValueError: It contradicts itself, or is not JSON.
-        TypeError: A part of it has the wrong type.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts.detection import from_tf_config
-    >>> from_tf_config()
-    """
+    """Returns the cluster of TF_CONFIG, if any, whose chief is process 0."""
     task = Task.from_environment()
     if task.task_type == "evaluator":
         return Cluster()
@@ -135,14 +77,7 @@ def from_tf_config() -> Cluster | None:
 
 
 def check_tf_config(cluster: Cluster) -> None:
-    """Checks that TF_CONFIG does not contradict a cluster.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts.cluster import Cluster
-    >>> from keras_tpu_estimator.base.hosts.detection import check_tf_config
-    >>> check_tf_config(Cluster("10.0.0.1:8476", 4, 1))
-    """
+    """Checks that TF_CONFIG, if it defines a cluster, does not contradict this one."""
     other = from_tf_config()
     if other is not None and _place(other) != _place(cluster):
         raise ValueError(

@@ -31,12 +31,7 @@ _FOLDER = "failed"
 
 @dataclasses.dataclass(frozen=True)
 class Failure:
-    """The error of one process.
-
-    Attributes:
-        text: A sentence about it, for the log of the other processes.
-        code: The exit code for it. Defaults to 1.
-    """
+    """The error of one process: a sentence for the others' logs, and an exit code."""
 
     host: int
     text: str
@@ -57,13 +52,7 @@ class Failure:
 
 
 def exit_code(error: SystemExit) -> int:
-    """Returns the exit code of a process that ends with this error.
-
-    Example:
-
-    >>> [exit_code(SystemExit(code)) for code in (None, 3, "an error")]
-    [0, 3, 1]
-    """
+    """Returns the exit code of a process that ends with this error."""
     if error.code is None:
         return 0
     return error.code & 0xFF if isinstance(error.code, int) else 1
@@ -71,15 +60,12 @@ def exit_code(error: SystemExit) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class Problem:
-    """A reason why this process must end because of another one.
+    """A reason, in sentences, why this process must end because of another one.
 
     Attributes:
-        text: The event, in sentences.
         host: The process that caused it; `None` if unknown.
-        code: The exit code for it. Defaults to 1.
-        is_reachable: Whether that process is alive and reads what others
-            publish. Defaults to `False`.
-        is_end: Whether its program has reached its end. Defaults to `False`.
+        is_reachable: Whether that process is alive and reads what others publish.
+        is_end: Whether its program has reached its end.
     """
 
     text: str
@@ -90,11 +76,7 @@ class Problem:
 
 
 class Failures:
-    """The published failures of all processes.
-
-    Args:
-        index: The number of this process.
-    """
+    """The published failures of all processes."""
 
     def __init__(self, index: int, count: int, store: Store):
         self._index = index
@@ -104,11 +86,7 @@ class Failures:
         self._calls: set[str] = set()
 
     def publish(self, call: str, failure: Failure) -> None:
-        """Publishes the failure of a call in this process.
-
-        Args:
-            call: The call, by the same name in all processes.
-        """
+        """Publishes the failure of a call, which has the same name in all processes."""
         self._calls.add(call)
         value = [failure.text, failure.code]
         self._store.publish(f"{_FOLDER}/{call}", self._index, value)

@@ -24,8 +24,8 @@ from keras_tpu_estimator.base.hosts.membership import Membership
 _logger = logging.getLogger("keras_tpu_estimator")
 
 _FOLDER = "agreed"
-# The interval of a waiting process's looks at the failures of others. It grows
-# with their number, so that looks do not delay the agreement itself.
+# The interval at which a waiting process checks for failures of others. It grows
+# with their number, so that these checks do not delay the agreement itself.
 _LOOK_MSECS = 500
 _LOOK_MSECS_PER_PROCESS = 4
 
@@ -51,26 +51,12 @@ class Compared(Protocol):
 class HostExchange:
     """Rounds of agreement between processes on one subject.
 
-    All processes must call the same methods in the same order, each on one
-    thread at a time. The values are deleted when all processes have closed the
-    exchange.
-
-    Args:
-        membership: The connection to the other processes; `None` for a process
-            without others.
-        subject: The subject. All processes must begin the exchanges about one
-            subject in the same order.
-        patience_secs: Seconds after which a process that does not answer counts
-            as stuck. Defaults to 30.
+    All processes must call the same methods in the same order, each on one thread at a
+    time, and must begin the exchanges about one subject in the same order. The values
+    are deleted when all processes have closed the exchange.
 
     Attributes:
-        compared: Values that must be equal in each round. Defaults to none.
-
-    Example:
-
-    >>> with HostExchange(None, "greetings") as exchange:
-    ...     exchange.gather("hello")
-    ['hello']
+        compared: Values that must be equal in each round, if any.
     """
 
     def __init__(
@@ -112,19 +98,16 @@ class HostExchange:
         about: str = "",
         more_patience_secs: float = 0.0,
     ) -> Any:
-        """Returns one result of the values of all processes.
+        """Returns one result of the values of all processes, or raises a `HostError`.
+
+        Raises a `ValueError` if the processes agree about different things, or if the
+        `compared` values are not equal.
 
         Args:
             value: This process's value: anything that JSON can represent.
-            combine: Computes the result from the values, in the order of the
-                processes. It runs in one of them.
-            about: The subject of this round. Defaults to
-                the subject.
-
-        Raises:
-            HostError: Another process has failed, is gone or does not answer.
-            ValueError: The processes agree about different things, or the
-                `compared` values are not equal.
+            combine: Computes the result from the values, in the order of the processes.
+                It runs in one of them.
+            about: The subject of this round. Defaults to that of the exchange.
         """
         if self._others is None:
             return combine([value])
@@ -169,46 +152,25 @@ class HostExchange:
     def gather(
         self, value: Any, about: str = "", more_patience_secs: float = 0.0
     ) -> list[Any]:
-        """Returns the values of all processes, in their order.
-
-        The result that each process reads contains equal values once.
-
-        Args:
-            value: This process's value: anything that JSON can represent.
-
-        Raises:
-            HostError: Another process has failed, is gone or does not answer.
-            ValueError: The `compared` values are not equal.
-        """
+        """Returns all processes' values, which JSON can represent, in their order."""
         values: list[Any] = self.agree(value, _once_if_equal, about, more_patience_secs)
         if len(values) == 1 and self._others is not None:
             return values * self._others.count
         return values
 
     def gather_bytes(self, value: bytes) -> list[bytes]:
-        """Returns the bytes of all processes, and compares nothing.
-
-        The result that each process reads contains equal bytes once.
-        """
+        """Returns the bytes of all processes, in their order, and compares nothing."""
         if self._others is None:
             return [value]
         joined = self._round_of(value, _join)
         return _split(joined)
 
     def from_chief(self, choice: Callable[[], Any], about: str = "") -> Any:
-        """Returns the chief's choice in all processes.
-
-        Args:
-            choice: Called by the chief only.
-        """
+        """Returns the chief's choice in all processes; only the chief makes it."""
         return self.agree(choice() if self._is_chief else None, _first, about)
 
     def by_chief(self, action: Callable[[], T], about: str = "") -> T:
-        """Runs an action in the chief only, while the others wait.
-
-        Returns:
-            The result of the action; in other processes, its JSON form.
-        """
+        """Runs an action in the chief; the others receive its result's JSON form."""
         others = self._others
         if others is None:
             return action()
@@ -231,14 +193,7 @@ class HostExchange:
         self.agree(None, _first, about, more_patience_secs)
 
     def check_same(self, facts: Mapping[str, Any]) -> None:
-        """Raises an error in all processes if their facts differ.
-
-        Args:
-            facts: The facts that must be equal, by name.
-
-        Raises:
-            ValueError: Some facts differ.
-        """
+        """Raises a `ValueError` in all processes if their facts, by name, differ."""
         values = self.gather(dict(facts))
         names = dict.fromkeys(name for each in values for name in each)
         self.raise_if_unlike(values, names)
@@ -246,15 +201,7 @@ class HostExchange:
     def raise_if_unlike(
         self, facts: Sequence[Mapping[str, Any]], names: Iterable[str]
     ) -> None:
-        """Raises an error if the facts of processes differ.
-
-        Args:
-            facts: The facts of each process, by name.
-            names: The names of the facts that must be equal.
-
-        Raises:
-            ValueError: Some facts differ.
-        """
+        """Raises a `ValueError` if the processes' facts of these names differ."""
         for name in names:
             values = [each.get(name) for each in facts]
             if any(value != values[0] for value in values):
@@ -270,22 +217,13 @@ class HostExchange:
     def reported_errors(
         self, subject: str | None = None
     ) -> contextlib.AbstractContextManager[None]:
-        """Reports an error that leaves the `with` block to the other processes.
-
-        If all of them report errors in this exchange, none has to end.
-
-        Args:
-            subject: The failed activity. Defaults to that of the exchange.
-        """
+        """Reports a block's error to the others; none has to end if all report one."""
         if self._others is None:
             return contextlib.nullcontext()
         return self._others.reported_errors(self._name, subject or self._subject)
 
     def close(self) -> None:
-        """Ends the exchange here; a thread that waits in a round stops waiting.
-
-        The last process to close it deletes its values.
-        """
+        """Ends the exchange and its waits here; the last process deletes its values."""
         with self._closing:
             if self._is_closed:
                 return
@@ -410,9 +348,7 @@ def _once_if_equal(values: list[Any]) -> list[Any]:
 
 
 def _join(values: list[bytes]) -> bytes:
-    """Joins different values, with their sizes and the value of each process in
-    front.
-    """
+    """Joins different values, after their sizes and each process's value number."""
     numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
     sizes = [len(value) for value in numbers]
     head = json.dumps([sizes, [numbers[value] for value in values]]).encode()

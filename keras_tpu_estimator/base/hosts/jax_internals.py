@@ -14,32 +14,15 @@ Launcher: TypeAlias = type[clusters.ClusterEnv]
 
 
 def devices_are_in_use() -> bool:
-    """Returns whether this process has used a device; then JAX joins no cluster.
-
-    Example:
-
-    >>> import jax
-    >>> from keras_tpu_estimator.base.hosts import jax_internals
-    >>> _ = jax.devices()
-    >>> jax_internals.devices_are_in_use()
-    True
-    """
+    """Returns whether this process has used a device; then JAX joins no cluster."""
     return xla_bridge.backends_are_initialized()
 
 
 def joined_cluster() -> tuple[str, int, int] | None:
-    """Returns the arguments of `jax.distributed.initialize`.
+    """Returns the coordinator's address, the process count, and this process's number.
 
+    `None` means that `jax.distributed.initialize` was not called.
     `jax.process_index()` would use a device.
-
-    Returns:
-        The coordinator's address, the number of processes, and the number of
-        this process; `None` if it was not called.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import jax_internals
-    >>> jax_internals.joined_cluster()
     """
     state = distributed.global_state
     if state.client is None or state.coordinator_address is None:
@@ -50,16 +33,8 @@ def joined_cluster() -> tuple[str, int, int] | None:
 def launcher() -> Launcher | None:
     """Returns the launcher that `jax.distributed.initialize()` would use.
 
-    Two cases that JAX treats as clusters are excluded, because JAX fails in
-    them: a Kubernetes pod outside an indexed job, and a TPU with one host.
-
-    Returns:
-        JAX's class for the launcher; `None` if JAX has none.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import jax_internals
-    >>> jax_internals.launcher()
+    Two cases that JAX treats as clusters are excluded, because JAX fails in them: a
+    Kubernetes pod outside an indexed job, and a TPU with one host.
     """
     excluded: set[Launcher] = set()
     if "JOB_COMPLETION_INDEX" not in os.environ:
@@ -89,35 +64,12 @@ def _is_one_tpu_host() -> bool:
 
 
 def coordination_client() -> Any:
-    """Returns the client of JAX's coordination service.
-
-    JAX has no public function for it.
-
-    Returns:
-        An object with the methods of the key-value store; `None` in a single
-        process.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import jax_internals
-    >>> jax_internals.coordination_client()
-    """
+    """Returns the client of JAX's coordination service; `None` in a single process."""
     return distributed.global_state.client
 
 
 def launcher_of_environment() -> Launcher | None:
-    """Returns a launcher that environment variables define completely.
-
-    The others query metadata servers.
-
-    Returns:
-        As for `launcher`.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import jax_internals
-    >>> jax_internals.launcher_of_environment()
-    """
+    """Returns the launcher, if any, that is found without a request to a server."""
     for known in (clusters.OmpiCluster, clusters.SlurmCluster):
         if known.is_env_present():
             return known
@@ -125,15 +77,9 @@ def launcher_of_environment() -> Launcher | None:
 
 
 def forget_cluster() -> None:
-    """Makes JAX forget the cluster in this process, without notice to others.
+    """Makes JAX forget the cluster here, before an exit or after a fork.
 
-    This is for forked processes, and for those about to exit. It keeps the
-    connection open, because closing it would end the others.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import jax_internals
-    >>> jax_internals.forget_cluster()
+    The connection stays open, because closing it would end the others.
     """
     state = distributed.global_state
     for each in (state.preemption_sync_manager, state.client, state.service):

@@ -45,24 +45,9 @@ _CHUNK_BYTES = 2**16
 
 
 def main(name: str, arguments: Sequence[str]) -> int:
-    """Runs the command until all processes have ended.
+    """Runs the command, and returns 0 or the exit code of the first failed process.
 
-    Args:
-        name: The name of the command.
-        arguments: Its arguments on the command line.
-
-    Returns:
-        0, or the exit code of the first process that failed, which is 128 +
-        signal for one that a signal ended.
-
-    Raises:
-        NotImplementedError: The operating system is Windows.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import launching
-    >>> launching.main("launch", ["--processes", "2", "-m", "keyword"])
-    0
+    The code is 128 + signal for a process that a signal ended.
     """
     for stream in (sys.stdout, sys.stderr):
         # The terminal may not support all characters of the output.
@@ -329,14 +314,11 @@ class _Processes:
 
 
 def _lines(source: int, ended: int) -> Iterator[bytes]:
-    """Returns the lines that a process writes until it ends.
+    """Yields the lines that a process writes until it ends.
 
-    A child that outlives it may keep the same output open, so the end of the
-    process ends its output.
-
-    Args:
-        source: The file descriptor of the output.
-        ended: A file descriptor that is readable when the process has ended.
+    A child that outlives it may keep the same output open, so the end of the process
+    ends its output. Both arguments are file descriptors; `ended` is readable when the
+    process has ended.
     """
     rest, is_last = b"", False
     while not is_last:

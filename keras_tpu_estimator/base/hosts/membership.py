@@ -42,17 +42,10 @@ _LOST = f"Host 0, which coordinates the others, is gone. {_AGAIN}"
 class Membership:
     """The connection of this process to the others of its cluster.
 
-    Args:
-        client: The client of JAX's coordination service.
-
     Attributes:
-        index: The number of this process.
-        count: The number of processes.
-        store: The key-value store of all processes.
-        watch: The watch over the other processes.
         acts_alone: Whether this process currently acts without the others.
-        shutdown_secs: How long this process waits at the end for others whose
-            programs have ended. Defaults to 60.
+        shutdown_secs: How long this process waits at the end for others whose programs
+            have ended.
     """
 
     def __init__(self, cluster: Cluster, client: Any):
@@ -111,21 +104,13 @@ class Membership:
         return self._begun[subject]
 
     def check(self) -> None:
-        """Raises an error if another process has failed.
-
-        Raises:
-            HostError: Another process has failed.
-        """
+        """Raises a `HostError` if another process has failed."""
         problem = self._reported()
         if problem is not None:
             raise self.error(problem)
 
     def check_gone(self) -> None:
-        """Raises an error if another process is silent for some seconds.
-
-        Raises:
-            HostError: Another process is silent.
-        """
+        """Raises a `HostError` if another process is silent for some seconds."""
         with self.lost_contact():
             gone = self.watch.silent_now()
         if gone:
@@ -143,14 +128,7 @@ class Membership:
         return self._shutdown.ends()
 
     def raise_ended(self, host: int, end: shutdown.End, subject: str) -> None:
-        """Raises the error for a process that has ended before an agreement.
-
-        Args:
-            subject: The subject of the agreement.
-
-        Raises:
-            HostError: Always.
-        """
+        """Raises the `HostError` for a process that has ended before an agreement."""
         code = f", with exit code {end.code}" if end.code else ""
         raise self.error(
             Problem(
@@ -171,11 +149,7 @@ class Membership:
 
     @contextlib.contextmanager
     def lost_contact(self) -> Iterator[None]:
-        """Translates a lost coordination service into an error.
-
-        Raises:
-            HostError: The coordination service does not answer.
-        """
+        """Raises a `HostError` if a `with` block loses the coordination service."""
         try:
             yield
         except jax.errors.JaxRuntimeError as error:
@@ -183,12 +157,7 @@ class Membership:
 
     @contextlib.contextmanager
     def reported_errors(self, call: str, subject: str) -> Iterator[None]:
-        """Reports an error that leaves the `with` block to the others.
-
-        Args:
-            call: The call around the block, by the same name in all processes.
-            subject: The failed activity, for the message.
-        """
+        """Reports an error of a block to the others; its call has one name in all."""
         try:
             yield
         except BaseException as error:
@@ -221,11 +190,7 @@ class Membership:
         return Problem(text, first.host, first.code or 1, is_reachable=True)
 
     def _end(self, problem: Problem) -> None:
-        """Ends this process, unless it ends by itself within a grace period.
-
-        It also continues if there is no problem after this period, for example because
-        its own call has failed, as theirs did.
-        """
+        """Ends this process, unless it or the problem ends within a grace period."""
         # If the others name this process, it is stuck or late, and they wait for its
         # end. A program that has ended ends with its own exit code.
         is_late = problem.host == self.index and not problem.is_end

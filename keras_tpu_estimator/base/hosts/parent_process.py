@@ -15,20 +15,7 @@ VARIABLE = "KTE_JOINED"
 
 
 def mark(places: Iterable[Cluster]) -> None:
-    """Records the places that child processes must not take.
-
-    Args:
-        places: The joined place, and that of the environment.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import parent_process
-    >>> from keras_tpu_estimator.base.hosts.cluster import Cluster
-    >>> parent_process.mark([Cluster("10.0.0.1:8476", 4, 1)])
-    >>> parent_process.taken()  # By a parent.
-    []
-    >>> parent_process.unmark()
-    """
+    """Records places, joined or in the environment, as taken for child processes."""
     taken = [
         f"{place.coordinator_address} {place.num_processes} {place.process_id}"
         for place in places

@@ -33,12 +33,7 @@ _ALL = "all"
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """The end of one process's program.
-
-    Attributes:
-        code: Its exit code, if known.
-        problem: The problem that ended it; `None` if it ran to its end.
-    """
+    """The end of a program: its exit code, if known, and the problem that ended it."""
 
     code: int | None
     problem: Problem | None = None
@@ -56,14 +51,7 @@ class End:
 
 
 class Shutdown:
-    """The shutdown of all processes, together or after a failure.
-
-    Args:
-        index: The number of this process.
-
-    Attributes:
-        is_announced: Whether this process tells the others why it ends.
-    """
+    """The shutdown of all processes, together or after a failure."""
 
     def __init__(self, index: int, count: int, store: Store):
         self._index = index
@@ -90,16 +78,9 @@ class Shutdown:
     def leave_together(
         self, code: int | None, reported: Callable[[], Problem | None]
     ) -> Problem | None:
-        """Waits until all programs have ended, because some may still predict.
+        """Waits until all programs have ended, or returns a problem.
 
-        If process 0 exits, JAX ends all others.
-
-        Args:
-            code: The exit code of this process, if known.
-            reported: Returns a problem that others have reported.
-
-        Returns:
-            A problem, or `None` when all programs have ended.
+        Some programs may still predict, and if process 0 exits, JAX ends all others.
         """
         self._publish(End(code))
         self._arrive(_ENDED)
@@ -110,15 +91,9 @@ class Shutdown:
         return problem
 
     def disconnect_together(self, within_secs: float) -> Problem | None:
-        """Waits until all processes are ready to disconnect from JAX's service.
+        """Waits until all can disconnect from JAX's service, or returns a problem.
 
         If one of them were late, JAX would abort all.
-
-        Args:
-            within_secs: The time to wait for the others.
-
-        Returns:
-            A problem, or `None` when all are ready.
         """
         if (problem := self.problem()) is not None:
             return problem
@@ -165,8 +140,8 @@ class Shutdown:
     def announce_end(self, problem: Problem) -> None:
         """Publishes why this process ends, and waits until all have read it.
 
-        When process 0 exits, its store is gone and JAX ends the others; and a
-        launcher may end all processes when one has ended.
+        When process 0 exits, its store is gone and JAX ends the others. A launcher may
+        also end all processes when one has ended.
         """
         self.is_announced = True
         until = time.monotonic() + SHUTDOWN_SECS
@@ -199,27 +174,14 @@ class Shutdown:
 
 
 class ProgramEnd:
-    """Records uncaught errors and exit codes.
+    """A record of the uncaught error or exit code of the program.
 
-    It sees calls of `sys.exit`, `exit` and `quit`. From Python 3.12 on, it sees
+    It observes calls of `sys.exit`, `exit` and `quit`. From Python 3.12 on, it observes
     every `SystemExit` that leaves the script.
 
     Attributes:
         error: The uncaught error that ends the program, or `None`.
-        code: The exit code of the last exit, or `None`. The program may have
-            caught it.
-
-    Example:
-
-    >>> end = ProgramEnd()
-    >>> end.note()
-    >>> try:
-    ...     sys.exit(3)
-    ... except SystemExit:
-    ...     print(end.code)
-    ... finally:
-    ...     end.forget()
-    3
+        code: The exit code of the last exit, or `None`. The program may have caught it.
     """
 
     def __init__(self) -> None:

@@ -116,23 +116,9 @@ def initialize(
 def ensure_started() -> Cluster:
     """Joins the cluster of the environment, unless one was already joined.
 
-    It uses no device, and respects `jax.distributed.initialize`.
-
-    Returns:
-        The cluster of this process, by default that of a single process.
-
-    Raises:
-        ValueError: The environment contradicts itself or the joined cluster.
-        TypeError: A part of it has the wrong type.
-        RuntimeError: A device was used before, or the definition of a launcher
-            is incomplete.
-        TimeoutError: Some processes did not join in time.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import starting
-    >>> starting.ensure_started().num_processes
-    1
+    Uses no device, respects `jax.distributed.initialize`, and raises the errors of
+    `initialize`. Returns the cluster of this process, by default that of a single
+    process.
     """
     initialize()
     joined = this_process.membership()
@@ -142,21 +128,8 @@ def ensure_started() -> Cluster:
 def known_cluster() -> Cluster:
     """Returns the cluster that this process has joined, or would join.
 
-    It makes no request, so before joining it ignores clusters that only a
-    metadata server defines. In a child process, it returns that of the parent.
-
-    Returns:
-        A `Cluster`, by default that of a single process.
-
-    Raises:
-        ValueError: The definition is incomplete or contradicts itself.
-        TypeError: A part of it has the wrong type.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import starting
-    >>> starting.known_cluster()
-    Cluster(coordinator_address=None, num_processes=1, process_id=0)
+    This makes no request, so before joining it ignores clusters that only a metadata
+    server defines. In a child process, it returns that of the parent.
     """
     return this_process.known_place() or detection.read_cluster()
 

@@ -13,11 +13,7 @@ _ROOT = "kte"
 
 
 class Store:
-    """Values by key that all processes read and write.
-
-    Args:
-        client: An object with the methods of JAX's client.
-    """
+    """Values by key that all processes read and write through JAX's client."""
 
     def __init__(self, client: Any):
         self.client = client
@@ -56,11 +52,7 @@ class Store:
         }
 
     def publish(self, folder: str, name: object, value: Any = None) -> None:
-        """Writes or replaces a value that JSON can represent.
-
-        Args:
-            name: The process that publishes it, or any other name.
-        """
+        """Writes or replaces a JSON value under a name, such as a process number."""
         self.client.key_value_set(
             f"{_ROOT}/{folder}/{name}", json.dumps(value), allow_overwrite=True
         )

@@ -21,26 +21,17 @@ _ALONE = Cluster()
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """The task of this process in its cluster.
+    """The task of this process in its cluster, from TF_CONFIG.
 
     Args:
         task_type: `'chief'`, `'master'`, `'worker'`, `'ps'` or `'evaluator'`.
-            Defaults to `'worker'`.
-        task_id: Its number among the processes of its type. Defaults to 0.
-        num_processes: The number of processes that train together, if no
-            addresses are known. Defaults to 1.
-        cluster_spec: Addresses by type. It is empty, as by default, for a
-            single process and for evaluators.
-        service: The `service` of TF_CONFIG. Defaults to `None`.
-        master: Its `session_master`. Defaults to `''`.
-        evaluation_master: Its `eval_session_master`. Defaults to `''`.
-        model_dir: Its `model_dir`. Defaults to `None`.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts.task import Task
-    >>> Task().is_chief, Task().num_worker_replicas
-    (True, 1)
+        task_id: Its number among the processes of its type.
+        num_processes: The number of processes that train together, if no addresses
+            are known.
+        cluster_spec: Addresses by type. It is empty for a single process and for
+            evaluators.
+        master: The `session_master` of TF_CONFIG.
+        evaluation_master: Its `eval_session_master`.
     """
 
     task_type: str = "worker"
@@ -54,26 +45,7 @@ class Task:
 
     @classmethod
     def from_environment(cls, cluster: Cluster = _ALONE) -> "Task":
-        """Reads TF_CONFIG.
-
-        Args:
-            cluster: The processes that train together. If TF_CONFIG names
-                none, this process is a worker of this cluster. Defaults to a
-                single process.
-
-        Returns:
-            A `Task`; that of a single process if the variable is not set.
-
-        Raises:
-            ValueError: The variable contradicts itself, or is not JSON.
-            TypeError: A part of it has the wrong type.
-
-        Example:
-
-        >>> from keras_tpu_estimator.base.hosts.task import Task
-        >>> Task.from_environment().task_type
-        'worker'
-        """
+        """Reads TF_CONFIG; without processes in it, this is a worker of `cluster`."""
         config = _parsed(os.environ.get("TF_CONFIG"))
         addresses = _mapping(config, "cluster") or {}
         task = _mapping(config, "task") or {}

@@ -14,9 +14,9 @@ class Alone:
     """The role of a process that joins no others, despite its environment.
 
     Attributes:
-        place: Its place by the environment. Defaults to a single process.
-        ignores_calls: Whether `initialize` ignores its arguments. Defaults to
-            `False`: they must match.
+        place: Its place by the environment.
+        ignores_calls: Whether `initialize` ignores its arguments, which otherwise must
+            match.
     """
 
     place: Cluster = Cluster()
@@ -34,20 +34,7 @@ _settled: Membership | Alone | Waiting | None = None
 
 
 def settle(role: Membership | Alone | Waiting | None) -> None:
-    """Sets the role of this process.
-
-    Args:
-        role: Its role; `None` if it is undecided.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import this_process
-    >>> this_process.settle(this_process.Alone())
-    >>> this_process.settled()
-    Alone(place=Cluster(coordinator_address=None, num_processes=1,
-                        process_id=0), ignores_calls=False)
-    >>> this_process.settle(None)
-    """
+    """Sets the role of this process; `None` if it is undecided."""
     global _settled
     _settled = role
 
@@ -56,11 +43,6 @@ def settled() -> Membership | Alone | Waiting | None:
     """Returns the role of this process; `None` if it is undecided.
 
     A cluster that the program joined by `jax.distributed.initialize` counts.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import this_process
-    >>> this_process.settled()
     """
     client = jax_internals.coordination_client()
     now = _settled
@@ -80,18 +62,7 @@ def settled() -> Membership | Alone | Waiting | None:
 
 
 def known_place() -> Cluster | None:
-    """Returns the place of this process in a cluster, if known.
-
-    It contacts no other process.
-
-    Returns:
-        The place in the joined cluster, or that of the parent process.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import this_process
-    >>> this_process.known_place()
-    """
+    """Returns the place in the joined or the parent's cluster, without any request."""
     if isinstance(_settled, Alone):
         return _settled.place
     if isinstance(_settled, Waiting):
@@ -101,19 +72,7 @@ def known_place() -> Cluster | None:
 
 
 def take_place(cluster: Cluster) -> None:
-    """Prevents child processes from joining the cluster in this one's place.
-
-    Args:
-        cluster: The place, in addition to that of the environment.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import parent_process
-    >>> from keras_tpu_estimator.base.hosts import this_process
-    >>> from keras_tpu_estimator.base.hosts.cluster import Cluster
-    >>> this_process.take_place(Cluster("10.0.0.1:8476", 4, 1))
-    >>> parent_process.unmark()
-    """
+    """Prevents child processes from taking `cluster` or the environment's place."""
     places = [cluster]
     with contextlib.suppress(ValueError, TypeError, RuntimeError):
         places.append(detection.read_cluster())
@@ -121,13 +80,7 @@ def take_place(cluster: Cluster) -> None:
 
 
 def membership() -> Membership | None:
-    """Returns the connection to the other processes, if there are any.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.hosts import this_process
-    >>> this_process.membership()
-    """
+    """Returns the connection to the other processes, if there are any."""
     now = settled()
     return now if isinstance(now, Membership) else None
 
@@ -145,11 +98,7 @@ _cannot_compute = False
 
 
 def check_not_forked() -> None:
-    """Checks that this process can compute.
-
-    Raises:
-        RuntimeError: It was forked after its parent had used JAX.
-    """
+    """Raises a `RuntimeError` if this process was forked after its parent used JAX."""
     if _cannot_compute:
         raise RuntimeError(
             "An estimator needs a process in which JAX can start its threads. "

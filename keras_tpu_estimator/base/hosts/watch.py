@@ -1,10 +1,10 @@
 """The watch over the other processes, in a separate thread.
 
-A process that waits for the devices of a dead process waits forever. So each
-process publishes once a second that it is alive, how many runs it has started,
-and what keeps it busy. Process 0 reads all of this, and publishes whether a
-process is gone or stuck. The others read only that, so that the work of each of
-them does not grow with their number.
+A process that waits for the devices of a dead process waits forever. Therefore each
+process publishes once a second that it is alive, how many runs it has started, and what
+keeps it busy. Process 0 reads all of this, and publishes whether a process is gone or
+stuck. The others read only that, so that the work of each of them does not grow with
+their number.
 """
 
 import contextlib
@@ -32,14 +32,13 @@ class Watch:
     """The watch of this process over the others.
 
     Args:
-        index: The number of this process.
         reported: Returns a problem that other processes have reported.
-        end: Called with a problem, on the thread of the watch. When it returns,
-            the watch continues.
+        end: Called with a problem, on the thread of the watch. When it returns, the
+            watch continues.
 
     Attributes:
-        patience_secs: How long a process may be silent or behind. Process 0's
-            applies to all. Defaults to 120.
+        patience_secs: How long a process may be silent or behind. Process 0's applies
+            to all.
         runs: The number of runs that this process has started on its devices.
     """
 
@@ -190,10 +189,7 @@ class Watch:
         return None
 
     def _stuck(self, alive: dict[int, Any], now: float) -> Problem | None:
-        """Returns the problem of a process that has dispatched too few runs.
-
-        The devices of the others wait for its devices.
-        """
+        """Returns the problem of a process that has dispatched too few runs."""
         most = max(runs for _, runs, _ in alive.values())
         for host, (_, runs, busy) in alive.items():
             if runs == most or busy:

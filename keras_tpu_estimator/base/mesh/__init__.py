@@ -1,1 +1,1 @@
-"""The mesh of cores, and what one core may ask of the others."""
+"""The mesh of cores, and communication between cores."""

@@ -31,19 +31,13 @@ def all_cores(
     """Returns the cores of the current Keras distribution, or of the machine.
 
     Args:
-        per_replica: The number of cores that a model is sharded over, without
-            a distribution. Defaults to 1.
-        layout_map: The sharding of variables, by patterns of their paths.
-            Defaults to `None`, which splits large variables.
+        per_replica: The number of cores that a model is sharded over, without a
+            distribution.
+        layout_map: The sharding of variables, by patterns of their paths. `None` splits
+            large variables. It must be `None` for replicas of one core.
         shard_optimizer: Whether the optimizer state is sharded over replicas.
-            Defaults to `False`.
         machine: The devices. Defaults to JAX's devices.
-        fsdp: Whether variables are sharded over replicas. Defaults to `False`.
-
-    Raises:
-        ValueError: The current distribution is neither a `DataParallel` nor a
-            `ModelParallel`, or its number of devices differs from the
-            machine's, or `layout_map` is set for replicas of one core.
+        fsdp: Whether variables are sharded over replicas.
     """
     own = machine or Machine.here()
     distribution = keras.distribution.distribution()
@@ -103,8 +97,8 @@ def _of_mesh(
     """Returns the cores of a mesh that has one axis of replicas.
 
     Args:
-        sizes: The other axes by the names of layouts, and their sizes.
-            Defaults to those of the mesh.
+        sizes: The other axes by the names of layouts, and their sizes. Defaults to
+            those of the mesh.
     """
     replicas = mesh.shape[batch_axis]
     topology = Topology(
@@ -150,8 +144,8 @@ def _of_mesh(
 def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
     """Returns a mesh of replicas with several cores each.
 
-    The cores of a replica have axes of size two, because each dimension of an
-    input may be split over some of them.
+    The cores of a replica have axes of size two, because each dimension of an input may
+    be split over some of them.
     """
     # JAX creates this attribute on import.
     if not jax.config.jax_use_shardy_partitioner:  # type: ignore[attr-defined]
@@ -170,11 +164,9 @@ def _mesh(per_replica: int, machine: Machine) -> jax.sharding.Mesh:
 
 
 def _hosts_per_replica(mesh: jax.sharding.Mesh, batch_axis: str, num_hosts: int) -> int:
-    """Returns the number of hosts of each replica.
+    """Returns the number of hosts of each replica, or raises a `ValueError`.
 
-    Raises:
-        ValueError: A host has neither complete replicas nor is one of the
-            hosts of a single replica.
+    Each host must have complete replicas, or be one of the hosts of a single replica.
     """
     if len(hosts_of(mesh)) == 1:
         return 1

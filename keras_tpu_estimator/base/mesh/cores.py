@@ -119,8 +119,8 @@ class Cores:
     def _scatter_in_two(self) -> bool:
         """Whether XLA would replace a scatter over all replicas by an all-reduce.
 
-        It does so on TPU slices such as v5e:4x4 and v5p:4x4x4, and sends twice as
-        much. It keeps two scatters, over half of the replicas and over pairs.
+        It does so on TPU slices such as v5e:4x4 and v5p:4x4x4, and sends twice as much.
+        It keeps two scatters, over half of the replicas and over pairs.
         """
         sizes = [size for _, size in self.axis_sizes]
         return (
@@ -372,8 +372,8 @@ def own_cores(cores: Cores) -> Cores:
 def own_copies(cores: Cores, values: Mapping[str, jax.Array]) -> dict[str, jax.Array]:
     """Returns the variables that this host's devices hold completely.
 
-    The arrays share the buffers of `values`. Variables that are sharded over
-    several hosts are omitted.
+    The arrays share the buffers of `values`. Variables that are sharded over several
+    hosts are omitted.
     """
     own = own_cores(cores)
     if not cores.are_on_hosts:

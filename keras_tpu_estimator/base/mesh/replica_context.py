@@ -16,15 +16,7 @@ Groups = Sequence[Sequence[int]]
 
 
 def check_groups(groups: Any) -> None:
-    """Checks that groups have equal sizes and contain each replica once.
-
-    Args:
-        groups: A list of lists of replica numbers.
-
-    Example:
-
-    >>> check_groups([[0, 1, 2, 3]])
-    """
+    """Checks that groups have equal sizes and contain each replica number once."""
     expected = "`group_assignment` should be a list of lists of replica numbers"
     if not _are_lists(groups):
         raise ValueError(
@@ -44,17 +36,7 @@ def check_groups(groups: Any) -> None:
 
 
 def check_partition(groups: Groups | None, num_replicas: int) -> None:
-    """Checks that groups contain all replicas.
-
-    Args:
-        groups: Checked groups; `None` for one group of all replicas.
-        num_replicas: The number of replicas. With one, any groups are valid,
-            because nothing is reduced.
-
-    Example:
-
-    >>> check_partition([[0, 1], [2, 3]], num_replicas=4)
-    """
+    """Checks that groups contain all replicas, if there are several to reduce over."""
     if groups is None or num_replicas == 1:
         return
     count = sum(len(group) for group in groups)
@@ -84,14 +66,12 @@ def sum_over(
     groups: Groups | None = None,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> PyTree:
-    """Returns sums over axes; for booleans, the number of true values.
+    """Returns sums over axes of the current `shard_map`; counts true booleans.
 
     Args:
-        nest: A pytree of one core's tensors or numbers.
-        axes: Axes of the current `shard_map`.
         groups: Groups of cores with separate sums. Defaults to one group.
-        dtype: The dtype in which floats are summed. Defaults to `None`, for at
-            least float32, because a sum may overflow float16.
+        dtype: The dtype in which floats are summed. Defaults to at least float32,
+            because a sum may overflow float16.
     """
     return _reduced(jax.lax.psum, nest, axes, groups, dtype)
 
@@ -127,13 +107,7 @@ def _reduced(
 
 @dataclasses.dataclass(frozen=True)
 class ReplicaContext:
-    """The context of one core's code during tracing.
-
-    Attributes:
-        num_replicas: The number of replicas that run this code.
-        axes: The names of their mesh axes; empty for one replica.
-        platform: The kind of the devices. Defaults to "cpu".
-    """
+    """The context of one core's code during tracing; one replica has no mesh axes."""
 
     num_replicas: int
     axes: tuple[str, ...]
@@ -211,13 +185,7 @@ def sum_in_groups(
     groups: Groups | None,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> PyTree:
-    """Sums tensors over the cores of each group.
-
-    Args:
-        x: A pytree of this core's tensors.
-        groups: The groups; `None` for one group of all cores.
-        dtype: As in `sum_over`.
-    """
+    """Sums tensors over the cores of each group, with a dtype as in `sum_over`."""
     context = replica_context()
     if not context.axes:
         return x
@@ -229,13 +197,7 @@ def mean_in_groups(
     groups: Groups | None,
     dtype: jax.typing.DTypeLike | None = None,
 ) -> PyTree:
-    """Averages tensors over the cores of each group.
-
-    Args:
-        x: A pytree of this core's tensors.
-        groups: The groups; `None` for one group of all cores.
-        dtype: As in `mean_over`.
-    """
+    """Averages tensors over the cores of each group, with a dtype as in `mean_over`."""
     context = replica_context()
     if not context.axes:
         return x
@@ -261,10 +223,8 @@ class ReplicaShards:
     """The shards of one variable, for the code of one replica.
 
     Attributes:
-        axes: The mesh axes of the replicas.
-        dimension: The dimension of the variable that is split over them.
-        dtype: The dtype in which gradients are summed. Defaults to `None`, for
-            at least float32.
+        dimension: The dimension of the variable that is split over the replicas.
+        dtype: The dtype in which gradients are summed; `None` for at least float32.
         in_two: Whether gradients are scattered first over every second replica, and
             then over pairs.
     """
@@ -282,12 +242,9 @@ class ReplicaShards:
     def whole(
         self, shard: jax.Array, dtype: jax.typing.DTypeLike | None = None
     ) -> jax.Array:
-        """Gathers the variable. Its gradient is summed and scattered.
+        """Gathers the variable from shards. Its gradient is summed and scattered.
 
-        Args:
-            shard: This replica's shard.
-            dtype: A narrower dtype in which the variable is used, and therefore
-                gathered. Defaults to its own.
+        The variable is gathered in `dtype`, a narrower dtype in which it is used.
         """
         if not jnp.issubdtype(shard.dtype, jnp.inexact):
             return self._gathered(shard)
@@ -344,13 +301,7 @@ def whole_of(
     values: Mapping[str, jax.Array],
     paths: Iterable[str],
 ) -> dict[str, jax.Array]:
-    """Returns some variables, of which those that are shards are gathered.
-
-    Args:
-        shards: The variables that may be shards, by path.
-        values: The values of variables by path.
-        paths: The paths of the variables to return.
-    """
+    """Returns the variables at these paths, and gathers those that are shards."""
     return {
         path: shards[path].whole(values[path]) if path in shards else values[path]
         for path in paths

@@ -21,11 +21,8 @@ def padded_rows(rows: int, place: jax.sharding.Sharding) -> int:
 class ShardedRows:
     """Rows that are sharded over all cores, and a batch that may be too.
 
-    The first core has the first rows.
-
-    Attributes:
-        cores: The cores.
-        is_split: Whether each replica has its own slice of the batch.
+    The first core has the first rows. `is_split` means that each replica has its own
+    slice of the batch.
     """
 
     cores: Cores
@@ -39,16 +36,10 @@ class ShardedRows:
     def per_core(
         self, function: Callable[..., PyTree], returns_rows: bool
     ) -> Callable[..., PyTree]:
-        """Runs a function on every core.
+        """Returns a function of global arrays that runs a function on every core.
 
-        Args:
-            function: A function of three pytrees: rows, slices of the batch,
-                and replicated values.
-            returns_rows: Whether it returns a pytree of rows; otherwise, of
-                slices of the batch.
-
-        Returns:
-            A function of global arrays.
+        The given function has three pytrees as arguments: rows, slices of the batch,
+        and replicated values. It returns a pytree of rows, or else of slices.
         """
         if self.cores.mesh is None:
             return function
@@ -76,11 +67,7 @@ class ShardedRows:
         return jax.lax.all_gather(slices, self._axes, tiled=True)
 
     def own_sum(self, x: jax.Array) -> jax.Array:
-        """Returns this core's slice of the sum over all cores.
-
-        Args:
-            x: A tensor of shape `[batch, ...]` for the complete batch.
-        """
+        """Returns this core's slice of the sum of all cores' `[batch, ...]` tensors."""
         mesh = self.cores.mesh
         if mesh is None:
             return x

@@ -36,13 +36,7 @@ def put_by_part(
     sharding: jax.sharding.Sharding,
     part: Callable[[IndexRanges], np.ndarray],
 ) -> jax.Array:
-    """Makes an array from parts, with at most one of them on the host.
-
-    Args:
-        shape: The shape of the array.
-        sharding: The sharding of the array.
-        part: Returns the part of a core.
-    """
+    """Makes an array from each core's part, with at most one of them on the host."""
     devices = collections.defaultdict(list)
     places = sharding.addressable_devices_indices_map(shape)
     for device, index in places.items():
@@ -58,9 +52,7 @@ def put_by_part(
 def put_parts(cores: Cores, nest: PyTree, axis: int) -> PyTree:
     """Copies each host's part of a batch to its devices.
 
-    Args:
-        nest: A pytree of arrays, with equal shapes on all hosts.
-        axis: The dimension of the batch.
+    The arrays have equal shapes on all hosts, and the batch is the dimension `axis`.
     """
     sharding = cores.batch_sharding(axis)
     hosts = cores.topology.num_readers
@@ -77,8 +69,8 @@ def put_parts(cores: Cores, nest: PyTree, axis: int) -> PyTree:
 def alias(value: jax.Array) -> jax.Array:
     """Returns another array with the same buffers.
 
-    JAX caches a fetched value in the array until the array is deleted. Fetch
-    the value from an alias to free this memory.
+    JAX caches a fetched value in the array until the array is deleted. Fetch the value
+    from an alias to free this memory.
     """
     parts = [
         jax.make_array_from_single_device_arrays(
@@ -98,14 +90,9 @@ def without_padding(
 ) -> list[jax.Array]:
     """Removes padding from the parts of a batch, and distributes it evenly.
 
-    The devices of all hosts exchange rows, so that all hosts must call this
-    between the same device programs.
-
-    Args:
-        parts: Arrays that `put_parts` has made of padded parts.
-        sizes: The number of rows in the part of each host.
-        axis: The dimension of the batch.
-        sharding: The sharding of the results.
+    The devices of all hosts exchange rows, so that all hosts must call this between the
+    same device programs. `put_parts` has made the arrays of padded parts, and `sizes`
+    are the numbers of rows of the hosts.
     """
     if not parts:
         return []

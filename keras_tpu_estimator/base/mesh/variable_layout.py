@@ -24,13 +24,11 @@ class VariableLayout:
     Attributes:
         sizes: The names and sizes of the axes of a replica's cores.
         replicas: The name and size of the axis of replicas.
-        rules: Patterns for complete paths, with an axis or `None` for each
-            dimension. Defaults to `None`, which splits large variables along
-            their largest dimension.
-        slots_are_shared: Whether optimizer state is also sharded over
-            replicas. Defaults to `False`.
-        is_fsdp: Whether large variables and their optimizer state are also
-            sharded over replicas. Defaults to `False`.
+        rules: Patterns for complete paths, with an axis or `None` for each dimension.
+            Without rules, large variables are split along their largest dimension.
+        slots_are_shared: Whether optimizer state is also sharded over replicas.
+        is_fsdp: Whether large variables and their optimizer state are also sharded over
+            replicas.
     """
 
     sizes: tuple[tuple[str, int], ...]
@@ -40,12 +38,7 @@ class VariableLayout:
     is_fsdp: bool = False
 
     def over(self, shape: Mapping[str, int], per_replica: int) -> Self:
-        """Returns the same layout for fewer cores.
-
-        Args:
-            shape: The size of each axis of their mesh.
-            per_replica: The number of cores of a replica.
-        """
+        """Returns the same layout for fewer cores, whose mesh has this shape."""
         name, _ = self.replicas
         return dataclasses.replace(
             self,
@@ -56,14 +49,11 @@ class VariableLayout:
     def axes(self, path: str, shape: tuple[int, ...], owner: str | None = None) -> Axes:
         """Returns the axes over which a variable's dimensions are split.
 
-        Args:
-            path: The path of the variable.
-            shape: The shape of the variable.
-            owner: For optimizer state, the path of its variable, which has the
-                same shape and layout.
+        Several matching rules, or one that does not fit, raise a `ValueError`.
 
-        Raises:
-            ValueError: Several rules match, or a rule does not fit.
+        Args:
+            owner: For optimizer state, the path of its variable, which has the same
+                shape and layout.
         """
         if self.rules is None:
             axes = self._by_size(shape)
@@ -164,12 +154,7 @@ class VariableLayout:
 
 
 def rules_of(layout_map: Mapping[str, Any]) -> Rules:
-    """Returns the rules of a dict, or of a `keras.distribution.LayoutMap`.
-
-    Args:
-        layout_map: A mapping from patterns to tuples of axes, or to objects of
-            Keras's `TensorLayout`.
-    """
+    """Returns the rules of a dict, or of a `keras.distribution.LayoutMap`."""
     return tuple(
         (pattern, tuple(getattr(layout, "axes", layout)))
         for pattern, layout in layout_map.items()

@@ -1,7 +1,7 @@
 """Files that grow while others read them.
 
-Objects in a store cannot grow. Such a file is written locally, and uploaded as a whole
-in the background and at the end of each call.
+Objects in a store cannot grow. Such a file is written locally, and the complete file is
+uploaded in the background and at the end of each call.
 """
 
 import contextlib
@@ -61,9 +61,7 @@ class GrowingFile:
 class _Uploaded(GrowingFile):
     """A file that is copied to a store as it grows.
 
-    Args:
-        resumes: Whether it begins with the existing content.
-        clock: Returns the time in seconds.
+    If it resumes, it begins with the existing content.
     """
 
     def __init__(
@@ -99,11 +97,7 @@ class _Uploaded(GrowingFile):
         self._thread = thread
 
     def show(self) -> None:
-        """Waits until the store has the complete content.
-
-        Raises:
-            Exception: The upload failed.
-        """
+        """Waits until the store has the complete content, or raises an error."""
         if self._thread is not None:
             self._thread.join()
         if self in _UNSHOWN:
@@ -135,29 +129,17 @@ class _Uploaded(GrowingFile):
 
 
 def growing(path: str, resumes: bool = False) -> GrowingFile:
-    """Returns a file for appending.
+    """Returns a file at a path or URL for appending.
 
     Args:
-        path: A path or URL.
-        resumes: Whether a file at a URL continues; a local file continues depending on
-            how it is opened. Defaults to `False`.
-
-    Example:
-
-    >>> growing("/tmp/metrics.jsonl").path
-    '/tmp/metrics.jsonl'
+        resumes: Whether a file at a URL continues. A local file continues depending on
+            how it is opened.
     """
     return _Uploaded(path, resumes) if is_url(path) else GrowingFile(path)
 
 
 def flush_at_end(writer: Flushable) -> None:
-    """Makes `show_all` flush a writer for as long as the writer exists.
-
-    Example:
-
-    >>> import io
-    >>> flush_at_end(io.BytesIO())
-    """
+    """Makes `show_all` flush a writer for as long as the writer exists."""
     with _LOCK:
         _FLUSHED_AT_END[writer] = next(_WRITES)
 
@@ -165,17 +147,11 @@ def flush_at_end(writer: Flushable) -> None:
 def show_all(since: int = 0) -> None:
     """Waits until others see everything that this process has written.
 
+    A file that cannot be written or copied raises an error, and the next call retries.
+
     Args:
         since: The number of a write. Failures of earlier writes are logged once instead
-            of raised, because their caller has already returned. Defaults to 0: all are
-            raised.
-
-    Raises:
-        Exception: A file could not be written or copied. The next call retries.
-
-    Example:
-
-    >>> show_all()
+            of raised, because their caller has already returned.
     """
     with _LOCK:
         writers = list(_FLUSHED_AT_END.items())
@@ -190,12 +166,10 @@ def show_all(since: int = 0) -> None:
 def _errors_of(
     calls: Iterable[tuple[object, int, Callable[[], None]]], since: int
 ) -> list[Exception]:
-    """Makes all calls, and returns the errors of recent writes.
+    """Makes all calls, and returns the errors of writes from number `since` on.
 
-    Args:
-        calls: The written objects, the numbers of their last writes, and functions that
-            write them.
-        since: As in `show_all`.
+    Each call has the written object, the number of its last write, and a function that
+    writes it.
     """
     errors: list[Exception] = []
     for written, number, call in calls:
@@ -215,16 +189,7 @@ def _errors_of(
 
 @contextlib.contextmanager
 def shown_at_end() -> Iterator[None]:
-    """Calls `show_all` at the end of a `with` block.
-
-    Raises:
-        Exception: A write of the block failed, and the block raised no other error.
-
-    Example:
-
-    >>> with shown_at_end():
-    ...     growing("/tmp/metrics.jsonl").changed()
-    """
+    """Calls `show_all` after a `with` block, whose own error takes precedence."""
     since = next(_WRITES)
     try:
         yield

@@ -26,25 +26,12 @@ _LOCAL = ("file", "local")
 
 
 def is_url(path: PathLike) -> bool:
-    """Returns whether a path is a URL, such as 'gs://bucket/run'.
-
-    Example:
-
-    >>> is_url("gs://bucket/run"), is_url("/bucket/run")
-    (True, False)
-    """
+    """Returns whether a path is a URL, such as 'gs://bucket/run'."""
     return _URL.match(os.fsdecode(path)) is not None
 
 
 def with_slashes(url: str) -> str:
-    """Returns a URL with slashes instead of the backslashes of `os.path.join` on
-    Windows.
-
-    Example:
-
-    >>> with_slashes("gs://bucket/run")
-    'gs://bucket/run'
-    """
+    """Returns a URL with slashes where `os.path.join` on Windows puts backslashes."""
     return url.replace("\\", "/") if machine.IS_WINDOWS else url
 
 
@@ -53,11 +40,8 @@ def located(
 ) -> tuple["AbstractFileSystem", str]:
     """Returns the file system of a URL, and its path there.
 
-    Raises:
-        ImportError: fsspec or its driver for the URL is not installed.
-        ValueError: The URL's scheme is unknown, or it is a local path.
-
-    Example:
+    A missing driver raises an `ImportError`. An unknown scheme, or the URL of a local
+    path, raises a `ValueError`.
 
     >>> filesystem, path = located("memory://bucket/run")
     >>> path
@@ -85,20 +69,7 @@ def located(
 
 
 def check(path: str) -> None:
-    """Checks that a path, if it is a URL, can be used.
-
-    Raises:
-        ImportError: As in `located`.
-        ValueError: As in `located`, or pathlib has changed the URL.
-
-    Example:
-
-    >>> check("gs:/bucket/run")
-    Traceback (most recent call last):
-    ...
-    ValueError: A URL must have two slashes, one of which pathlib has removed.
-    Received: 'gs:/bucket/run'. Pass the string 'gs://bucket/run'.
-    """
+    """Checks that a path, if it is a URL, is valid and was not changed by pathlib."""
     cut = _CUT_URL.match(path)
     if cut is not None:
         rest = cut[2].replace("\\", "/")
@@ -119,45 +90,21 @@ _RESERVED_BY_WINDOWS = re.compile(
 
 
 def is_file(path: str) -> bool:
-    """Returns whether a file exists.
-
-    Example:
-
-    >>> is_file("/nowhere"), is_file("memory://nowhere")
-    (False, False)
-    """
+    """Returns whether a file exists."""
     if not is_url(path):
         return os.path.isfile(path)
     return _kind(path) == "file"
 
 
 def is_directory(path: str) -> bool:
-    """Returns whether a directory exists, which at a URL means that it is not empty.
-
-    Example:
-
-    >>> is_directory("/"), is_directory("memory://nowhere")
-    (True, False)
-    """
+    """Returns whether a directory exists, which at a URL means that it is not empty."""
     if not is_url(path):
         return os.path.isdir(path)
     return _kind(path) == "directory"
 
 
 def names_in(directory: str) -> list[str]:
-    """Returns the names of files and directories in a directory.
-
-    A directory behind a URL that contains nothing has no names.
-
-    Raises:
-        FileNotFoundError: The local directory does not exist.
-
-    Example:
-
-    >>> import tempfile
-    >>> names_in(tempfile.mkdtemp())
-    []
-    """
+    """Returns the names in a directory; a missing directory at a URL has none."""
     if not is_url(directory):
         return os.listdir(directory)
     filesystem, path = located(directory)
@@ -176,13 +123,7 @@ def names_in(directory: str) -> list[str]:
 
 
 def matching(pattern: str) -> list[str]:
-    """Returns the sorted paths or URLs that match a pattern as in `glob.glob`.
-
-    Example:
-
-    >>> matching("/nowhere/*")
-    []
-    """
+    """Returns the sorted paths or URLs that match a pattern as in `glob.glob`."""
     if not is_url(pattern):
         return sorted(glob.glob(pattern))
     filesystem, path = located(pattern)
@@ -190,12 +131,7 @@ def matching(pattern: str) -> list[str]:
 
 
 def make_directory(path: str) -> None:
-    """Makes a directory; for a URL it does nothing, because writing makes it.
-
-    Example:
-
-    >>> make_directory("memory://bucket/run")
-    """
+    """Makes a directory; for a URL it does nothing, because writing makes it."""
     if not is_url(path):
         os.makedirs(path, exist_ok=True)
 
@@ -203,23 +139,13 @@ def make_directory(path: str) -> None:
 def remove(path: str, last: str | None = None) -> None:
     """Removes a file, a link, or a folder with everything in it.
 
-    This package removes everything through this function. It never follows links.
+    This package removes everything through this function. It never follows links. It
+    raises an error if the path is missing, except in some stores, or if the folder
+    receives files during the removal.
 
     Args:
         last: The name of a file in a local folder that is removed only after everything
-            else. Defaults to none.
-
-    Raises:
-        FileNotFoundError: The path does not exist. Some stores do not report this.
-        OSError: A folder receives files during the removal.
-
-    Example:
-
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> remove(folder)
-    >>> is_directory(folder)
-    False
+            else.
     """
     if not is_url(path):
         shared_files.remove(path, last)
@@ -232,18 +158,7 @@ def remove(path: str, last: str | None = None) -> None:
 
 
 def opened(path: PathLike) -> BinaryIO:
-    """Opens a file for reading.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-
-    Example:
-
-    >>> opened("memory://nowhere")
-    Traceback (most recent call last):
-    ...
-    FileNotFoundError: ...
-    """
+    """Opens a file for reading; a missing file raises a `FileNotFoundError`."""
     if not is_url(path):
         return shared_files.opened(os.fsdecode(path))
     filesystem, path = located(path)
@@ -251,18 +166,7 @@ def opened(path: PathLike) -> BinaryIO:
 
 
 def version(path: str) -> tuple[object, ...]:
-    """Returns a value that changes when the content of a file changes.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-
-    Example:
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     version(file.name) == version(file.name)
-    True
-    """
+    """Returns a value that changes with the content of a file, which must exist."""
     if is_url(path):
         filesystem, located_at = located(path)
         return path, filesystem.ukey(located_at)
@@ -276,8 +180,6 @@ def version(path: str) -> tuple[object, ...]:
 
 def canonical(path: PathLike) -> str:
     """Returns one name for all names of a directory.
-
-    Example:
 
     >>> canonical("gs://bucket/run/"), canonical("/tmp/../tmp")
     ('gs://bucket/run', '/tmp')
@@ -298,18 +200,7 @@ def _kind(url: str) -> str | None:
 
 
 def check_name(what: str, name: str) -> None:
-    """Checks that a file or folder can have a name on this system.
-
-    Args:
-        what: The argument that contains the name, for messages.
-
-    Raises:
-        ValueError: Windows reserves the name or one of its characters.
-
-    Example:
-
-    >>> check_name("`name`", "eval_test")
-    """
+    """Checks that Windows, if used, does not reserve a file or folder name."""
     if machine.IS_WINDOWS and _RESERVED_BY_WINDOWS.fullmatch(name):
         raise ValueError(
             f"{what} must make a file name that Windows allows, without "
@@ -321,18 +212,8 @@ def check_name(what: str, name: str) -> None:
 def check_folder_name(what: str, path: str) -> None:
     """Checks that a folder can have its name, and that no other folder has it.
 
-    On Windows and macOS, 'Test' and 'test' are one folder.
-
-    Args:
-        path: The folder, which may be missing, or a URL.
-
-    Raises:
-        ValueError: Windows reserves the name, or the folder exists under a name that
-            differs in case.
-
-    Example:
-
-    >>> check_folder_name("`name`", "/nowhere/eval_test")
+    On Windows and macOS, 'Test' and 'test' are one folder. The folder may be missing,
+    and URLs are not checked.
     """
     if is_url(path):
         return

@@ -38,26 +38,19 @@ def opened(path: str) -> BinaryIO:
 
 
 def replace(source: str, target: str) -> None:
-    """Renames a file, or a folder if the target is missing; replaces a target file.
-
-    Raises:
-        PermissionError: On Windows, a program has one of them open.
-    """
+    """Renames a file, or a folder if the target is missing; replaces a target file."""
     _patiently(lambda: os.replace(source, target))
 
 
 def remove(path: str, last: str | None = None) -> None:
-    """Deletes a file, a link, or a folder with everything in it, without following
-    links.
+    """Deletes a file, a link, or a folder with everything in it; follows no links.
+
+    It raises an `OSError` if another thread writes into the folder or, on Windows, if a
+    program has a file open.
 
     Args:
         last: The name of a file in the folder that is deleted only after everything
-            else. Defaults to none.
-
-    Raises:
-        FileNotFoundError: The path does not exist.
-        OSError: Another thread writes into the folder.
-        PermissionError: On Windows, a program has a file open.
+            else.
     """
     if not _is_folder(path):
         _patiently(lambda: os.remove(path))
@@ -79,14 +72,7 @@ def _is_folder(path: str) -> bool:
 
 @contextlib.contextmanager
 def left_if_in_use(path: str) -> Iterator[None]:
-    """Logs instead of failing if Windows does not delete an open file.
-
-    Args:
-        path: The path that the block deletes, for the log.
-
-    Raises:
-        PermissionError: The block raised it on another system.
-    """
+    """Logs instead of failing if Windows does not delete an open file."""
     try:
         yield
     except PermissionError as error:
@@ -116,18 +102,6 @@ def read_at(descriptor: int, memory: memoryview, offset: int) -> int:
 
     Returns the number of bytes read, which may be less than requested; 0 means the end
     of the file. Several threads may read at once.
-
-    Example:
-
-    >>> import tempfile
-    >>> memory = memoryview(bytearray(2))
-    >>> with tempfile.TemporaryFile() as file:
-    ...     _ = file.write(b"content")
-    ...     file.flush()
-    ...     read_at(file.fileno(), memory, 3)
-    2
-    >>> bytes(memory)
-    b'te'
     """
     if hasattr(os, "preadv"):
         return os.preadv(descriptor, [memory], offset)
@@ -142,13 +116,6 @@ def write_at(descriptor: int, memory: memoryview, offset: int) -> int:
     """Writes memory at an offset, without changing the file's position.
 
     Returns the number of bytes written, which may be less than all.
-
-    Example:
-
-    >>> import tempfile
-    >>> with tempfile.TemporaryFile() as file:
-    ...     write_at(file.fileno(), memoryview(b"content"), 3)
-    7
     """
     if hasattr(os, "pwrite"):
         return os.pwrite(descriptor, memory, offset)

@@ -35,16 +35,7 @@ _LOCK = threading.Lock()
 def put(local: str, path: str) -> None:
     """Moves a complete local file to its path or URL, and replaces an existing file.
 
-    Args:
-        local: A local file, on the same file system as a local `path`.
-
-    Example:
-
-    >>> import tempfile
-    >>> with tempfile.NamedTemporaryFile() as file:
-    ...     put(file.name, "memory://bucket/file")
-    >>> paths.is_file("memory://bucket/file")
-    True
+    The file must be on the same file system as a local path.
     """
     if not is_url(path):
         shared_files.replace(local, path)
@@ -54,23 +45,13 @@ def put(local: str, path: str) -> None:
 
 
 def put_bytes(content: bytes, url: str) -> None:
-    """Writes an object to a store, and replaces an existing one.
-
-    Example:
-
-    >>> put_bytes(b"content", "memory://bucket/file")
-    >>> paths.opened("memory://bucket/file").read()
-    b'content'
-    """
+    """Writes an object to a store, and replaces an existing one."""
     filesystem, path = located(url)
     _with_parents(filesystem, path, lambda: filesystem.pipe_file(path, content))
 
 
 def put_tree(local: str, url: str) -> None:
-    """Copies a local directory to a store, with `saved_model.pb` as the last file.
-
-    If the copy fails, no part of it remains.
-    """
+    """Copies a directory to a store, `saved_model.pb` last; removes it on failure."""
     files = [
         # URLs have slashes, also on Windows.
         pathlib.Path(folder, name).relative_to(local).as_posix()
@@ -88,18 +69,7 @@ def put_tree(local: str, url: str) -> None:
 
 
 def fetch(url: str, local: str) -> None:
-    """Copies an object of a store to a local file.
-
-    Raises:
-        FileNotFoundError: The object does not exist.
-
-    Example:
-
-    >>> fetch("memory://nowhere", "/tmp/file")
-    Traceback (most recent call last):
-    ...
-    FileNotFoundError: ...
-    """
+    """Copies an object of a store, which must exist, to a local file."""
     filesystem, path = located(url)
     filesystem.get_file(path, local)
 
@@ -116,20 +86,9 @@ def _with_parents(
 
 
 class Copy:
-    """A temporary folder, which is removed when the object is garbage-collected.
+    """A file in a temporary folder, which is removed with this object.
 
-    Args:
-        name: The name of the file in the folder.
-        original: An object that the copy keeps alive. Defaults to none.
-
-    Attributes:
-        path: The path of the file.
-
-    Example:
-
-    >>> copy = Copy("model.ckpt-20.h5")
-    >>> os.path.basename(copy.path)
-    'model.ckpt-20.h5'
+    The copy keeps its `original` alive, if there is one.
     """
 
     def __init__(self, name: str, original: object = None):
@@ -140,32 +99,19 @@ class Copy:
 
 
 class Original:
-    """A file that is already on this machine.
-
-    Attributes:
-        path: Its path.
-    """
+    """A file that is already on this machine."""
 
     def __init__(self, path: str):
         self.path = path
 
 
 def local_copy(path: str, suffixes: Sequence[str] = ("",)) -> Copy | Original:
-    """Returns a local file with the content of a path or URL.
+    """Returns a local file with the content of a path or URL; a URL must exist.
 
     The caller must hold the returned object while it uses its `path`.
 
     Args:
-        suffixes: The endings of the files that `path` stands for. Defaults to one file
-            without an ending.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-
-    Example:
-
-    >>> local_copy("/tmp/file").path
-    '/tmp/file'
+        suffixes: The endings of the files that `path` stands for.
     """
     if not is_url(path):
         return Original(path)
@@ -183,8 +129,6 @@ def local_copy(path: str, suffixes: Sequence[str] = ("",)) -> Copy | Original:
 def has_wildcards(path: str) -> bool:
     """Returns whether TensorFlow reads a path as a pattern that does not match it.
 
-    Example:
-
     >>> has_wildcards("/tmp/a[b]"), has_wildcards("/tmp/a*b")
     (True, False)
     """
@@ -195,19 +139,7 @@ def has_wildcards(path: str) -> bool:
 def without_wildcards(
     files: Copy | Original, suffixes: Sequence[str]
 ) -> Copy | Original:
-    """Returns the files, or links to them if TensorFlow would read their path as a
-    pattern.
-
-    TensorFlow looks for the checkpoint `a[b]/model.ckpt` in a folder `ab`.
-
-    Args:
-        suffixes: The endings of the files.
-
-    Example:
-
-    >>> without_wildcards(Original("/tmp/a*b"), [""]).path
-    '/tmp/a*b'
-    """
+    """Returns files, or links to them if TensorFlow reads their path as a pattern."""
     path = os.path.abspath(files.path)
     if not has_wildcards(path):
         return files
@@ -218,18 +150,7 @@ def without_wildcards(
 
 
 def keep(url: str, copy: Copy) -> None:
-    """Caches the local copy of a file that was just written.
-
-    Example:
-
-    >>> copy = Copy("file")
-    >>> with open(copy.path, "wb") as file:
-    ...     size = file.write(b"content")
-    >>> put(copy.path, "memory://bucket/file")
-    >>> keep("memory://bucket/file", copy)
-    >>> local_copy("memory://bucket/file") is copy
-    True
-    """
+    """Caches the local copy of a file that was just written."""
     _keep(url, (paths.version(url),), copy)
 
 

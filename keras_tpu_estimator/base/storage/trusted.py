@@ -14,24 +14,7 @@ from keras_tpu_estimator.base.storage.paths import is_url
 
 
 def folder_string(name: str, value: object) -> str:
-    """Returns a local folder, which need not exist, as a string.
-
-    Args:
-        name: The name of the value in messages.
-        value: A `str`, `bytes` or path object.
-
-    Raises:
-        TypeError: The value is not a path.
-        ValueError: The value is empty, or a URL.
-        NotImplementedError: The system is Windows.
-
-    Example:
-
-    >>> folder_string("`save`", "gs://bucket/compiled")
-    Traceback (most recent call last):
-    ...
-    ValueError: `save` must be a local folder. Received: ...
-    """
+    """Returns a local folder, which may be missing, as a string; rejects URLs."""
     folder = directory_string(name, value)
     check_is_posix(
         f"{name}, a folder of compiled programs,",
@@ -48,27 +31,7 @@ def folder_string(name: str, value: object) -> str:
 
 
 def read(path: str) -> bytes:
-    """Reads a file that only this user or root can have written.
-
-    Raises:
-        FileNotFoundError: The file does not exist.
-        PermissionError: Other users may have written the file.
-
-    Example:
-
-    >>> import tempfile
-    >>> folder = tempfile.mkdtemp()
-    >>> with open(os.path.join(folder, "note"), "w") as file:
-    ...     _ = file.write("mine")
-    >>> os.chmod(file.name, 0o644)
-    >>> read(file.name)
-    b'mine'
-    >>> os.chmod(file.name, 0o664)
-    >>> read(file.name)
-    Traceback (most recent call last):
-    ...
-    PermissionError: Only this user ...chmod go-w ...
-    """
+    """Reads a file, after a check that only this user or root can have written it."""
     # Resolve links first; later links are not followed.
     path = os.path.realpath(path)
     check_folder(os.path.dirname(path))
@@ -80,16 +43,7 @@ def read(path: str) -> bytes:
 
 
 def check_folder(path: str) -> None:
-    """Checks that other users cannot add files to a folder, or replace it.
-
-    Raises:
-        FileNotFoundError: The folder does not exist.
-        PermissionError: Other users may write there.
-
-    Example:
-
-    >>> check_folder("/")
-    """
+    """Raises a `PermissionError` if other users can change or replace a folder."""
     path = os.path.realpath(path)
     while True:
         _check(path, os.stat(path, follow_symlinks=False))

@@ -53,15 +53,6 @@ def varying(
     Args:
         inputs: For each argument, whether it differs between cores.
         axes: The names of the cores' mesh axes; none for one core.
-
-    Example:
-
-    >>> import jax
-    >>> traced = jax.make_jaxpr(
-    ...     lambda x: (x, jax.lax.psum(x, "batch")), axis_env=[("batch", 8)]
-    ... )(1.0)
-    >>> varying(traced, [True], ("batch",))
-    [True, False]
     """
     if not axes:
         return [False] * len(traced.jaxpr.outvars)
@@ -70,11 +61,7 @@ def varying(
 
 @dataclasses.dataclass(frozen=True)
 class _Varying(Analysis[bool]):
-    """The fact whether a value differs between cores.
-
-    Attributes:
-        axes: The names of the cores' mesh axes.
-    """
+    """The fact whether a value differs between cores, which have these mesh axes."""
 
     axes: frozenset[str]
 
@@ -107,13 +94,7 @@ def _axes_of(params: Any) -> frozenset[Any]:
 
 @dataclasses.dataclass(frozen=True)
 class FixedWeight:
-    """A weight that is not a variable.
-
-    Attributes:
-        shape: Its shape.
-        dtype: The name of its dtype.
-        is_random: Whether it consists of random numbers, drawn in each step.
-    """
+    """A weight that is not a variable; a random one is drawn again in each step."""
 
     shape: tuple[int, ...]
     dtype: str
@@ -136,14 +117,6 @@ def fixed_weights(traced: jex.ClosedJaxpr) -> list[FixedWeight]:
 
     Each array appears once, in the order of use. Arrays of at most 64 numbers,
     integers, and arrays behind `jax.lax.stop_gradient` are omitted.
-
-    Example:
-
-    >>> import jax, numpy as np
-    >>> kernel = np.ones((9, 9), "float32")
-    >>> traced = jax.make_jaxpr(lambda x: (x @ kernel) * kernel[0])(kernel)
-    >>> fixed_weights(traced)
-    [FixedWeight(shape=(9, 9), dtype='float32', is_random=False)]
     """
     found: dict[Any, FixedWeight] = {}
     inputs: list[_Sources] = [None] * len(traced.jaxpr.invars)
@@ -153,11 +126,7 @@ def fixed_weights(traced: jex.ClosedJaxpr) -> list[FixedWeight]:
 
 @dataclasses.dataclass(frozen=True)
 class _WeightSearch(Analysis[_Sources]):
-    """Follows constants through a function.
-
-    Attributes:
-        found: The weights found so far, by their source.
-    """
+    """Follows constants through a function; collects the weights by their source."""
 
     found: dict[Any, FixedWeight]
 
@@ -211,10 +180,7 @@ def _is_weight(aval: Any) -> bool:
 class Crossing:
     """An operation that combines each label with each output.
 
-    Attributes:
-        labels: The shape of the labels before broadcasting.
-        outputs: The shape of the other operand.
-        line: The number of the line.
+    The shape `labels` is that before broadcasting.
     """
 
     labels: tuple[int, ...]
@@ -230,15 +196,6 @@ def crossings(traced: jex.ClosedJaxpr, labels: Sequence[bool]) -> list[Crossing]
 
     Args:
         labels: For each argument, whether it is one of the labels.
-
-    Example:
-
-    >>> import jax.numpy as jnp
-    >>> traced = jax.make_jaxpr(lambda y, labels: y - labels)(
-    ...     jnp.ones((4, 1)), jnp.ones(4)
-    ... )
-    >>> [(c.labels, c.outputs) for c in crossings(traced, [False, True])]
-    [((4,), (4, 1))]
     """
     sources = [_LABELS if own else _OTHERS for own in labels]
     search = _CrossingSearch()
@@ -250,9 +207,7 @@ def crossings(traced: jex.ClosedJaxpr, labels: Sequence[bool]) -> list[Crossing]
 class _CrossingSearch(Analysis[int]):
     """Follows labels and outputs through a function.
 
-    Attributes:
-        found: The operations found so far, as keys in order.
-        made: The operation that made each value.
+    It collects crossings in order, and the operation that made each value.
     """
 
     found: dict[Crossing, None] = dataclasses.field(default_factory=dict)
@@ -300,8 +255,7 @@ def _of_pair(
 
 
 def _was_vector(value: Any, equation: Any, made: dict[Any, Any]) -> bool:
-    """Returns whether an operation itself inserts one of the last two axes of an
-    operand.
+    """Returns whether an operation inserts one of the last two axes of an operand.
 
     `jax.vmap` may insert further axes before them.
     """
@@ -321,9 +275,7 @@ def _was_vector(value: Any, equation: Any, made: dict[Any, Any]) -> bool:
 def _place(
     equation: Any, libraries: tuple[str, ...]
 ) -> tuple[str, types.CodeType | None, int]:
-    """Returns the file, code and instruction of the innermost call outside
-    libraries.
-    """
+    """Returns file, code and instruction of the innermost call outside libraries."""
     trace = equation.source_info.traceback
     # Two calls may be in one line, which a Python traceback cannot distinguish.
     frames = () if trace is None else zip(*trace.raw_frames(), strict=True)

@@ -27,11 +27,10 @@ Tree = TypeVar("Tree")
 
 @dataclasses.dataclass(frozen=True)
 class Leaf:
-    """A leaf of a pytree.
+    """A leaf of a pytree: an array or another object.
 
     Attributes:
         parts: Its path.
-        value: An array or another object.
         keys: The keys of `jax.tree_util` that lead to it.
         is_state: Whether flax marks it as state instead of a parameter.
         is_again: Whether it belongs to a flax variable that occurred before. Its path
@@ -77,10 +76,7 @@ def leaves_of(tree: PyTree, positions: bool = True) -> list[Leaf]:
     A flax variable or box around an array has the path of the array.
 
     Args:
-        positions: Whether positions in lists and tuples are parts of paths. Defaults to
-            `True`.
-
-    Example:
+        positions: Whether positions in lists and tuples are parts of paths.
 
     >>> [each.parts for each in leaves_of({"dense": [np.zeros(2), None, 1]})]
     [('dense', '0'), ('dense', '2')]
@@ -104,17 +100,9 @@ def leaves_of(tree: PyTree, positions: bool = True) -> list[Leaf]:
 
 
 def with_values(tree: Tree, values: Sequence[Any]) -> Tree:
-    """Returns a pytree of the same structure with other leaves.
+    """Returns a pytree of the same structure with other values of `leaves_of(tree)`.
 
     A flax variable that occurs several times remains one variable.
-
-    Args:
-        values: A value for each of `leaves_of(tree)`.
-
-    Example:
-
-    >>> with_values({"dense": [np.zeros(2), None, 1]}, [2, 3])
-    {'dense': [2, None, 3]}
     """
     left = iter(values)
     boxes: dict[int, Any] = {}
@@ -140,14 +128,12 @@ def make_variable(
     of: type[keras.Variable] = keras.Variable,
     initial: Callable[[], Any] | None = None,
 ) -> keras.Variable:
-    """Makes the variable of an array, in the current name scope.
+    """Makes the variable of a leaf's array, in the current name scope.
 
     Args:
-        leaf: The leaf whose array is the initial value.
         parents: The path of its parents.
         trainable: Whether it is trained, if it has floating-point numbers.
-        of: The class of the variable, unless it holds a key. Defaults to
-            `keras.Variable`.
+        of: The class of the variable, unless it holds a key.
         initial: Returns the initial value when it is needed. Defaults to the array
             itself.
     """
@@ -225,10 +211,7 @@ def flax_classes(node: object) -> Iterator[str]:
 
 
 def _names_in_layers(tree: PyTree) -> list[str]:
-    """Returns the names of weights in Keras's layers for JAX models.
-
-    These layers treat Python numbers as arrays.
-    """
+    """Returns the names of weights, including numbers, in Keras's JAX layers."""
     numbers = (jax.Array, np.ndarray, np.generic, bool, int, float)
     return [
         ".".join(leaf.parts) or "value"
@@ -244,13 +227,12 @@ keras_patches.around_jax_layers(lambda: current_scope() is not None, _names_in_l
 def maker(init: Any, new_seed: Callable[[], int]) -> Callable[[], PyTree]:
     """Returns a function that makes the same pytree in each call.
 
+    A flax.linen module raises a `ValueError`, because it has no arrays.
+
     Args:
         init: A pytree, or a function that makes one from a PRNG key or without
             arguments.
         new_seed: Returns a seed; called if `init` takes a key.
-
-    Raises:
-        ValueError: `init` is a flax.linen module, which has no arrays.
     """
     if not _is_function(init):
         return lambda: init
@@ -267,17 +249,7 @@ def maker(init: Any, new_seed: Callable[[], int]) -> Callable[[], PyTree]:
 
 
 def shapes_of(init: Any) -> PyTree:
-    """Returns a pytree with shapes and dtypes instead of arrays, without computing
-    them.
-
-    Returns `init` itself if it is a pytree.
-
-    Example:
-
-    >>> shapes = shapes_of(lambda: {"w": jax.numpy.zeros((3, 1)), "name": "l"})
-    >>> shapes["w"], shapes["name"]
-    (ShapeDtypeStruct(shape=(3, 1), dtype=float32), 'l')
-    """
+    """Returns a function's pytree, with shapes and dtypes instead of arrays."""
     make = maker(init, lambda: 0)
     if not _is_function(init):
         return init

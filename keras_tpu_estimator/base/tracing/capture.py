@@ -54,13 +54,7 @@ _MOST_CLASHES = 100
 
 @dataclasses.dataclass(frozen=True)
 class _Gathering:
-    """The variables that a function may have to gather.
-
-    Attributes:
-        shards: Their shards, by path.
-        remat: As in `gathering`.
-        axis_sizes: As in `gathering`.
-    """
+    """The variables that a function may have to gather, by path, as in `gathering`."""
 
     shards: Mapping[str, Shards]
     remat: str | None
@@ -101,12 +95,7 @@ class Captured:
     def __call__(
         self, values: Mapping[str, jax.Array], *args: PyTree
     ) -> tuple[PyTree, ArraysByPath]:
-        """Evaluates the function; returns its result and the assigned variables by
-        path.
-
-        Args:
-            values: Values by path; after `gathering`, also shards.
-        """
+        """Evaluates the function; also returns the assigned variables by path."""
         given = [values[path] for path in self.paths]
         evaluate = jex.jaxpr_as_fun(self._pure)
         if self._gathering is not None:
@@ -128,15 +117,7 @@ class Captured:
     def varying(
         self, paths: Collection[str], axes: Sequence[str]
     ) -> tuple[PyTree, dict[str, bool]]:
-        """Returns its results with a bool for each tensor: whether it may differ
-        between cores.
-
-        All arguments other than variables differ.
-
-        Args:
-            paths: Paths of the variables that differ.
-            axes: Names of the cores' mesh axes.
-        """
+        """Returns which results may differ between cores if these variables do."""
         own = [path in paths for path in self.paths]
         rest = len(self._pure.jaxpr.invars) - len(own)
         flat = varying(self._pure, own + [True] * rest, axes)
@@ -148,20 +129,13 @@ class Captured:
         return fixed_weights(self._pure)
 
     def crossings(self, labels: Sequence[bool]) -> list[Crossing]:
-        """Returns the operations that broadcast labels against outputs, probably by
-        mistake.
-
-        Args:
-            labels: For each leaf of its arguments, whether it is a label.
-        """
+        """Returns the operations that broadcast labels against other values."""
         return crossings(self._pure, [False] * len(self.paths) + [*labels])
 
     def rematerialized(
         self, mode: str, axis_sizes: Sequence[tuple[str, int]]
     ) -> "Captured":
-        """Returns the same function, recomputed for gradients; see
-        `rematerialization`.
-        """
+        """Returns the same function, recomputed for gradients in a mode."""
         pure = rematerialized(self._pure, mode, axis_sizes)
         return dataclasses.replace(self, _pure=pure)
 
@@ -171,12 +145,7 @@ class Captured:
         remat: str | None,
         axis_sizes: Sequence[tuple[str, int]],
     ) -> "Captured":
-        """The same, which also takes shards of variables; see `gathering`.
-
-        Args:
-            shards: The variables that may be sharded, by path.
-            remat: As in `rematerialized`, or `None`.
-        """
+        """Returns the function that also takes shards by path; see `gathering`."""
         if not shards:
             return self if remat is None else self.rematerialized(remat, axis_sizes)
         gathers = _Gathering(shards, remat, tuple(axis_sizes))
@@ -261,22 +230,19 @@ def capture(
 ) -> Captured:
     """Runs a function once and returns it as a pure function of variables.
 
+    The function may create, read and assign Keras variables. Two variables under one
+    path, and tensors of another trace, are errors.
+
     Args:
-        function: Takes `args` and returns a pytree of tensors. It may create, read and
-            assign Keras variables.
         known: The program's variables by path.
         *args: Pytrees of arrays, or of values with a shape and a dtype.
         objects: Variable objects of an earlier capture that this function uses, by
-            path. Defaults to none.
+            path.
         axis_sizes: Names and sizes of the mesh axes that it may reduce over.
         seed: The seed of initializers without one. Defaults to Python's `random`, as
             elsewhere in Keras.
         taken_names: The number of automatic names that belong to layers from outside.
             Further taken names are added.
-
-    Raises:
-        TwoUnderOnePathError: Two variables have the same path.
-        LeakedTensorError: The function uses tensors of another trace.
     """
     keras_patches.around_creation(enter_into_scope)
     keras_patches.around_assignment(fitting)
@@ -337,9 +303,7 @@ def _attempt(
     objects: Mapping[str, keras.Variable],
     axis_sizes: Sequence[tuple[str, int]],
 ) -> Captured | Mapping[str, keras.Variable]:
-    """Traces once; returns variables that must become arguments if a new trace is
-    needed.
-    """
+    """Traces once; returns variables that must become arguments of a new trace."""
     scopes: list[VariableScope] = []
 
     def run(values: Mapping[str, jax.Array], args: tuple[PyTree, ...]) -> PyTree:

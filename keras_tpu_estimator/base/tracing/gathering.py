@@ -1,8 +1,8 @@
 """Traced functions of variables that are sharded over the replicas.
 
-A variable is gathered where the function reads it, and gathered again for its
-gradient. The function is cut into pieces, each of which begins with a read, so
-that only the variables of a few neighbouring operations are whole at a time.
+A variable is gathered where the function reads it, and gathered again for its gradient.
+The function is split into pieces, each of which begins with a read, so that only the
+variables of a few adjacent operations are complete at a time.
 """
 
 import dataclasses
@@ -42,11 +42,10 @@ def gathering(
     """Returns the same function, of shards of some arguments.
 
     Args:
-        traced: The function.
         variables: The number of arguments that are variables, the first ones.
         shards: The sharded arguments by number.
-        remat: The mode of `rematerialized`, or `None` to keep all that
-            gradients need, except what depends only on variables.
+        remat: The mode of `rematerialized`, or `None` to keep all that gradients need,
+            except what depends only on variables.
         axis_sizes: Names and sizes of the mesh axes it may reduce over.
     """
     traced = _inlined(traced, shards, axis_sizes)
@@ -69,11 +68,11 @@ def gathering(
 
 @dataclasses.dataclass(frozen=True)
 class _Piece:
-    """Neighbouring operations, and what they need of variables.
+    """Adjacent operations, and the operations on variables that they depend on.
 
     Attributes:
-        function: The operations, with the operations on variables before them.
-        variables: The variables of these, among the arguments.
+        function: All of these operations.
+        variables: The arguments that are variables.
         others: The other arguments.
         writes: The results.
     """
@@ -90,7 +89,7 @@ def _pieces(
     shards: Mapping[jex.Var, Shards],
     remat: str | None,
 ) -> list[_Piece]:
-    """Cuts a function into pieces, each with its reads of variables."""
+    """Splits a function into pieces, each with its reads of variables."""
     of_variables, of_shards = _of_variables(jaxpr, variables, shards)
     made_by = {v: e for e in of_variables for v in e.outvars}
     skipped = {id(e) for e in of_variables if of_shards & {*e.outvars}}
@@ -148,11 +147,8 @@ def _of_variables(
 ) -> tuple[list[jex.JaxprEqn], set[jex.Var]]:
     """Returns the operations that depend only on variables.
 
-    Random numbers also depend on a variable, their seed, but are not drawn twice.
-
-    Returns:
-        The operations; and the results of those that depend on sharded
-        variables, with these variables.
+    Random numbers also depend on a variable, their seed, but are not drawn twice. Also
+    returns the sharded variables, with the results of operations that depend on them.
     """
     known = {v for v in variables if jnp.issubdtype(_dtype(v), jnp.inexact)}
     known |= {*shards}
@@ -171,7 +167,7 @@ def _of_variables(
 def _groups(
     jaxpr: jex.Jaxpr, of_shards: Collection[jex.Var]
 ) -> Iterator[Sequence[jex.JaxprEqn]]:
-    """Cuts before each operation that reads another variable."""
+    """Splits before each operation that reads another variable."""
     group: list[jex.JaxprEqn] = []
     read: set[jex.Var] = set()
     for equation in jaxpr.eqns:

@@ -17,12 +17,8 @@ from keras_tpu_estimator.base.tracing.variables import scope_for
 class GradientRequest(BaseException):  # noqa: N818 - users never see it
     """Ends a trace of `model_fn` at a gradient that is not known yet.
 
-    A `BaseException`, so that `except Exception` does not catch it.
-
-    Args:
-        loss: The scalar tensor to differentiate.
-        paths: The paths of the variables to differentiate by.
-        reduction: The combination of the gradients of micro-batches, "mean" or "sum".
+    It is a `BaseException`, so that `except Exception` does not catch it. The reduction
+    combines the gradients of micro-batches, "mean" or "sum".
     """
 
     def __init__(self, loss: jax.Array, paths: tuple[str, ...], reduction: str):
@@ -48,9 +44,7 @@ class GradientAnswers:
     def next(
         self, loss: jax.Array, paths: tuple[str, ...], reduction: str
     ) -> list[jax.Array]:
-        """Returns the answer to the next request, or ends the trace if it is
-        missing.
-        """
+        """Returns the answer to the next request, or ends the trace without one."""
         for answer in self._answers:
             return [answer[path] for path in paths]
         raise GradientRequest(loss, paths, reduction)
@@ -109,11 +103,7 @@ def gradients(
 
 
 def scalar(loss: TensorLike) -> jax.Array:
-    """Returns a loss as a tensor of rank 0.
-
-    Raises:
-        ValueError: The loss has more than one element.
-    """
+    """Returns a loss of one element as a tensor of rank 0."""
     tensor = keras.ops.convert_to_tensor(loss)
     if tensor.size != 1:
         raise ValueError(
@@ -128,10 +118,8 @@ def pull_back(
 ) -> tuple[list[PyTree], PyTree]:
     """Differentiates several scalar functions in one forward pass.
 
-    Returns a pytree of gradients for each scalar, and the other results.
-
-    Args:
-        objectives: Returns a sequence of scalars and a pytree of other results.
+    Returns a pytree of gradients for each scalar, and the other results of
+    `objectives`, which returns a sequence of scalars and a pytree of others.
     """
     losses, transpose, others = jax.vjp(objectives, values, has_aux=True)
     structure = jax.tree.structure(losses)

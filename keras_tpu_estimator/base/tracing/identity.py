@@ -71,13 +71,7 @@ def identity(input: TensorLike, name: str | None = None) -> jax.Array:
 
 
 def check_apart(named: Iterable[str], paths: Container[str]) -> None:
-    """Checks that no tensor has the path of a variable as its name.
-
-    Example:
-
-    >>> from keras_tpu_estimator.base.tracing.identity import check_apart
-    >>> check_apart(["largest"], ["dense/bias"])
-    """
+    """Checks that no tensor has the path of a variable as its name."""
     for name in named:
         if name in paths:
             raise ValueError(

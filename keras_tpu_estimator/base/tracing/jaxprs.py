@@ -37,16 +37,7 @@ def marked_equations(traced: jex.ClosedJaxpr) -> dict[str, jex.JaxprEqn]:
 
 
 def without_dead_code(traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
-    """Returns a trace without the equations that nothing depends on.
-
-    Its inputs and outputs remain unchanged.
-
-    Example:
-
-    >>> traced = jax.make_jaxpr(lambda x: (x + 1, x * 2)[0])(1.0)
-    >>> len(traced.eqns), len(without_dead_code(traced).eqns)
-    (2, 1)
-    """
+    """Returns a trace without unused equations, but with all inputs and outputs."""
     used = [True] * len(traced.jaxpr.outvars)
     jaxpr, _ = partial_eval.dce_jaxpr(traced.jaxpr, used, instantiate=True)
     return traced.replace(jaxpr=jaxpr)
@@ -55,11 +46,7 @@ def without_dead_code(traced: jex.ClosedJaxpr) -> jex.ClosedJaxpr:
 def only(
     traced: jex.ClosedJaxpr, outputs: Iterable[int], with_effects: bool = True
 ) -> jex.ClosedJaxpr:
-    """Returns the part of a trace that computes some of its outputs.
-
-    Args:
-        with_effects: Whether to keep equations with effects. Defaults to `True`.
-    """
+    """Returns the part of a trace that makes some outputs and, by default, effects."""
     jaxpr = traced.jaxpr
     outvars = [jaxpr.outvars[index] for index in outputs]
     needed = {id(v) for v in outvars}
@@ -83,12 +70,7 @@ def only(
 def with_arguments(
     traced: jex.ClosedJaxpr, position: int, equations: Sequence[jex.JaxprEqn]
 ) -> jex.ClosedJaxpr:
-    """Turns the results of some equations into arguments.
-
-    Args:
-        position: The number of the first of these arguments.
-        equations: The equations, which are removed.
-    """
+    """Removes some equations, whose results become arguments from a position on."""
     jaxpr = traced.jaxpr
     skipped = {id(equation) for equation in equations}
     invars = list(jaxpr.invars)
@@ -100,11 +82,7 @@ def with_arguments(
 def without_unused(
     names: tuple[Name, ...], pure: jex.ClosedJaxpr
 ) -> tuple[tuple[Name, ...], jex.ClosedJaxpr]:
-    """Removes named arguments that the function does not use.
-
-    Args:
-        names: The names of the first arguments.
-    """
+    """Removes unused arguments among the named ones, which are the first arguments."""
     jaxpr = pure.jaxpr
     used = {id(v) for e in jaxpr.eqns for v in e.invars}
     used.update(id(v) for v in jaxpr.outvars)
@@ -153,10 +131,8 @@ def inner_functions(params: Mapping[str, Any]) -> Iterator[jex.Jaxpr]:
 class Scan:
     """The parts of a scan, independent of JAX's names of its parameters.
 
-    Attributes:
-        body: One round, of constants, carried values and stacked values.
-        constants: The number of arguments that are constants.
-        carried: The number of values from the previous round.
+    The body is one round. Its arguments are constants, values carried from the previous
+    round, and stacked values.
     """
 
     body: jex.Jaxpr
@@ -189,12 +165,7 @@ def _all_equations(jaxpr: jex.Jaxpr) -> Iterator[jex.JaxprEqn]:
 
 
 class UserPlace(NamedTuple):
-    """A line of the user's code and its function.
-
-    Attributes:
-        line: The line.
-        function: The function's name.
-    """
+    """A line of the user's code and the name of its function."""
 
     line: SourceLine
     function: str
@@ -204,13 +175,7 @@ class UserPlace(NamedTuple):
 
 
 def place_of(source_info: Any) -> UserPlace | None:
-    """Returns the innermost place in the user's code that JAX recorded for an equation.
-
-    Example:
-
-    >>> place_of(None) is None
-    True
-    """
+    """Returns the innermost place in the user's code that JAX recorded."""
     trace = getattr(source_info, "traceback", None)
     for frame in () if trace is None else trace.frames:
         if is_of_user(frame.file_name):
@@ -233,10 +198,7 @@ _READS = ("get", "masked_load")
 
 
 class Analysis(abc.ABC, Generic[Fact]):
-    """The facts of values.
-
-    The number of facts must be finite, and `join` must be monotonic.
-    """
+    """The facts of values. There are finitely many, and `join` is monotonic."""
 
     @abc.abstractmethod
     def constant(self, atom: Any) -> Fact:
@@ -244,10 +206,7 @@ class Analysis(abc.ABC, Generic[Fact]):
 
     @abc.abstractmethod
     def join(self, facts: Sequence[Fact]) -> Fact:
-        """Returns the fact of a value that is computed from values with these facts.
-
-        Without facts, returns that of a value that depends on nothing.
-        """
+        """Returns the fact of a value that depends on these facts, or on nothing."""
 
     def results(self, equation: Any, facts: list[Fact]) -> list[Fact]:
         """Returns the facts of an operation's results, given its arguments'."""
@@ -264,11 +223,7 @@ class Analysis(abc.ABC, Generic[Fact]):
 def outputs(
     traced: jex.ClosedJaxpr, inputs: Sequence[Fact], analysis: Analysis[Fact]
 ) -> list[Fact]:
-    """Returns the fact of each result of a traced function.
-
-    Args:
-        inputs: The fact of each argument.
-    """
+    """Returns the facts of a traced function's results, given its arguments' facts."""
     return _Walk(analysis).function(traced.jaxpr, list(inputs))
 
 

@@ -22,12 +22,7 @@ from keras.src.tree import tree_api
 
 
 class _CountsByScope(dict[Any, int]):
-    """The number of taken names of each kind in each name scope; Keras counts only by
-    name.
-
-    Args:
-        taken: The counts outside all scopes.
-    """
+    """The number of taken names by kind and name scope; Keras counts only by name."""
 
     def __init__(self, taken: Mapping[str, int]):
         super().__init__({("", name): n for name, n in taken.items()})
@@ -50,9 +45,7 @@ class _CountsByScope(dict[Any, int]):
 
 
 def begin_names_anew() -> None:
-    """Restarts automatic names in the current name scope, if they are counted
-    by scope.
-    """
+    """Restarts automatic names in the current name scope, if each scope has counts."""
     counts = global_state.get_global_attribute("object_name_uids")
     if isinstance(counts, _CountsByScope):
         counts.begin_anew()
@@ -60,14 +53,10 @@ def begin_names_anew() -> None:
 
 @contextlib.contextmanager
 def fresh_names(taken: Mapping[str, int] | None = None) -> Iterator[None]:
-    """Restarts Keras's automatic names in a `with` block.
+    """Restarts Keras's automatic names in a `with` block, except taken ones.
 
     The first `Dense` of each name scope is called `dense` again, whatever the process
     built before. Uninitialized variables are forgotten at the end.
-
-    Args:
-        taken: The numbers of automatic names that are taken outside all scopes.
-            Defaults to none.
     """
     saved = {
         name: global_state.get_global_attribute(name)
@@ -95,9 +84,7 @@ def default_seed() -> int:
 
 
 class _DefaultSeeds:
-    """The replacement of Python's `random` in Keras, with a generator for each
-    context.
-    """
+    """The replacement of Python's `random` in Keras, with one generator per context."""
 
     current: contextvars.ContextVar[Any] = contextvars.ContextVar(
         "default_seeds", default=random
@@ -109,10 +96,7 @@ class _DefaultSeeds:
 
 @contextlib.contextmanager
 def default_seeds(generator: random.Random) -> Iterator[None]:
-    """Makes Keras draw its default seeds from a generator in a `with` block.
-
-    Other threads and Python's `random` are unaffected.
-    """
+    """Makes Keras draw this context's default seeds from a generator in a block."""
     # Keras draws them from Python's global generator.
     seed_generator.python_random = _DefaultSeeds()
     token = _DefaultSeeds.current.set(generator)
@@ -128,9 +112,7 @@ def register_node(cls: type) -> None:
 
 
 def stored_dtype(variable: keras.Variable) -> str:
-    """Returns the dtype in which a variable is stored, regardless of autocast
-    scopes.
-    """
+    """Returns the dtype in which a variable is stored, despite autocast scopes."""
     return variable._dtype
 
 
@@ -182,9 +164,7 @@ def without_distribution() -> Iterator[None]:
 def rate_function(
     optimizer: keras.optimizers.Optimizer,
 ) -> Callable[..., Any] | None:
-    """Returns the function that computes an optimizer's learning rate, except for
-    schedules.
-    """
+    """Returns the function, but not a schedule, that computes the learning rate."""
     rate = optimizer._learning_rate
     schedule = keras.optimizers.schedules.LearningRateSchedule
     is_function = callable(rate) and not isinstance(rate, schedule)
@@ -203,10 +183,7 @@ def at_rate(optimizer: keras.optimizers.Optimizer, rate: Any) -> Iterator[None]:
 
 
 def compile_arguments(model: keras.Model) -> dict[str, Any]:
-    """Returns the arguments of `model.compile` by name.
-
-    `get_compile_config` contains names instead of functions.
-    """
+    """Returns `model.compile`'s arguments by name; Keras's config has no functions."""
     return dict(model._compile_config.config)
 
 
@@ -219,11 +196,8 @@ def from_own_config(model: keras.Model, functions: Mapping[str, Any]) -> keras.M
     """Returns a model with new variables, made from the config of a model.
 
     As in a file, an object that several layers share remains one object; `clone_model`
-    makes several.
-
-    Args:
-        functions: Functions by their names in the config; may be filled during the
-            call.
+    makes several. The functions are those in the config by name, and may be added
+    during the call.
     """
     with ObjectSharingScope():
         config = keras.saving.serialize_keras_object(model)
@@ -293,11 +267,7 @@ class _Directed(compile_utils.MetricsList):
 
 
 def directed(directions: Mapping[str, str]) -> keras.metrics.Metric:
-    """Returns a metric of a model that provides directions to callbacks.
-
-    Args:
-        directions: As returned by `directions_of`.
-    """
+    """Returns a metric that gives callbacks the result of `directions_of`."""
     named = [
         types.SimpleNamespace(name=name, _direction=direction)
         for name, direction in directions.items()

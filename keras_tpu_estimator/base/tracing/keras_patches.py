@@ -33,12 +33,9 @@ from keras_tpu_estimator.base.tracing import keras_internals
 
 @dataclasses.dataclass(frozen=True)
 class Patch:
-    """A function of Keras that is replaced, once in a process.
+    """A function of Keras, in modules or classes, that is replaced in this process.
 
-    Attributes:
-        name: Its name.
-        owners: The modules or classes that have it.
-        reason: The behavior of Keras's function that needs a replacement.
+    The reason is the behavior of Keras's function that needs a replacement.
     """
 
     name: str
@@ -46,11 +43,7 @@ class Patch:
     reason: str
 
     def install(self, wrap: Callable[[Callable[..., Any]], Callable[..., Any]]) -> None:
-        """Replaces the function, unless it has been replaced.
-
-        Args:
-            wrap: Receives Keras's function, and returns the replacement.
-        """
+        """Replaces the function by `wrap(function)`, unless it has been replaced."""
         own = getattr(self.owners[0], self.name)
         if not hasattr(own, "replaced"):
             replacement: Any = functools.wraps(own)(wrap(own))
@@ -146,11 +139,7 @@ JAX_SEED = Patch(
 def around_creation(
     wrap: Callable[[Callable[..., None], keras.Variable, Any, dict[str, Any]], None],
 ) -> None:
-    """Makes `wrap` construct every `keras.Variable` from now on.
-
-    It receives the constructor, the new object, the initializer and the other
-    arguments.
-    """
+    """Calls `wrap` with the constructor and its arguments to make any variable."""
 
     def wrapped(construct: Callable[..., None]) -> Callable[..., None]:
         def __init__(  # noqa: N807
@@ -166,10 +155,7 @@ def around_creation(
 
 
 def around_assignment(fitting: Callable[[keras.Variable, Any], Any]) -> None:
-    """Passes each assigned value through `fitting` from now on.
-
-    `fitting` receives the variable and the value, and returns the value to assign.
-    """
+    """Assigns `fitting(variable, value)` instead of each value from now on."""
 
     def wrapped(assign: Callable[..., Any]) -> Callable[..., Any]:
         def fitting_assign(self: keras.Variable, value: Any) -> Any:
@@ -181,11 +167,7 @@ def around_assignment(fitting: Callable[[keras.Variable, Any], Any]) -> None:
 
 
 def accept_tensors_as_rates(is_tensor: Callable[[object], bool]) -> None:
-    """Makes optimizers accept tensors as learning rates from now on.
-
-    Args:
-        is_tensor: Whether a learning rate is a tensor.
-    """
+    """Makes optimizers accept tensors as learning rates from now on."""
 
     def wrapped(construct: Callable[..., None]) -> Callable[..., None]:
         def __init__(  # noqa: N807
@@ -208,11 +190,7 @@ _platform: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def on_platform(platform: str) -> Iterator[None]:
-    """Makes Keras build operations for a kind of device in a `with` block.
-
-    Args:
-        platform: The kind, such as "cpu".
-    """
+    """Makes Keras build operations for a kind of device, such as "cpu", in a block."""
     USES_CPU.install(lambda own: functools.partial(_is_on_cpu, own))
     USES_GPU.install(lambda own: lambda: _is_on_gpu())
     ATTENTION.install(lambda own: functools.partial(_attend, own))
@@ -330,11 +308,7 @@ _chosen: contextvars.ContextVar[str | None] = contextvars.ContextVar(
 
 @contextlib.contextmanager
 def made_by(generator: str | None) -> Iterator[None]:
-    """Makes Keras draw random numbers with a generator in a `with` block.
-
-    Args:
-        generator: One of `GENERATORS`, or `None` for JAX's default.
-    """
+    """Makes Keras use one of `GENERATORS`, or JAX's default, in a `with` block."""
     token = _chosen.set(generator)
     try:
         yield
@@ -343,11 +317,7 @@ def made_by(generator: str | None) -> Iterator[None]:
 
 
 def are_by_device(chosen: str | None) -> bool:
-    """Returns whether devices generate the random bits.
-
-    Args:
-        chosen: One of `GENERATORS`, or `None` for JAX's default.
-    """
+    """Returns whether devices make the bits of a generator, or of JAX's default."""
     return (chosen or _default_generator()) in BY_DEVICE
 
 
@@ -390,21 +360,7 @@ _FUNCTIONS = _Kept()
 
 @contextlib.contextmanager
 def kept_functions() -> Iterator[dict[str, Any]]:
-    """Makes configs contain names of Python functions in a `with` block.
-
-    Yields the functions by their names in configs.
-
-    Example:
-
-    >>> import keras
-    >>> def double(x):
-    ...     return 2 * x
-    >>> layer = keras.layers.Dense(1, activation=double)
-    >>> with kept_functions() as functions:
-    ...     name = layer.get_config()["activation"]["config"]
-    >>> functions[name] is double
-    True
-    """
+    """Makes configs contain names of functions in a block; yields them by name."""
     REGISTERED_NAME.install(lambda own: lambda value: _name_of(value) or own(value))
     SERIALIZATION.install(lambda own: functools.partial(_serialized, own))
     LAMBDA.install(_serialized_in_lambda)

@@ -28,13 +28,7 @@ def evaluate_by_parts(
     arguments: Sequence[TensorLike],
     places: Sequence[jax.sharding.Sharding] | None = None,
 ) -> list[jax.Array]:
-    """Evaluates a traced function that runs once.
-
-    No result shares memory with an argument.
-
-    Args:
-        places: The sharding of each result. Defaults to one device.
-    """
+    """Evaluates a traced function once; no result shares memory with an argument."""
     jaxpr = traced.jaxpr
     given = [*traced.consts, *arguments]
     values = dict(zip([*jaxpr.constvars, *jaxpr.invars], given, strict=True))
@@ -56,10 +50,7 @@ def evaluate_by_parts(
 class _Part:
     """A part of a function, equal to other parts with the same computation.
 
-    Attributes:
-        inputs: The variables of the function that it reads.
-        traced: Its computation.
-        key: The computation in a comparable form.
+    The key is the computation in a comparable form.
     """
 
     inputs: Sequence[jex.Var] = dataclasses.field(compare=False)
@@ -73,9 +64,7 @@ class _Part:
         equations: Sequence[jex.JaxprEqn],
         results: Sequence[int],
     ) -> "_Part":
-        """Returns the part with some equations that computes some results of
-        the whole.
-        """
+        """Returns the part with these equations, which compute some results."""
         numbers: dict[jex.Var, int] = {}
         inputs: list[jex.Var] = []
         key: list[Hashable] = []
@@ -111,9 +100,7 @@ class _Part:
 def _independent(
     jaxpr: jex.Jaxpr,
 ) -> list[tuple[list[jex.JaxprEqn], list[int]]]:
-    """Returns groups of equations that share no values, and the numbers of their
-    results.
-    """
+    """Returns groups of equations that share no values, and their results' numbers."""
     made_by: dict[jex.Var, int] = {}
     joined: list[int] = []
 

@@ -31,13 +31,6 @@ def rematerialized(
             with n operations; or "activations" to keep the results of matrix products
             and convolutions, and recompute elementwise operations.
         axis_sizes: Names and sizes of the mesh axes that it may reduce over.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> traced = jax.make_jaxpr(lambda x: jnp.sin(jnp.cos(jnp.sin(x))))(1.0)
-    >>> len(rematerialized(traced, "activations").jaxpr.eqns)
-    1
     """
     evaluate = _MODES[mode](traced)
     return jax.make_jaxpr(evaluate, axis_env=list(axis_sizes))(*traced.in_avals)
@@ -52,9 +45,8 @@ def _keeping_products(
 def checkpointed(function: Callable[..., PyTree], mode: str) -> Callable[..., PyTree]:
     """Returns the same function, computed again for its gradient.
 
-    Args:
-        mode: "full" to keep nothing, or "activations" to keep the results of
-            matrix products and convolutions.
+    The mode "full" keeps nothing, and "activations" keeps the results of matrix
+    products and convolutions.
     """
     policy = _is_product if mode == "activations" else None
     again: Callable[..., PyTree] = jax.checkpoint(function, policy=policy)
@@ -163,12 +155,7 @@ def part_of(
     reads: Sequence[jex.Var],
     writes: Sequence[jex.Var],
 ) -> jex.ClosedJaxpr:
-    """Returns a function of some of the operations of a function.
-
-    Args:
-        reads: The arguments, with constants of the function.
-        writes: The results.
-    """
+    """Returns a function that computes `writes` from `reads`, including constants."""
     part = jaxpr.replace(
         constvars=[],
         invars=list(reads),
@@ -196,18 +183,8 @@ OfVariables: TypeAlias = Callable[[Sequence[jax.Array], Sequence[jax.Array]], Py
 def reading_again(function: OfVariables) -> OfVariables:
     """Returns a function that keeps nothing of its variables for gradients.
 
-    Intermediate values that depend only on the variables are recomputed in the
-    backward pass, once the gradient of the results is known.
-
-    Args:
-        function: A function of variables and of other values.
-
-    Example:
-
-    >>> import jax, jax.numpy as jnp
-    >>> again = reading_again(lambda v, x: [x[0] * jnp.sin(v[0])])
-    >>> float(jax.grad(lambda v: again([v], [3.0])[0])(0.0))
-    3.0
+    Intermediate values that depend only on the variables are recomputed in the backward
+    pass, once the gradient of the results is known.
     """
 
     @jax.custom_vjp

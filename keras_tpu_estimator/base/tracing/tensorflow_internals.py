@@ -15,11 +15,7 @@ _tell: ContextVar[Callable[[str], None] | None] = ContextVar("tell", default=Non
 
 @contextlib.contextmanager
 def telling_of_ops(tell: Callable[[str], None]) -> Iterator[None]:
-    """Calls a function before each operation that this thread runs or adds.
-
-    Args:
-        tell: Receives the type of the operation, such as "RandomUniform".
-    """
+    """Calls a function with the type of each operation that this thread makes."""
     from tensorflow.python.framework import op_callbacks
 
     def callback(op_type: Any, *args: Any, **kwargs: Any) -> None:
@@ -35,12 +31,7 @@ def telling_of_ops(tell: Callable[[str], None]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def telling_of_collections(tell: Callable[[str], None]) -> Iterator[None]:
-    """Calls a function before this thread reads a collection of its graph.
-
-    Args:
-        tell: Receives the name, such as "trainable_variables". TensorFlow's own
-            collections without string names are skipped.
-    """
+    """Calls a function with the string name of each collection before it is read."""
     _tell_of_collections()
     token = _tell.set(tell)
     try:

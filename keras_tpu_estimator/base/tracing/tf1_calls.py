@@ -1,8 +1,8 @@
 """TensorFlow calls in traced Keras code, rejected with the code to write instead.
 
 TensorFlow operations do not accept JAX tensors, and their variables or random numbers
-would be constants in the trace. Scripts that have not imported TensorFlow pay nothing,
-and nothing here imports it.
+would be constants in the trace. Nothing here imports TensorFlow, so scripts that do not
+use it do no additional work.
 """
 
 import ast
@@ -59,11 +59,7 @@ class Place(NamedTuple):
 
 
 def called_name(place: Place) -> str:
-    """Returns the name that is called or looked up at a place, such as
-    "tf.reduce_mean".
-
-    Returns TensorFlow's name if known, or else the source text, or else "TensorFlow".
-    """
+    """Returns TensorFlow's name at a place, or else the source text or "TensorFlow"."""
     node = _node_at(place)
     if node is None:
         return "TensorFlow"
@@ -72,11 +68,7 @@ def called_name(place: Place) -> str:
 
 
 def canonical_module(module: str) -> str | None:
-    """Returns the public name of a TensorFlow module, such as "tf.layers".
-
-    Returns `None` for private modules and other packages.
-
-    Example:
+    """Returns the public name of a TensorFlow module; `None` for any other.
 
     >>> canonical_module("tensorflow._api.v2.compat.v1.nn")
     'tf.nn'
@@ -157,9 +149,8 @@ class TF1CallError(TypeError):
     The message names the call, its line, and the code to write instead.
     """
 
-    # Returns the code to write instead of a TensorFlow 1 name, as a sentence
-    # without its period. The package sets it when it is imported.
-
+    # This function returns the code to write instead of a TensorFlow 1 name, as a
+    # sentence without its period. The package sets it when it is imported.
     advice: ClassVar[Callable[[str], str]] = staticmethod(
         lambda name: "Port it to Keras or JAX"
     )
@@ -178,9 +169,8 @@ class TF1CallError(TypeError):
 def rejected() -> Iterator[None]:
     """Rejects TensorFlow calls in code that is traced in a `with` block.
 
-    Raises:
-        TF1CallError: The code made a TensorFlow variable, drew random numbers, read a
-            collection, or passed a JAX tensor to TensorFlow.
+    Raises a `TF1CallError` if the code makes a TensorFlow variable, draws random
+    numbers, reads a collection, or passes a JAX tensor to TensorFlow.
     """
     with contextlib.ExitStack() as stack:
         stack.enter_context(_translated(_is_about_tracers))
@@ -200,11 +190,7 @@ def are_detectable() -> bool:
 
 
 def with_advice() -> contextlib.AbstractContextManager[None]:
-    """Translates errors of TensorFlow 1 calls in a `with` block on the host.
-
-    Raises:
-        TF1CallError: A TensorFlow name is missing, or needs a graph.
-    """
+    """Translates errors about missing and graph-only names into `TF1CallError`s."""
     return _translated(_is_about_graphs)
 
 
@@ -289,9 +275,7 @@ def _needs_graph(error: Exception) -> bool:
 def _failed_place(
     trace: TracebackType | None,
 ) -> tuple[Place | None, FrameType | None]:
-    """Returns the failed place in the user's code, and the TensorFlow frame that it
-    called.
-    """
+    """Returns the user's failed place, and TensorFlow's frame below it, if any."""
     place: Place | None = None
     while trace is not None:
         frame = trace.tb_frame

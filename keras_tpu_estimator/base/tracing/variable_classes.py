@@ -11,20 +11,11 @@ from keras_tpu_estimator.base.tracing import keras_internals
 
 
 class KeyVariable(keras.Variable):
-    """The data of a typed PRNG key, stored as integers.
-
-    Each core has its own key, as for Keras's seeds.
-    """
+    """The data of a typed PRNG key, as integers; each core has its own key."""
 
 
 def is_key(value: object) -> bool:
-    """Returns whether a value is a typed key or an array of keys.
-
-    Example:
-
-    >>> is_key(jax.random.key(0)), is_key(jax.random.PRNGKey(0))
-    (True, False)
-    """
+    """Returns whether a value is a typed key or an array of keys."""
     dtype = getattr(value, "dtype", None)
     return dtype is not None and jnp.issubdtype(dtype, jax.dtypes.prng_key)
 
@@ -34,13 +25,6 @@ class RowsVariable(keras.Variable):
 
     Its array on devices may have additional rows of zeros, so that each core has the
     same number of rows. Its shape, its value and its assigned values exclude them.
-
-    Example:
-
-    >>> variable = RowsVariable("zeros", shape=(3,))
-    >>> give(variable, np.arange(4.0))
-    >>> variable.numpy().tolist(), given(variable).tolist()
-    ([0.0, 1.0, 2.0], [0.0, 1.0, 2.0, 3.0])
     """
 
     @property
@@ -78,10 +62,7 @@ def given(variable: keras.Variable) -> jax.Array:
 
 
 def own_rows(value: Any, rows: int) -> Any:
-    """Returns the first rows of an array, or the array if it has no others.
-
-    An array that is sharded over several hosts is returned unchanged.
-    """
+    """Returns an array's first rows, or all if other hosts have some."""
     if len(value) == rows or not getattr(value, "is_fully_addressable", True):
         return value
     return value[:rows]
@@ -90,9 +71,7 @@ def own_rows(value: Any, rows: int) -> Any:
 class SlotVariable(keras.Variable):
     """An optimizer's variable whose path does not contain its owner.
 
-    Attributes:
-        owner: The path of the variable whose layout it uses, or `None`.
-            Defaults to `None`.
+    The owner is the path of the variable whose layout it uses.
     """
 
     owner: str | None = None

@@ -212,11 +212,7 @@ class VariableScope(keras.StatelessScope):
 
     @contextlib.contextmanager
     def copying(self) -> Iterator[None]:
-        """Makes copies of variables from outside in a block.
-
-        Only the copies are trained. Otherwise, the program trains the user's own
-        variables.
-        """
+        """Copies variables from outside in a block; only the copies are trained."""
         before, self._copies = self._copies, True
         try:
             yield
@@ -347,11 +343,7 @@ def enter_into_scope(
     initializer: TensorLike | Initializer,
     kwargs: dict[str, Any],
 ) -> None:
-    """Constructs a variable, and accepts any initial value inside a scope.
-
-    Args:
-        initializer: A value, an initializer, or the name of one.
-    """
+    """Constructs a variable, in a scope also from a value or an initializer's name."""
     scope = current_scope()
     if scope is None:
         construct(variable, initializer, **kwargs)
@@ -365,11 +357,7 @@ def enter_into_scope(
 
 
 def fitting(variable: keras.Variable, value: Any) -> Any:
-    """Returns an assigned value in the variable's dtype.
-
-    Raises:
-        ValueError: The value does not fit.
-    """
+    """Returns an assigned value in the variable's dtype, which it must fit."""
     if not isinstance(value, np.ndarray | np.generic):
         return value
     dtype = keras_internals.stored_dtype(variable)
@@ -389,9 +377,7 @@ def is_tensor_of_scope(value: object) -> bool:
 
 
 def _constant(value: TensorLike, kwargs: dict[str, Any]) -> Initializer:
-    """Returns an initializer for a value, and adds its shape and dtype to the
-    arguments.
-    """
+    """Returns an initializer for a value; adds its shape and dtype to the arguments."""
     if isinstance(value, keras.Variable):
         value = value.value
     if not isinstance(value, jax.Array):
@@ -415,11 +401,7 @@ def _is_real(kwargs: dict[str, Any]) -> bool:
 
 
 def scope_for(caller: str) -> VariableScope:
-    """Returns the scope of the current trace, for a function that needs one.
-
-    Raises:
-        NoScopeError: Nothing is traced; the message names the caller.
-    """
+    """Returns the current trace's scope, or raises an error that names the caller."""
     scope = current_scope()
     if scope is None:
         raise NoScopeError(caller)

@@ -31,12 +31,7 @@ def rows_of_batch() -> int | None:
 
 
 def border(tensor: Any, missing: int) -> Any:
-    """Marks a tensor that leaves the host.
-
-    Args:
-        tensor: The tensor. Its last axis has the columns.
-        missing: The value of more columns.
-    """
+    """Marks a tensor that leaves the host, to be padded with columns of `missing`."""
     import tensorflow as tf
 
     with tf.name_scope("kte_border"):
@@ -51,24 +46,11 @@ def borders_of(graph: Any) -> dict[str, int]:
 
 
 def filled(array: np.ndarray, missing: int, columns: int) -> np.ndarray:
-    """Returns an array padded to a number of columns.
-
-    Example:
-
-    >>> filled(np.array([[1], [2]]), -1, 2)
-    array([[ 1, -1],
-           [ 2, -1]])
-    """
+    """Returns an array with `missing` in new columns, up to a number of columns."""
     widths = [(0, 0)] * (array.ndim - 1) + [(0, columns - array.shape[-1])]
     return np.pad(array, widths, constant_values=missing)
 
 
 def columns_for(columns: int) -> int:
-    """Returns the smallest power of two that is at least a number of columns.
-
-    Example:
-
-    >>> columns_for(0), columns_for(3), columns_for(4)
-    (1, 4, 4)
-    """
+    """Returns the smallest power of two that is at least a number of columns."""
     return 1 << max(columns - 1, 0).bit_length()

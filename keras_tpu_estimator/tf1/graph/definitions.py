@@ -30,10 +30,9 @@ _RESOURCE = 20  # The number of `tf.resource`.
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Body:
-    """The nodes of a graph or of a function.
+    """The nodes of a graph or of a function, each after the nodes of its inputs.
 
     Attributes:
-        nodes: The nodes, each after the nodes of its inputs.
         arguments: The names of the arguments that are values.
         variables: The names of the arguments that are variables.
     """
@@ -61,10 +60,7 @@ def library_of(graph_def: Any) -> dict[str, Function]:
 
 
 def called(node: Node) -> list[Any]:
-    """Returns the functions that a node calls, as protocol buffers with their names.
-
-    The functions of a loop are its condition and its body.
-    """
+    """Returns the functions that a node calls: for a loop, its condition and body."""
     if node.op in ("Case", "StatelessCase"):
         return list(node.attr["branches"].list.func)
     return [node.attr[name].func for name in _CALLED.get(node.op, ())]
@@ -121,13 +117,7 @@ def add_copy(nodes: Any, node: Node, inputs: Sequence[str]) -> Node:
 
 @dataclasses.dataclass(frozen=True)
 class Writer:
-    """Adds nodes to a graph or a function.
-
-    Attributes:
-        nodes: The list of nodes.
-        is_function: Whether the nodes are in a function, where references contain the
-            names of outputs.
-    """
+    """A writer of nodes in a graph, or in a function, where references name outputs."""
 
     nodes: Any
     is_function: bool
@@ -153,13 +143,8 @@ class Writer:
     ) -> str:
         """Adds a node, and returns a reference to one of its outputs.
 
-        Args:
-            name: The name of the node.
-            op: The operation type.
-            inputs: References to its inputs.
-            types: The attributes that are types.
-            output: The name of the output in the op definition.
-            number: The position of the output. Defaults to 0.
+        `types` are the attributes that are types. `output` is the name of the output in
+        the op definition, and `number` is its position.
         """
         node = self.nodes.add(name=name, op=op)
         node.input.extend(inputs)
@@ -219,13 +204,9 @@ def _rename(function: Function, names: Mapping[str, str]) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Definition:
-    """A graph as read-only protocol buffers.
+    """A graph as read-only protocol buffers, with the functions that its nodes call.
 
-    Attributes:
-        whole: The `GraphDef`.
-        version: The version of the graph, which grows when operations are added.
-        nodes: The nodes by name.
-        library: The functions that the nodes call.
+    The `version` of the graph grows when operations are added.
     """
 
     whole: Any = dataclasses.field(repr=False)

@@ -9,11 +9,7 @@ Gradient = Callable[..., Any]
 
 
 def of_nearest(original: Gradient) -> Gradient:
-    """Adapts the gradient of `ResizeNearestNeighbor`.
-
-    Args:
-        original: TensorFlow's gradient, which is used for unknown sizes.
-    """
+    """Adapts the gradient of `ResizeNearestNeighbor`, except for unknown sizes."""
 
     def gradient(op: Any, grad: Any) -> Any:
         import tensorflow as tf
@@ -39,9 +35,6 @@ def of_quantizing(original: Gradient) -> Gradient:
     """Adapts the gradient of `QuantizeAndDequantizeV4`: 1 inside the range.
 
     The gradient of the range itself is zero, as in TensorFlow's kernel.
-
-    Args:
-        original: TensorFlow's gradient, which is not used.
     """
     del original
 

@@ -26,13 +26,7 @@ def is_inside(graph: Any, element: Any) -> bool:
 
 
 def check_outside(name: str, graph: Any, element: Any) -> None:
-    """Raises a ValueError if an element is in a branch or a loop of a graph.
-
-    Args:
-        name: The name of the element in the error.
-        graph: The graph.
-        element: An operation or a tensor.
-    """
+    """Raises a ValueError if an operation or tensor is in a branch or a loop."""
     if is_inside(graph, element):
         raise ValueError(
             f"{name} must be outside of branches and loops; TensorFlow 1.15 "

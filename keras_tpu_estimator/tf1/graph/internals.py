@@ -71,9 +71,9 @@ def for_xla(graph: Any) -> Iterator[None]:
     """Makes TensorFlow build graphs that XLA can compile in a `with` block.
 
     Otherwise gradients of loops use lists of lists and lists without a fixed size,
-    gradients of conditions use optional values, some gradients need an operation on the
-    host, feature columns are sparse, and metrics of tensors of an unknown rank have a
-    condition on the rank, of which XLA compiles both branches.
+    gradients of conditions use optional values, and some gradients need an operation on
+    the host. Feature columns are sparse, and metrics of tensors of an unknown rank have
+    a condition on the rank, of which XLA compiles both branches.
     """
     from tensorflow.python.ops import control_flow_util
 
@@ -252,7 +252,7 @@ def eagerly() -> Iterator[None]:
 
 @contextlib.contextmanager
 def functions_known(functions: Sequence[Any]) -> Iterator[None]:
-    """Lets the bridge to XLA find functions in a `with` block.
+    """Makes functions visible to the bridge to XLA in a `with` block.
 
     Otherwise only an imported graph itself knows its functions.
     """
@@ -355,11 +355,7 @@ def known_conditions() -> Iterator[None]:
 
 @contextlib.contextmanager
 def inputs_checked(check: Callable[[Any, Any], None]) -> Iterator[None]:
-    """Checks the inputs of operations, from which TensorFlow infers the graph.
-
-    Args:
-        check: A function of the default graph and each input from another graph.
-    """
+    """Calls `check` with the default graph and each input from another graph."""
     import tensorflow as tf
     from tensorflow.python.framework import ops
 
@@ -435,12 +431,7 @@ def saved_names(saver: Any) -> dict[str, str]:
 
 
 def function_of_graph(body: Callable[..., Any], inputs: Sequence[Any]) -> Any:
-    """Returns a function that uses the variables of the graph around it.
-
-    Args:
-        body: A function of tensors like the inputs, which builds the function.
-        inputs: Tensors of the graph.
-    """
+    """Returns a function of tensors like `inputs` that uses their graph's variables."""
     from tensorflow.python.framework import function
 
     def of_shapes(*own: Any) -> Any:
@@ -461,10 +452,7 @@ def is_saver(value: Any) -> bool:
 
 
 def has_own_retention(saver: Any) -> bool:
-    """Returns whether a `tf.train.Saver` changes the default retention.
-
-    `tf.train.Saver` and `RunConfig` have the same defaults.
-    """
+    """Returns whether a `tf.train.Saver` changes defaults that `RunConfig` shares."""
     kept = (saver._max_to_keep, saver._keep_checkpoint_every_n_hours)
     return kept != (5, 10000)
 
@@ -528,12 +516,7 @@ def set_strings(op: Any, name: str, values: Sequence[str]) -> None:
 
 
 def definition_of_function(graph: Any, name: str) -> tuple[Any, list[str], list[str]]:
-    """Returns a function as a `GraphDef`, with the names of arguments and results.
-
-    Args:
-        graph: A graph that has the function.
-        name: The name of the function.
-    """
+    """Returns a function as a `GraphDef`, with the names of arguments and results."""
     from tensorflow.python.framework import function_def_to_graph
 
     library = graph.as_graph_def().library.function

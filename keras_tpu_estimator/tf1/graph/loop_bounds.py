@@ -25,14 +25,7 @@ _SWAPPED = {
 
 @dataclasses.dataclass(frozen=True)
 class Loop:
-    """A loop before it becomes an operation.
-
-    Attributes:
-        variables: The initial values of its variables.
-        condition: The graph of its condition.
-        body: The graph of its body.
-        static_value: The function that evaluates tensors.
-    """
+    """A loop before it becomes an operation; `variables` are its initial values."""
 
     variables: Sequence[Any]
     condition: Any

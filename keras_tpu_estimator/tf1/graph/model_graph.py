@@ -23,10 +23,7 @@ class ModelGraph:
     """The graph that one call of `model_fn` built.
 
     Attributes:
-        graph: The graph.
-        spec: The spec that `model_fn` returned.
         inputs: The placeholders of features and labels, as a flat list.
-        variables: The variables of the model, by name.
         local: The variables of one estimator call, such as metric counters.
         trainable: The names of the trainable variables.
         scaffold: The fields of `tf.train.Scaffold` that the script has set.

@@ -11,15 +11,7 @@ _Pairs = tuple[np.ndarray, np.ndarray]
 def pairs_of(
     keys: np.ndarray | None, values: np.ndarray | None, default: np.ndarray | None
 ) -> _Pairs | None:
-    """Returns the sorted keys of a table and their values, if devices can compare them.
-
-    The keys must be different constant integers.
-
-    Args:
-        keys: The keys, or `None` if they vary.
-        values: Their values, or `None` if they vary.
-        default: The value of other keys, or `None` if it varies.
-    """
+    """Returns a table's pairs by key, if the keys are distinct constant integers."""
     if keys is None or values is None or default is None or not keys.size:
         return None
     is_usable = (
@@ -35,14 +27,7 @@ def pairs_of(
 
 
 def found_in(pairs: _Pairs, wanted: Any, default: Any, name: str) -> Any:
-    """Returns the values of keys, or the default value.
-
-    Args:
-        pairs: The sorted keys of the table, and their values.
-        wanted: A tensor of keys.
-        default: The value of other keys, a tensor.
-        name: The name of the operations.
-    """
+    """Returns the values of a tensor of keys, or the default value."""
     import tensorflow as tf
 
     keys, values = pairs

@@ -40,10 +40,8 @@ class GraphScaffold:
 
     Attributes:
         init_op: Assigns initial values if there is no checkpoint.
-        init_feed_dict: The feed dict of `init_op`.
         init_fn: A function of a session that runs after `init_op`.
         local_init: Assigns values to local variables in each call.
-        summary_op: The summaries of training.
         saver: The names of variables in checkpoints.
     """
 
@@ -155,15 +153,7 @@ def as_ours(
 ) -> Scaffold:
     """Returns the scaffold of a step.
 
-    Args:
-        scaffold: The fields that the script has set.
-        mode: A value of `ModeKeys`.
-        graph: The graph.
-        variables: The variables of the graph by name.
-        local: The local variables of the step. Defaults to none.
-
-    Raises:
-        NotImplementedError: In TRAIN, the `saver` renames variables.
+    A `saver` that renames variables raises a NotImplementedError in TRAIN.
     """
     is_init = scaffold.init_op is not None or scaffold.init_fn is not None
     init_fn = _Init(scaffold, graph, variables, local) if is_init else None
@@ -226,7 +216,7 @@ class _Init:
             }
         )
         if own.local_init is not None and self._local:
-            # Runs it again, because it may read initialized variables.
+            # The operation runs again, because it may read initialized variables.
             made = own.local_init.values(
                 self._variables, self._local, after, self._local
             )

@@ -24,9 +24,9 @@ def load_values(
 
 
 def loader_of(variable: Any) -> tuple[Any, Any]:
-    """Returns a placeholder, and the operation that assigns it to a variable.
+    """Returns a placeholder and the operation that assigns its value to a variable.
 
-    The initializer of a variable cannot always be fed.
+    A variable's own initializer cannot always be fed.
     """
     import tensorflow as tf
 
@@ -66,16 +66,10 @@ class LocalInit:
         given: Mapping[str, Any],
         wanted: Collection[str],
     ) -> dict[str, Any]:
-        """Returns the values that the operation assigns.
+        """Returns the values that the operation assigns to `wanted` local variables.
 
-        Args:
-            variables: The variables of the model by name.
-            local: The local variables by name.
-            given: The values of the model's variables, which the operation may read.
-            wanted: The names of local variables.
-
-        Raises:
-            NotImplementedError: The operation assigns variables of the model.
+        `given` are the values of the model's variables, which the operation may read
+        but not assign.
         """
         graph = self.op.graph
         read = {n: given[n] for n in self._names(variables) if n in variables}

@@ -21,10 +21,8 @@ class SparseParts(NamedTuple):
 class SparseArray:
     """A sparse array in NumPy arrays. To JAX it is a leaf.
 
-    Args:
-        indices: Integers of shape `[cells, rank]`, in the order of the rows.
-        values: One value for each cell.
-        shape: The shape, with the batch as its first axis.
+    The indices are integers of shape `[cells, rank]`, in the order of the rows. The
+    first axis of the shape is the batch.
     """
 
     def __init__(self, indices: np.ndarray, values: np.ndarray, shape: Any):
@@ -94,12 +92,7 @@ def from_parts(tree: Any) -> Any:
 
 
 def placeholder_for(leaf: Any, shape: Sequence[int]) -> Any:
-    """Returns a placeholder for one of a batch's features.
-
-    Args:
-        leaf: The feature: an array, or anything with a dtype.
-        shape: The shape of the placeholder.
-    """
+    """Returns a placeholder for one of a batch's features, dense or sparse."""
     import tensorflow as tf
 
     v1 = tf.compat.v1

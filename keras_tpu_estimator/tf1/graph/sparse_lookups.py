@@ -77,13 +77,7 @@ def with_names_of_slots(original: Callable[..., Any]) -> Callable[..., Any]:
 def rows_of(params: Any, ids: Any, partition_strategy: str) -> Any:
     """Returns the rows of ids in a variable without partitions.
 
-    Args:
-        params: The variable, or a list of variables.
-        ids: A tensor of integers.
-        partition_strategy: "mod" or "div", as in `tf.nn.embedding_lookup`.
-
-    Returns:
-        The rows, which are `ids` with one partition or the strategy "div".
+    They differ from `ids` only with several partitions and the strategy "mod".
     """
     import tensorflow as tf
 
@@ -133,18 +127,14 @@ def in_columns(
     outer: Sequence[Any],
     static: Sequence[int | None],
 ) -> tuple[Any, Any]:
-    """Returns the ids and the weights of each row as columns.
+    """Returns the ids and the weights of each row, with the columns as their last axis.
+
+    A missing id is -1, and its weight 0. Without weights, the second result is `None`.
 
     Args:
         segment_ids: The row of each id, sorted.
-        ids: The ids.
-        weights: Their weights, or `None`.
         outer: The sizes of the axes that are counted as rows.
-        static: The same as far as they are known.
-
-    Returns:
-        The ids and the weights, with the columns as their last axis. A missing
-        id is -1, and its weight 0. Without weights, the second is `None`.
+        static: The same sizes, or `None` for those that are unknown.
     """
     import tensorflow as tf
 
@@ -174,16 +164,7 @@ def weighed(
     max_norm: float | None,
     partition_strategy: str,
 ) -> Any:
-    """Looks up ids, and combines the rows of those along the last axis.
-
-    Args:
-        params: The variable.
-        ids: The ids, -1 for none.
-        weights: Their weights, or `None`.
-        combiner: "sum", "mean" or "sqrtn".
-        max_norm: The largest norm of a row, or `None`.
-        partition_strategy: As `tf.nn.embedding_lookup` takes it.
-    """
+    """Looks up ids, -1 for none, and combines the rows of those along the last axis."""
     import tensorflow as tf
 
     axis = ids.shape.rank - 1
@@ -216,17 +197,7 @@ def safe_lookup(
     max_norm: float | None,
     partition_strategy: str,
 ) -> Any:
-    """Looks up sparse ids as `tf.nn.safe_embedding_lookup_sparse` does.
-
-    Args:
-        params: The variable.
-        ids: A sparse tensor of the host.
-        weights: A sparse tensor of their weights, or `None`.
-        combiner: "sum", "mean" or "sqrtn".
-        default_id: The id of rows without one; by default their result is 0.
-        max_norm: The largest norm of a row, or `None`.
-        partition_strategy: As `tf.nn.embedding_lookup` takes it.
-    """
+    """Looks up sparse ids as `tf.nn.safe_embedding_lookup_sparse` does."""
     import tensorflow as tf
 
     first, *others = ids.shape.as_list()[:-1]

@@ -20,22 +20,14 @@ from keras_tpu_estimator.base.common.types import PyTree
 class FilledIn:
     """A host function that is called with its tensors only.
 
-    Attributes:
-        function: The user's function.
-        arguments: A list or dict of its arguments, which are pytrees of any values.
+    `arguments` is a list or dict of all its arguments, which are pytrees of any values.
     """
 
     function: Callable[..., Any]
     arguments: PyTree
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the function with these tensors and its other values.
-
-        Args:
-            args: Values for the tensors, in the structure of `only_tensors`, or nothing
-                if there are no tensors.
-            kwargs: The same by name, if the arguments have names.
-        """
+        """Calls the function with tensors as in `only_tensors`, and other values."""
         given = iter(jax.tree.leaves(kwargs or list(args)))
         nest = map_arguments(
             lambda value: next(given) if _is_tensor(value) else value,

@@ -25,7 +25,6 @@ class Cut:
     on these. It has its own copies of constants.
 
     Attributes:
-        definition: The nodes.
         boundary: The tensors that the devices compute for it.
         variables: The names of its variables.
         initializers: The names of the operations that initialize its variables.
@@ -76,13 +75,9 @@ def cut(
     """Cuts a graph so that the fetches and some variables are on the host.
 
     The part of a fetch that the devices can compute must be an input of another fetch.
-
-    Args:
-        graph: The graph.
-        fetches: Tensors or operations of the host.
-        variables: The variables that only the host has, by name.
-        more: The names of other operations that the host must run. The host then
-            copies the variables of the devices that its part reads.
+    `variables` are only on the host. If `more`, the names of other operations that the
+    host must run, is given, the host copies the variables of the devices that its part
+    reads.
     """
     initializers = {n: v.initializer for n, v in variables.items()}
     tables = table_initializers(graph, [*fetches, *initializers.values()])
@@ -170,13 +165,7 @@ def _before(op: Any) -> set[str]:
 
 
 def part_of(definition: Definition, names: Sequence[str], kept: Collection[str]) -> Any:
-    """Returns a graph of some nodes, without control inputs from other nodes.
-
-    Args:
-        definition: The complete graph.
-        names: The names of nodes in the order of creation.
-        kept: The names of the nodes to keep.
-    """
+    """Returns a graph of the `kept` nodes, without control inputs from others."""
     import tensorflow as tf
 
     whole = definition.whole

@@ -28,13 +28,12 @@ _AS_CHECKS = ("Assert", "Print", "PrintV2")
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class HostSplit:
-    """The host's part of a graph.
+    """The host's part of a graph, and the operations `ops` that the devices run.
 
     Attributes:
         tensors: The tensors that the devices receive.
         sizes: The sizes that the host computes, with the operations that need them.
         own: The names of the operations that the host runs.
-        ops: The operations that the devices run.
     """
 
     tensors: Sequence[Any]
@@ -49,14 +48,7 @@ def split(
     wanted: Sequence[Any],
     rows: int,
 ) -> HostSplit:
-    """Splits a graph.
-
-    Args:
-        graph: The graph.
-        inputs: The placeholders that are fed.
-        wanted: The operations and tensors of the step.
-        rows: The number of rows of a batch.
-    """
+    """Splits a graph whose `inputs` are fed for a batch of `rows` rows."""
     ops = reachable(graph, wanted)
     own, free = _own(graph, ops, inputs, rows)
     fed = {tensor.op.name for tensor in inputs}

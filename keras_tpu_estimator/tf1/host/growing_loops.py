@@ -14,13 +14,7 @@ from keras_tpu_estimator.tf1.graph.source_lines import line_of
 
 
 def growing_loops(graph: Any, fetches: Sequence[Any], mode: str) -> list[str]:
-    """Returns the names of loops that the host must run, and warns of them.
-
-    Args:
-        graph: The graph.
-        fetches: The tensors that the devices return.
-        mode: The mode, which is not TRAIN.
-    """
+    """Returns the loops that the host runs outside of TRAIN, and warns about them."""
     loops = [op for op in reachable(graph, fetches) if op.type in LOOPS]
     found = [op for op in loops if _grows(op)]
     call = "evaluate" if mode == ModeKeys.EVAL else "predict"

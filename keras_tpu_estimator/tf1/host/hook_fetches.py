@@ -44,8 +44,6 @@ class HostRun:
 
     Attributes:
         fetches: A pytree of operations, tensors, variables and names.
-        feed_dict: The fed values.
-        model: The graph.
         names: The variables that are used.
         assigned: The variables that may be assigned.
     """
@@ -156,11 +154,7 @@ def _remembered(
 class FetchedGraph:
     """A graph, as the hooks of a call may use it.
 
-    Args:
-        model: The graph.
-
     Attributes:
-        graph: The TensorFlow graph.
         fetched: The fetches of each run without hooks.
         found: Cached results about its tensors.
     """

@@ -25,13 +25,8 @@ WRITERS = frozenset({"CreateSummaryDbWriter", "CreateSummaryFileWriter"})
 class HostGraph:
     """A graph, and a session in which its variables are initialized.
 
-    Args:
-        graph: The graph.
-        inputs: The tensors that are fed.
-        handles: The resources of its variables, by name.
-        initializers: Operations that initialize the variables.
-        others: More operations to run first, in addition to those that open event
-            files. Defaults to none.
+    `handles` are the resources of its variables. The operations in `others` run first,
+    with those that open event files.
     """
 
     def __init__(
@@ -102,15 +97,7 @@ class HostGraph:
 
 
 class CalledGraph(HostGraph):
-    """The graph that a function builds for arrays of some shapes.
-
-    Args:
-        function: The user's function.
-        tensors: The arrays.
-
-    Attributes:
-        returned: The result of the function.
-    """
+    """The graph that a function builds for arrays of some shapes, and its result."""
 
     def __init__(self, function: Callable[..., Any], tensors: PyTree):
         import tensorflow as tf
@@ -153,10 +140,8 @@ class CalledGraph(HostGraph):
 class GraphFunction:
     """A function that builds graphs, as a function of NumPy arrays.
 
-    Args:
-        function: The user's function.
-        dtypes: A pytree with the dtypes of its tensors. The function receives 64-bit
-            numbers, which the devices do not have.
+    `dtypes` is a pytree with the dtypes of its tensors. The function receives 64-bit
+    numbers, which the devices do not have.
     """
 
     def __init__(self, function: Callable[..., Any], dtypes: PyTree):

@@ -26,16 +26,8 @@ class HostCall(GraphFunction):
 
     Each call runs the operations that the user's function returned. The user's function
     itself is called once for each shape of its tensors in each `train`, `evaluate` or
-    `predict`.
-
-    Args:
-        function: The user's function.
-        dtypes: As in `GraphFunction`.
-
-    Attributes:
-        steps_counted: The number of steps that a run has already counted when it is
-            called, because scripts read the global step before the increment. Defaults
-            to 0.
+    `predict`. Scripts read the global step before the increment, so `steps_counted` is
+    the number of steps that a run has already counted when it is called.
     """
 
     def __init__(self, function: Callable[..., Any], dtypes: PyTree):
@@ -62,9 +54,7 @@ class HostCall(GraphFunction):
 class StepWriter:
     """The part of a graph that writes files, as a function of NumPy arrays.
 
-    Args:
-        part: The part.
-        runs: The names of the operations to run for each step.
+    `runs` contains the names of the operations to run for each step.
     """
 
     def __init__(self, part: Cut, runs: Sequence[str]):
@@ -76,9 +66,8 @@ class StepWriter:
     def __call__(self, *arrays: Any) -> None:
         """Writes the output of one step.
 
-        Args:
-            arrays: The values of the boundary and then of the variables, one row per
-                device.
+        The arrays are the values of the boundary and then of the variables, one row per
+        device.
         """
         if self._graph is None:
             self._open()
@@ -104,11 +93,7 @@ class StepWriter:
 
 
 class CloseHostCall(LoopHook):
-    """Closes the sessions of a function when the call of the estimator ends.
-
-    Args:
-        host_call: The function.
-    """
+    """A hook that closes a function's sessions when the call of the estimator ends."""
 
     allows_run_ahead = True
 

@@ -1,7 +1,7 @@
 """Sizes that depend on values of the input, such as the longest row of a batch.
 
 XLA must know all sizes when it compiles. The host computes these from each batch, and
-the devices have one program for each combination of sizes. `tf.sequence_mask(lengths)`
+XLA compiles the step once for each combination of sizes. `tf.sequence_mask(lengths)`
 is an example.
 """
 
@@ -41,17 +41,12 @@ _SIZES = {
     "UnsortedSegmentProd": (2,),
     "UnsortedSegmentSum": (2,),
 }
-# Others, without which XLA computes with the full size and ignores what is outside.
+# Sizes of slices. If they are unknown, XLA computes with the full size.
 _OF_SLICES = {"Slice": (2,), "StridedSlice": (1, 2)}
 
 
 class SizeUse(NamedTuple):
-    """A size that depends on values.
-
-    Attributes:
-        op: The operation that needs it.
-        number: Its number among the inputs of the operation.
-    """
+    """A size that depends on values: the input `number` of the operation `op`."""
 
     op: Any
     number: int
@@ -87,7 +82,6 @@ def sizes_of_values(
     """Returns the sizes that XLA must know and that depend on values of the input.
 
     Args:
-        ops: All operations, in their order.
         fed: The names of the operations that are fed.
         free: The names of the operations that need no variables.
         others: The names of operations whose sizes do not matter.
@@ -128,9 +122,7 @@ def without_assertions(graph: Any, wanted: Sequence[Any]) -> list[Any]:
 def as_shape(sizes: np.ndarray) -> np.ndarray:
     """Returns an empty array whose shape contains integers.
 
-    The shapes of a batch decide which program runs.
-
-    Example:
+    The shapes of a batch decide which step function runs.
 
     >>> as_shape(np.array([7, -1])).shape
     (0, 14, 1)
@@ -140,12 +132,7 @@ def as_shape(sizes: np.ndarray) -> np.ndarray:
 
 
 def from_shape(shape: Sequence[int], like: Any) -> np.ndarray:
-    """Returns the integers in such a shape.
-
-    Args:
-        shape: The shape.
-        like: The tensor of the integers.
-    """
+    """Returns the integers in such a shape, as an array like a tensor."""
     flat = [n // 2 if n % 2 == 0 else -(n + 1) // 2 for n in shape[1:]]
     dims = [-1 if n is None else n for n in like.shape.as_list()]
     return np.reshape(np.asarray(flat, like.dtype.as_numpy_dtype), dims)

@@ -25,12 +25,7 @@ _NOT_INITIALIZED = "iterator has not been initialized"
 
 
 class InputSession:
-    """A session in which a graph is initialized, and its queues are filled.
-
-    Args:
-        graph: The graph.
-        initializers: More operations to run. Defaults to none.
-    """
+    """A session in which a graph is initialized, and its queues are filled."""
 
     def __init__(self, graph: Any, initializers: Sequence[Any] = ()):
         import tensorflow as tf

@@ -27,10 +27,8 @@ _KEPT = 4
 class MetricSession:
     """Metrics of a graph, for batches of one size.
 
-    Args:
-        graph: The graph.
-        pairs: By name, the value of each metric, which may be a pytree, and the
-            operation that counts a batch.
+    `pairs` has, by name, the value of each metric, which may be a pytree, and the
+    operation that counts a batch.
     """
 
     def __init__(self, graph: HostGraph, pairs: Mapping[str, tuple[Any, Any]]):
@@ -55,10 +53,6 @@ class Metrics(GraphFunction, abc.ABC):
 
     Each call counts one batch. The counts are kept in the sessions of an evaluation. A
     Keras variable with the number of the evaluation tells evaluations apart.
-
-    Args:
-        function: As in `GraphFunction`.
-        dtypes: As in `GraphFunction`.
     """
 
     def __init__(self, function: Callable[..., Any], dtypes: PyTree):
@@ -76,11 +70,7 @@ class Metrics(GraphFunction, abc.ABC):
         """Returns a new session for arrays like these."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> dict[str, Any]:
-        """Counts a batch.
-
-        Returns:
-            The values so far by name, in pairs like those of `tf.metrics`.
-        """
+        """Counts a batch, and returns pairs of values as `tf.metrics` does."""
         tensors = self.arrays(args, kwargs)
         number = keras.Variable(
             0, dtype="int32", trainable=False, name="tf1_evaluation"

@@ -28,10 +28,8 @@ from keras_tpu_estimator.tf1.lift.refusals import is_for_host
 class _GraphCall:
     """A part of a graph that runs after the devices; see `Call`.
 
-    Attributes:
-        part: The part.
-        names: The names of the tensors that it computes.
-        rows: The number of rows in the batch of one device.
+    It computes the tensors `names`. `rows` is the number of rows in the batch of one
+    device.
     """
 
     part: Cut
@@ -145,14 +143,10 @@ def _value_of(variable: Any) -> Any:
 def on_host(
     graph: Any, tensors: PyTree, rows: int, loops: Collection[str] = ()
 ) -> PyTree:
-    """Returns a pytree whose tensors that no device can compute are
-    `HostTensor`s.
+    """Replaces the tensors that no device can compute by `HostTensor`s.
 
-    Args:
-        graph: The default graph.
-        tensors: The pytree.
-        rows: The number of rows in the batch of one device.
-        loops: The names of loops that the host must run.
+    The operations are added to the default graph `graph`, for `rows` rows per device.
+    `loops` are the names of loops that the host must run.
     """
     import tensorflow as tf
 

@@ -1,7 +1,7 @@
 """The host's part of a `model_fn`, from a batch to the devices' arguments.
 
 It runs in the thread that reads the input, batch by batch. Devices hold strings as
-bytes of one length. Strings that a program passes on to predictions or metrics travel
+bytes of one length. Strings that a `model_fn` passes on to predictions or metrics stay
 with the rows of their batch: through stacks, shards and padding.
 """
 
@@ -38,18 +38,9 @@ _LEAST = 16
 
 
 def as_bytes(strings: np.ndarray, least: int = _LEAST) -> np.ndarray:
-    """Returns strings as bytes, on one more axis.
+    """Returns strings as bytes, on one more axis with at least `least` bytes each.
 
-    Args:
-        strings: Array of bytes.
-        least: The minimum number of bytes of each. The default makes the shapes
-            of batches equal in most cases.
-
-    Example:
-
-    >>> made = as_bytes(np.array([b"a", b"bc"], object))
-    >>> made.shape, list(from_bytes(made))
-    ((2, 20), [b'a', b'bc'])
+    The default makes the shapes of batches equal in most cases.
     """
     flat = [*strings.ravel()]
     longest = max([least, *map(len, flat)])
@@ -72,12 +63,7 @@ def from_bytes(array: np.ndarray) -> np.ndarray:
 
 
 def decoded(tensor: Any, shape: Any) -> Any:
-    """Returns operations that decode such bytes to strings.
-
-    Args:
-        tensor: A placeholder of the bytes.
-        shape: The shape of the strings.
-    """
+    """Returns operations that decode such bytes to strings of a shape."""
     import tensorflow as tf
 
     with tf.name_scope("kte_strings"):
@@ -87,11 +73,7 @@ def decoded(tensor: Any, shape: Any) -> Any:
 
 
 def normalized(array: np.ndarray) -> np.ndarray:
-    """Returns strings of any kind as bytes in an array of objects.
-
-    Raises:
-        ValueError: A value is no string.
-    """
+    """Returns strings, but no other values, as bytes in an array of objects."""
     if array.dtype.kind == "U":
         array = np.char.encode(array, "utf-8")
     made = np.empty(array.shape, object)
@@ -123,10 +105,8 @@ _SPEC_TENSORS = (
 class HostPart:
     """The host's part of the graphs of one mode, for batches of one shape.
 
-    Args:
-        make: Calls `model_fn` in a new graph.
-        mode: A value of `ModeKeys`.
-        example: The user's features and labels.
+    `make` calls `model_fn` in a new graph. `example` has the user's features and
+    labels.
     """
 
     def __init__(self, make: Callable[[], ModelGraph], mode: str, example: StepInput):
@@ -168,11 +148,7 @@ class HostPart:
         return found | {_ROWS: np.zeros(self._rows * self._replicas, "uint8")}
 
     def model(self, tensors: Mapping[str, Any]) -> ModelGraph:
-        """The devices' part of the graph.
-
-        Args:
-            tensors: The tensors of one device by name: anything with a shape.
-        """
+        """Returns the devices' part of the graph, for one device's tensors by name."""
         model, self._model = self._model or self._make(), None
         return _for_devices(model, self._split(model), tensors)
 

@@ -29,15 +29,10 @@ from keras_tpu_estimator.tf1.graph.scaffolds import as_ours, scaffold_of
 def call_batched(
     config: BatchConfig, function: Callable[..., PyTree], args: list[PyTree]
 ) -> PyTree:
-    """Calls a function of tensors on batches of requests.
+    """Calls a function on batches of requests, and returns the result for one.
 
-    Args:
-        config: The batching options.
-        function: A function that builds a part of the graph and uses its variables.
-        args: A pytree of tensors, batch first.
-
-    Returns:
-        The results for the rows of one request.
+    The function builds a part of the graph and uses its variables. `args` is a pytree
+    of tensors, batch first.
     """
     import tensorflow as tf
 
@@ -72,11 +67,7 @@ def call_batched(
 
 @dataclasses.dataclass(frozen=True)
 class GraphModel:
-    """A model that is part of its graph.
-
-    Attributes:
-        values: The values of the variables by path.
-    """
+    """A model that is part of its graph, with the values of its variables by path."""
 
     values: Mapping[str, np.ndarray]
 

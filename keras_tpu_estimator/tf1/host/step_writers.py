@@ -27,17 +27,11 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def taken_out(graph: Any, wanted: Sequence[Any]) -> tuple[StepWriter, list[Any]] | None:
-    """Removes the operations that write files from a graph.
+    """Removes the operations that write files from a graph, if the step allows it.
 
-    Operations that the step depends on remain.
-
-    Args:
-        graph: The graph.
-        wanted: The operations and tensors of the step.
-
-    Returns:
-        The function that the host calls for each step, and its tensors, one row for
-        each device, or `None` if nothing was removed.
+    It returns the function that the host calls for each step, and its tensors, one row
+    for each device. Operations that the step depends on remain. If nothing was removed,
+    it returns `None`.
     """
     writing = _writing(graph)
     runs = [op for op in reachable(graph, wanted) if op.name in writing]
@@ -95,8 +89,6 @@ class _Part:
         """Makes a part without operations on tensors of unknown shape.
 
         Args:
-            graph: The graph.
-            definition: The definition of the graph.
             writing: The operations that write, by name.
             runs: The operations that must run.
             others: The names of operations that the devices run anyway.
@@ -241,10 +233,9 @@ def _is_number(tensor: Any) -> bool:
 
 
 def _around(ops: Sequence[Any], own: set[str]) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Adds constants and variables to the host's operations.
+    """Adds constants and variables to the host's operations `own`.
 
-    Returns:
-        The missing tensors and the handles of variables, both by name.
+    It returns the missing tensors and the handles of variables, both by name.
     """
     constant = set[str]()
     for op in ops:

@@ -26,13 +26,7 @@ from keras_tpu_estimator.tf1.graph.source_lines import line_of
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Recorded:
-    """One summary of a graph.
-
-    Attributes:
-        summary: The summary.
-        tensor: The tensor that it records.
-        prepare: A function that converts the tensor's value to the data.
-    """
+    """One summary of a graph; `prepare` converts the value of `tensor` to the data."""
 
     summary: Summary
     tensor: Any
@@ -81,13 +75,7 @@ def _each(
 
 
 def recorded(graph: Any, summary_op: Any = None) -> list[Recorded]:
-    """Returns the summaries of a graph.
-
-    Args:
-        graph: The graph.
-        summary_op: The `summary_op` of a scaffold. Defaults to `None`, for the
-            summaries that `tf.summary` has collected.
-    """
+    """Returns the summaries of `summary_op` or all; warns about unsupported ones."""
     tensors = _written(graph, summary_op)
     found, left = [], []
     for tensor in tensors:

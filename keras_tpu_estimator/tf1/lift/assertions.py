@@ -29,13 +29,8 @@ def without_assertions(
     """Returns nodes without assertions and the operations that only they need.
 
     A removed operation becomes a `NoOp` that waits for the same operations. An
-    operation that changes a variable or draws random numbers remains.
-
-    Args:
-        nodes: The nodes of a graph or a function.
-        library: The functions that they call.
-        used: The names of nodes whose values are used.
-        run: The names of nodes that only run.
+    operation that changes a variable or draws random numbers remains. `used` contains
+    the names of nodes whose values are used, and `run` those of nodes that only run.
     """
     if not any(_contains_assertion(node, library) for node in nodes):
         return [*nodes]

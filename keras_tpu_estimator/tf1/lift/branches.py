@@ -38,11 +38,8 @@ def running_if(
 ) -> Node:
     """Returns a node that runs another one if a condition holds.
 
-    Args:
-        predicate: A reference to the condition.
-        op: The operation.
-        node: The node of the operation, which may have additional boolean outputs.
-        library: The library to which new functions are added.
+    The node of the operation may have additional boolean outputs. New functions are
+    added to the library.
     """
     import tensorflow as tf
 
@@ -130,12 +127,8 @@ def as_run(
 ) -> tuple[Body, Library]:
     """Returns a step with only the operations that TensorFlow 1.15 would run.
 
-    Args:
-        ops: The operations of the step by name.
-        body: The step.
-        library: The functions that the step calls.
-        used: The names of the operations whose values the step returns.
-        run: The names of operations that the step runs without returning values.
+    `used` contains the names of the operations whose values the step returns, and `run`
+    those of operations that it runs without returning values.
     """
     marks = {n.name: _wanted(n) for n in body.nodes if RUNS in n.attr}
     folded = _Folded(ops, {**library}, [*marks.values()])
@@ -164,12 +157,9 @@ class _Folded:
     """Conditions with a constant predicate, which need only one branch's inputs.
 
     TensorFlow's graph optimizer also leaves out what only the other branch needs, such
-    as the update of moving averages by a batch normalization for training.
-
-    Attributes:
-        ops: The operations of the graph by name.
-        functions: The functions of the graph, to which new ones are added.
-        wanted: The operations in branches for which others wait.
+    as the update of moving averages by a batch normalization for training. New
+    functions are added to `functions`. `wanted` are operations in branches for which
+    others wait.
     """
 
     ops: Mapping[str, Any]

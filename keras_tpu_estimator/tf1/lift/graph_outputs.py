@@ -108,12 +108,9 @@ def _sums_that_differ(step: Pruned, names: Sequence[str]) -> str:
 class Compiled:
     """A compiled step, and its outputs.
 
-    Attributes:
-        lifted: The step.
-        varying: The variables whose values differ between devices after the step.
-        summaries: The summaries, which follow the first outputs.
-        names: The names of the tensors that hooks fetch, which follow the summaries.
-        tensors: The tensors with these names.
+    The summaries follow the first outputs, and the tensors `names` that hooks fetch
+    follow the summaries. The values of the variables in `varying` differ between
+    devices after the step.
     """
 
     lifted: Lifted
@@ -124,13 +121,11 @@ class Compiled:
 
 
 class GraphOutputs:
-    """The outputs of one graph.
+    """The outputs of one graph, all of whose operations devices must be able to run.
 
     Args:
-        model: The graph.
         first: The tensors that always leave the devices.
         done: Operations or tensors that run without being returned.
-        summaries: The summaries of the graph.
         is_split: Whether each device receives its own inputs.
         counts: Whether hooks and summaries may use all local variables, or only those
             of the step.
@@ -138,9 +133,6 @@ class GraphOutputs:
     Attributes:
         pruned: The step without the fetches of hooks.
         local: The names of the local variables that the step may have.
-
-    Raises:
-        ValueError: No device can run an operation.
     """
 
     def __init__(

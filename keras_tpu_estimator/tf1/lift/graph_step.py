@@ -62,12 +62,7 @@ _REPEATS_STRIDE = 0x85EBCA6B
 class GraphStep:
     """The step of a graph.
 
-    Args:
-        model: The graph.
-        mode: A value of `ModeKeys`.
-        example: The inputs of the step.
-        metrics: The record of metrics in graphs.
-        bits: The generator of random bits, as in `RunConfig`.
+    `bits` is the generator of random bits, as in `RunConfig`.
 
     Attributes:
         local: The names of the local variables that the step may have.

@@ -84,12 +84,8 @@ def register_lowering(
 ) -> None:
     """Registers a function that lowers a primitive.
 
-    Args:
-        primitive: The primitive.
-        lower: A function of the context, operands and parameters that returns the
-            results.
-        platform: The kind of devices, such as "cpu". Defaults to all kinds without a
-            separate registration.
+    The function of the context, operands and parameters returns the results. By default
+    it is for all platforms without a separate registration.
     """
     mlir.register_lowering(primitive, lower, platform=platform)
 
@@ -103,22 +99,12 @@ def inlined(
     draws_by_device: bool = False,
     checked: Sequence[int] = (),
 ) -> list[Any]:
-    """Calls a module inside the module that JAX is lowering.
+    """Calls a module inside the module that JAX is lowering, and returns JAX's results.
 
-    Args:
-        context: The context of the lowering.
-        module: The module to call.
-        name: The name of the called function.
-        operands: The operands, which are cast to the width that the module expects.
-        replacement: A function that receives an operation of the module, and returns a
-            JAX function of its operands to replace it, or `None` to keep it.
-        draws_by_device: Whether random bits come from the device's own generator.
-            Defaults to `False`.
-        checked: The positions of results for which an additional result tells where the
-            cast changed values. Defaults to none.
-
-    Returns:
-        The results as JAX expects them, followed by those for `checked`.
+    The operands are cast to the width that the module expects. `replacement` receives
+    an operation of the module, and returns a JAX function of its operands to replace
+    it, or `None` to keep it. For each position in `checked`, an additional result at
+    the end tells where the cast of that result changed values.
     """
     parsed = ir.Module.parse(module)
     for number, op in enumerate(list(_operations(parsed))):
@@ -161,11 +147,6 @@ def _as(kind: Any, value: Any) -> Any:
 
 def cut_by_jax(types: Sequence[str]) -> list[int]:
     """Returns the positions of integers that JAX represents in fewer bits.
-
-    Args:
-        types: The types of tensors, as MLIR writes them.
-
-    Example:
 
     >>> cut_by_jax(["tensor<2xi64>", "tensor<f64>", "tensor<ui64>"])
     [0, 2]
@@ -217,10 +198,9 @@ def _replace(
 
 @functools.cache
 def aval_of(kind: str) -> jax.core.ShapedArray:
-    """Returns the JAX shape and dtype of a type that MLIR has written.
+    """Returns the fixed shape and the JAX dtype of a type in MLIR's syntax.
 
-    Raises:
-        ValueError: The shape is not fixed.
+    A shape that is not fixed raises a ValueError.
     """
     with mlir.make_ir_context():
         parsed = ir.RankedTensorType(ir.Type.parse(kind))

@@ -34,24 +34,14 @@ from keras_tpu_estimator.tf1.lift.varying import Varying
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """A module, and its variables.
-
-    Attributes:
-        code: The StableHLO module.
-        variables: The names of the variables that it takes.
-    """
+    """A StableHLO module, and the names of the variables that it takes."""
 
     code: bytes
     variables: tuple[str, ...]
 
 
 def cached(parts: Sequence[bytes | str], lift: Callable[[], Module]) -> Module:
-    """Returns a module from the cache, or makes it and adds it to the cache.
-
-    Args:
-        parts: All data on which the module depends.
-        lift: The function that makes the module.
-    """
+    """Returns a module from the cache, or makes it; it depends only on `parts`."""
     directory = jax.config.values["jax_compilation_cache_dir"]
     if not directory or is_url(directory):
         return lift()
@@ -103,14 +93,11 @@ def _write(path: str, module: Module) -> None:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Lifted:
-    """A step as a module that takes a key, inputs and variables.
+    """A step as a StableHLO module that takes a key, inputs and the variables `reads`.
 
     Attributes:
-        module: The StableHLO module.
         avals: The shapes and dtypes of its results: the fetches, followed by the new
             values of `changes`.
-        reads: The names of the variables that it takes.
-        changes: The names of the variables that it assigns.
         wide: The names of results that JAX represents in fewer bits, by position.
     """
 
@@ -128,13 +115,9 @@ class Pruned:
     Attributes:
         ops: The operations, in the order of creation.
         body: The nodes of the same operations.
-        library: The functions that they call.
         versions: The versions of the `GraphDef`.
-        inputs: Placeholders of the graph.
-        fetches: Tensors that the step returns.
         done: Operations or tensors that the step runs without returning them.
         more: The names of operations that only the fetches `more` need.
-        effects: The reads and writes of variables.
     """
 
     ops: Sequence[Any]
@@ -199,10 +182,7 @@ class Pruned:
         return Varying.of(self.body, self.library, is_split)
 
     def line_of(self, name: str) -> SourceLine | None:
-        """Returns the user's line that made an operation, by its name.
-
-        Names inside functions are not names of the graph.
-        """
+        """Returns the user's line of an operation, or `None` for those in functions."""
         op = self._ops_by_name.get(name)
         return None if op is None else source_line_of(op)
 

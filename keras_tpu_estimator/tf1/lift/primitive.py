@@ -41,10 +41,7 @@ def groups_of(op: Any) -> list[list[int]]:
 
 
 def windowed(op: Any) -> Function | None:
-    """Returns a JAX function for a convolution, a pooling or the gradient of one.
-
-    It returns `None` for other operations, and for those without a JAX primitive.
-    """
+    """Returns JAX's function for a convolution, pooling or gradient, if it has one."""
     read = _READERS.get(str(op.name))
     if read is None or _dtype_of(op) not in _FLOATS:
         return None
@@ -204,17 +201,14 @@ def run(
 ) -> tuple[list[jax.Array], list[jax.Array]]:
     """Runs a converted step.
 
+    It returns the fetched tensors followed by the new values of variables, and for each
+    result of `lifted.wide` the positions where values were cut off.
+
     Args:
-        lifted: The step.
         key: Two uint32 numbers for random ops.
         args: The inputs, followed by the values of the variables that it reads.
         axes: The mesh axes for sums over devices, or none for one device.
-        by_device: Whether each kind of device draws its own random numbers. Defaults to
-            `False`.
-
-    Returns:
-        The fetched tensors followed by the new values of variables, and for each result
-        of `lifted.wide` the positions where values were cut off.
+        by_device: Whether each kind of device draws its own random numbers.
     """
     results: list[jax.Array] = _step.bind(
         key, *args, lifted=lifted, axes=axes, by_device=by_device

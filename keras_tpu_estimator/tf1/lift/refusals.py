@@ -44,7 +44,7 @@ def _needs_variables(op: Any) -> bool:
 
 
 _OF_PYTHON = ("EagerPyFunc", "PyFunc", "PyFuncStateless")
-# Those that XLA lacks.
+# XLA lacks these operations.
 _SUPPRESSIONS = (
     "CombinedNonMaxSuppression",
     "NonMaxSuppression",
@@ -87,7 +87,7 @@ def reason_against(op: Any, node: Node, library: Library) -> str | None:
 def is_for_host(op: Any, node: Node, library: Library) -> bool:
     """Returns whether an operation has strings, a lookup table or Python.
 
-    Some kinds of non-maximum suppression, which programs use after the model, also run
+    Some kinds of non-maximum suppression, which scripts use after the model, also run
     only on the host.
     """
     import tensorflow as tf
@@ -208,14 +208,7 @@ _NOISE = (
 def explained(
     error: Exception, ops: Sequence[Any], body: Body, library: Library
 ) -> ValueError:
-    """Returns an error about a graph that TensorFlow cannot compile.
-
-    Args:
-        error: The error of TensorFlow or MLIR.
-        ops: The operations of the graph.
-        body: The nodes of the same operations.
-        library: The functions that they call.
-    """
+    """Returns an error about a graph that TensorFlow or MLIR has failed to compile."""
     text = str(error)
     about_loops = explained_loop(text, ops)
     if about_loops is not None:

@@ -87,13 +87,11 @@ def make_dense(node: Node, writer: Writer) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Rewriting:
-    """Writes the nodes that replace one.
+    """The writer of the nodes that replace one node.
 
     Attributes:
-        name: The name of the node.
         dtype: The number of the variable's dtype.
         indices: The number of the dtype of the indices.
-        writer: Adds nodes.
     """
 
     name: str

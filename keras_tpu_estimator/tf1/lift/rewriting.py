@@ -51,18 +51,10 @@ _MORE = 2**20
 def rewritten(
     body: Body, library: Library, versions: Any, more: Collection[str] = ()
 ) -> Any:
-    """Returns the definition of a graph with the nodes of a step.
+    """Returns a `GraphDef` with the nodes of a step.
 
-    Args:
-        body: The step.
-        library: The functions that it calls.
-        versions: The versions of its graph.
-        more: The names of nodes whose presence does not change the random numbers of
-            others. Defaults to none.
-
-    Returns:
-        A `GraphDef` that lacks the arguments and variables of the step, and the key,
-        which it refers to as `KEY`.
+    It lacks the arguments and variables of the step. It refers to the key as `KEY`,
+    which it lacks. The nodes in `more` do not change the random numbers of others.
     """
     import tensorflow as tf
 

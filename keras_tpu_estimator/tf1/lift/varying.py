@@ -50,7 +50,6 @@ class _Walk:
     """The values of a body that differ.
 
     Attributes:
-        library: The functions that may be called.
         whole: Nodes of which all outputs differ, arguments and variables.
         outputs: By the name of a calling node, whether each output differs.
         assigned: The variables that were assigned differing values.

@@ -67,17 +67,11 @@ class CallRule:
 
     Attributes:
         name: The called name without 'tf.', as an `fnmatch` pattern.
-        where: The place of the call.
-        value: The value of the argument.
         advice: The reason, and the required change.
         argument: The name of the argument, or "" for `Value.ANY`.
         position: The position of the argument, or -1 if it is keyword-only.
         dtype: The position of a `dtype` argument that decides whether values are
             strings, or -1 without such an argument.
-        effect: The effect of the call on the script.
-
-    Raises:
-        ValueError: The argument does not match the value.
     """
 
     name: str

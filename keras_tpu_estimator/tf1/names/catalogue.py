@@ -31,17 +31,10 @@ ALIASES = {
 
 
 def canonical(path: str) -> str:
-    """Returns the one canonical path of all aliases of a name.
-
-    Args:
-        path: A name without 'tf.'.
-
-    Example:
+    """Returns the one path of all aliases of a name without 'tf.'.
 
     >>> canonical("compat.v1.compat.v1.layers.dense")
     'layers.dense'
-    >>> canonical("compat.v2.estimator.Estimator")
-    'estimator.Estimator'
     """
     for alias, same in ALIASES.items():
         if path == alias or path.startswith(f"{alias}."):
@@ -51,16 +44,7 @@ def canonical(path: str) -> str:
 
 
 def path_of(name: str) -> str | None:
-    """Returns the path of a module or of a name in it, without 'tf.'.
-
-    Args:
-        name: A full name, beginning with the name of a library.
-
-    Returns:
-        The canonical path, empty for TensorFlow itself, or `None` if the name
-        is not TensorFlow's.
-
-    Example:
+    """Returns the canonical path of a full name, or `None` if it is not TensorFlow's.
 
     >>> path_of("tensorflow_estimator.python.estimator.training")
     'python.estimator.training'
@@ -90,9 +74,6 @@ class Entry:
         refused: The reason why it does not work in a `model_fn`, and advice.
         port: The replacement in Keras, as Markdown.
         row: The row of the page with more details.
-
-    Raises:
-        ValueError: The facts are missing or contradict each other.
     """
 
     owner: str
@@ -136,9 +117,8 @@ class Row:
 
     Attributes:
         section: The anchor on the page.
-        before: Text that the page shows instead of the names. Defaults to none.
-        now: Text that the page shows instead of their ports. Defaults to none.
-        note: A remark. Defaults to none.
+        before: Text that the page shows instead of the names.
+        now: Text that the page shows instead of their ports.
     """
 
     section: str
@@ -149,20 +129,14 @@ class Row:
 
 @dataclasses.dataclass(frozen=True)
 class Catalogue:
-    """All names.
+    """All names, with entries by path and rows by key in the order of the page.
 
     Attributes:
-        entries: The entries by path.
-        rows: The rows by the keys that entries use, in the order of the page.
         public: For a module without entries, the module that makes its names public, by
             path.
         modules: The paths of other modules that can be imported even if nothing
             supplies their names.
-        calls: The rules about arguments.
         column_readers: The names, without 'tf.', that read feature columns.
-
-    Raises:
-        ValueError: An entry has an unknown row, or a row has no names.
     """
 
     entries: Mapping[str, Entry]
@@ -187,11 +161,7 @@ class Catalogue:
         return self.entries.get(below(path, "*"))
 
     def moved(self, module: str) -> str:
-        """Returns the path that also contains the names of a module, or "".
-
-        >>> catalogue().moved("contrib.rnn.python.ops.core_rnn_cell")
-        'contrib.rnn'
-        """
+        """Returns the path that also contains the names of a module, or ""."""
         entry = self.entries.get(module)
         if entry and entry.source.startswith("tf."):
             return entry.source.removeprefix("tf.")
@@ -206,11 +176,7 @@ class Catalogue:
         return [rule for rule in self.calls if rule.is_about(path)]
 
     def refusal(self, path: str) -> str:
-        """Returns the reason why a name does not work in a `model_fn`, or "".
-
-        >>> catalogue().refusal("py_func").partition(".")[0]
-        'Calls Python in the middle of a step'
-        """
+        """Returns the reason why a name does not work in a `model_fn`, or ""."""
         for entry in self.entries.values():
             if entry.refused and fnmatch.fnmatchcase(path, entry.path):
                 return entry.refused
@@ -240,8 +206,6 @@ def below(module: str, name: str) -> str:
 def ancestors(path: str) -> list[str]:
     """Returns all modules that contain a name, starting with "" for `tf`.
 
-    Example:
-
     >>> ancestors("contrib.tpu.TPUConfig")
     ['', 'contrib', 'contrib.tpu']
     """
@@ -251,8 +215,6 @@ def ancestors(path: str) -> list[str]:
 
 def with_name(text: str, name: str) -> str:
     """Adds a name to a source or port that ends in "." or ":".
-
-    Example:
 
     >>> with_name("`keras.ops.`", "matmul"), with_name("nothing", "group")
     ('`keras.ops.matmul`', 'nothing')
@@ -265,11 +227,7 @@ def with_name(text: str, name: str) -> str:
 
 @functools.cache
 def catalogue() -> Catalogue:
-    """Reads `names.toml`.
-
-    Raises:
-        ValueError: The file violates the rules in its first lines.
-    """
+    """Reads `names.toml`, and checks the rules in its first lines."""
     # This import is slow, and most scripts do not need it.
     import tomllib
 

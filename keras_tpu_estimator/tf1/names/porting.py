@@ -25,7 +25,6 @@ class Counterpart:
     """The counterpart of a name.
 
     Attributes:
-        name: The TensorFlow 1 name.
         now: The replacement, with names in backticks.
         note: A remark, or "".
         page: The page and section with more details.
@@ -38,19 +37,10 @@ class Counterpart:
 
 
 def find(name: str) -> Counterpart | None:
-    """Returns the counterpart of a TensorFlow 1 name.
+    """Returns the counterpart of a name or of the closest module that has one.
 
-    Args:
-        name: The name, as scripts write it with `import tensorflow.compat.v1 as tf`.
+    It is `None` if the name is not TensorFlow's or needs no replacement.
 
-    Returns:
-        The counterpart of the name or of the closest module that has one, or `None` if
-        the name is not TensorFlow's or needs no replacement.
-
-    Example:
-
-    >>> find("tf.math.reduce_mean").now
-    '`keras.ops.mean`'
     >>> find("tf.layers.unheard_of").now
     '`keras.layers`'
     """
@@ -74,15 +64,8 @@ def find(name: str) -> Counterpart | None:
 def advice(name: str) -> str:
     """Returns advice on replacing a name, as a sentence without its full stop.
 
-    Args:
-        name: The name, as for `find`.
-
-    Example:
-
     >>> advice("tf.contrib.framework.fuse_op")
     'XLA fuses the operations of a step by itself'
-    >>> advice("tf.unheard_of")
-    'Port it to Keras or JAX; see docs/migrating.md'
     """
     counterpart = find(name)
     if counterpart is None:

@@ -87,14 +87,7 @@ def _equal(lengths: Sequence[Any]) -> Any:
 
 
 class _Variables:
-    """Makes the variables of columns in the current scope.
-
-    It has the methods of TensorFlow's `StateManager`.
-
-    Args:
-        collections: Other collections of the variables, or `None`.
-        trainable: Whether they are trained.
-    """
+    """The variables of columns in the current scope, as TensorFlow's `StateManager`."""
 
     def __init__(self, collections: Sequence[str] | None, trainable: bool):
         both = [*(collections or ()), v1.GraphKeys.GLOBAL_VARIABLES]

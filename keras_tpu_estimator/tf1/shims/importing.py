@@ -37,23 +37,7 @@ def tf1_import(
     fromlist: Sequence[str] | None = (),
     level: int = 0,
 ) -> Any:
-    """Imports a module like `import`, with TensorFlow 1 as `tensorflow`.
-
-    Args:
-        name: As in `__import__`, as are all other arguments.
-        globals: See there.
-        locals: See there.
-        fromlist: See there.
-        level: See there.
-
-    Raises:
-        ImportError: The module, or a name in it, does not exist.
-
-    Example:
-
-    >>> tf1_import("tensorflow.contrib.tpu", fromlist=("TPUConfig",))
-    <module 'tensorflow.contrib.tpu' as TF1 had it>
-    """
+    """Imports a module like `__import__`, with TensorFlow 1 as `tensorflow`."""
     path = None if level else path_of(name)
     if path is None:
         found = builtins.__import__(name, globals, locals, fromlist or (), level)

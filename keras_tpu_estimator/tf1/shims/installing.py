@@ -25,17 +25,7 @@ _BEFORE, _NOW = "tf_keras.legacy_tf_layers", "tf_keras.src.legacy_tf_layers"
 
 
 def give_back() -> None:
-    """Restores names below `tf.python` in the modules that had them.
-
-    Existing names do not change. Another call has no effect.
-
-    Example:
-
-    >>> give_back()
-    >>> from tensorflow.python.ops.control_flow_ops import cond
-    >>> cond.__module__
-    'tensorflow.python.ops.cond'
-    """
+    """Restores missing names below `tf.python` in the modules that had them."""
     if not any(isinstance(each, _LayersFinder) for each in sys.meta_path):
         sys.meta_path.insert(0, _LayersFinder())
     for entry in catalogue().entries.values():

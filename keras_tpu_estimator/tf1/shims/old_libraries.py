@@ -76,12 +76,9 @@ ArgSpec = collections.namedtuple("ArgSpec", ["args", "varargs", "keywords", "def
 
 
 class OldModule(types.ModuleType):
-    """A module that adds names to an installed one.
+    """A module that adds removed names to an installed one.
 
-    Args:
-        module: The installed module, which has all other names, and on which attributes
-            are set.
-        names: The removed names and their values.
+    Other names are read from the installed module, and all attributes are set on it.
     """
 
     def __init__(self, module: types.ModuleType, names: Mapping[str, object]):
@@ -107,22 +104,9 @@ class OldModule(types.ModuleType):
 
 
 def as_in_2018(module: Any) -> Any:
-    """Returns a module with the names that it had in 2018.
+    """Returns a module with its names of 2018, or itself if no name was removed.
 
-    Args:
-        module: The result of an `import`.
-
-    Returns:
-        An `OldModule`, the same in each call, or `module` itself if no name was
-        removed.
-
-    Example:
-
-    >>> import collections
-    >>> as_in_2018(collections).Mapping
-    <class 'collections.abc.Mapping'>
-    >>> hasattr(collections, "Mapping"), as_in_2018(time).clock() > 0
-    (False, True)
+    Each call returns the same `OldModule`. The installed module does not change.
     """
     is_known = isinstance(module, types.ModuleType) and (
         module.__name__ in _NAMES and not isinstance(module, OldModule)
@@ -216,19 +200,10 @@ _NAME = "_moments"
 
 
 def accept_overrides_without_mask() -> None:
-    """Calls overrides of `_moments` in subclasses with the arguments that they accept.
+    """Calls overrides of `_moments` with the arguments that they accept.
 
-    Other classes do not change. Another call has no effect.
-
-    Example:
-
-    >>> accept_overrides_without_mask()
-    >>> import tf_keras
-    >>> class Own(tf_keras.layers.BatchNormalization):
-    ...     def _moments(self, inputs, reduction_axes, keep_dims):
-    ...         return "mean", "variance"
-    >>> Own()._moments(None, [0], keep_dims=False, mask=None)
-    ('mean', 'variance')
+    Only overrides in subclasses that are defined later change. Another call has no
+    effect.
     """
     base = importlib.import_module(_MODULE).BatchNormalizationBase
     if "__init_subclass__" in vars(base):

@@ -27,16 +27,9 @@ _PACKAGE = str(pathlib.Path(__file__).parents[2])
 
 
 def users_line() -> str:
-    """Returns the place of the user's code that called the current code.
+    """Returns the place of the calling user code, such as 'Used in model.py, line 12.'.
 
-    Returns:
-        A sentence such as 'Used in model.py, line 12.', or "" if no user code is
-        running.
-
-    Example:
-
-    >>> users_line()
-    'Used in <doctest ...>, line 1.'
+    It is "" if no user code is running.
     """
     frame = sys._getframe(1)
     while frame is not None:
@@ -78,8 +71,7 @@ class MissingNameError(AttributeError):
 class LookAlike(types.ModuleType):
     """A module of TF1 with supplied names, and TensorFlow's for all others.
 
-    Args:
-        path: The name without 'tf.', or "" for `tf` itself.
+    Its `path` lacks 'tf.' and is "" for `tf` itself.
     """
 
     # `import` reads this attribute of packages.
@@ -124,26 +116,11 @@ class LookAlike(types.ModuleType):
 
 @functools.cache
 def resolve(path: str) -> Any:
-    """Returns the object that a TF1 name refers to.
+    """Returns the supplied object or TensorFlow's for a TF1 name without 'tf.'.
 
-    Args:
-        path: The name without 'tf.', such as 'contrib.tpu.TPUEstimator', or "" for `tf`
-            itself.
-
-    Returns:
-        The supplied object, or TensorFlow's.
-
-    Raises:
-        MissingNameError: Neither exists.
-        ImportError: The package that supplies it is not installed.
-
-    Example:
-
-    >>> resolve("estimator.ModeKeys").TRAIN
-    'train'
-    >>> resolve("contrib.cloud.BigtableClient")
-    Traceback (most recent call last):
-    keras_tpu_estimator.errors.MissingNameError: ...
+    The name is "" for `tf` itself. A name without such an object raises a
+    `MissingNameError`, and a supplied name whose package is not installed raises an
+    ImportError.
     """
     if path != canonical(path):
         return resolve(canonical(path))
@@ -165,14 +142,6 @@ def resolve(path: str) -> Any:
 def resolve_module(path: str) -> Any:
     """Returns the module that a name imports, which differs for some functions.
 
-    Args:
-        path: The name without 'tf.'.
-
-    Raises:
-        MissingNameError: There is no such module.
-
-    Example:
-
     >>> name = "contrib.framework.python.ops.arg_scope"
     >>> resolve(name).__name__, resolve_module(name).__name__
     ('arg_scope', 'tf_slim.ops.arg_scope')
@@ -185,16 +154,7 @@ def resolve_module(path: str) -> Any:
 
 
 def is_supplied(path: str) -> bool:
-    """Returns whether a name is supplied without TensorFlow's own object.
-
-    Args:
-        path: The name without 'tf.'.
-
-    Example:
-
-    >>> is_supplied("estimator.ModeKeys.TRAIN"), is_supplied("train.Saver")
-    (True, False)
-    """
+    """Returns whether a name is supplied without TensorFlow's own object."""
     path = canonical(path)
     while path:
         if path in catalogue().supplied:
@@ -209,16 +169,7 @@ def is_supplied(path: str) -> bool:
 
 
 def is_known(path: str) -> bool:
-    """Returns whether a name is in a table, or is a module that contains such names.
-
-    Args:
-        path: The name without 'tf.'.
-
-    Example:
-
-    >>> is_known("contrib.tpu"), is_known("math")
-    (True, False)
-    """
+    """Returns whether a name is in a table, or is a module that contains such names."""
     path = canonical(path)
     return path in catalogue().packages | catalogue().supplied
 

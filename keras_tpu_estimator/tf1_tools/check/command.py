@@ -35,10 +35,7 @@ class Finding:
     """A name and all places where it has the same verdict.
 
     Attributes:
-        name: A name such as "tf.layers.dense", or the name of a library.
-        verdict: The verdict.
         grade: Whether the script needs the code at these places.
-        places: The uses.
         advice: The change or installation that the script needs, or "".
         counterpart: The name that replaces it in a port to Keras, if known.
     """
@@ -53,11 +50,9 @@ class Finding:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """The result of checking a script.
+    """The result of checking a script, with findings sorted by verdict and name.
 
     Attributes:
-        files: The files of the script.
-        findings: The findings, sorted by verdict and name.
         unfollowed: Code that may use TensorFlow, but cannot be followed.
         unreadable: Code that is not Python 3.
     """
@@ -93,17 +88,10 @@ class Report:
 
 
 def check(path: pathlib.Path) -> Report:
-    """Checks a script without running it.
+    """Checks a folder, or a file and the modules that it imports, without running them.
 
-    Args:
-        path: A folder, or a file, which is read together with the modules that it
-            imports from its own folder and from folders on `PYTHONPATH`.
-
-    Returns:
-        A `Report`.
-
-    Raises:
-        ValueError: `path` has no Python file.
+    The modules are read from the file's own folder and from folders on `PYTHONPATH`. A
+    path without a Python file raises a ValueError.
     """
     others = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     folders = [pathlib.Path(each) for each in others if each]
@@ -329,9 +317,7 @@ def _place(remark: Unfollowed) -> dict[str, Any]:
 def main(name: str, arguments: Sequence[str]) -> int:
     """Runs the command `check`.
 
-    Returns:
-        0 if the checker found nothing that stops the script, 1 if it found something,
-        and 2 if there is no script.
+    It returns 0, 1 if something stops the script, or 2 if there is no script.
     """
     parser = argparse.ArgumentParser(
         prog=f"python -m keras_tpu_estimator {name}",

@@ -19,20 +19,7 @@ _SETTINGS = ("hparams", "params")
 
 @dataclasses.dataclass(frozen=True)
 class FlagsOn:
-    """The flags that are on by default and that nothing in the script changes.
-
-    Attributes:
-        flags: The names of the flags.
-        settings: The names of flags that are copied to settings.
-
-    Example:
-
-    >>> import ast
-    >>> source = "flags.DEFINE_bool('use_tpu', True, 'Use a TPU.')"
-    >>> on = FlagsOn.of([ast.parse(source)])
-    >>> on.decide(ast.parse("FLAGS.use_tpu").body[0].value)
-    True
-    """
+    """The flags that are on by default and never changed, with copies in `settings`."""
 
     flags: Set[str]
     settings: Set[str]
@@ -176,18 +163,7 @@ class Condition(enum.Enum):
 
 
 def condition_of(test: ast.expr) -> Condition:
-    """Returns the subject of the condition of an `if`.
-
-    Args:
-        test: The condition.
-
-    Example:
-
-    >>> import ast
-    >>> test = ast.parse("mode == tf.estimator.ModeKeys.TRAIN").body[0].value
-    >>> condition_of(test).value
-    'mode'
-    """
+    """Returns the subject of the condition of an `if`."""
     names = {*_names(test)}
     if "__name__" in names:
         return Condition.IS_STARTED

@@ -28,13 +28,7 @@ _FLAGS = ("tf.flags.FLAGS.", "tf.app.flags.FLAGS.", "absl.flags.FLAGS.")
 
 
 class _Function(NamedTuple):
-    """A function of a loop that returns in one place.
-
-    Attributes:
-        scope: Its inner scope.
-        parameters: The names of its positional parameters.
-        returned: The expressions that it returns.
-    """
+    """A function of a loop that returns in one place, with its inner scope."""
 
     scope: Scope
     parameters: list[str]
@@ -47,14 +41,7 @@ def has_bound(
     body: ast.expr | None,
     variables: ast.expr | None,
 ) -> bool:
-    """Returns whether the rounds of a loop have a bound that the source shows.
-
-    Args:
-        scope: The scope of the call.
-        condition: Its first argument, or `None` if it has none.
-        body: Its second one.
-        variables: Its third one.
-    """
+    """Returns whether a loop's first three arguments show a bound on its rounds."""
     functions = [_function(each, scope) for each in (condition, body)]
     if None in functions or variables is None:
         return False
@@ -66,14 +53,7 @@ def has_bound(
 
 @dataclasses.dataclass(frozen=True)
 class _Loop:
-    """A loop.
-
-    Attributes:
-        condition: Its condition.
-        body: Its body.
-        starts: The tensors that it begins with.
-        scope: Their scope.
-    """
+    """A loop. It begins with the tensors `starts`, which belong to `scope`."""
 
     condition: _Function
     body: _Function

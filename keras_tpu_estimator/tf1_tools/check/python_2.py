@@ -55,19 +55,7 @@ _RULES = (
 
 
 def python_2_in(text: str) -> Iterator[tuple[int, str]]:
-    """Finds Python 2 syntax in the text of a file.
-
-    Args:
-        text: The text of a file that is for Python 2.
-
-    Yields:
-        For each kind of syntax, its first line and a sentence.
-
-    Example:
-
-    >>> next(python_2_in("x = 1\\nprint 'a', x"))[0]
-    2
-    """
+    """Yields the first line of each kind of Python 2 syntax, and a sentence."""
     code = _TEXT.sub(_emptied, text)
     found = []
     for rule in _RULES:

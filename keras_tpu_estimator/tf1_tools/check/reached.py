@@ -54,18 +54,12 @@ class Grade(enum.IntEnum):
 
 
 class Reached:
-    """The code that is reached, with grades.
+    """The code that is reached, with the grades of nodes, classes and bodies.
 
-    Args:
-        program: The scopes of the modules, by module name.
-        entries: The modules that are started.
-        in_steps: Whether to follow only the code of steps on devices. Functions that a
-            step only passes on, such as a `metric_fn`, then count as host code.
-            Defaults to `False`.
-        objects: Classes that already have instances, by scope. Defaults to none.
+    With `in_steps`, it follows only the code of steps on devices. Functions that a step
+    only passes on, such as a `metric_fn`, then count as host code.
 
     Attributes:
-        grades: The grades of the reached nodes.
         classes: The grades of classes that have instances.
         bodies: The grades of modules and functions.
         model_fns: The functions that estimators receive as `model_fn`.
@@ -319,11 +313,7 @@ _BRANCHING = (
 class RunningCode:
     """The nodes that run in each part of a script, with grades.
 
-    Attributes:
-        anywhere: Nodes that run at all.
-        in_steps: Nodes that run in a step.
-        in_branches: Nodes of steps that run in a branch or loop of the graph.
-        in_host_calls: Nodes that run in a `host_call`.
+    Nodes in `in_branches` run in a branch or loop of a step's graph.
     """
 
     anywhere: Mapping[ast.AST, Grade]

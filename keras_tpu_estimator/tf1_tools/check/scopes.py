@@ -27,23 +27,14 @@ _SCOPES = (
 
 @dataclasses.dataclass(frozen=True)
 class Imported:
-    """A binding by an import.
-
-    Attributes:
-        name: The full name, such as "tensorflow.contrib.slim".
-    """
+    """A binding of a full name, such as "tensorflow.contrib.slim", by an import."""
 
     name: str
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Found:
-    """A function or class of the script.
-
-    Attributes:
-        node: The definition.
-        scope: The scope that contains the definition.
-    """
+    """A function or class of the script, and the scope that contains its definition."""
 
     node: Definition
     scope: "Scope"
@@ -55,17 +46,7 @@ Meaning: TypeAlias = str | Found | None
 
 
 class Scope:
-    """A module, function, class or comprehension, with its bindings.
-
-    Args:
-        node: The syntax of the scope.
-        parent: The enclosing scope, or `None` for a module.
-        source: The file.
-        program: The modules of the script by name, filled as they are made.
-
-    Attributes:
-        children: The scopes directly inside, by node.
-    """
+    """A module, function, class or comprehension, with bindings and inner scopes."""
 
     def __init__(
         self,
@@ -103,15 +84,10 @@ class Scope:
     def meaning(
         self, node: ast.AST, seen: frozenset[tuple["Scope", str]] = frozenset()
     ) -> Meaning:
-        """Returns the meaning of an expression.
+        """Returns the full name of an import, or a definition of the script.
 
-        Args:
-            node: The expression.
-            seen: Names that are being followed, so that cycles end.
-
-        Returns:
-            The full name of an import, a function or class of the script, or `None` for
-            anything else.
+        Other expressions have the meaning `None`. `seen` contains the names that are
+        being followed, so that cycles end.
         """
         if isinstance(node, ast.Name):
             return self._of_name(node.id, seen)
@@ -128,13 +104,8 @@ class Scope:
     ) -> tuple[ast.expr, "Scope"]:
         """Follows a name to the only expression that is assigned to it.
 
-        Args:
-            node: An expression.
-            seen: Names that are being followed, so that cycles end.
-
-        Returns:
-            The expression and its scope. `node` itself is returned if it is not such a
-            name.
+        It returns the expression and its scope. Other nodes are returned unchanged.
+        `seen` contains the names that are being followed, so that cycles end.
         """
         scope = self._owner(node.id) if isinstance(node, ast.Name) else None
         if not isinstance(node, ast.Name) or scope is None:
@@ -281,17 +252,10 @@ def _is_same_import(name: str, other: Meaning) -> bool:
 
 
 def canonical(name: str) -> str:
-    """Returns the name by which scripts know a TensorFlow name.
-
-    Args:
-        name: The full name. Names of other packages are returned unchanged.
-
-    Example:
+    """Returns the name by which scripts know a TensorFlow name, and others unchanged.
 
     >>> canonical("tensorflow.compat.v1.nn.relu")
     'tf.nn.relu'
-    >>> canonical("tensorflow_estimator.estimator.RunConfig")
-    'tf.estimator.RunConfig'
     """
     path = catalogue.path_of(name)
     if path is None:

@@ -26,10 +26,7 @@ class Use:
 
     Attributes:
         name: A name such as "tf.layers.dense" or "gin".
-        path: The file.
-        line: The line of the use.
         node: The expression or import.
-        scope: The scope of the node.
         is_guarded: Whether the script also runs without the name.
     """
 
@@ -43,13 +40,7 @@ class Use:
 
 @dataclasses.dataclass(frozen=True)
 class Unfollowed:
-    """Code that may use TensorFlow, but cannot be followed.
-
-    Attributes:
-        path: The file.
-        line: The line of the code.
-        what: The code, or a remark about it.
-    """
+    """Code that may use TensorFlow, but cannot be followed, or a remark about it."""
 
     path: pathlib.Path
     line: int
@@ -207,7 +198,7 @@ def of_python_2_in(module: Scope) -> Iterator[Use]:
 
 
 def _chooses(scope: Scope, name: ast.Name) -> bool:
-    """Returns whether the function around a name may run without reaching it.
+    """Returns whether the function around a name may run without reaching the name.
 
     For example, it returns before that in Python 3, or has `a or isinstance(x, long)`.
     """

@@ -207,13 +207,7 @@ _VERDICTS = {
 
 @dataclasses.dataclass(frozen=True)
 class Judgement:
-    """The verdict about a use.
-
-    Attributes:
-        verdict: The verdict.
-        grade: Whether the script needs the code of the use.
-        advice: The change or installation that the script needs, or "".
-    """
+    """The verdict about a use, and the change or installation that it needs, or ""."""
 
     verdict: Verdict
     grade: Grade
@@ -225,7 +219,6 @@ class Judge:
     """The facts about a script that decide its verdicts.
 
     Attributes:
-        code: The code that runs.
         calls: The calls, by the called expression.
         columns: The grade of the steps that read feature columns, or `None`.
     """

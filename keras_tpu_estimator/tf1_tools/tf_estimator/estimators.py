@@ -271,9 +271,7 @@ _NUMBER = "keras_tpu_estimator/number/"
 def with_features(returned: Any) -> Any:
     """Returns features and labels as arrays, with at least one array.
 
-    Args:
-        returned: The value of an `input_fn`. Features and labels can be numbers, lists
-            of numbers, dicts of these, or empty.
+    Features and labels can be numbers, lists of numbers, dicts of these, or empty.
     """
     if isinstance(returned, Mapping):
         return _arrays(_sortable(returned))
