@@ -9,7 +9,6 @@ from typing import Any
 import tensorflow.compat.v1 as tf
 
 from keras_tpu_estimator.base.common.modes import ModeKeys
-from keras_tpu_estimator.base.common.params import argument_names
 from keras_tpu_estimator.tf1_tools.tf_estimator.estimators import Estimator
 from keras_tpu_estimator.tf1_tools.tf_estimator.heads import (
     SUM,
@@ -107,7 +106,9 @@ class _Network:
 def _dense(x: Any, units: int, name: str) -> Any:
     with tf.variable_scope(name):
         initializer = tf.glorot_uniform_initializer()
-        kernel = tf.get_variable("kernel", [x.shape[-1], units], initializer=initializer)
+        kernel = tf.get_variable(
+            "kernel", [x.shape[-1], units], initializer=initializer
+        )
         bias = tf.get_variable("bias", [units], initializer=tf.zeros_initializer())
         return tf.nn.bias_add(tf.matmul(x, kernel), bias)
 
