@@ -19,11 +19,8 @@ from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """A program on the devices.
-
-    Attributes:
-        values: The owner of its variables' values.
-        waiting: Shows the progress of compilation.
+    """A program on the devices: its loop, its values' owner, and the display of
+    progress.
     """
 
     program: DistributedProgram
