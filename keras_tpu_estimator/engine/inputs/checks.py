@@ -29,17 +29,13 @@ _RANK = 4
 class BatchFinder:
     """Finds the tensors that have a batch axis.
 
-    In the first batch, these are the tensors whose first axis has the requested
-    size, or else the most common length. In a batch of another size, they are
-    those among them whose first axis changed, if some are features. A tensor
-    whose first axis changed like a later axis of other tensors is a sequence
-    that was as long as the first batch. If no label has a batch axis, all labels
-    except scalars have one. Images whose last axis is as long as the labels, when
-    no first axis is, have the batch as their last axis. Without a size, scalars
-    are one example.
-
-    Args:
-        size: The requested batch size, or `None`.
+    In the first batch, these are the tensors whose first axis has the requested size,
+    or else the most common length. In a batch of another size, they are those among
+    them whose first axis changed, if some are features. A tensor whose first axis
+    changed like a later axis of other tensors is a sequence that was as long as the
+    first batch. If no label has a batch axis, all labels except scalars have one.
+    Images whose last axis is as long as the labels, when no first axis is, have the
+    batch as their last axis. Without a size, scalars are one example.
     """
 
     def __init__(self, size: int | None):
@@ -149,13 +145,11 @@ class BatchCheck:
     """Checks each batch of a call against the first.
 
     Args:
-        size: The requested batch size, or `None`.
         is_any_size: Whether batches may also be larger, or smaller before the
             last one.
         is_padded: Whether smaller batches are padded. Then any batch may be
             smaller, and empty batches are not skipped.
         may_share: Whether tensors may lack a batch axis.
-        shapes: Counts the shapes of the batches.
     """
 
     def __init__(
@@ -178,11 +172,8 @@ class BatchCheck:
     def is_empty(self, batch: Batch) -> bool:
         """Returns whether a batch has no examples and must be skipped.
 
-        An empty batch is not checked, because it often has another shape and
-        dtype.
-
-        Raises:
-            ValueError: Too many consecutive batches are empty.
+        An empty batch is not checked, because it often has another shape and dtype. Too
+        many consecutive ones raise `ValueError`.
         """
         if self._is_padded or not self._has_no_example(batch):
             self._empty = 0
@@ -240,10 +231,8 @@ class BatchCheck:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """The structure, ranks and dtypes of all batches of a call.
-
-    Attributes:
-        shapes: The shapes of the first batch by name.
+    """The structure, ranks and dtypes of all batches, and the shapes of the first
+    batch.
     """
 
     structure: Any
@@ -260,10 +249,8 @@ class Expected:
         )
 
     def check(self, batch: Batch, step: int) -> None:
-        """Checks a later batch.
-
-        Raises:
-            ValueError: It differs in more than the lengths of its axes.
+        """Raises an error if a later batch differs in more than the lengths of its
+        axes.
         """
         if _structure(batch) != self.structure:
             raise ValueError(
@@ -298,14 +285,9 @@ class Expected:
 
 
 def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
-    """Checks that the tensors of a batch can be copied to devices and split.
+    """Raises an error if a batch's tensors cannot be copied to devices and split.
 
-    Args:
-        shared: The names of tensors without a batch axis.
-
-    Raises:
-        ValueError: A tensor does not contain numbers, has no batch axis, or has
-            another batch size than the others.
+    They must contain numbers, and except for `shared` ones have one batch size.
     """
     first: str | None = None
     shared = {*shared, *unbatched_by_host(batch.features)}

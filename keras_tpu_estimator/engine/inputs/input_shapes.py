@@ -35,20 +35,7 @@ _Shapes = dict[str, _Shape]
 class InputShapes:
     """The shapes of a mode's batches, over all calls, without the batch axis.
 
-    Args:
-        most: The maximum number of shapes, or `None`.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_tpu_estimator.engine.inputs.batch import Batch
-    >>> from keras_tpu_estimator.engine.inputs.input_shapes import InputShapes
-    >>> shapes = InputShapes("train", most=1)
-    >>> shapes.note(Batch({"ids": np.zeros((8, 5))}, None), step=0)
-    >>> shapes.note(Batch({"ids": np.zeros((4, 5))}, None), step=1)
-    >>> shapes.note(Batch({"ids": np.zeros((8, 6))}, None), step=2)
-    Traceback (most recent call last):
-    ValueError: Batches of mode 'train' must have at most 1 shape, ...
+    `most` is the maximum number of shapes, or `None`.
     """
 
     def __init__(self, mode: str = "", most: int | None = None):
@@ -58,14 +45,9 @@ class InputShapes:
         self._is_reported = False
 
     def note(self, batch: Batch, step: int) -> None:
-        """Counts the shape of a batch.
+        """Counts the shape of a batch whose shared tensors are marked.
 
-        Args:
-            batch: The batch, with its shared tensors marked.
-            step: The number of the batch.
-
-        Raises:
-            ValueError: The number of shapes exceeds the maximum.
+        Raises `ValueError` if the number of shapes exceeds the maximum.
         """
         leaves = named_leaves(batch.features, batch.labels)
         shapes = {
@@ -127,16 +109,8 @@ class ElementSpec:
     """The structure of a batch, with dtypes and shapes without the batch size.
 
     Attributes:
-        facts: Descriptions by the names of tensors.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_tpu_estimator.engine.inputs.batch import StackedSteps
-    >>> from keras_tpu_estimator.engine.inputs.input_shapes import ElementSpec
-    >>> stacked = StackedSteps({"ids": np.zeros((4, 8, 5), "int32")}, None)
-    >>> ElementSpec.of(stacked).facts["features['ids']"]
-    'int32 of shape (batch, 5)'
+        facts: Descriptions by the names of tensors, such as
+            `int32 of shape (batch, 5)` for `features['ids']`.
     """
 
     facts: Mapping[str, str]
@@ -158,9 +132,7 @@ class ElementSpec:
 def mismatch_error(facts: Sequence[Mapping[str, str] | None]) -> ValueError:
     """Returns the error for batches with different specs on several hosts.
 
-    Args:
-        facts: The facts of each host's spec, or `None` for a host without a
-            batch.
+    It receives the facts of each host's spec, or `None` for a host without a batch.
     """
     names = dict.fromkeys(name for each in facts for name in each or ())
     unlike = [
@@ -201,20 +173,18 @@ def _described(leaf: Any) -> str:
 class BatchAxes:
     """The batch axis of each tensor, features first.
 
-    Attributes:
-        axes: The axis of each tensor, or `None` for the first axis of all.
-        shares: The number of cores that must divide each batch evenly.
+    Without axes, the batch is the first axis of all tensors. `shares` is the number of
+    cores that must divide each batch evenly.
     """
 
     axes: Sequence[int] | None = None
     shares: int = 1
 
     def to_front(self, batch: Batch) -> Batch:
-        """Moves the batch axes of an example to the front.
+        """Moves the batch axes of a batch's tensors to the front.
 
-        Raises:
-            ValueError: There are more or fewer tensors than axes, or a tensor
-                cannot be split along its axis.
+        Raises `ValueError` if the numbers of tensors and axes differ, or if a tensor
+        cannot be split along its axis.
         """
         if self.axes is None:
             return batch
@@ -273,13 +243,8 @@ def partitioned(
 ) -> tuple[Features, Labels]:
     """Shards a replica's features and labels over its cores.
 
-    Args:
-        dims: The value of `TPUConfig.input_partition_dims`.
-        cores: The number of cores of a replica.
-        cut: Shards a tensor, given the number of shards of each dimension.
-
-    Raises:
-        ValueError: The dims do not fit the features or the labels.
+    `dims` is the value of `TPUConfig.input_partition_dims`. `cut` shards a tensor,
+    given the number of shards of each dimension.
     """
     of_features, *rest = dims
     shared = _split("features", of_features, cores, cut, features)

@@ -31,11 +31,7 @@ _NUMBERS = "biufc"
 
 @dataclasses.dataclass(frozen=True)
 class Packed:
-    """A packed nested value.
-
-    Attributes:
-        text: JSON, in which bytes and arrays are indices of blobs.
-    """
+    """A packed nested value: JSON, in which bytes and arrays are indices of blobs."""
 
     text: str
     blobs: tuple[bytes, ...]
@@ -47,20 +43,10 @@ class Packed:
 
 
 def pack(value: Any) -> Packed:
-    """Packs a value.
+    """Packs a value, or raises `TypeError` if it contains an unsupported one.
 
-    Args:
-        value: Numbers, strings, bytes, `None`, arrays of numbers or tensors,
-            and dicts, lists and tuples of these.
-
-    Raises:
-        TypeError: It contains another value.
-
-    Example:
-
-    >>> packed = pack({"next": 3, "rng": (np.ones(2), b"abc")})
-    >>> len(packed.blobs), unpack(packed)
-    (2, {'next': 3, 'rng': (array([1., 1.]), b'abc')})
+    It may contain numbers, strings, bytes, `None`, arrays of numbers or tensors, and
+    dicts, lists and tuples of these.
     """
     blobs: list[bytes] = []
 
@@ -144,19 +130,7 @@ _LEAF = "leaf"
 
 
 def to_bytes(nest: PyTree) -> bytes:
-    """Returns a pytree of arrays as bytes.
-
-    Args:
-        nest: A pytree. `None` is a pytree without arrays.
-
-    Example:
-
-    >>> import numpy as np
-    >>> from keras_tpu_estimator.engine.inputs import packing
-    >>> data = packing.to_bytes({"x": np.arange(3), "y": None})
-    >>> packing.from_bytes(data)
-    {'x': array([0, 1, 2]), 'y': None}
-    """
+    """Returns a pytree of arrays as bytes. `None` is a pytree without arrays."""
     leaves = [_native(leaf) for leaf in jax.tree.leaves(nest)]
     head = json.dumps(
         {
@@ -171,12 +145,7 @@ def to_bytes(nest: PyTree) -> bytes:
 def from_bytes(data: bytes, structure: Any = None) -> PyTree:
     """Returns the pytree in the result of `to_bytes`.
 
-    Args:
-        structure: The structure, for pytrees with types that JSON lacks, such
-            as named tuples.
-
-    Raises:
-        ValueError: The structure is needed and missing.
+    Pytrees with types that JSON lacks, such as named tuples, need the `structure`.
     """
     start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
     head = json.loads(data[_LENGTH_BYTES:start])
@@ -247,22 +216,9 @@ def write_archive(
     record: Mapping[str, Any],
     blobs: Iterable[bytes],
 ) -> None:
-    """Writes an archive atomically.
+    """Writes an archive atomically: a named record for JSON, and blobs.
 
-    Args:
-        path: The file's path or URL.
-        token: The token of the save.
-        name: The record's name in the archive.
-        record: A value for JSON.
-
-    Example:
-
-    >>> import tempfile
-    >>> path = f"{tempfile.mkdtemp()}/file.zip"
-    >>> write_archive(path, "0f0f0f0f", "state.json", {"steps": 20}, [b"abc"])
-    >>> record, blobs = read_archive(path, "state.json")
-    >>> record["steps"], blobs
-    (20, (b'abc',))
+    The token is that of the save.
     """
     blobs = tuple(blobs)
     with commit.replacing(path) as partial:
@@ -274,15 +230,10 @@ def write_archive(
 
 
 def read_archive(path: str, name: str) -> tuple[dict[str, Any], tuple[bytes, ...]]:
-    """Reads the record and the blobs of an archive.
+    """Reads the named record and the blobs of an archive.
 
-    Args:
-        path: The file's path or URL.
-        name: The record's name in the archive.
-
-    Raises:
-        FileNotFoundError: The file is missing.
-        ValueError: The file is corrupt.
+    Raises `FileNotFoundError` if the file is missing, and `ValueError` if it is
+    corrupt.
     """
     try:
         with (

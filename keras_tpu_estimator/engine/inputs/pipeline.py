@@ -36,13 +36,12 @@ _BATCH_SIZES = {
 class Pipeline:
     """The steps of one call, read from a user's `input_fn`.
 
+    The constructor makes the plan's calls, and raises `TypeError` if the plan does not
+    allow a returned value.
+
     Args:
-        input_fn: The user's function. The constructor makes the plan's calls.
         start: The position at which to continue, or `None`.
         is_kept: Whether `position` will be called.
-
-    Raises:
-        TypeError: The plan does not allow a returned value.
     """
 
     def __init__(
@@ -91,21 +90,15 @@ class Pipeline:
         return self._reader.is_single
 
     def peek(self) -> StackedSteps | None:
-        """Returns the first steps if steps must be skipped, or else `None`.
-
-        Raises:
-            Exception: As in `take`.
-        """
+        """Returns the first steps if steps must be skipped, or else `None`."""
         with self._with_notes():
             return self._begin()
 
     def take(self, steps: int) -> StackedSteps | None:
         """Returns up to `steps` stacked steps, or `None` at the end of the input.
 
-        They have equal shapes, so that a smaller batch is returned separately.
-
-        Raises:
-            Exception: Errors of the user's pipeline are not wrapped.
+        They have equal shapes, so that a smaller batch is returned separately. Errors
+        of the user's pipeline are not wrapped.
         """
         with self._with_notes():
             if self._start is not None:
@@ -121,29 +114,16 @@ class Pipeline:
         return stacked
 
     def keep_together(self, like: StackedSteps, steps: int) -> None:
-        """Stores steps that are taken one by one in stacks, without labels.
-
-        Args:
-            like: One step with the features of those that are stacked.
-            steps: The number of steps in a stack.
-        """
+        """Stores steps that are taken one by one in stacks, as `Stacker` does."""
         self._reader.steps.keep_together(like, steps)
 
     def room(self, like: StackedSteps) -> int:
-        """Returns the number of steps that a device program has room for.
-
-        Args:
-            like: Steps of the same size.
-        """
+        """Returns the number of such steps that a device program has room for."""
         request = self._request
         return even_share(request.room, like.step_bytes, request.stack_size)
 
     def position(self, steps: int) -> Position:
-        """Returns the position after some of the steps that were taken.
-
-        Args:
-            steps: The number of this pipeline's steps that were used.
-        """
+        """Returns the position after that many of this pipeline's steps were used."""
         steps += self._before
         return Position(steps, self._recipe, self._restore_points.newest(steps))
 
@@ -268,6 +248,8 @@ _POLL_SECS = 0.1
 class Infeed(Generic[T]):
     """Iterates over the results of a function, which a thread calls ahead.
 
+    An error of `produce` is raised after the items before it.
+
     Args:
         produce: Returns the next item, or `None` at the end.
         depth: The number of items that may wait, or a function of the newest
@@ -277,17 +259,7 @@ class Infeed(Generic[T]):
         give_up: Called by `close`, so that `produce` stops waiting for other
             processes.
         finish: Called with each item, by the thread that takes it. Its result
-            takes the place of the item. Defaults to no change.
-
-    Raises:
-        Exception: An error of `produce` is raised after the items before it.
-
-    Example:
-
-    >>> numbers = iter([1, 2, 3])
-    >>> with Infeed(lambda: next(numbers, None)) as infeed:
-    ...     list(infeed)
-    [1, 2, 3]
+            takes the place of the item.
     """
 
     def __init__(
@@ -357,14 +329,11 @@ class Infeed(Generic[T]):
         return len(self._ready) >= items or self._is_over
 
     def gather(self, items: int, gap_secs: float) -> bool:
-        """Waits until items are ready, while new ones arrive.
+        """Waits until items are ready, or until no new one arrives in `gap_secs`
+        seconds.
 
-        Args:
-            items: The number of items; fewer suffice at the end.
-            gap_secs: The maximum wait for each item.
-
-        Returns:
-            Whether the wait was in vain, because no item arrived.
+        Returns whether the wait was in vain, because no item arrived. Fewer items
+        suffice at the end of the input.
         """
         begun, is_vain = len(self._ready), False
         with self._changed:
