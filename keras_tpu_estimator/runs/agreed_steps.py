@@ -37,11 +37,8 @@ def agreed(
 ) -> tuple[str, int | None]:
     """Returns a directory and a seed that are equal on all hosts.
 
-    Args:
-        model_dir: The user's directory, or `None` for a temporary one that the
-            chief makes.
-        seed: The user's seed, or `None` for a seed from the chief. A single host
-            does not need a seed.
+    Values that the user has not set come from the chief. A single host does not need a
+    seed.
     """
     with hosts.call("a TPUEstimator") as call:
         directory = model_dir or call.from_chief(_temporary_dir)
@@ -59,8 +56,7 @@ def _temporary_dir() -> str:
 class SameEdits:
     """Checksums of the values assigned since the last comparison of hosts.
 
-    Args:
-        subject: The call, as a verb.
+    `subject` is the call, as a verb.
     """
 
     def __init__(self, subject: str):
@@ -69,11 +65,7 @@ class SameEdits:
         self._checksums: dict[str, int] = {}
 
     def note(self, assigned: Mapping[str, Any]) -> None:
-        """Adds the values that user code assigns.
-
-        Args:
-            assigned: Values by path, before they are on the cores.
-        """
+        """Adds the values that user code assigns, before they are on the cores."""
         for path, value in assigned.items():
             before = self._checksums.get(path, 0)
             self._checksums[path] = zlib.crc32(_content(value), before)
@@ -93,11 +85,7 @@ class SameEdits:
         self._checksums = {}
 
     def error(self, facts: Sequence[Mapping[str, Any]]) -> ValueError:
-        """Returns the error for different values.
-
-        Args:
-            facts: The checksums of each host.
-        """
+        """Returns the error for different values, given the checksums of each host."""
         paths = sorted({path for each in facts for path in each})
         unlike = [p for p in paths if len({each.get(p) for each in facts}) > 1]
         received = "; ".join(
@@ -115,8 +103,7 @@ class SameEdits:
 def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
     """Makes hosts compare, at each exchange, the values that user code assigns.
 
-    Args:
-        subject: The call, as a verb.
+    `subject` is the call, as a verb.
     """
     if call.is_with_others:
         edits = SameEdits(subject)
@@ -148,11 +135,7 @@ def _content(value: Any) -> bytes:
 def check_same_model(
     call: HostExchange, values: Mapping[str, jax.Array], is_new: bool
 ) -> None:
-    """Checks that variables, and initial values, are equal on all hosts.
-
-    Args:
-        is_new: Whether the values are initial values, instead of a checkpoint's.
-    """
+    """Checks that variables, and new values of them, are equal on all hosts."""
     if not call.is_with_others:
         return
     shapes = {path: (v.shape, str(v.dtype)) for path, v in values.items()}
@@ -181,11 +164,9 @@ def _checksum(values: Mapping[str, jax.Array]) -> int:
 class AgreedBatch:
     """The next steps on all hosts.
 
-    Attributes:
-        is_part: Whether each host has another part of the same steps.
-        room: The usual number of such steps in one program.
-        sizes: The number of examples of each host if parts are padded to one
-            size. Defaults to none.
+    `is_part` means that each host has another part of the same steps. `room` is the
+    usual number of such steps in one program. `sizes` are the numbers of examples of
+    each host if parts are padded to one size.
     """
 
     stacked: StackedSteps
@@ -219,10 +200,8 @@ class AgreedSteps:
     def take(self, steps: int) -> AgreedBatch | None:
         """Returns up to `steps` steps, or `None` at the end of the input.
 
-        Training ends when the input of the first host ends.
-
-        Args:
-            steps: A number that is equal on all hosts.
+        The argument must be equal on all hosts. Training ends when the input of the
+        first host ends.
 
         Raises:
             HostError: Another host has failed, is gone or does not answer.

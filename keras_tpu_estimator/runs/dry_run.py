@@ -46,8 +46,7 @@ _running: list[DryRun] = []
 def running() -> DryRun | None:
     """Returns the active dry run, or `None`.
 
-    Raises:
-        RuntimeError: The process that started this one has a dry run.
+    Raises `RuntimeError` if only the process that started this one has a dry run.
     """
     if _running:
         return _running[-1]
@@ -63,14 +62,7 @@ def running() -> DryRun | None:
 
 @contextlib.contextmanager
 def replacing_calls(dry_run: DryRun) -> Iterator[None]:
-    """Passes all calls in a `with` block to a dry run.
-
-    Example:
-
-    >>> from keras_tpu_estimator.runs import dry_run
-    >>> print(dry_run.running())
-    None
-    """
+    """Passes all calls in a `with` block to a dry run."""
     _running.append(dry_run)
     before = os.environ.get(_PLANNED)
     os.environ[_PLANNED] = "1"

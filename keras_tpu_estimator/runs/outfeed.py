@@ -26,13 +26,8 @@ from keras_tpu_estimator.files.summary.writer import integer_step
 class Outfeed:
     """Passes results to a function on a separate thread, in order.
 
-    Args:
-        consume: Receives the arguments of each `put`.
-        depth: The maximum number of waiting results.
-
-    Raises:
-        Exception: The next `put`, or the end of the `with` block, raises an
-            error of `consume`.
+    At most `depth` results wait. The next `put`, or the end of the `with` block, raises
+    an error of `consume`.
     """
 
     def __init__(self, consume: Callable[..., None], depth: int = 2):
@@ -67,8 +62,7 @@ class Outfeed:
 class TrainingMetrics:
     """The `train_metrics` of one `train`, with separate counts for each reader.
 
-    Args:
-        outfeed: The outfeed whose thread calls `update`.
+    The thread of `outfeed` calls `update`.
     """
 
     def __init__(self, metrics: HostMetrics | None, outfeed: Outfeed):
@@ -77,11 +71,7 @@ class TrainingMetrics:
         self._counted: list[HostMetrics] = []
 
     def update(self, steps: PyTree) -> None:
-        """Adds some steps to all counts.
-
-        Args:
-            steps: As in `HostMetrics.update`.
-        """
+        """Adds steps, as in `HostMetrics.update`, to all counts."""
         for metrics in self._counted:
             metrics.update(steps)
 
@@ -128,11 +118,7 @@ class OwnSummaries(Protocol):
     """The destination of summaries that a `host_call` records without a writer."""
 
     def at(self, number: int) -> contextlib.AbstractContextManager[Any]:
-        """Returns a context that receives the summaries of one call.
-
-        Args:
-            number: The global step of the call.
-        """
+        """Returns a context that receives the summaries of the call of one step."""
 
 
 class ToWriters(recording.Sink):
@@ -151,8 +137,7 @@ class ToWriters(recording.Sink):
 class EveryFewSteps:
     """Writes the summaries of the first call, and then at an interval of steps.
 
-    Args:
-        every: The interval in steps; `None` or 0 means never.
+    An interval of `None` or 0 means never.
     """
 
     def __init__(self, writer: SeveralWriters, every: int | None):

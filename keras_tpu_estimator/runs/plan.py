@@ -30,10 +30,9 @@ _TIMED_CHUNK = 50
 
 @dataclasses.dataclass
 class LoopSpeed:
-    """The speed of the latest loops, for a later call.
+    """The speed of the latest loops, in steps per second, for a later call.
 
-    Attributes:
-        rate: Steps per second; 0 if unknown.
+    It is 0 if it is unknown.
     """
 
     rate: float = 0.0
@@ -44,27 +43,16 @@ class LoopPlan:
 
     With a count, each loop has that many steps, and the last one the rest. With a
     duration, the first loop has one step, and the others follow from the speed of
-    recent ones; if an earlier call has measured the speed, the first loop has up
-    to the steps of one program. With neither, loops take about a second and end
-    where hooks must run.
+    recent ones; if an earlier call has measured the speed, the first loop has up to the
+    steps of one program. With neither, loops take about a second and end where hooks
+    must run.
 
     Args:
         iterations: The steps or seconds of a loop, or `None`.
         steps: The number of steps, or `None` for no end.
-        clock: Returns the time in seconds.
         is_open: Whether more loops may be needed after all steps are planned,
             because some runs count no step.
         speed: The speed of loops in earlier calls, which this plan updates.
-
-    Example:
-
-    >>> from keras_tpu_estimator.api.config.tpu_config import IterationsPerLoop
-    >>> list(LoopPlan(IterationsPerLoop.parse(4), steps=10))
-    [4, 4, 2]
-    >>> plan = LoopPlan(None, steps=4)
-    >>> plan.end_at([2, 3, 5])
-    >>> list(plan)
-    [2, 1, 1]
     """
 
     def __init__(
@@ -125,8 +113,7 @@ class LoopPlan:
     def next_size(self, unchosen: int) -> int:
         """Returns the length of a loop that is planned after the previous one.
 
-        Args:
-            unchosen: The maximum length if `iterations` is `None`.
+        `unchosen` is the maximum length if `iterations` is `None`.
         """
         size = unchosen if self.follows_hooks else self._size
         if self._to_run is None:
@@ -134,12 +121,10 @@ class LoopPlan:
         return max(1, min(size, self._to_run))
 
     def end_at(self, ends: Iterable[int]) -> None:
-        """Ends loops at some steps, unless `iterations` is set.
+        """Ends loops at some numbers of steps in ascending order, unless `iterations`
+        is set.
 
         Loops that are already planned have one step.
-
-        Args:
-            ends: Numbers of steps since the first one, in ascending order.
         """
         if self.follows_hooks:
             self._ends = iter(ends)
@@ -151,9 +136,8 @@ class LoopPlan:
     def agreed(self, agree: Callable[[int], int]) -> Iterator[int]:
         """Yields the steps of each loop, equal on all hosts.
 
-        Args:
-            agree: Returns the chief's size in place of this host's size, which
-                depends on the host's clock.
+        `agree` returns the chief's size in place of this host's size, which depends on
+        the host's clock.
         """
         while self._remaining is None or self._remaining > 0 or self._is_open():
             size = agree(self._wanted()) if self._is_timed else self._size
@@ -182,10 +166,8 @@ class LoopPlan:
     ) -> None:
         """Records that a loop has just ended.
 
-        Args:
-            steps: The number of its steps.
-            counted: The increase of the global step. Defaults to `steps`.
-            is_known: Whether the call ran batches of these shapes before.
+        `counted` is the increase of the global step, by default `steps`. `is_known`
+        means that the call ran batches of these shapes before.
         """
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted
@@ -240,17 +222,9 @@ class StepCounting:
 
 
 class SizesBetween:
-    """The sizes of loops that must end at some runs.
+    """The sizes of loops, at most `most`, that must end at some runs.
 
-    Args:
-        ends: The numbers of the runs, starting at 1, in ascending order.
-        most: The maximum size.
-
-    Example:
-
-    >>> size_after = SizesBetween([1, 3, 10], most=4)
-    >>> [size_after(done) for done in (0, 1, 3, 7, 10)]
-    [1, 2, 4, 3, 4]
+    The runs are numbered from 1, in ascending order.
     """
 
     def __init__(self, ends: Iterable[int], most: int):

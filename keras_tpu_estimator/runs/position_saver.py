@@ -39,9 +39,8 @@ _RECORD = "callbacks.json"
 def pack_states(states: Iterable[SavedState]) -> Packed:
     """Copies states, so that training may continue before they are written.
 
-    Raises:
-        TypeError: A state contains other values than numbers, strings and
-            arrays.
+    Raises `TypeError` if a state contains other values than numbers, strings and
+    arrays.
     """
     parts = [_packed(state) for state in states]
     texts = json.dumps([(part.text, len(part.blobs)) for part in parts])
@@ -49,20 +48,7 @@ def pack_states(states: Iterable[SavedState]) -> Packed:
 
 
 def write_states(saved: SaveFiles, states: Packed) -> None:
-    """Writes the states of a checkpoint atomically.
-
-    Example:
-
-    >>> import tempfile
-    >>> from keras_tpu_estimator import checkpoints
-    >>> from keras_tpu_estimator.files.checkpoints import saving
-    >>> saved = SaveFiles(f"{tempfile.mkdtemp()}/model.ckpt-20")
-    >>> write_states(saved, pack_states([SavedState("mine.Counter", 0, {"count": 3})]))
-    >>> saving.save_into(
-    ...     saved, 20, {}, retention=checkpoints.Retention())
-    >>> read_states(saved.prefix)[0].state
-    {'count': 3}
-    """
+    """Writes the states of a checkpoint atomically."""
     write_archive(
         saved.callbacks,
         saved.token,
@@ -73,11 +59,7 @@ def write_states(saved: SaveFiles, states: Packed) -> None:
 
 
 def read_states(prefix: str) -> list[SavedState] | None:
-    """Reads the states of a checkpoint, or returns `None`.
-
-    Raises:
-        ValueError: The file is corrupt.
-    """
+    """Reads a checkpoint's states, or returns `None`, or raises if they are corrupt."""
     saved = SaveFiles.at(prefix)
     if saved is None:
         return None
@@ -115,8 +97,8 @@ _logger = logging.getLogger("keras_tpu_estimator")
 class PositionSaver:
     """Saves positions and states while the call may be resumed.
 
-    A call that ends by itself removes them, so that the next call reads its input
-    from the beginning.
+    A call that ends by itself removes them, so that the next call reads its input from
+    the beginning.
 
     Args:
         position: Returns the position after a number of steps of this call;
@@ -154,11 +136,7 @@ class PositionSaver:
                 self._remove_at_end(values.step)
 
     def report_no_steps(self, checkpoint: str | None) -> None:
-        """Reports that the input has no first step.
-
-        Args:
-            checkpoint: The checkpoint that training would have started from.
-        """
+        """Reports that the input after a checkpoint has no first step."""
         if self.is_interrupted():
             return
         _logger.warning(
@@ -172,13 +150,9 @@ class PositionSaver:
     def beside(
         self, saved: SaveFiles, version: Version
     ) -> contextlib.AbstractContextManager[None]:
-        """Saves the current position and states beside a checkpoint.
+        """Saves the current position and states beside a checkpoint of a version.
 
-        Args:
-            version: The version of the values in the checkpoint.
-
-        Returns:
-            A context in which the checkpoint must be written, on any thread.
+        Returns a context in which the checkpoint must be written, on any thread.
         """
         if version.step != self._last[0]:
             self._last = (version.step, [])
@@ -191,10 +165,8 @@ class PositionSaver:
         return self._beside(saved, position, self._packed_states())
 
     def at_end(self, is_interrupted: bool) -> None:
-        """Records the end of the last run.
-
-        Args:
-            is_interrupted: Whether a later call must resume this one.
+        """Records the end of the last run, and whether a later call must resume this
+        one.
         """
         self._has_ended = not is_interrupted
 

@@ -33,10 +33,8 @@ from keras_tpu_estimator.engine.program.steps import (
 class Padded:
     """One batch to predict for.
 
-    Attributes:
-        stacked: One step of features, padded to the batch size. Its labels are
-            booleans that are true for padding.
-        examples: The number of rows that are not padding.
+    `stacked` is one step of features, padded to the batch size, whose labels are
+    booleans that are true for padding. `examples` is the number of other rows.
     """
 
     stacked: StackedSteps
@@ -60,24 +58,18 @@ class Padded:
     def space(self, room: int) -> int:
         """Returns the number of batches of a run that begins with this one.
 
-        Args:
-            room: The number of batches that the program has room for. A run
-                ends with the stack that its first batch lies in.
+        A run ends with the stack that contains its first batch. The program has `room`
+        for that many batches.
         """
         stack = in_place([self], room)
         return room if stack is None else room - self.stacked.place
 
 
 def in_place(batches: Sequence[Padded], room: int) -> Features | None:
-    """Returns the features of the stack that batches lie in, if they do.
+    """Returns the features of the stack of `room` batches that contains these.
 
-    Args:
-        batches: Batches of one shape.
-        room: The number of batches in the stack.
-
-    Returns:
-        The features of all its batches; `None` if these do not follow each
-        other there.
+    It is `None` if these batches of one shape do not follow each other in a stack of
+    that size.
     """
     first = batches[0].stacked
     if first.room is None or len(jax.tree.leaves(first.room)[0]) != room:
@@ -90,20 +82,17 @@ def in_place(batches: Sequence[Padded], room: int) -> Features | None:
 
 @functools.lru_cache(maxsize=8)
 def no_padding(steps: int, size: int) -> np.ndarray:
-    """Returns booleans of shape `[steps, size]`, which say that no row is padding."""
+    """Returns booleans of shape `[steps, size]` that mark no row as padding."""
     is_padding = np.zeros((steps, size), bool)
     is_padding.flags.writeable = False
     return is_padding
 
 
 class PaddedSteps:
-    """The single steps of an input, padded to the requested size.
+    """The single steps of an input, padded to `size` examples if it is set.
 
-    A batch without examples becomes a step with only padding, because the caller
-    may wait for its result.
-
-    Args:
-        size: The batch size to pad to, or `None` for no padding.
+    A batch without examples becomes a step with only padding, because the caller may
+    wait for its result.
     """
 
     def __init__(self, pipeline: Pipeline, size: int | None):
@@ -136,12 +125,6 @@ class Predicted:
             example have no padding; others are unchanged from the devices.
         examples: The number of examples.
         size: The number of examples with padding. Defaults to `examples`.
-
-    Example:
-
-    >>> batch = Predicted({"x": np.zeros(2), "y": np.ones(2)}, examples=2)
-    >>> len(list(batch.select("y").rows()))
-    2
     """
 
     predictions: PyTree
@@ -158,8 +141,8 @@ class Predicted:
     def without_padding(self) -> PyTree:
         """The predictions of all examples.
 
-        If all arrays have the same number of rows for each example, such as one
-        for each token, their rows of padding are removed.
+        If all arrays have the same number of rows for each example, such as one for
+        each token, their rows of padding are removed.
         """
         count, predictions = self._rows, self.predictions
         if count is not None:
@@ -170,8 +153,7 @@ class Predicted:
     def select(self, keys: Any) -> "Predicted":
         """Returns the predictions under some keys, or all for no keys.
 
-        Raises:
-            ValueError: Predictions are not a dict, or have none of the keys.
+        Raises `ValueError` if predictions are not a dict, or have none of the keys.
         """
         if not keys:
             return self
@@ -196,9 +178,8 @@ class Predicted:
     def rows(self) -> Iterator[Any]:
         """Returns the predictions of single rows; examples may have several.
 
-        Raises:
-            ValueError: A prediction has no row for each example, or another
-                number of rows than the others.
+        Raises `ValueError` if a prediction has no row for each example, or another
+        number of rows than the others.
         """
         predictions, count = self.without_padding, self._rows
         if count is None:
@@ -247,7 +228,6 @@ class Fed:
     """Some batches of equal shapes on the devices.
 
     Attributes:
-        step: The program's step for them.
         data: The result of the device loop's `put_one` or `put`.
         room: The number of batches that the program has room for. Several are
             stacked, a single one is not.
@@ -268,11 +248,7 @@ class Fed:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """The results of one batch.
-
-    Attributes:
-        host_call: The tensors of a `host_call`, stacked as one step, or `None`.
-    """
+    """The results of one batch, with the tensors of a `host_call` as one step."""
 
     predicted: Predicted
     host_call: PyTree | None
@@ -311,9 +287,8 @@ class Running:
     def finish(self) -> list[Result]:
         """Waits for the predictions, and returns them without padding.
 
-        Raises:
-            CutIntegersError: They have integers that do not fit 32 bits.
-            Exception: The error that prevented the run.
+        Raises the error that prevented the run, or `CutIntegersError` if they have
+        integers that do not fit 32 bits.
         """
         if self.error is not None:
             raise self.error
