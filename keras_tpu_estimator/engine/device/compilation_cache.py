@@ -23,10 +23,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 def use(directory: str) -> None:
-    """Makes JAX cache compiled programs, unless it already has a cache.
-
-    The directory is a path or URL. If it cannot be used, a warning reports the reason.
-    """
+    """Makes JAX cache compiled programs in a path or URL, or warns with the reason."""
     with _lock:
         chosen = jax.config.values[_NAME]
         if chosen:

@@ -144,11 +144,7 @@ class DeviceLoop:
         return jax.tree.unflatten(structure, even)
 
     def put_one(self, features: Features, is_padding: np.ndarray) -> PyTree:
-        """Copies one step of prediction to the devices, as the argument `data` of
-        `predict`.
-
-        The features have the shape `[batch, ...]`, and the mask of padding `[batch]`.
-        """
+        """Copies features `[batch, ...]` and a mask `[batch]` for `predict`."""
         layout = self._program.layout(ModeKeys.PREDICT)
         if layout.cores.mesh is None:
             return features, is_padding
@@ -238,10 +234,7 @@ class DeviceLoop:
         data: PyTree,
         fetch: tuple[str, ...] = (),
     ) -> tuple[ArraysByPath, Outputs, Outputs]:
-        """Predicts for one batch from `put_one`.
-
-        Returns the assigned values, the outputs, and the tensors in `fetch` by name.
-        """
+        """Predicts for the result of `put_one`; the tensors of `fetch` come last."""
         with self._waiting:
             return self._predict(assigned, others, data, step=step, fetch=fetch)
 
@@ -272,9 +265,7 @@ class DeviceLoop:
     def result_bytes(
         self, step: Step, features: Features, is_padding: np.ndarray
     ) -> int:
-        """Returns the bytes of one batch's outputs in PREDICT, for the arguments of
-        `put_one`.
-        """
+        """Returns the bytes of one batch's outputs, for the arguments of `put_one`."""
         if step not in self._result_bytes:
             layout = self._program.layout(ModeKeys.PREDICT)
             batch = shapes.of_steps(layout, step.mode, features, is_padding)

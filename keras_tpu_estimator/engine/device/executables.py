@@ -70,9 +70,7 @@ class ExecutableKey:
         lowered: jax.stages.Lowered,
         devices: Sequence[jax.Device],
     ) -> Self:
-        """Returns the key of a program for devices in their order, which may be absent
-        here.
-        """
+        """Returns the key of a program for devices in their order, even absent ones."""
         topology = devices[0].client.devices()
         hosts = len({device.process_index for device in devices})
         return cls(
@@ -91,9 +89,7 @@ class ExecutableKey:
         return _digest(dataclasses.asdict(self))[:32]
 
     def unlike(self, other: Self) -> list[str]:
-        """Returns the other key's fields that differ, such as "compiler (...)" with its
-        value.
-        """
+        """Returns the other key's fields that differ, such as "compiler (...)"."""
         return [
             name if name in _HASHED else f"{name} ({value})"
             for name, value in dataclasses.asdict(other).items()
@@ -170,9 +166,7 @@ class Executables:
     folder: str
 
     def prepare(self) -> None:
-        """Makes the folder if it is missing. Raises an error if other users may write
-        there.
-        """
+        """Makes the folder if it is missing, and checks who may write there."""
         os.makedirs(self.folder, mode=0o755, exist_ok=True)
         trusted.check_folder(self.folder)
         commit.remove_abandoned(self.folder)
@@ -202,8 +196,7 @@ class Executables:
         lowered: jax.stages.Lowered,
         devices: tuple[jax.Device, ...],
     ) -> jax.stages.Compiled | None:
-        """Loads an executable for devices in their order, or logs why it returns
-        `None`.
+        """Loads an executable for devices in their order, or logs why it cannot.
 
         Raises `PermissionError` if another user can have written the file.
         """
@@ -288,9 +281,7 @@ class _Header:
 
 
 def _checked(stored: bytes, key: ExecutableKey) -> bytes:
-    """Returns a file's payload, or raises if it is incomplete or does not match its
-    name.
-    """
+    """Returns a file's payload, or raises if it does not match its header and name."""
     line, _, payload = stored.partition(b"\n")
     if _Header.parse(line) != _Header.of(key, payload):
         raise ValueError("it is not what was stored")

@@ -37,11 +37,8 @@ class HostMetrics:
 
     Variables that `metric_fn` creates keep their values between steps, by path, as
     those of `model_fn` do. `metric_fn` is compiled for the CPU if it can be traced, and
-    runs as Python if it needs NumPy values.
-
-    Attributes:
-        directions: The Keras metrics so far that should rise ("up") or fall
-            ("down"), by name.
+    runs as Python if it needs NumPy values. `directions` has the Keras metrics so far
+    that should rise ("up") or fall ("down"), by name.
     """
 
     def __init__(self, host: HostFunction, own_names: OwnNames = EVALUATION_NAMES):
@@ -90,9 +87,7 @@ class HostMetrics:
                 self._update_one(jax.tree.map(lambda a, i=step: a[i], steps))
 
     def names(self, steps: PyTree) -> tuple[str, ...]:
-        """Returns the metrics' names by calling `metric_fn` with zeros of the steps'
-        shapes.
-        """
+        """Returns the metrics' names, found by calling `metric_fn` with zeros."""
         other = self.another()
         other.update(
             jax.tree.map(lambda a: np.zeros((1, *a.shape[1:]), a.dtype), steps)

@@ -34,11 +34,9 @@ _SMALL_BYTES = 1 << 20
 class ToSave:
     """The values that this process writes, by path.
 
-    Attributes:
-        whole: Copies of replicated values, only on the chief.
-        sharded: Sharded values, which are not copied.
-        tree: All values, for formats that all processes write together. The
-            other two are empty then.
+    `whole` has copies of replicated values, only on the chief, and `sharded` has values
+    that are not copied. Both are empty for formats that all processes write together,
+    which use the `tree`.
     """
 
     whole: Mapping[str, np.ndarray]
@@ -70,10 +68,7 @@ class ToSave:
         whole: Mapping[str, jax.Array],
         sharded: Mapping[str, jax.Array],
     ) -> Self:
-        """Returns values in the dtypes and numbers of rows of checkpoints.
-
-        `whole` has only the replicated values that this process writes.
-        """
+        """Returns values in the dtypes and numbers of rows of checkpoints."""
         copies = on_host(whole)
         for path in copies.keys() & store.saved_dtypes.keys():
             copies[path] = copies[path].astype(store.saved_dtypes[path])

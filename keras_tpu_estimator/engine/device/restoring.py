@@ -261,9 +261,7 @@ def _warn_of_other_dtypes(
 def _converted(
     store: VariableStore, path: str, name: str, value: jax.Array | np.ndarray
 ) -> jax.Array | np.ndarray:
-    """Returns a variable's value in another's dtype, which must represent all values of
-    its dtype.
-    """
+    """Returns a value in the dtype of another variable, if that can represent it."""
     dtype, own = store.device_dtype(path), np.dtype(value.dtype)
     is_integer = np.issubdtype(dtype, np.integer)
     if can_hold(dtype, own) and (not is_integer or np.can_cast(own, dtype)):
@@ -312,11 +310,7 @@ def names_of(
 def described(
     store: VariableStore, reader: CheckpointReader, names: Mapping[str, str]
 ) -> Mapping[str, Described]:
-    """Checks the variables' presence and shapes, and returns their descriptions by
-    name.
-
-    `names` maps the variables' paths to names in the checkpoint.
-    """
+    """Checks the variables' presence and shapes, and describes them by name."""
     stored = reader.by_any_name()
     missing = [name for name in names.values() if name not in stored]
     if missing:

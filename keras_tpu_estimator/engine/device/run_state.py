@@ -32,9 +32,7 @@ _STEP_ADVICE = (
 
 
 def check_step(step: int, checkpoint: str) -> None:
-    """Raises an error if a checkpoint's global step does not fit 32 bits, as on
-    devices.
-    """
+    """Raises an error if a checkpoint's global step does not fit devices' 32 bits."""
     if not 0 <= step <= _LAST_STEP:
         raise ValueError(
             f"The global step of a checkpoint must be at most {_LAST_STEP}, "
@@ -81,11 +79,8 @@ class RunState(Mapping[str, jax.Array]):
 
     Values that steps and user code assign remain for the rest of the call. The
     `version` identifies the values for code that saves, reports or caches them.
-
-    Attributes:
-        overridden: Paths of constants that callbacks of this and earlier calls
-            have set. Checkpoints contain them.
-        on_edit: Receives the values that user code assigns, by path.
+    Checkpoints contain the `overridden` constants, which callbacks of this and earlier
+    calls have set. `on_edit` receives the values that user code assigns, by path.
     """
 
     def __init__(
@@ -147,10 +142,7 @@ class RunState(Mapping[str, jax.Array]):
         runs: int = 0,
         step: int | None = None,
     ) -> None:
-        """Applies the values that `runs` steps have assigned.
-
-        The global step defaults to the current one, and must fit 32 bits.
-        """
+        """Applies values that `runs` steps have assigned, and their global step."""
         old = self._version
         step = old.step if step is None else step
         if not 0 <= step <= _LAST_STEP:
@@ -178,9 +170,7 @@ class RunState(Mapping[str, jax.Array]):
         assigned: Mapping[str, jax.Array],
         overridden: Collection[str] = (),
     ) -> None:
-        """Applies values that user code has assigned; `overridden` are the constants'
-        paths.
-        """
+        """Applies values that user code has assigned, some of which are constants."""
         self._version = dataclasses.replace(
             self._version, edits=self._version.edits + 1
         )

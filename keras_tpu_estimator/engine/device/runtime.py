@@ -19,9 +19,7 @@ from keras_tpu_estimator.files.warm_start.settings import WarmStartSettings
 
 @dataclasses.dataclass(frozen=True)
 class Runtime:
-    """A program on the devices: its loop, its values' owner, and the display of
-    progress.
-    """
+    """A program on the devices, with its compiled loop and its variables' values."""
 
     program: DistributedProgram
     loop: DeviceLoop

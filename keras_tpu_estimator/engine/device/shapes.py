@@ -42,10 +42,7 @@ def of_steps(
 
 
 def of_data(nest: PyTree, place: jax.sharding.Sharding) -> PyTree:
-    """Returns the shapes of data from `DeviceLoop.put` or `put_one`.
-
-    `place` is the sharding of arrays that are still on the host.
-    """
+    """Returns the shapes of data for the devices, with `place` for arrays elsewhere."""
     return jax.tree.map(
         lambda leaf: abstract_array(
             leaf.shape, leaf.dtype, getattr(leaf, "sharding", place)

@@ -35,11 +35,8 @@ class CachedValues(Mapping[str, jax.Array]):
     """The values of a model between calls, by path, and their source.
 
     A checkpoint is read only if it has other values, or more. Variables start from
-    `warm_start` while this model has no checkpoint.
-
-    Attributes:
-        source: The source of the same values, or `None`.
-        overridden: Paths of constants that a callback has set.
+    `warm_start` while this model has no checkpoint. A callback has set the `overridden`
+    constants.
     """
 
     def __init__(
@@ -80,12 +77,7 @@ class CachedValues(Mapping[str, jax.Array]):
     def load(
         self, step: Step, checkpoint: str | None, slots: bool = False
     ) -> ArraysByPath:
-        """Loads the values that a step begins with, with optimizer state if `slots` is
-        set.
-
-        Raises `ValueError` if the checkpoint lacks a variable, or has it in another
-        shape.
-        """
+        """Loads the values that a step begins with, or raises if they do not fit it."""
         source = Source.of(checkpoint)
         if source != self.source:
             self.replace({}, source)
@@ -110,10 +102,7 @@ class CachedValues(Mapping[str, jax.Array]):
     def replaced(
         self, step: Step, values: AnyArraysByPath, checkpoint: str | None
     ) -> ArraysByPath:
-        """Returns the values that a step's scaffold replaces.
-
-        The checkpoint has the names that are not among the values.
-        """
+        """Returns the values that a scaffold replaces, some from a checkpoint."""
         return restoring.in_place_of(
             step.scaffold, values, checkpoint, self._store, self._places
         )
@@ -177,12 +166,7 @@ class VariableOwner:
 
     @contextlib.contextmanager
     def donated(self, step: Step, checkpoint: str | None) -> Iterator[RunState]:
-        """Donates the values to a call of TRAIN in a `with` block, then caches the new
-        ones.
-
-        Raises `ValueError` if the checkpoint lacks a variable, or has it in another
-        shape.
-        """
+        """Donates the values to a call of TRAIN, and then caches the new values."""
         self._check_places()
         with self._passing:
             values = self._loaded(self._cached, step, checkpoint)
@@ -201,11 +185,7 @@ class VariableOwner:
     def borrowed(
         self, step: Step, checkpoint: str | None, slots: bool = False
     ) -> Iterator[RunState]:
-        """Provides the values to a call of EVAL or PREDICT in a `with` block.
-
-        Their arrays are not donated before the end of the block. The arguments and
-        errors are those of `CachedValues.load`.
-        """
+        """Provides values for EVAL or PREDICT, which stay valid in the `with` block."""
         cached = self._cached
         # All processes make initial values together.
         is_new = checkpoint is None and self._places.are_on_hosts

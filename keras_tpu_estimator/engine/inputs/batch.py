@@ -25,11 +25,7 @@ PairOf: TypeAlias = Callable[[Any], tuple[Features, Labels]]
 
 
 def pair_of(value: Any) -> tuple[Features, Labels]:
-    """Returns the features and labels of a value that `input_fn` produced.
-
-    The value is a tuple, named tuple or list of both, or only features. It raises
-    `ValueError` for a tuple or list of another length.
-    """
+    """Returns the features and labels of a value that `input_fn` produced."""
     if not isinstance(value, tuple | list):
         return value, None
     if len(value) != 2:
@@ -62,11 +58,7 @@ class Batch:
 
     @classmethod
     def of(cls, value: Any, pair_of: PairOf = pair_of) -> Self:
-        """Returns a value of `input_fn` as a batch of NumPy arrays.
-
-        It raises `ValueError` if `pair_of` or `as_arrays` rejects the value, or if
-        there are no features.
-        """
+        """Returns a value of `input_fn` as a batch of NumPy arrays, after checks."""
         features, labels = pair_of(value)
         batch = cls(as_arrays(features), as_arrays(labels, "labels"))
         if not jax.tree.leaves(batch.features):
@@ -102,9 +94,7 @@ class Batch:
         return type(self)(*jax.tree.map(np.array, (self.features, self.labels)))
 
     def repeated(self, steps: int, may_stay: bool = False) -> "StackedSteps":
-        """Returns this step repeated, without copying, as `StackedSteps` that
-        `may_stay`.
-        """
+        """Returns this step repeated, without a copy, as steps that `may_stay`."""
 
         def repeat(leaf: np.ndarray) -> np.ndarray:
             if steps == 1:
@@ -185,9 +175,7 @@ class StackedSteps:
         return dataclasses.replace(first, room=room), rest
 
     def padded_to(self, steps: int) -> PyTree:
-        """Returns features and labels padded to a number of steps with arbitrary
-        values.
-        """
+        """Returns features and labels padded to a number of steps with any values."""
         both = self.features, self.labels
         if self.steps == steps:
             return both
@@ -297,10 +285,7 @@ def _check_keys(nest: Any, cause: Exception) -> None:
 
 
 def pad(nest: PyTree, size: int) -> tuple[PyTree, np.ndarray]:
-    """Appends zeros to the batch axis of every array that has one, up to a batch size.
-
-    Also returns booleans of shape `[size]`, which are true for padding.
-    """
+    """Pads a batch to `size` with zeros, and returns a mask `[size]` of the padding."""
     present = batch_size(nest)
     is_padding = np.arange(size) >= present
     if present == size:

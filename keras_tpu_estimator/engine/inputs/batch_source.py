@@ -37,10 +37,7 @@ class BatchSource(abc.ABC):
 
     @abc.abstractmethod
     def items(self, state: Any = None) -> Iterator[Any]:
-        """Returns an iterator over the items, from a result of `state_of` if given.
-
-        A state that does not fit the source raises an exception of any type.
-        """
+        """Returns an iterator over the items, from the beginning or a state."""
 
     def state_of(self, items: Iterator[Any]) -> Any:
         """Returns the state of an iterator over the items, or `None`."""
@@ -49,10 +46,7 @@ class BatchSource(abc.ABC):
     def stacked_for(
         self, steps: int, batch_size: int | None, stack_size: StackSize
     ) -> int:
-        """Returns the number of batches to read at once; 0 for single batches.
-
-        `batch_size` counts the examples of a batch whose own size is unknown.
-        """
+        """Returns the number of batches to read at once; 0 for single batches."""
         del steps, batch_size, stack_size
         return 0
 
@@ -109,11 +103,8 @@ class SourceReader:
     """A counting iterator over a source, which may have a state.
 
     It holds the user's objects until it is closed, without reference cycles, because
-    TensorFlow's objects must not be collected on any thread.
-
-    Attributes:
-        batches: The number of batches that were read, except skipped ones. The
-            last item may have fewer than were counted.
+    TensorFlow's objects must not be collected on any thread. `batches` counts read
+    batches except skipped ones; the last item may have fewer than were counted.
     """
 
     def __init__(self, source: BatchSource, pair_of: PairOf = pair_of):

@@ -144,12 +144,9 @@ _MOST_EMPTY = 10_000
 class BatchCheck:
     """Checks each batch of a call against the first.
 
-    Args:
-        is_any_size: Whether batches may also be larger, or smaller before the
-            last one.
-        is_padded: Whether smaller batches are padded. Then any batch may be
-            smaller, and empty batches are not skipped.
-        may_share: Whether tensors may lack a batch axis.
+    Batches may have any size if `is_any_size`, and else only the last one may be
+    smaller. If `is_padded`, any batch may be smaller, and empty batches are not
+    skipped. If `may_share`, tensors may lack a batch axis.
     """
 
     def __init__(
@@ -172,8 +169,7 @@ class BatchCheck:
     def is_empty(self, batch: Batch) -> bool:
         """Returns whether a batch has no examples and must be skipped.
 
-        An empty batch is not checked, because it often has another shape and dtype. Too
-        many consecutive ones raise `ValueError`.
+        An empty batch is not checked, because it often has another shape and dtype.
         """
         if self._is_padded or not self._has_no_example(batch):
             self._empty = 0
@@ -197,10 +193,7 @@ class BatchCheck:
         )
 
     def __call__(self, batch: Batch, step: int) -> Collection[str]:
-        """Checks the batch of a step, and returns the names of shared tensors.
-
-        A batch with the signature of an earlier one passes.
-        """
+        """Checks batches with new signatures, and returns the shared tensors' names."""
         signature = batch.signature
         if signature not in self._passed:
             self._passed[signature] = self._check(batch, step)
@@ -231,9 +224,7 @@ class BatchCheck:
 
 @dataclasses.dataclass(frozen=True)
 class Expected:
-    """The structure, ranks and dtypes of all batches, and the shapes of the first
-    batch.
-    """
+    """The structure, ranks and dtypes of all batches, and the first batch's shapes."""
 
     structure: Any
     shapes: dict[str, tuple[int, ...]]
@@ -249,9 +240,7 @@ class Expected:
         )
 
     def check(self, batch: Batch, step: int) -> None:
-        """Raises an error if a later batch differs in more than the lengths of its
-        axes.
-        """
+        """Raises an error if a batch differs in more than the lengths of its axes."""
         if _structure(batch) != self.structure:
             raise ValueError(
                 "All batches must have the same structure. Received at step "
@@ -285,10 +274,7 @@ class Expected:
 
 
 def check_tensors(batch: Batch, shared: Collection[str] = ()) -> None:
-    """Raises an error if a batch's tensors cannot be copied to devices and split.
-
-    They must contain numbers, and except for `shared` ones have one batch size.
-    """
+    """Raises an error if tensors are not numbers, or unshared ones differ in size."""
     first: str | None = None
     shared = {*shared, *unbatched_by_host(batch.features)}
     for name, leaf in batch.leaves:

@@ -94,8 +94,7 @@ class StackedDataset(Dataset):
 def _stack(dataset: Any, batches: int) -> Any:
     """Returns a dataset with that many batches, of any sizes, in an item.
 
-    The user's `prefetch` of single batches is removed, because it would wake a thread
-    for each batch.
+    The user's `prefetch` is removed, because it would wake a thread for each batch.
     """
     dataset = without_prefetch(dataset)
     specs = sys.modules["tensorflow"].nest.flatten(dataset.element_spec)
@@ -106,10 +105,7 @@ def _stack(dataset: Any, batches: int) -> Any:
 
 
 def can_be_stacked(dataset: Any) -> bool:
-    """Returns whether stacking a dataset's batches is possible and worthwhile.
-
-    Batches must be numbers and differ only in size, and the dataset must not be short.
-    """
+    """Returns whether a dataset is long enough, and of numbers that can be stacked."""
     tensorflow = sys.modules["tensorflow"]
     specs = tensorflow.nest.flatten(dataset.element_spec)
     length = int(dataset.cardinality())
@@ -257,9 +253,7 @@ def in_dense_tensors(dataset: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
 
 
 def dense(tensor: Any, missing: Mapping[str, int] = _ZEROS) -> Any:
-    """Returns a sparse tensor as a dense one, as `in_dense_tensors` does, or any other
-    value.
-    """
+    """Makes a tensor dense as `in_dense_tensors` does; other values stay unchanged."""
     if not _has_value(tensor, missing):
         return tensor
     sparse = sys.modules["tensorflow"].sparse

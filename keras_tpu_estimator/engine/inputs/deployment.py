@@ -263,10 +263,7 @@ def undivided(batch_size: int | None) -> InputPlan:
 def input_plan(
     mode: str, way: InputPipelineConfig, topology: Topology, batch_size: int
 ) -> InputPlan:
-    """Returns the plan of calls for several cores.
-
-    `batch_size` is the number of examples in a step, over all cores.
-    """
+    """Returns the plan of calls for several cores, which share the batch of a step."""
     way = way_in(mode, way)
     replicas, hosts = topology.num_replicas, topology.num_readers
     per_host, host = topology.replicas_per_host, topology.reader_index

@@ -63,9 +63,7 @@ class InputReader:
         self.steps = Stacker(self._pieces(sources), request.stack_size, request.room)
 
     def restore(self) -> None:
-        """Sets the state of the restore point, or raises any exception if it does not
-        fit.
-        """
+        """Sets the state of the restore point, or raises if it does not fit."""
         if self._start.states is None:
             return
         states = unpack(self._start.states)
@@ -174,10 +172,7 @@ def _combined(
 
 
 def batches_among(chunks: SourceReader, check: BatchCheck) -> Iterator[StackedSteps]:
-    """Yields the batches in the items of a `StackedDataset`, except empty ones.
-
-    `check` receives batches of every size, in order.
-    """
+    """Yields the batches in items of a `StackedDataset`, checked in their order."""
     done = 0
     for chunk in chunks:
         batches = []

@@ -45,10 +45,7 @@ class InputShapes:
         self._is_reported = False
 
     def note(self, batch: Batch, step: int) -> None:
-        """Counts the shape of a batch whose shared tensors are marked.
-
-        Raises `ValueError` if the number of shapes exceeds the maximum.
-        """
+        """Counts the shape of a batch, and raises an error if there are too many."""
         leaves = named_leaves(batch.features, batch.labels)
         shapes = {
             name: (
@@ -108,9 +105,7 @@ _STRUCTURE = "the structure of features and labels"
 class ElementSpec:
     """The structure of a batch, with dtypes and shapes without the batch size.
 
-    Attributes:
-        facts: Descriptions by the names of tensors, such as
-            `int32 of shape (batch, 5)` for `features['ids']`.
+    Facts are texts by tensor, such as `int32 of shape (batch, 5)`.
     """
 
     facts: Mapping[str, str]
@@ -130,10 +125,7 @@ class ElementSpec:
 
 
 def mismatch_error(facts: Sequence[Mapping[str, str] | None]) -> ValueError:
-    """Returns the error for batches with different specs on several hosts.
-
-    It receives the facts of each host's spec, or `None` for a host without a batch.
-    """
+    """Returns the error for different specs, given each host's facts or `None`."""
     names = dict.fromkeys(name for each in facts for name in each or ())
     unlike = [
         name
@@ -181,11 +173,7 @@ class BatchAxes:
     shares: int = 1
 
     def to_front(self, batch: Batch) -> Batch:
-        """Moves the batch axes of a batch's tensors to the front.
-
-        Raises `ValueError` if the numbers of tensors and axes differ, or if a tensor
-        cannot be split along its axis.
-        """
+        """Moves the batch axes of a batch's tensors to the front, if they fit."""
         if self.axes is None:
             return batch
         leaves, structure = jax.tree.flatten((batch.features, batch.labels))

@@ -34,9 +34,7 @@ def array_of_torch(tensor: Any) -> np.ndarray:
 
 
 def check_yields_batches(value: object) -> None:
-    """Raises `TypeError` for a PyTorch, Hugging Face or Grain dataset of single
-    examples.
-    """
+    """Raises `TypeError` if a dataset of a known library yields single examples."""
     if _is_one_of(value, "datasets", _SPLITS):
         raise _not_batches(
             value, "contains several datasets", "Select one by its name."
@@ -75,10 +73,7 @@ def check_yields_batches(value: object) -> None:
 
 
 def allow_worker_processes(value: object) -> None:
-    """Marks absl's flags as parsed, so that Grain can start worker processes.
-
-    Grain reads these flags, which only scripts that use `app.run` parse.
-    """
+    """Marks absl's flags as parsed, because Grain's worker processes read them."""
     if _is_one_of(value, "grain", (*_CHAINS, *_LOADER, *_ITERATORS)):
         flags = sys.modules["absl.flags"].FLAGS
         if not flags.is_parsed():

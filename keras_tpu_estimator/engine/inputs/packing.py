@@ -43,11 +43,7 @@ class Packed:
 
 
 def pack(value: Any) -> Packed:
-    """Packs a value, or raises `TypeError` if it contains an unsupported one.
-
-    It may contain numbers, strings, bytes, `None`, arrays of numbers or tensors, and
-    dicts, lists and tuples of these.
-    """
+    """Packs nested numbers, strings, bytes, `None`, arrays and tensors."""
     blobs: list[bytes] = []
 
     def encode(value: Any) -> Any:
@@ -143,10 +139,7 @@ def to_bytes(nest: PyTree) -> bytes:
 
 
 def from_bytes(data: bytes, structure: Any = None) -> PyTree:
-    """Returns the pytree in the result of `to_bytes`.
-
-    Pytrees with types that JSON lacks, such as named tuples, need the `structure`.
-    """
+    """Returns the pytree in bytes; types that JSON lacks need its `structure`."""
     start = _LENGTH_BYTES + int.from_bytes(data[:_LENGTH_BYTES])
     head = json.loads(data[_LENGTH_BYTES:start])
     leaves = []
@@ -216,10 +209,7 @@ def write_archive(
     record: Mapping[str, Any],
     blobs: Iterable[bytes],
 ) -> None:
-    """Writes an archive atomically: a named record for JSON, and blobs.
-
-    The token is that of the save.
-    """
+    """Writes a named record for JSON, blobs and a save's token atomically."""
     blobs = tuple(blobs)
     with commit.replacing(path) as partial:
         with zipfile.ZipFile(partial, "w") as file:
@@ -230,11 +220,7 @@ def write_archive(
 
 
 def read_archive(path: str, name: str) -> tuple[dict[str, Any], tuple[bytes, ...]]:
-    """Reads the named record and the blobs of an archive.
-
-    Raises `FileNotFoundError` if the file is missing, and `ValueError` if it is
-    corrupt.
-    """
+    """Reads the named record and the blobs, or raises `ValueError` if corrupt."""
     try:
         with (
             paths.opened(path) as stream,

@@ -34,14 +34,10 @@ _BATCH_SIZES = {
 
 
 class Pipeline:
-    """The steps of one call, read from a user's `input_fn`.
+    """The steps of one call, from the position `start` if it is set.
 
     The constructor makes the plan's calls, and raises `TypeError` if the plan does not
-    allow a returned value.
-
-    Args:
-        start: The position at which to continue, or `None`.
-        is_kept: Whether `position` will be called.
+    allow a returned value. `is_kept` means that `position` will be called.
     """
 
     def __init__(
@@ -95,11 +91,7 @@ class Pipeline:
             return self._begin()
 
     def take(self, steps: int) -> StackedSteps | None:
-        """Returns up to `steps` stacked steps, or `None` at the end of the input.
-
-        They have equal shapes, so that a smaller batch is returned separately. Errors
-        of the user's pipeline are not wrapped.
-        """
+        """Returns up to `steps` steps of equal shapes, or `None` at the end."""
         with self._with_notes():
             if self._start is not None:
                 self._continue_from(self._start)
@@ -329,11 +321,9 @@ class Infeed(Generic[T]):
         return len(self._ready) >= items or self._is_over
 
     def gather(self, items: int, gap_secs: float) -> bool:
-        """Waits until items are ready, or until no new one arrives in `gap_secs`
-        seconds.
+        """Waits for items while they arrive, and returns whether none did.
 
-        Returns whether the wait was in vain, because no item arrived. Fewer items
-        suffice at the end of the input.
+        The gaps are at most `gap_secs`. Fewer items suffice at the end of the input.
         """
         begun, is_vain = len(self._ready), False
         with self._changed:

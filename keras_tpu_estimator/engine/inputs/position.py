@@ -105,14 +105,8 @@ class RestorePoints:
 
     Each checkpoint uses the newest restore point that is not ahead of it. The reading
     thread then makes one for the next checkpoint, so that restore points are cheap and
-    close to the checkpoints.
-
-    Args:
-        first: The restore point at which reading starts.
-        is_wanted: Whether to make a restore point soon.
-        max_bytes: The maximum size of a state, such as a shuffle buffer of
-            images; 0 means no restore points.
-        delay_secs: The time before the first restore point.
+    close to the checkpoints. The first one is made after `delay_secs`, and none if
+    `max_bytes` is 0 or a state is larger, such as a shuffle buffer of images.
     """
 
     def __init__(
@@ -133,19 +127,14 @@ class RestorePoints:
         self._not_before = clock() + delay_secs
 
     def newest(self, steps: int) -> RestorePoint:
-        """Returns the newest restore point at or before a step, and drops earlier ones.
-
-        The steps of successive calls must not decrease.
-        """
+        """Returns the newest restore point up to a step, which must not decrease."""
         self._is_wanted = True
         while len(self._points) > 1 and self._points[1].steps <= steps:
             self._points.popleft()
         return self._points[0]
 
     def add(self, make: Callable[[], RestorePoint | None]) -> None:
-        """Makes a restore point if one is due; `None` means that the input has no
-        state.
-        """
+        """Makes a restore point if one is due and the input has a state."""
         start = self._clock()
         if not (self._is_wanted and self._is_possible):
             return

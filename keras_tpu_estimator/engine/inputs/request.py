@@ -64,10 +64,7 @@ class Stream(BatchSource):
 
 
 def source_of(value: Any) -> BatchSource:
-    """Returns the source for a dataset, an iterable of batches, or one batch.
-
-    Raises `TypeError` if the value yields single examples.
-    """
+    """Returns the source for a dataset, an iterable of batches, or one batch."""
     tensorflow = sys.modules.get("tensorflow")
     if tensorflow is not None and isinstance(value, tensorflow.data.Dataset):
         return Dataset(in_dense_tensors(value))
@@ -133,11 +130,7 @@ class InputRequest:
 
 
 def call_input_fn(input_fn: InputFn, mode: str, params: Any, config: Any) -> Any:
-    """Calls an `input_fn` with `params` and any of `mode`, `config` and
-    `input_context`.
-
-    Raises an error if it is not callable, or lacks the argument `params`.
-    """
+    """Calls an `input_fn` with `params` and the other arguments that it declares."""
     if not callable(input_fn):
         raise TypeError(
             "`input_fn` must be a function of params. Received: "

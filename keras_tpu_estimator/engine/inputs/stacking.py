@@ -149,10 +149,7 @@ class Stack:
         return StackedSteps(features, labels, True, self._room, place)
 
     def clear_rest(self) -> None:
-        """Clears old values that are too large for float32.
-
-        NumPy would warn about them when all steps are converted.
-        """
+        """Clears old values, about which a conversion to float32 would warn."""
         for leaf in self._leaves:
             if leaf.dtype == np.float64:
                 leaf[self.steps :] = 0
@@ -182,11 +179,9 @@ def is_ready(stacked: StackedSteps) -> bool:
 class Stacker:
     """Combines stacked steps into stacks of the requested length.
 
-    Args:
-        pieces: Yields stacks of any length. A piece that may not stay is copied
-            before the next one is requested.
-        room: The maximum number of steps in a stack, and the number to allocate
-            memory for within `stack_size`.
+    A piece that may not stay is copied before the next one is requested. `room` is the
+    maximum number of steps in a stack, and the number to allocate memory for within
+    `stack_size`.
     """
 
     def __init__(
@@ -207,10 +202,7 @@ class Stacker:
         self._filling: Stack | None = None
 
     def take(self, steps: int) -> StackedSteps | None:
-        """Returns up to `steps` steps of equal shapes, or `None` at the end.
-
-        Their arrays do not change, and are aligned for programs on a CPU.
-        """
+        """Returns up to `steps` aligned steps of equal shapes, or `None` at the end."""
         piece = self._next()
         if piece is None:
             return None

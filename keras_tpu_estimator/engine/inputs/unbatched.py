@@ -51,10 +51,7 @@ def map_batched(function: Callable[..., Any], *nests: PyTree) -> PyTree:
 
 
 def batch_size(nest: PyTree, axis: int = 0) -> int:
-    """Returns the length of the batch axis of a pytree's objects with a shape.
-
-    If all tensors are shared, they are one example.
-    """
+    """Returns the length of a pytree's batch axis; 1 if all tensors are shared."""
     leaves = jax.tree.leaves(nest, is_leaf=is_unbatched)
     for leaf in leaves:
         if not is_unbatched(leaf) and len(leaf.shape) > axis:

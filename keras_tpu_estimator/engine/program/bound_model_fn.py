@@ -211,14 +211,7 @@ def explained(features: Features, labels: Labels, params: Any) -> Iterator[None]
 
 
 def inputs(features: Features, labels: Labels) -> str:
-    """Returns the names, dtypes and shapes of a `model_fn`'s inputs.
-
-    Example:
-
-    >>> import numpy as np
-    >>> inputs({"x": np.zeros((8, 3), "float32")}, None)
-    "features['x']: float32 of shape (8, 3)"
-    """
+    """Returns the names, dtypes and shapes of a `model_fn`'s inputs as a text."""
     return some(
         [f"{name}: {shown(leaf)}" for name, leaf in named_leaves(features, labels)]
     )

@@ -90,11 +90,7 @@ class BatchLayout:
     partition: Partition | None = None
 
     def cores_for(self, size: int) -> Cores:
-        """Returns the cores that run a batch of this size.
-
-        A batch that does not divide evenly, such as the last one of an evaluation, runs
-        undivided, as on one core.
-        """
+        """Returns the cores for a batch; one core if it does not divide evenly."""
         shares = self.cores.topology.num_replicas if self.is_split else 1
         return self.cores.as_one() if size % shares else self.cores
 

@@ -34,9 +34,7 @@ class ValueHolder(Protocol):
         """Assigns the loop's current values to the variables."""
 
     def separate_arrays(self, keeps: bool) -> contextlib.AbstractContextManager[None]:
-        """Gives the variables separate arrays in a `with` block, whose last values it
-        `keeps`.
-        """
+        """Gives the variables separate arrays, and `keeps` their last values."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,9 +103,7 @@ class VariableStore:
         )
 
     def enter(self, captured: Captured, *args: Any) -> None:
-        """Adds the new variables of a trace, with copies of the inputs of initial
-        values.
-        """
+        """Adds a trace's new variables, with copies of inputs for initial values."""
         if not captured.new:
             return
         leaves = jax.tree.leaves(args)
@@ -137,11 +133,7 @@ class VariableStore:
         values: AnyArraysByPath | None = None,
         places: Mapping[str, jax.sharding.Sharding] | None = None,
     ) -> ArraysByPath:
-        """Computes the initial values of some variables, by default of all.
-
-        They may use the given values of other variables. `places` has the shardings by
-        path, by default one device.
-        """
+        """Computes initial values, which may use given values of others."""
         paths = set(self.variables if paths is None else paths)
         given = values or {}
         made: ArraysByPath = {
