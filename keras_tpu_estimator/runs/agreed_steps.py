@@ -35,11 +35,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 def agreed(
     hosts: Hosts, model_dir: str | None, seed: int | None
 ) -> tuple[str, int | None]:
-    """Returns a directory and a seed that are equal on all hosts.
-
-    Values that the user has not set come from the chief. A single host does not need a
-    seed.
-    """
+    """Returns the user's directory and seed, or the chief's, equal on all hosts."""
     with hosts.call("a TPUEstimator") as call:
         directory = model_dir or call.from_chief(_temporary_dir)
         if seed is None and hosts.are_several:
@@ -101,10 +97,7 @@ class SameEdits:
 
 
 def compare_edits(call: HostExchange, values: RunState, subject: str) -> None:
-    """Makes hosts compare, at each exchange, the values that user code assigns.
-
-    `subject` is the call, as a verb.
-    """
+    """Makes hosts compare, at each exchange, the values that user code assigns."""
     if call.is_with_others:
         edits = SameEdits(subject)
         values.on_edit = edits.note
@@ -162,11 +155,10 @@ def _checksum(values: Mapping[str, jax.Array]) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class AgreedBatch:
-    """The next steps on all hosts.
+    """The next steps on all hosts, or if `is_part` this host's part of them.
 
-    `is_part` means that each host has another part of the same steps. `room` is the
-    usual number of such steps in one program. `sizes` are the numbers of examples of
-    each host if parts are padded to one size.
+    `room` is the usual number of such steps in one program. `sizes` are the hosts'
+    numbers of examples if parts are padded to one size.
     """
 
     stacked: StackedSteps
@@ -198,14 +190,9 @@ class AgreedSteps:
         self._specs: dict[Any, ElementSpec] = {}
 
     def take(self, steps: int) -> AgreedBatch | None:
-        """Returns up to `steps` steps, or `None` at the end of the input.
+        """Returns up to `steps` steps, a number that is equal on all hosts, or `None`.
 
-        The argument must be equal on all hosts. Training ends when the input of the
-        first host ends.
-
-        Raises:
-            HostError: Another host has failed, is gone or does not answer.
-            ValueError: The batches of hosts differ in more than their size.
+        Training ends when the input of the first host ends.
         """
         stacked = self._read(steps)
         if not self._are_several:
@@ -286,11 +273,7 @@ class AgreedSteps:
         return AgreedBatch(StackedSteps(*both), True, 1, tuple(sizes))
 
     def _without_examples(self, part: PyTree) -> PyTree:
-        """Returns the batches of the hosts without their examples.
-
-        A host without a batch learns its structure, and the tensors that examples
-        share.
-        """
+        """Returns the structure and shared tensors of all hosts' batches."""
         own = None if part is None else map_batched(lambda leaf: leaf[:, :0], part)
         reports = self._exchange.gather_bytes(packing.to_bytes(own))
         # Earlier batches have the same structure.

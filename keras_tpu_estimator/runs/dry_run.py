@@ -44,10 +44,7 @@ _running: list[DryRun] = []
 
 
 def running() -> DryRun | None:
-    """Returns the active dry run, or `None`.
-
-    Raises `RuntimeError` if only the process that started this one has a dry run.
-    """
+    """Returns the active dry run, or raises an error if the parent process has one."""
     if _running:
         return _running[-1]
     if _PLANNED in os.environ:

@@ -177,10 +177,7 @@ class EstimatorContext:
     def metric_writer(
         self, directory: str | None = None, prefix: str = ""
     ) -> SeveralWriters:
-        """Returns the writers of the metrics for one directory, by default `model_dir`.
-
-        The prefix is that of `MetricWriter.at`. The default is for training.
-        """
+        """Returns the writers for one directory, by default those of training."""
         chosen = self.config.metric_writers
         if self.config.fast_dev_run:  # Other services must not receive its metrics.
             chosen = ChosenWriters(("tensorboard", "jsonl"))
@@ -226,11 +223,7 @@ class EstimatorContext:
         )
 
     def latest_checkpoint(self) -> str | None:
-        """Returns the prefix of the latest complete checkpoint, or `None`.
-
-        Raises `ValueError` if all checkpoints are corrupt, or if the `checkpoint` file
-        names none of them.
-        """
+        """Returns the prefix of the latest complete checkpoint, or `None`."""
         with self.hosts.busy(_READS):
             latest = latest_checkpoints.latest_intact(self.model_dir)
             if latest is None:
@@ -238,10 +231,7 @@ class EstimatorContext:
             return latest
 
     def latest_of_all(self, call: HostExchange) -> str | None:
-        """Returns the latest checkpoint on several hosts, which share its reading.
-
-        Raises `ValueError` as `latest_checkpoint` does, or if hosts see different ones.
-        """
+        """Returns the latest checkpoint, which must be the same one on all hosts."""
         if not self.hosts.are_several:
             return self.latest_checkpoint()
 

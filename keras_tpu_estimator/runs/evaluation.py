@@ -211,8 +211,7 @@ class EvaluationLoop:
     ) -> dict[str, Any]:
         """Evaluates until the input, the steps or a hook ends it.
 
-        Returns the metrics and the mean loss over examples in the order of their names,
-        then the global step.
+        The global step follows the metrics and the mean loss over examples.
         """
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph

@@ -42,12 +42,9 @@ class LoopState:
             next part may have started.
         losses: The losses of the last loop, as `DeviceLoop.run` returns them for
             each part.
-        fetched: The tensors that hooks requested, by name.
         reports: Numbers of the last step to report, by name.
-        summaries: The summaries of `model_fn` in the last step, on the devices.
         outputs: Other values of the last run for callbacks, by name.
         last_step: The global step to stop at, or `None` if it is unknown.
-        loops: The number of loops, or `None` if it is unknown.
         made_at: The time, by `time.monotonic`, when the last part was complete.
         graph: The TensorFlow graph that made `fetched`, or `None`.
     """
@@ -99,11 +96,7 @@ class LoopState:
         self.summaries = outputs[SUMMARIES]
 
     def fetch(self, name: str) -> Any:
-        """Returns the value of a name, or raises `KeyError`.
-
-        Names are `"global_step"`, `"loss"`, the paths of variables, and the names of
-        tensors that were requested before the run.
-        """
+        """Returns a variable, a requested tensor, `"loss"` or `"global_step"`."""
         if name == LOSS:
             return self.loss(self.losses)
         if name == GLOBAL_STEP:
@@ -114,9 +107,7 @@ class LoopState:
         raise self._unknown(name, f"{LOSS!r}, {GLOBAL_STEP!r}")
 
     def loss(self, losses: Sequence[StepValues]) -> Any:
-        """Returns `"loss"` after a run with these losses: the mean over examples so
-        far.
-        """
+        """Returns `"loss"` after a run with these losses: the mean over examples."""
         return np.asarray(losses[-1], "float32")[-1]
 
     def mean_loss(self, losses: Sequence[StepValues]) -> float:
@@ -126,8 +117,7 @@ class LoopState:
     def note_if_made(self) -> None:
         """Records the time if the devices have completed the last part.
 
-        The host may check again much later, because a CPU can run the next part before
-        it returns.
+        It must be called early, because a CPU can run the next part before it returns.
         """
         rows = self._newest_losses.rows
         is_made = not isinstance(rows, jax.Array) or rows.is_ready()  # type: ignore[attr-defined]
@@ -135,11 +125,7 @@ class LoopState:
             self._is_made, self.made_at = True, time.monotonic()
 
     def wait(self) -> None:
-        """Waits until the devices have completed the last part of a loop.
-
-        Raises `CutIntegersError` if its steps computed integers that do not fit 32
-        bits.
-        """
+        """Waits until the devices complete the last part, and checks its integers."""
         jax.block_until_ready(self._newest_losses.rows)
         self.note_if_made()
         check_not_truncated(self._cut)
@@ -207,16 +193,12 @@ class TrainingState(LoopState):
 
 
 class EvaluationState(LoopState):
-    """The values that hooks may fetch in `evaluate`, and the number of evaluated
-    batches.
-    """
+    """The values that hooks may fetch in `evaluate`, after some batches."""
 
     batches = 0
 
     def fetch(self, name: str) -> Any:
-        """Returns the value of a name, also of TensorFlow's number of evaluated
-        batches.
-        """
+        """Returns the value of a name, which may be that of the number of batches."""
         if name == EVAL_STEP and name not in self.fetched:
             return np.int64(self.batches)
         return super().fetch(name)

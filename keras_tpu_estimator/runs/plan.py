@@ -47,12 +47,8 @@ class LoopPlan:
     steps of one program. With neither, loops take about a second and end where hooks
     must run.
 
-    Args:
-        iterations: The steps or seconds of a loop, or `None`.
-        steps: The number of steps, or `None` for no end.
-        is_open: Whether more loops may be needed after all steps are planned,
-            because some runs count no step.
-        speed: The speed of loops in earlier calls, which this plan updates.
+    `steps` is `None` for no end. `is_open` returns whether more loops may be needed
+    after all steps are planned, because some runs count no step.
     """
 
     def __init__(
@@ -111,21 +107,14 @@ class LoopPlan:
         return self._to_run is not None and self._to_run <= 0
 
     def next_size(self, unchosen: int) -> int:
-        """Returns the length of a loop that is planned after the previous one.
-
-        `unchosen` is the maximum length if `iterations` is `None`.
-        """
+        """Returns the next loop's length, at most `unchosen` by default."""
         size = unchosen if self.follows_hooks else self._size
         if self._to_run is None:
             return size
         return max(1, min(size, self._to_run))
 
     def end_at(self, ends: Iterable[int]) -> None:
-        """Ends loops at some numbers of steps in ascending order, unless `iterations`
-        is set.
-
-        Loops that are already planned have one step.
-        """
+        """Ends later loops at ascending numbers of steps, if no length is set."""
         if self.follows_hooks:
             self._ends = iter(ends)
 
@@ -134,11 +123,7 @@ class LoopPlan:
         return self.agreed(int)
 
     def agreed(self, agree: Callable[[int], int]) -> Iterator[int]:
-        """Yields the steps of each loop, equal on all hosts.
-
-        `agree` returns the chief's size in place of this host's size, which depends on
-        the host's clock.
-        """
+        """Yields the steps of each loop; the chief's clock sets timed sizes."""
         while self._remaining is None or self._remaining > 0 or self._is_open():
             size = agree(self._wanted()) if self._is_timed else self._size
             # Loops after all planned steps have the full size.
@@ -164,10 +149,9 @@ class LoopPlan:
     def ran(
         self, steps: int, counted: int | None = None, is_known: bool = True
     ) -> None:
-        """Records that a loop has just ended.
+        """Records the end of a loop, and the increase of the global step if it differs.
 
-        `counted` is the increase of the global step, by default `steps`. `is_known`
-        means that the call ran batches of these shapes before.
+        `is_known` means that the call ran batches of these shapes before.
         """
         if self._to_run is not None:
             self._to_run -= steps if counted is None else counted

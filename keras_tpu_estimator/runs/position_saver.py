@@ -37,11 +37,7 @@ _RECORD = "callbacks.json"
 
 
 def pack_states(states: Iterable[SavedState]) -> Packed:
-    """Copies states, so that training may continue before they are written.
-
-    Raises `TypeError` if a state contains other values than numbers, strings and
-    arrays.
-    """
+    """Copies states, so that training may continue before they are written."""
     parts = [_packed(state) for state in states]
     texts = json.dumps([(part.text, len(part.blobs)) for part in parts])
     return Packed(texts, tuple(blob for part in parts for blob in part.blobs))
@@ -98,17 +94,9 @@ class PositionSaver:
     """Saves positions and states while the call may be resumed.
 
     A call that ends by itself removes them, so that the next call reads its input from
-    the beginning.
-
-    Args:
-        position: Returns the position after a number of steps of this call;
-            `None` saves no positions.
-        is_interrupted: Whether a signal ended the call early.
-        hosts: The processes, each of which saves the position of its input.
-
-    Attributes:
-        states: The states of callbacks and hooks, which process 0 saves; `None`
-            before the call has hooks.
+    the beginning. Each process saves the position of its input, unless `position` is
+    `None`. Process 0 saves the `states` of callbacks and hooks, which are `None` before
+    the call has hooks.
     """
 
     def __init__(
@@ -150,10 +138,7 @@ class PositionSaver:
     def beside(
         self, saved: SaveFiles, version: Version
     ) -> contextlib.AbstractContextManager[None]:
-        """Saves the current position and states beside a checkpoint of a version.
-
-        Returns a context in which the checkpoint must be written, on any thread.
-        """
+        """Returns a context in which any thread must write the checkpoint."""
         if version.step != self._last[0]:
             self._last = (version.step, [])
         self._last[1].append(saved.prefix)
@@ -165,9 +150,7 @@ class PositionSaver:
         return self._beside(saved, position, self._packed_states())
 
     def at_end(self, is_interrupted: bool) -> None:
-        """Records the end of the last run, and whether a later call must resume this
-        one.
-        """
+        """Records the last run's end, and whether a later call must resume."""
         self._has_ended = not is_interrupted
 
     def _packed_states(self) -> Packed | None:

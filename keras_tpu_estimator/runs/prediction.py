@@ -55,13 +55,7 @@ class Rooms:
     It depends only on the order of the batches, so that each call predicts the same
     input with the same programs, whatever the time it takes. Batches of the first shape
     have the usual room. A later shape, such as that of a smaller last batch, has room
-    for one batch until the shape repeats.
-
-    Args:
-        batch_bytes: Returns the bytes of a batch and of its predictions.
-
-    Attributes:
-        newest: The last result of `of` above 1, or 1.
+    for one batch until the shape repeats. `newest` is the last room above 1.
     """
 
     def __init__(self, batch_bytes: Callable[[Padded], int], is_single: bool = False):
@@ -232,10 +226,7 @@ class PredictionLoop:
         following: Callable[[], Padded | None],
         hooks: Iterable[Hook],
     ) -> Iterator[Predicted]:
-        """Yields the predictions of each batch, without padding.
-
-        `following` returns the next batch after the first one, or `None` at the end.
-        """
+        """Yields the predictions of the first and the `following` batches."""
         hook_list = hooks_around(
             hooks, self._context, self._loop_state, self._step.graph
         )
@@ -319,10 +310,7 @@ class PredictionLoop:
         return ahead < max(_AHEAD, size) and infeed.has_ready(size)
 
     def _feed(self, batches: list[Padded], infeed: Infeed[Padded] | None = None) -> Fed:
-        """Copies batches of one shape to the devices.
-
-        It adds other batches of `infeed` if they are ready and fit.
-        """
+        """Copies batches of one shape, and those of `infeed` that are ready and fit."""
         first = batches[0]
         room, shapes = self._rooms.of(first), first.shapes
         size = min(first.space(room), self._sizes.size, self._size_after(self._begun))
@@ -402,11 +390,7 @@ class PredictionLoop:
         return max(2, min(most, _MOST_BYTES_AHEAD // size))
 
     def _up_to_date(self, running: Running, names: Iterable[str]) -> Running:
-        """Returns the run, restarted if it lacks tensors or read old values.
-
-        Hooks may request other tensors after the start, and callbacks may have assigned
-        values.
-        """
+        """Returns the run, restarted if hooks have changed its tensors or values."""
         wanted = {*self._step.named_among(names)}
         if self._values.version != self._version:
             self._version = self._values.version
@@ -444,10 +428,7 @@ class PredictionLoop:
         return results
 
     def _one_by_one(self, failed: Running) -> Running:
-        """Starts the first batch of a failed run, and enqueues the others singly.
-
-        Batches before the failing one then have results.
-        """
+        """Starts a failed run's batches singly, so that those before the error run."""
         started = [failed, *self._running]
         self._again.extendleft(
             self._fed([padded], each.fed.room)

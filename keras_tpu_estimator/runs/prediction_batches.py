@@ -56,21 +56,13 @@ class Padded:
         return form(self.stacked.features)
 
     def space(self, room: int) -> int:
-        """Returns the number of batches of a run that begins with this one.
-
-        A run ends with the stack that contains its first batch. The program has `room`
-        for that many batches.
-        """
+        """Returns the number of batches left in the stack that begins a run."""
         stack = in_place([self], room)
         return room if stack is None else room - self.stacked.place
 
 
 def in_place(batches: Sequence[Padded], room: int) -> Features | None:
-    """Returns the features of the stack of `room` batches that contains these.
-
-    It is `None` if these batches of one shape do not follow each other in a stack of
-    that size.
-    """
+    """Returns the features of a stack of `room` batches if these lie there in order."""
     first = batches[0].stacked
     if first.room is None or len(jax.tree.leaves(first.room)[0]) != room:
         return None
@@ -139,11 +131,7 @@ class Predicted:
 
     @property
     def without_padding(self) -> PyTree:
-        """The predictions of all examples.
-
-        If all arrays have the same number of rows for each example, such as one for
-        each token, their rows of padding are removed.
-        """
+        """The predictions without padding, also if each example has several rows."""
         count, predictions = self._rows, self.predictions
         if count is not None:
             predictions = jax.tree.map(lambda array: array[:count], predictions)
@@ -151,10 +139,7 @@ class Predicted:
         return dict(predictions) if isinstance(predictions, Mapping) else predictions
 
     def select(self, keys: Any) -> "Predicted":
-        """Returns the predictions under some keys, or all for no keys.
-
-        Raises `ValueError` if predictions are not a dict, or have none of the keys.
-        """
+        """Returns the predictions under some keys, or all for no keys."""
         if not keys:
             return self
         keys = [keys] if isinstance(keys, str) else list(keys)
@@ -176,11 +161,7 @@ class Predicted:
         return dataclasses.replace(self, predictions=selected)
 
     def rows(self) -> Iterator[Any]:
-        """Returns the predictions of single rows; examples may have several.
-
-        Raises `ValueError` if a prediction has no row for each example, or another
-        number of rows than the others.
-        """
+        """Returns the predictions of single rows; examples may have several."""
         predictions, count = self.without_padding, self._rows
         if count is None:
             count = self.examples
@@ -225,13 +206,10 @@ class Predicted:
 
 @dataclasses.dataclass(frozen=True)
 class Fed:
-    """Some batches of equal shapes on the devices.
+    """Some batches of equal shapes on the devices, from `put_one` or `put`.
 
-    Attributes:
-        data: The result of the device loop's `put_one` or `put`.
-        room: The number of batches that the program has room for. Several are
-            stacked, a single one is not.
-        place: The index of the first batch among the stacked ones.
+    The program has `room` for that many batches, which are stacked if it is above 1.
+    `place` is the index of the first batch in the stack.
     """
 
     batches: tuple[Padded, ...]
@@ -256,7 +234,7 @@ class Result:
 
 @dataclasses.dataclass(frozen=True)
 class Running:
-    """Batches in a run of the devices.
+    """Batches in a run of the devices, or the error that prevented it.
 
     Attributes:
         before: The values that earlier runs have assigned, by path.
@@ -264,7 +242,6 @@ class Running:
         outputs: Predictions and the tensors of a `host_call`, stacked if the
             program has room for several batches.
         named: Other tensors of the last batch, by name.
-        error: The error that prevented the run, or `None`.
     """
 
     fed: Fed
@@ -285,11 +262,7 @@ class Running:
         return all(leaf.is_ready() for leaf in jax.tree.leaves(self.outputs))
 
     def finish(self) -> list[Result]:
-        """Waits for the predictions, and returns them without padding.
-
-        Raises the error that prevented the run, or `CutIntegersError` if they have
-        integers that do not fit 32 bits.
-        """
+        """Waits for the predictions without padding, or raises the run's error."""
         if self.error is not None:
             raise self.error
         check_not_truncated(self.outputs.get(CUT, {}))

@@ -25,9 +25,8 @@ _logger = logging.getLogger("keras_tpu_estimator")
 class LoopEnd:
     """The continuation of training after a loop.
 
-    `stops` means that hooks or a signal end training. `runs_ahead` means that the next
-    loop begins before this one is complete. `due` names the actions that are due by the
-    clock of any host.
+    `runs_ahead` means that the next loop begins before this one is complete. `due`
+    names the actions that are due by the clock of any host.
     """
 
     stops: bool
@@ -48,11 +47,7 @@ class Preemption(SessionRunHook):
         return self._signals.received is not None
 
     def agree(self, exchange: HostExchange, own: LoopEnd) -> LoopEnd:
-        """Returns how all hosts continue after a loop; a signal stops all.
-
-        `own` is this host's proposal. The devices still run the loop, so that they do
-        not wait.
-        """
+        """Returns how all hosts continue, while the devices still run the loop."""
         waits, received = not own.runs_ahead, self._signals.received or 0
         (stops, waits, received), due = exchange.agree(
             [[own.stops, waits, received], [*own.due]],

@@ -141,10 +141,7 @@ class ShardWriter(abc.ABC):
 
 
 class FileWriter(ShardWriter):
-    """Writes a file for each process before training continues.
-
-    The shards are not copied.
-    """
+    """Writes a file for each process, without copies, before training continues."""
 
     def begin(
         self,
@@ -203,11 +200,9 @@ OF_KIND: Mapping[Shards, type[ShardWriter]] = {
 class BegunSave:
     """A save that training no longer waits for.
 
-    Attributes:
-        format_name: The format of the main file, which the chief writes.
-        whole: Copies of replicated values by path, only on the chief.
-        positions: A context that first saves the position in the input.
-        patience: The additional seconds that one process may take.
+    `whole` has copies of replicated values, only on the chief, which also writes the
+    main file. `positions` is a context that first saves the position in the input. One
+    process may take `patience` more seconds.
     """
 
     files: SaveFiles
@@ -222,11 +217,7 @@ class BegunSave:
     patience: float
 
     def complete(self) -> None:
-        """Writes the rest, together with the other processes.
-
-        If a trained value is not finite, all files of the save are removed. All
-        processes raise the same error.
-        """
+        """Writes the rest with the other processes, or removes all files on failure."""
         # The chief may complete the save after another process fails.
         in_doubt = () if self.is_chief else (HostError,)
         with (
@@ -302,11 +293,7 @@ class Saver:
             self._written[self._own_key] = progress.values.version
 
     def saved_step(self, directory: PathLike) -> int | None:
-        """Returns the step of the last checkpoint in a directory.
-
-        It is `None` if user code has changed values since. It raises an error of
-        writing a checkpoint in the background.
-        """
+        """Returns the last saved step; `None` if user code has changed values since."""
         if not self._writer.is_busy:
             self.wait()
         last = (self._written | self._writing).get(self._key(directory))
@@ -343,9 +330,7 @@ class Saver:
         self._writing = {key: version}
 
     def wait(self) -> None:
-        """Waits until the last checkpoint is written, or raises the error of writing
-        it.
-        """
+        """Waits until the last checkpoint is written, and raises its error."""
         writing, self._writing = self._writing, {}
         self._writer.wait()
         self._written |= writing

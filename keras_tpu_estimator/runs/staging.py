@@ -184,9 +184,7 @@ def _parts_waiting(size: int) -> int:
 
 
 def parts_ahead(size: int) -> int:
-    """Returns the number of parts of `size` bytes on the devices besides the running
-    one.
-    """
+    """Returns the number of parts of `size` bytes that wait for the running one."""
     # The staging thread has copied one more part, and waits to enqueue it.
     return _parts_waiting(size) + 1
 
@@ -280,11 +278,7 @@ class StepsByShape:
         return len(self._steps)
 
     def of(self, shapes: Any, prepare: Callable[[], Step]) -> Step:
-        """Returns the step for batches of these shapes, prepared at the first call.
-
-        `shapes` is a key that is equal for batches of one compiled program. It raises
-        `ValueError` if the step needs variables that the first one lacks.
-        """
+        """Returns the step for some shapes, with the variables of the first step."""
         if shapes not in self._steps:
             self._steps[shapes] = self._prepared(prepare)
         return self._steps[shapes]

@@ -246,11 +246,7 @@ class TrainingLoop:
         steps: int | None,
         hooks: tuple[Hook, ...],
     ) -> None:
-        """Trains from a checkpoint, if given, until the input, the plan or a hook ends
-        it.
-
-        The hooks are called around each loop, before those of the spec.
-        """
+        """Trains until the input, the plan or a hook ends it."""
         donated = self._runtime.values.donated(self._step, checkpoint)
         with self._context.reading(donated) as values:
             check_same_model(self._call, values, is_new=checkpoint is None)

@@ -201,11 +201,10 @@ class TrainingReport:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """The evaluations of a training's values between two loops.
+    """The evaluations of a training's values, which only the training estimator may
+    run.
 
-    Only the training estimator may evaluate them. `evaluation` returns the `Evaluation`
-    for the arguments of `evaluate`, and `validation` is the one at the end of each
-    epoch.
+    `validation` is the evaluation at the end of each epoch, or `None`.
     """
 
     estimator: Any
@@ -316,9 +315,7 @@ class TrainingSession(Session):
         hooks: Iterable[Hook] | None = None,
         name: str | None = None,
     ) -> dict[str, Any]:
-        """Evaluates the current values, without a checkpoint, by the training
-        estimator.
-        """
+        """Evaluates the current values, for the training estimator only."""
         if estimator is not self._evaluator.estimator:
             raise ValueError(
                 "The estimator that evaluates values in memory must be the one "
