@@ -193,7 +193,7 @@ class TrainingState(LoopState):
 
 
 class EvaluationState(LoopState):
-    """The values that hooks may fetch in `evaluate`, after some batches."""
+    """The values that hooks may fetch in `evaluate`, such as the number of batches."""
 
     batches = 0
 

@@ -138,7 +138,10 @@ class PositionSaver:
     def beside(
         self, saved: SaveFiles, version: Version
     ) -> contextlib.AbstractContextManager[None]:
-        """Returns a context in which any thread must write the checkpoint."""
+        """Saves the current position and states beside a checkpoint.
+
+        The checkpoint must be written in the returned context, on any thread.
+        """
         if version.step != self._last[0]:
             self._last = (version.step, [])
         self._last[1].append(saved.prefix)

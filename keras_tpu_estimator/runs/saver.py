@@ -217,7 +217,7 @@ class BegunSave:
     patience: float
 
     def complete(self) -> None:
-        """Writes the rest with the other processes, or removes all files on failure."""
+        """Writes the rest with the other processes, which all raise the same error."""
         # The chief may complete the save after another process fails.
         in_doubt = () if self.is_chief else (HostError,)
         with (

@@ -201,8 +201,7 @@ class TrainingReport:
 
 @dataclasses.dataclass(frozen=True)
 class Evaluator:
-    """The evaluations of a training's values, which only the training estimator may
-    run.
+    """The evaluations of a training's values, for the training estimator only.
 
     `validation` is the evaluation at the end of each epoch, or `None`.
     """

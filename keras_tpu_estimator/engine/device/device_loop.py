@@ -96,8 +96,7 @@ class DeviceLoop:
         labels: Labels,
         is_part: bool = False,
     ) -> PyTree:
-        """Copies stacked steps to the devices, split over the cores, as the argument
-        `batches` of `run`.
+        """Copies stacked steps, split over the cores, as `batches` of `run`.
 
         Args:
             features: Pytree of arrays of shape `[steps, batch, ...]`, which must

@@ -45,7 +45,7 @@ class InputShapes:
         self._is_reported = False
 
     def note(self, batch: Batch, step: int) -> None:
-        """Counts the shape of a batch, and raises an error if there are too many."""
+        """Counts a batch's shape, with shared tensors marked, up to the maximum."""
         leaves = named_leaves(batch.features, batch.labels)
         shapes = {
             name: (

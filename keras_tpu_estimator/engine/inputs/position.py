@@ -60,8 +60,7 @@ class StepRecipe:
 
 @dataclasses.dataclass(frozen=True)
 class Position:
-    """The position of a training run in its input: the steps since `input_fn` was
-    called.
+    """The position of a training run in its input, in steps since the first one.
 
     Its restore point is at or before this position.
     """
