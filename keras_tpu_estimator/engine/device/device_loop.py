@@ -43,7 +43,7 @@ _PREDICTED: tuple[str, ...] = ("predictions", "host_call", CUT)
 
 
 class DeviceLoop:
-    """Runs a program's steps on the devices, compiled once for each shape.
+    """The compiled steps of a program on the devices, one for each shape.
 
     Training with `debug_nans` finds the operation that makes the first NaN, and does
     not use stored executables.

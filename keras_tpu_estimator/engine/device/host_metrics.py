@@ -33,7 +33,7 @@ _NEEDS_CONCRETE_VALUES = (
 
 
 class HostMetrics:
-    """Accumulates the metrics of a `metric_fn` over the steps of a call.
+    """The metrics of a `metric_fn`, accumulated over the steps of a call.
 
     Variables that `metric_fn` creates keep their values between steps, by path, as
     those of `model_fn` do. `metric_fn` is compiled for the CPU if it can be traced, and

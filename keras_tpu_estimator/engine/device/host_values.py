@@ -180,7 +180,7 @@ class _Blocks(threading.local):
 
 
 class ShownValues:
-    """Shows the values of calls to callbacks, one thread at a time.
+    """The values of calls, shown to callbacks on one thread at a time.
 
     `own_copies` returns the arrays of which this process has all shards. `edit`
     receives the values that callbacks have assigned in a call.

@@ -312,18 +312,18 @@ class Hosted:
         self.part = part
 
     def tree_flatten_with_keys(self) -> tuple[list[Any], Any]:
-        """The tensors with their names, and what else belongs to them."""
+        """Returns the tensors with their names, and the names with the part."""
         key = jax.tree_util.DictKey
         leaves = [(key(name), value) for name, value in self.tensors.items()]
         return leaves, (tuple(self.tensors), self.part)
 
     def tree_flatten(self) -> tuple[list[Any], Any]:
-        """The tensors, and what else belongs to them."""
+        """Returns the tensors, and their names with the part."""
         return [*self.tensors.values()], (tuple(self.tensors), self.part)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, leaves: Any) -> "Hosted":
-        """The same with other tensors."""
+        """Returns the same batch with other tensors."""
         names, part = aux
         return cls(dict(zip(names, leaves, strict=True)), part)
 

@@ -27,7 +27,7 @@ _RANK = 4
 
 
 class BatchFinder:
-    """Finds the tensors that have a batch axis.
+    """The tensors that have a batch axis, found from their shapes.
 
     In the first batch, these are the tensors whose first axis has the requested size,
     or else the most common length. In a batch of another size, they are those among
@@ -142,7 +142,7 @@ _MOST_EMPTY = 10_000
 
 
 class BatchCheck:
-    """Checks each batch of a call against the first.
+    """A check of each batch of a call against the first.
 
     Batches may have any size if `is_any_size`, and else only the last one may be
     smaller. If `is_padded`, any batch may be smaller, and empty batches are not

@@ -238,7 +238,7 @@ _POLL_SECS = 0.1
 
 
 class Infeed(Generic[T]):
-    """Iterates over the results of a function, which a thread calls ahead.
+    """An iterator over the results of a function, which a thread calls ahead.
 
     An error of `produce` is raised after the items before it.
 

@@ -163,7 +163,7 @@ class Stack:
 
 
 def form(features: Features) -> Any:
-    """Returns what is equal for features that one program takes."""
+    """Returns a key that is equal for features of one compiled program."""
     leaves, structure = jax.tree.flatten(features)
     return structure, *((leaf.shape, leaf.dtype) for leaf in leaves)
 
@@ -177,7 +177,7 @@ def is_ready(stacked: StackedSteps) -> bool:
 
 
 class Stacker:
-    """Combines stacked steps into stacks of the requested length.
+    """A reader that combines stacked steps into stacks of the requested length.
 
     A piece that may not stay is copied before the next one is requested. `room` is the
     maximum number of steps in a stack, and the number to allocate memory for within
