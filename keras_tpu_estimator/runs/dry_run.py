@@ -13,7 +13,7 @@ Predictions = Generator[Predicted, None, None]
 
 
 class DryRun(Protocol):
-    """Receives the calls of all estimators, without computing anything."""
+    """A receiver of the calls of all estimators, which computes nothing."""
 
     def train(
         self,

@@ -24,7 +24,7 @@ from keras_tpu_estimator.files.summary.writer import integer_step
 
 
 class Outfeed:
-    """Passes results to a function on a separate thread, in order.
+    """A queue that passes results to a function on a separate thread, in order.
 
     At most `depth` results wait. The next `put`, or the end of the `with` block, raises
     an error of `consume`.
@@ -85,7 +85,7 @@ class TrainingMetrics:
 
 
 class _Counts:
-    """Counts that another thread reads than the one that updates them."""
+    """Counts that one thread updates and another one reads."""
 
     def __init__(self, metrics: HostMetrics, outfeed: Outfeed):
         self._metrics = metrics
@@ -122,7 +122,7 @@ class OwnSummaries(Protocol):
 
 
 class ToWriters(recording.Sink):
-    """Passes summaries to metric writers."""
+    """A sink that passes summaries to metric writers."""
 
     def __init__(self, writer: SeveralWriters):
         self._writer = writer
@@ -135,7 +135,7 @@ class ToWriters(recording.Sink):
 
 
 class EveryFewSteps:
-    """Writes the summaries of the first call, and then at an interval of steps.
+    """A writer of the first call's summaries, and then at an interval of steps.
 
     An interval of `None` or 0 means never.
     """
@@ -155,7 +155,7 @@ class EveryFewSteps:
 
 
 class LastOfAll(recording.Sink):
-    """Stores the last summary of each tag, and writes it after all calls."""
+    """The last summary of each tag, which is written after all calls."""
 
     def __init__(self) -> None:
         self._stored: dict[str, tuple[Summary, Any, Any]] = {}

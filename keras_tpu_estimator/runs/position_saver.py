@@ -91,7 +91,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class PositionSaver:
-    """Saves positions and states while the call may be resumed.
+    """The saver of positions and states while the call may be resumed.
 
     A call that ends by itself removes them, so that the next call reads its input from
     the beginning. Each process saves the position of its input, unless `position` is

@@ -175,7 +175,7 @@ class Prediction:
 
 
 class PredictionLoop:
-    """Feeds the devices, runs them and calls hooks in one `predict`.
+    """The runs of the devices in one `predict`, with their input and hooks.
 
     Several ready batches are predicted in one run. No batch waits for others for long,
     because the input may wait for a result. `step` is that for batches like the first.

@@ -40,7 +40,7 @@ from keras_tpu_estimator.runs.position_saver import PositionSaver
 
 
 class FiniteValues:
-    """Checks that the values of the trained variables of a save are finite."""
+    """A check that the trained variables of a save are finite."""
 
     def __init__(self, trained: set[str], step: int):
         self.step = step
@@ -120,7 +120,7 @@ class BegunShards:
 
 @dataclasses.dataclass(frozen=True)
 class ShardWriter(abc.ABC):
-    """Writes the shards of the process `host` in one format."""
+    """A writer for the shards of the process `host` in one format."""
 
     host: int
     others: HostExchange
@@ -141,7 +141,7 @@ class ShardWriter(abc.ABC):
 
 
 class FileWriter(ShardWriter):
-    """Writes a file for each process, without copies, before training continues."""
+    """A writer of one file for each process before training continues."""
 
     def begin(
         self,
@@ -161,7 +161,7 @@ class FileWriter(ShardWriter):
 
 
 class TreeWriter(ShardWriter):
-    """Writes with Orbax into one folder while training continues."""
+    """A writer with Orbax into one folder while training continues."""
 
     def begin(
         self,
@@ -255,7 +255,7 @@ _logger = logging.getLogger("keras_tpu_estimator")
 
 
 class Saver:
-    """Writes a training loop's checkpoints, and records the last ones.
+    """The writer of a training loop's checkpoints, which records the last ones.
 
     Checkpoints are written in the background, one at a time, from copies of the values.
     If the format allows, each process writes its shards. The end of the `with` block
