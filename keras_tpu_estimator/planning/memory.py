@@ -129,7 +129,11 @@ def held(arguments: Mapping[str, PyTree], module: Module | None) -> dict[str, He
 
 
 def total(each: Iterable[Held]) -> Held:
-    """Returns the sum of several sizes."""
+    """Returns the sum of several sizes.
+
+    >>> total([Held(30, 32), Held(5, 8)])
+    Held(logical=35, real=40)
+    """
     several = [*each]
     return Held(
         sum(held.logical for held in several),

@@ -215,7 +215,7 @@ def _check_compare_fn(compare_fn: Any) -> None:
 
 
 def _numbers(result: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the values of a result that JSON supports: numbers, and arrays of them."""
+    """Returns the values that JSON supports: numbers, and arrays of them."""
     arrays = {name: np.asarray(value) for name, value in result.items()}
     return {
         name: array.tolist()
